@@ -1,0 +1,78 @@
+# `make train` trains on this machine; `make test` proves the project. Everything is installed below .venv and
+# ~/.torchfleet, nothing needs root.
+PYTHON ?= python3
+
+# Ansible insists on UTF-8, and ignores the ansible.cfg of a directory that anyone may write to unless it is named.
+export LC_ALL := C.UTF-8
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+
+# The name of a stamp changes with whatever the environment is made from.
+key = $(shell { cat $(1); echo $(CURDIR) $(PYTHON); } | sha256sum | cut -c1-16)
+READY := .venv/ready-$(call key,requirements.txt)
+DEV_READY := .venv/dev-ready-$(call key,requirements.txt requirements-dev.txt)
+PIP_INSTALL := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check
+in_venv = @echo '$(1)' && PATH="$(CURDIR)/.venv/bin:$$PATH" $(1)
+ROLES := $(notdir $(wildcard roles/*))
+
+.NOTPARALLEL:
+.PHONY: help train setup test lint types unit integration molecule bench clean
+
+help:
+	@echo 'make train        set this machine up and train on it'
+	@echo 'make test         everything that proves the project: lint, types, molecule, all tests'
+	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
+	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
+	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
+	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
+
+train: setup
+	$(call in_venv,ansible-playbook train.yml)
+
+setup: $(READY)
+	$(call in_venv,ansible-playbook setup.yml)
+
+test: lint types molecule setup
+	$(call in_venv,python -m pytest -q)
+
+lint: $(DEV_READY)
+	$(call in_venv,ruff check)
+	$(call in_venv,ruff format --check)
+	$(call in_venv,ansible-lint)
+
+types: $(DEV_READY)
+	$(call in_venv,mypy)
+
+unit: $(DEV_READY)
+	$(call in_venv,python -m pytest -q tests/unit)
+
+integration: $(DEV_READY) setup
+	$(call in_venv,python -m pytest -q tests/integration)
+
+molecule: $(addprefix molecule-,$(ROLES))
+
+molecule-%: $(DEV_READY)
+	@mkdir -p .cache
+	@echo 'molecule test: $*'
+	@cd roles/$* && PATH="$(CURDIR)/.venv/bin:$$PATH" molecule test >$(CURDIR)/.cache/$@.log 2>&1 || { cat $(CURDIR)/.cache/$@.log; exit 1; }
+
+bench: $(READY) setup
+	$(call in_venv,python tests/bench/bench.py)
+
+clean:
+	rm -rf .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz
+	find roles plugins workloads tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo 'Python 3.11 or newer is needed, and $(PYTHON) is not: say make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo '$(PYTHON) cannot make virtual environments: apt install python3-venv (Debian, Ubuntu)' >&2; exit 1; }
+	@echo 'Making .venv'
+	@$(PYTHON) -m venv --clear .venv
+	@$(PIP_INSTALL) -r requirements.txt
+	@touch $@
+
+$(DEV_READY): $(READY)
+	@echo 'Adding the tools of the tests to .venv'
+	@$(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@

@@ -1,0 +1,131 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.launch: plan, show or run, bring home. Documentation: plugins/modules/launch.py."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.color import ANSIBLE_COLOR
+from ansible.utils.display import Display
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _view
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import (
+    cluster_from_hostvars,
+    refuse_limit,
+    to_plain,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand, render
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for, plan_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
+    Cluster,
+    LaunchPlan,
+    check_cluster,
+    plan_job,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request, parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import entry_path
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import StopWatch
+
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+Result = dict[str, Any]
+display = Display()
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """One task, one job, whatever the number of hosts."""
+
+    BYPASS_HOST_LOOP = True
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+        """Return changed, job_id, run_dir and state; where it went wrong also failed and a one-line msg."""
+        result: Result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        try:
+            refuse_limit(to_plain(variables.get("ansible_limit")))
+            request = parse_request(to_plain(self._task.args))
+            cluster = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"])
+            return {**result, **self.launch(request, cluster)}
+        except InputError as error:
+            return {**result, "failed": True, "msg": str(error)}
+        except HeadLost as error:
+            return {
+                **result,
+                "failed": True,
+                "msg": f"{error}: ansible-playbook clean.yml ends what is left and brings it home",
+            }
+
+    def launch(self, request: Request, cluster: Cluster) -> Result:
+        """Plan the job with what the head says of itself, then show or run it."""
+        check_cluster(cluster)
+        script = _rundir.find_workload(request.workload, WORKLOADS)
+        job_id = request.job_id or _rundir.new_job_id(script)
+        run_dir = _rundir.check_run_dir(request.runs_dir, job_id)
+        head = cluster.head
+        with StopWatch() as stop, Session(head) as session:
+            facts = session.survey(request.launcher, request.master_port)
+            runtime = entry_path(facts["home"])
+            plan = plan_job(request, cluster, {head.name: facts}, job_id, str(run_dir), script, runtime)
+            command = render(plan)
+            for warning in plan.warnings:
+                display.warning(warning)
+            if self._task.check_mode:
+                display.display("\n".join(explain(plan, command)))
+                return {"changed": False, "job_id": job_id, "command": list(command.argv)}
+            order = order_for(plan, command, head, facts["home"], socket.gethostname(), facts["tmpdir"])
+            return self.execute(session, plan, command, order, request.result_query, stop)
+
+    def execute(
+        self,
+        session: Session,
+        plan: LaunchPlan,
+        command: LaunchCommand,
+        order: Result,
+        query: str | None,
+        stop: StopWatch,
+    ) -> Result:
+        """Run the job, bring it home, and say what became of it."""
+        run_dir = Path(plan.run_dir)
+        _rundir.make_run_dir(
+            run_dir, {"plan.json": plan_report(plan, command), "command.txt": order["files"]["command.txt"]}
+        )
+        view = self.view(plan, stop)
+        try:
+            outcome = session.run(order, view.show, stop.reason)
+        except InputError:
+            _rundir.remove_run_dir(run_dir)
+            raise
+        finally:
+            view.close()
+        try:
+            session.fetch(plan.job_id, run_dir)
+        except OSError as error:
+            return {"failed": True, "msg": _rundir.why_not_home(error, run_dir, order["host"])}
+        for line in _view.summary(outcome, plan.run_dir, view.width):
+            view.say(line)
+        if query:
+            view.say(_view.answer(query, outcome))
+        answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
+        if outcome["state"] == "succeeded":
+            return answer
+        return {**answer, "failed": True, "msg": _view.verdict(outcome, plan.run_dir)}
+
+    @staticmethod
+    def view(plan: LaunchPlan, stop: StopWatch) -> _view.View:
+        """Return a view on Ansible's display: nothing else reaches the user from an action."""
+
+        def write(text: str, newline: bool) -> None:
+            if not stop.orphaned():  # the queue to a dead ansible-playbook would fill up and block
+                display.display(text, newline=newline, screen_only=not newline)
+
+        terminal = bool(ANSIBLE_COLOR) and "AWX_ISOLATED_DATA_DIR" not in os.environ
+        return _view.View(write, [place.host for place in plan.placement], terminal, display.columns)

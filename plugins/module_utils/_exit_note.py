@@ -1,0 +1,61 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Staged as `sitecustomize.py` in front of a rank's PYTHONPATH: notes that the program itself was done.
+
+Stock PyTorch with gloo aborts now and then in interpreter teardown after a correct run. The last atexit callback to
+run writes the exit status the program had reached, so that such a death is told apart from a failure. It acts in the
+rank's own process only, then hands over to the sitecustomize that would have been there without it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+
+
+def _install(pid: str, path: str) -> None:
+    if pid != str(os.getpid()):
+        return
+    status = ["0"]
+
+    def noting_exit(code: object = None, /) -> None:
+        status[0] = "0" if code in (None, 0) else str(code)
+        raise SystemExit(code)
+
+    def note() -> None:
+        if getattr(sys, "last_value", None) is None:
+            with open(path, "w") as file:
+                file.write(status[0])
+
+    sys.exit = noting_exit  # type: ignore[assignment]
+    atexit.register(note)  # registered first, therefore run last
+
+
+def _hand_over() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != here]
+    os.environ.pop("PYTHONPATH", None)
+    if rest:
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    sys.path[:] = [entry for entry in sys.path if entry != here]
+    ours = sys.modules.pop(__name__)
+    try:
+        importlib.import_module(__name__)
+    except ImportError:  # none there, as most often
+        pass
+    sys.modules.setdefault(__name__, ours)
+
+
+def _start() -> None:
+    pid, _colon, path = os.environ.pop("TORCHFLEET_EXIT_NOTE", "").partition(":")
+    if path:
+        _install(pid, path)
+    _hand_over()
+
+
+if __name__ == "sitecustomize":
+    _start()

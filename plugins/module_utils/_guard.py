@@ -1,0 +1,192 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The node guard: owns every process the launcher starts on this node, and ends them all.
+
+It is a subreaper, so children that called setsid or forked twice stay below it; it needs no privilege. It ends the job
+when a rank fails, the launcher dies, the deadline passes, it is told to, or the supervisor above it is gone. The
+supervisor does the same with the same code if the guard is gone: they are twins, and each outlives the other.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import Any, Mapping
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
+from ansible_collections.torchfleet.cluster.plugins.module_utils._result import signal_name
+
+LOOK_SECONDS = 0.25  # how often the guard looks around without being woken
+LEAVE_SECONDS = 2.0  # how long a launcher may take to leave after its last rank (Open MPI 5.0.11 sometimes never does)
+LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
+# What a launcher of an outer job, of a batch system or of a careless profile would pass on to ours.
+INHERITED = ("OMPI_", "PRTE_", "PMIX_", "PMI_", "HYDRA_", "I_MPI_", "MPIEXEC_", "SLURM_", "TORCHELASTIC_", "PET_")
+
+
+class Guard:
+    """Runs the launcher of one job and everything below it."""
+
+    def __init__(self, job: JobDir, order: Mapping[str, Any], supervisor: int) -> None:
+        self.job, self.order = job, order
+        self.supervisor = (
+            supervisor  # read end of a pipe that ends with the supervisor; a line on it is a reason to end
+        )
+        self.ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
+        self.launcher = 0
+        self.done: set[int] = set()
+        self.deadline = time.monotonic() + order["job_timeout"] if order["job_timeout"] else None
+
+    def run(self) -> None:
+        """Start the launcher, stay until the job is over, leave nothing. Returns when that is done."""
+        events = os.open(self.job.at("events"), os.O_RDWR | os.O_NONBLOCK)
+        wakeup = self.listen_for_children()
+        self.start_launcher()
+        left_by = None
+        reason = None
+        while reason is None and self.launcher:
+            timeout = min(LOOK_SECONDS, max(0.0, (self.deadline or 1e18) - time.monotonic()))
+            ready = select.select([events, wakeup, self.supervisor], [], [], timeout)[0]
+            for descriptor in ready:
+                if descriptor != self.supervisor:
+                    os.read(descriptor, 65536)
+            reason = self.supervisor_says() if self.supervisor in ready else None
+            reason = reason or self.look()
+            if len(self.done) == len(self.ranks) and not reason:
+                left_by = left_by or time.monotonic() + LEAVE_SECONDS
+                if time.monotonic() > left_by:
+                    break
+        self.finish(reason)
+
+    def listen_for_children(self) -> int:
+        """Return a descriptor that becomes readable whenever a child ends."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        return reader
+
+    def start_launcher(self) -> None:
+        self.launcher = os.fork()
+        if self.launcher == 0:
+            try:
+                self.become_launcher()
+            except BaseException as error:
+                os.write(2, f"torchfleet: cannot start {self.order['command'][0]}: {error}\n".encode())
+            os._exit(127)
+        self.job.write("launcher.json", {"pid": self.launcher})
+
+    def become_launcher(self) -> None:
+        """In the child: a session of its own, output to a file (Open MPI 5 loses it in pipes), a clean environment."""
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        output = os.open(self.job.at("launcher.out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
+            os.dup2(descriptor, stream)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(INHERITED)}
+        kept.update(self.order["launcher_environment"])
+        kept.update({_processes.JOB_VARIABLE: self.order["job_id"], _processes.JOB_DIR_VARIABLE: self.job.path})
+        kept["TMPDIR"] = self.order["private_tmp"]
+        os.chdir(self.order["cwd"])
+        os.execve(self.order["command"][0], self.order["command"], kept)
+
+    def supervisor_says(self) -> tuple[str, str]:
+        """Return the reason the supervisor gives for ending the job; its silence at end of file is one too."""
+        words = os.read(self.supervisor, 4096).decode().partition("\t")
+        return (words[0], words[2].strip()) if words[0] else ("lost", "the supervisor died")
+
+    def look(self) -> tuple[str, str] | None:
+        """Return why the job must end now, or None: look at the launcher, the records and the clock."""
+        self.reap()
+        for rank in self.ranks:
+            record = None if rank in self.done else self.job.record(rank)
+            if record is None:
+                continue
+            if "rc" in record:
+                self.done.add(rank)
+                if record["rc"] != 0 and not record["finished"]:
+                    return "rank_failed", f"rank {rank} failed"
+            elif _processes.read(record["wrapper_pid"]) is None and self.job.record(rank) == record:
+                return "rank_failed", f"the wrapper of rank {rank} died"
+        if self.deadline and time.monotonic() >= self.deadline:
+            return "timed_out", f"job_timeout of {self.order['job_timeout']:g} s"
+        if not self.launcher and len(self.done) < len(self.ranks):
+            return "launcher_died", self.launcher_epitaph()
+        return None
+
+    def reap(self) -> None:
+        """Collect ended children; note the launcher's end."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.launcher:
+                self.launcher = 0
+                rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                self.job.write("launcher.json", {"pid": pid, "rc": rc, "at": time.time()})
+
+    def launcher_epitaph(self) -> str:
+        rc = (self.job.read("launcher.json") or {}).get("rc", 0)
+        how = f"was killed by {signal_name(rc - 128)}" if rc > 128 else f"ended with status {rc}"
+        return f"{self.order['launcher']['name']} {how}"
+
+    def finish(self, reason: tuple[str, str] | None) -> None:
+        """End all that is left, ranks first so that they can write their records, and note what had outlived them."""
+        if reason:
+            self.job.claim_end(*reason)
+            self.end_programs()
+        elif not _processes.descendants(os.getpid()):
+            return
+        self.wait_for_own()
+        leftovers = _processes.end_all(self.foreign, LEFTOVER_GRACE)
+        _processes.kill_all(lambda: _processes.descendants(os.getpid()))
+        self.reap()
+        if leftovers:
+            self.job.write("leftovers.json", leftovers)
+
+    def end_programs(self) -> None:
+        """SIGTERM to each rank's program, `grace` seconds, then SIGKILL; their wrappers stay and write the records."""
+
+        def programs() -> list[Process]:
+            wrappers = {record["wrapper_pid"] for record in self.open_records()}
+            return [process for process in _processes.descendants(os.getpid()) if process.parent in wrappers]
+
+        _processes.terminate(programs())
+        _processes.wait_gone(programs, self.order["grace"])
+        _processes.kill_all(programs)
+
+    def open_records(self) -> list[dict[str, Any]]:
+        records = (self.job.record(rank) for rank in self.ranks)
+        return [record for record in records if record and "rc" not in record]
+
+    def wait_for_own(self) -> None:
+        """Let wrappers write their records and the launcher leave; then they are killed like the rest."""
+        deadline = time.monotonic() + 1.0
+        while self.open_records() and self.own() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        _processes.terminate(self.own())
+        _processes.wait_gone(self.own, 0.5)
+        _processes.kill_all(self.own)
+
+    def own(self) -> list[Process]:
+        """Return the processes that are ours or the launcher's, not the user's."""
+        return [process for process in _processes.descendants(os.getpid()) if self.is_own(process)]
+
+    def foreign(self) -> list[Process]:
+        return [process for process in _processes.descendants(os.getpid()) if not self.is_own(process)]
+
+    def is_own(self, process: Process) -> bool:
+        records = [self.job.record(rank) for rank in self.ranks]
+        wrappers = {record["wrapper_pid"] for record in records if record}
+        launcher = (self.job.read("launcher.json") or {}).get("pid")
+        return process.pid in wrappers or process.pid == launcher

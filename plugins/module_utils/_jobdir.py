@@ -1,0 +1,149 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The directory of one job on one node: where its parts meet, and the truth that outlives each of them.
+
+`<home>/jobs/<job id>/`: order.json (the plan for this node, 0600), hostfile, events (a FIFO: a byte wakes the guard),
+lock (held while the job runs), launcher.json, launcher.out, end.json (why the job was ended, first writer wins),
+leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json}, result.json.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import time
+from typing import Any
+
+Json = Any
+BALLAST_BYTES = 1 << 20  # kept free for our own files
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+
+
+def remove(path: str) -> None:
+    """Take away a directory with all in it. The import is late: a rank must not pay for it."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+class JobDir:
+    """Paths and small atomic files of a job directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.job_id = os.path.basename(path)
+
+    def at(self, *names: str) -> str:
+        return os.path.join(self.path, *names)
+
+    def rank(self, rank: int, *names: str) -> str:
+        return self.at("ranks", str(rank), *names)
+
+    def create(self, ranks: list[int]) -> None:
+        """Make the directory and a place for each rank. FileExistsError if the job id was used before."""
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        os.mkdir(self.path, 0o700)
+        try:
+            os.mkdir(self.at("ranks"), 0o700)
+            for rank in ranks:
+                os.mkdir(self.rank(rank), 0o700)
+            os.mkfifo(self.at("events"), 0o600)
+            ballast = os.open(self.at("ballast"), os.O_WRONLY | os.O_CREAT, 0o600)
+            os.posix_fallocate(ballast, 0, BALLAST_BYTES)
+            os.close(ballast)
+        except OSError:
+            remove(self.path)
+            raise
+
+    def write(self, name: str, value: Json) -> None:
+        """Write a JSON file so that a reader sees the old one or the whole new one, never a part.
+
+        On a full disk the ballast makes room: what a job came to is told even then.
+        """
+        temporary = self.at(f"{name}.{os.getpid()}.tmp")
+        try:
+            write_json(temporary, value)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not os.path.exists(self.at("ballast")):
+                raise
+            os.unlink(self.at("ballast"))
+            write_json(temporary, value)
+        os.replace(temporary, self.at(name))
+
+    def read(self, name: str) -> Json:
+        """Return the value of a JSON file, or None if it is not there or not whole."""
+        try:
+            with open(self.at(name)) as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return None
+
+    def record(self, rank: int) -> dict[str, Json] | None:
+        found = self.read(os.path.join("ranks", str(rank), "record.json"))
+        return found if isinstance(found, dict) else None
+
+    def claim_end(self, reason: str, detail: str = "") -> None:
+        """Note why the job is ended. Only the first reason stands: what follows is its consequence."""
+        note = f"end.{os.getpid()}.json"
+        self.write(note, {"reason": reason, "detail": detail, "at": time.time()})
+        try:
+            os.link(self.at(note), self.at("end.json"))
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(self.at(note))
+
+    def lock(self) -> int:
+        """Take the job's lock and return its descriptor; it is held until the last process that has it is gone."""
+        descriptor = os.open(self.at("lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+
+    def running(self) -> bool:
+        """Whether somebody still looks after this job."""
+        try:
+            descriptor = os.open(self.at("lock"), os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def wake(self) -> None:
+        """Wake the guard; nobody listening is no error."""
+        try:
+            descriptor = os.open(self.at("events"), os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return
+        try:
+            os.write(descriptor, b".")
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def write_json(path: str, value: Json) -> None:
+    """Write a value as JSON for people and programs, readable by its owner only."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+
+
+def jobs(home: str) -> list[JobDir]:
+    """Return the job directories under a torchfleet home, oldest first."""
+    root = os.path.join(home, "jobs")
+    try:
+        paths = [os.path.join(root, name) for name in os.listdir(root)]
+    except FileNotFoundError:
+        return []
+    return [JobDir(path) for path in sorted(paths, key=os.path.getmtime) if os.path.isdir(path)]

@@ -1,0 +1,20 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Entry of the runtime on a node: `torchfleet.py supervise` or `torchfleet.py rank <job directory>`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run one of the runtime's verbs. Imports are late: a rank must not pay for the supervisor."""
+    if sys.argv[1] == "rank":
+        from ansible_collections.torchfleet.cluster.plugins.module_utils import _rank
+
+        raise SystemExit(_rank.main(sys.argv[2]))
+    from ansible_collections.torchfleet.cluster.plugins.module_utils import _supervisor
+
+    raise SystemExit(_supervisor.main())

@@ -1,0 +1,194 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Processes of a job on this node: find them, end them, name what was left. Linux, standard library only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Callable, Iterable, NamedTuple
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+JOB_VARIABLE = "TORCHFLEET_JOB_ID"
+JOB_DIR_VARIABLE = "TORCHFLEET_JOB_DIR"  # whose lock tells whether somebody still looks after the job
+
+
+class Process(NamedTuple):
+    """One row of /proc: `started` (clock ticks since boot) tells a process from a later one with the same pid."""
+
+    pid: int
+    parent: int
+    state: str
+    started: int
+
+
+class Mark(NamedTuple):
+    """What the processes of a job have in their environment."""
+
+    job_id: str
+    job_dir: str
+
+
+def become_subreaper() -> None:
+    """Make orphans below this process its children, also after setsid and double forks (prctl(2))."""
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def read(pid: int) -> Process | None:
+    """Return the process with this pid, or None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rsplit(b")", 1)[1].split()  # the name before ")" may hold anything
+    except (OSError, IndexError):
+        return None
+    return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+
+
+def living() -> list[Process]:
+    """Return every process that is not a zombie."""
+    found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [process for process in found if process and process.state not in "ZX"]
+
+
+def descendants(root: int) -> list[Process]:
+    """Return the living processes below `root`, parents before children."""
+    children: dict[int, list[Process]] = {}
+    for name in os.listdir("/proc"):  # zombies too: their children are still theirs for a moment
+        process = read(int(name)) if name.isdigit() else None
+        if process:
+            children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    queue = [root]
+    while queue:
+        below = children.get(queue.pop(0), [])
+        found += below
+        queue += [process.pid for process in below]
+    return [process for process in found if process.state not in "ZX"]
+
+
+def mark_of(pid: int) -> Mark | None:
+    """Return the mark in the environment of a process, None if it has none or belongs to another user."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            entries = environ.read().split(b"\0")
+    except OSError:
+        return None
+    found = dict(entry.decode(errors="surrogateescape").partition("=")[::2] for entry in entries)
+    job_id = found.get(JOB_VARIABLE)
+    return Mark(job_id, found.get(JOB_DIR_VARIABLE, "")) if job_id else None
+
+
+def marked() -> list[tuple[Process, Mark]]:
+    """Return this user's living processes that carry the mark of a job, with it. Never by name."""
+    pairs = ((process, mark_of(process.pid)) for process in living() if process.pid != os.getpid())
+    return [(process, mark) for process, mark in pairs if mark is not None]
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process for people to read, at most 200 characters."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+            words = cmdline.read(4096).split(b"\0")
+    except OSError:
+        return "?"
+    return " ".join(word.decode(errors="replace") for word in words if word)[:200] or "?"
+
+
+def send(process: Process, number: int) -> bool:
+    """Signal exactly this process, never a later one that got its pid. Return whether it was still there."""
+    try:
+        if not hasattr(os, "pidfd_open"):  # Python 3.8
+            return read(process.pid) == process and _kill(process.pid, number)
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        now = read(process.pid)
+        if now is None or now.started != process.started:
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _kill(pid: int, number: int) -> bool:
+    os.kill(pid, number)
+    return True
+
+
+def collect_children() -> None:
+    """Reap whatever children of this process have ended, so that no zombies stay."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def terminate(processes: Iterable[Process]) -> None:
+    """Ask processes to end; a stopped one is continued so that it can hear it."""
+    for process in processes:
+        send(process, signal.SIGTERM)
+        send(process, signal.SIGCONT)
+
+
+def wait_gone(find: Callable[[], list[Process]], seconds: float) -> list[Process]:
+    """Poll until `find` finds nothing or the time is over; return what it found last."""
+    deadline = time.monotonic() + seconds
+    pause = 0.002
+    while True:
+        collect_children()
+        left = find()
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+
+
+def kill_all(find: Callable[[], list[Process]], seconds: float = 5.0) -> list[Process]:
+    """Stop, then kill all that `find` finds until it finds nothing; return what could not be killed (D state).
+
+    Stopping first keeps a fork bomb from outrunning the sweep.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        left = find()
+        if not left or time.monotonic() >= deadline:
+            return left
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in left:
+                send(process, number)
+        collect_children()
+        time.sleep(0.005)
+
+
+def end_all(find: Callable[[], list[Process]], grace: float) -> list[dict[str, object]]:
+    """End what `find` finds: SIGTERM, `grace` seconds, then SIGKILL. Return one row per process ended.
+
+    Row: pid, command, ended (the signal it took, or null if it survived even SIGKILL).
+    """
+    seen: dict[Process, str] = {}
+
+    def look() -> list[Process]:
+        found = find()
+        for process in found:
+            seen.setdefault(process._replace(state=""), command_of(process.pid))
+        return found
+
+    terminate(look())
+    stubborn = {process.pid for process in wait_gone(look, grace)}
+    unkillable = {process.pid for process in kill_all(look)} if stubborn else set()
+
+    def how(pid: int) -> str | None:
+        return None if pid in unkillable else "SIGKILL" if pid in stubborn else "SIGTERM"
+
+    return [{"pid": process.pid, "command": words, "ended": how(process.pid)} for process, words in seen.items()]

@@ -1,0 +1,190 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The rank wrapper: what makes a program see the same world under every launcher.
+
+It runs once per rank, started by the launcher. It gives the program the variables of torchrun and of Open MPI, this
+node's environment and its own output files, proves that the placement is the planned one, and leaves the rank record.
+Output goes straight from the program to the rank's files: byte-exact, and nothing of ours is in between.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any, Mapping
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+
+# Where a launcher puts rank, world size, local rank and local size. torchrun comes first: under it, names of an outer
+# mpirun may be inherited and wrong. Then Open MPI, then Hydra (MPICH, Intel MPI).
+IDENTITIES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+HOLD_SECONDS = 10.0  # how long a failed rank waits for the guard, so that the launcher does not judge first
+EXIT_PLACEMENT = 77
+FULL_BYTES = 64 << 10
+HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecustomize (see _exit_note)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def identify(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Return (rank, world size, local rank, local size). LookupError if no launcher put them there."""
+    for names in IDENTITIES:
+        values = [environ.get(name, "") for name in names]
+        if all(value.isdigit() for value in values):
+            rank, size, local_rank, local_size = map(int, values)
+            return rank, size, local_rank, local_size
+    raise LookupError("no launcher variables (RANK, OMPI_COMM_WORLD_RANK, PMI_RANK) in the environment")
+
+
+def rank_environment(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> dict[str, str]:
+    """Return what a program finds in its environment whatever the launcher was."""
+    texts = [str(number) for number in identity]
+    variables = dict(zip(IDENTITIES[0], texts))
+    variables.update(zip(IDENTITIES[1], texts))
+    variables.update(order["environment"])
+    variables.update(MASTER_ADDR=order["master_addr"], MASTER_PORT=str(order["master_port"]))
+    return variables
+
+
+def misplaced(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> str:
+    """Return how this rank's place differs from the plan, or an empty string."""
+    rank, size, local_rank, _local_size = identity
+    if size != order["world_size"]:
+        return f"world size is {size}, planned {order['world_size']}"
+    planned = order["placement"][rank]
+    actual = {"rank": rank, "local_rank": local_rank, "host": order["host"]}
+    return "" if planned == actual else f"runs as {actual}, planned {planned}"
+
+
+class RankWrapper:
+    """Runs one rank's program and writes its record."""
+
+    def __init__(self, job: JobDir, order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> None:
+        self.job, self.order, self.identity = job, order, identity
+        self.program = 0
+        self.told_to_end = False
+        rank, _size, local_rank, _local_size = identity
+        self.record: dict[str, Any] = {
+            "rank": rank,
+            "local_rank": local_rank,
+            "host": order["host"],
+            "wrapper_pid": os.getpid(),
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "started": time.time(),
+        }
+
+    def save(self) -> None:
+        self.job.write(os.path.join("ranks", str(self.record["rank"]), "record.json"), self.record)
+        self.job.wake()
+
+    def run(self) -> int:
+        wrong = misplaced(self.order, self.identity)
+        if wrong:
+            return self.close(EXIT_PLACEMENT << 8, error="placement: " + wrong)
+        for number in FORWARDED:
+            signal.signal(number, self.forward)
+        self.program = os.fork()
+        if self.program == 0:
+            self.become_program()
+        self.record["pid"] = self.program
+        self.save()
+        return self.close(self.wait())
+
+    def forward(self, number: int, _frame: object) -> None:
+        self.told_to_end = True
+        if self.program:
+            try:
+                os.kill(self.program, number)
+            except ProcessLookupError:
+                pass
+
+    def wait(self) -> int:
+        """Wait for the program without reaping it, so that its pid stays its own until the record says it ended."""
+        os.waitid(os.P_PID, self.program, os.WEXITED | os.WNOWAIT)
+        self.record["ended"] = time.time()
+        program, self.program = self.program, 0
+        return os.waitpid(program, 0)[1]
+
+    def become_program(self) -> None:
+        """In the child: put output, environment and directory in place and turn into the program. Never returns."""
+        try:
+            for number in FORWARDED:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, a shell's child would not
+            rank = self.identity[0]
+            for stream, name in ((1, "stdout"), (2, "stderr")):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                os.dup2(os.open(self.job.rank(rank, name), flags, 0o600), stream)
+            os.environ.update(rank_environment(self.order, self.identity))
+            os.environ["TORCHFLEET_EXIT_NOTE"] = f"{os.getpid()}:{self.job.rank(rank, 'exit')}"
+            own = os.environ.get("PYTHONPATH")
+            os.environ["PYTHONPATH"] = HOOK + (os.pathsep + own if own else "")
+            start_program(self.order)
+        except BaseException as error:  # whatever happens here must not run on as a second wrapper
+            os.write(2, f"torchfleet: cannot start {self.order['argv'][0]}: {error}\n".encode())
+        os._exit(127)
+
+    def close(self, status: int, error: str = "") -> int:
+        """Write how the rank ended and return the exit status for the launcher."""
+        rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        finished = number is not None and self.finished()
+        self.record.setdefault("ended", time.time())
+        if rc and not error and disk_is_full(self.job.path):
+            error = f"exit status {rc}, no space left in {self.job.path}"
+        self.record.update(rc=rc, signal=number, finished=finished, error=error)
+        self.save()
+        if rc == 0 or finished:
+            return 0
+        self.hold()
+        return rc
+
+    def finished(self) -> bool:
+        """Whether the program had left with status 0 before it died of a signal (see _exit_note)."""
+        try:
+            with open(self.job.rank(self.record["rank"], "exit")) as note:
+                return note.read().strip() == "0"
+        except OSError:
+            return False
+
+    def hold(self) -> None:
+        """Stay until told to end: the guard ends a failed job alike under every launcher, and blames the right rank."""
+        deadline = time.monotonic() + HOLD_SECONDS
+        while not self.told_to_end and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def disk_is_full(path: str) -> bool:
+    """Whether a program that failed just now could not have written its output, its last words included."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize < FULL_BYTES
+
+
+def start_program(order: Mapping[str, Any]) -> None:
+    """Turn this process into the program of the order."""
+    os.environ.pop("TMPDIR", None)  # the launcher's private one; the program gets the node's own back
+    if order.get("tmpdir"):
+        os.environ["TMPDIR"] = order["tmpdir"]
+    os.chdir(order["cwd"])
+    os.execvpe(order["argv"][0], order["argv"], os.environ)
+
+
+def main(job_dir: str) -> int:
+    """Run the job's program as the rank the launcher made this process."""
+    job = JobDir(job_dir)
+    order = job.read("order.json")
+    if order is None:
+        sys.stderr.write(f"torchfleet: {job.path} holds no job: it was cleaned, or never staged on this node\n")
+        return 1
+    identity = identify(os.environ)
+    if os.path.exists(job.at("result.json")):  # command.txt typed again after the run: no files, just the program
+        os.environ.update(rank_environment(order, identity))
+        start_program(order)
+    return RankWrapper(job, order, identity).run()

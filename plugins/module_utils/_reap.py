@@ -1,0 +1,79 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Ends what jobs left on this node and takes away their directories. A job that still runs is not touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, jobs, remove
+
+CANCEL_SECONDS = 15.0  # how long a running job may take to end by itself when it is named
+
+
+def reap(home: str, job_id: str = "", dry_run: bool = False) -> dict[str, Any]:
+    """End this user's leftovers under a torchfleet home; a job named by `job_id` is ended even if it runs.
+
+    Return ended (pid, job_id, command, ended: its signal, or null if nothing ended it), removed, running, waiting.
+    With `dry_run` nothing is changed and `ended`, `removed` tell what would be.
+    """
+    if job_id and not dry_run:
+        cancel(JobDir(os.path.join(home, "jobs", job_id)))
+    known = jobs(home)
+    running = [job.job_id for job in known if job.running()]
+    over = [job for job in known if job.job_id not in running]
+    done = [job for job in over if os.path.exists(job.at("home"))]
+    rows = look(home) if dry_run else end_leftovers(home)
+    for job in over:
+        clear(job, whole=job in done, dry_run=dry_run)
+    waiting = [job.job_id for job in over if job not in done]
+    return {"ended": rows, "removed": [job.job_id for job in done], "running": running, "waiting": waiting}
+
+
+def cancel(job: JobDir) -> None:
+    """Ask the supervisor of a running job to end it, and wait until it has."""
+    pid = (job.read("supervisor.json") or {}).get("pid")
+    process = _processes.read(pid) if pid and job.running() else None
+    if process is None:
+        return
+    _processes.send(process, signal.SIGTERM)
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while job.running() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def leftovers(home: str) -> list[tuple[_processes.Process, str]]:
+    """Return this user's processes of jobs that nobody looks after, whatever their home, each with its job id."""
+    found = []
+    for process, mark in _processes.marked():
+        if not JobDir(mark.job_dir or os.path.join(home, "jobs", mark.job_id)).running():
+            found.append((process, mark.job_id))
+    return found
+
+
+def look(home: str) -> list[dict[str, Any]]:
+    """Return the rows that end_leftovers would, with nothing ended."""
+    rows = leftovers(home)
+    return [{"pid": p.pid, "job_id": job, "command": _processes.command_of(p.pid), "ended": None} for p, job in rows]
+
+
+def end_leftovers(home: str) -> list[dict[str, Any]]:
+    """End the processes of jobs that nobody looks after."""
+    owner = {process.pid: job for process, job in leftovers(home)}
+    ended = _processes.end_all(lambda: [process for process, _job in leftovers(home)], grace=2.0)
+    return [{**row, "job_id": owner.get(int(str(row["pid"])), "?")} for row in ended]
+
+
+def clear(job: JobDir, whole: bool, dry_run: bool) -> None:
+    """Take away the private temporary directory of a job that is over, and all of it once it is home."""
+    private = (job.read("order.json") or {}).get("private_tmp")
+    if private and not dry_run:
+        remove(private)
+    if whole and not dry_run:
+        remove(job.path)

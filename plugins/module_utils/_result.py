@@ -1,0 +1,205 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""From what a job left to what is said of it: pure functions, and the one that reads and writes the job directory.
+
+Exit codes of launchers are not evidence (Open MPI 5.0.11 returns 0 after a lost daemon): a job succeeded if every
+planned rank left a record that says so, and for no other reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from typing import Any, Iterable, Mapping
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import last_line
+
+Json = Any
+RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1}  # 124 as timeout(1), 130 as a shell after Ctrl-C
+# What a rank says when its peer went first: a consequence, named as the cause only if nothing better is known.
+CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed out waiting|SIGPIPE|RendezvousConn")
+
+SAME_MOMENT = 0.05  # seconds
+
+
+def signal_name(number: int) -> str:
+    """Return "SIGKILL" for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time since the epoch as ISO 8601 in UTC with milliseconds."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
+
+
+def rank_state(record: Mapping[str, Json] | None, end: Mapping[str, Json] | None) -> str:
+    """Return what became of a rank: succeeded, failed, ended (by us, after something else), or silent (no record)."""
+    if record is None:
+        return "silent"
+    if "rc" not in record:
+        return "ended" if end else "failed"
+    if record["rc"] == 0 or record["finished"]:
+        return "succeeded"
+    return "ended" if end and record["ended"] > end["at"] else "failed"
+
+
+def rank_row(planned: Mapping[str, Json], record: Mapping[str, Json] | None, state: str, line: str) -> dict[str, Json]:
+    """Return one entry of result.ranks."""
+    record = record or {}
+    started, ended = record.get("started"), record.get("ended")
+    return {
+        "rank": planned["rank"],
+        "host": planned["host"],
+        "state": state,
+        "rc": record.get("rc"),
+        "signal": record.get("signal"),
+        "seconds": round(ended - started, 3) if started and ended else None,
+        "last_line": line,
+    }
+
+
+def cause_of(record: Mapping[str, Json] | None) -> str:
+    """Return how a rank failed in a few words."""
+    if record is None:
+        return "never started"
+    if record.get("error"):
+        return str(record["error"])
+    if record.get("signal"):
+        return f"killed by {signal_name(record['signal'])}"
+    if "rc" in record:
+        return f"exit status {record['rc']}"
+    return "its wrapper died"
+
+
+def first_failed(rows: Iterable[Mapping[str, Json]], records: Mapping[int, Mapping[str, Json]]) -> int | None:
+    """Return the rank to blame: of those that failed the earliest, consequences (a peer hung up) last.
+
+    Of two at the same moment the one that says why.
+    """
+    failed = [row for row in rows if row["state"] == "failed"]
+
+    def order(row: Mapping[str, Json]) -> tuple[bool, float]:
+        consequence = row["signal"] is None and bool(CONSEQUENCE.search(row["last_line"]))
+        return consequence, records[row["rank"]].get("ended", 0.0) - (SAME_MOMENT if row["last_line"] else 0.0)
+
+    return min(failed, key=order)["rank"] if failed else None
+
+
+def job_state(rows: list[dict[str, Json]], end: Mapping[str, Json] | None) -> str:
+    """Return the state of the job from its ranks and from why it was ended."""
+    if all(row["state"] == "succeeded" for row in rows):
+        return "succeeded"
+    reason = end["reason"] if end else ""
+    return reason if reason in ("timed_out", "cancelled", "lost") else "failed"
+
+
+def summarize(
+    order: Mapping[str, Json],
+    records: Mapping[int, Mapping[str, Json]],
+    end: Mapping[str, Json] | None,
+    last_lines: Mapping[int, str],
+    launcher: Mapping[str, Json],
+    found: Mapping[str, Json],
+) -> dict[str, Json]:
+    """Return the result of a job, as docs/result.schema.json describes it.
+
+    `found`: leftovers by host, metrics, ended (seconds since the epoch).
+    """
+    planned = order["placement"]
+    rows = []
+    for place in planned:
+        record = records.get(place["rank"])
+        rows.append(rank_row(place, record, rank_state(record, end), last_lines.get(place["rank"], "")))
+    state = job_state(rows, end)
+    blamed = first_failed(rows, records)
+    return {
+        "job_id": order["job_id"],
+        "state": state,
+        "rc": exit_status(state, rows, blamed, launcher),
+        "started": timestamp(order["started"]),
+        "ended": timestamp(found["ended"]),
+        "seconds": round(found["ended"] - order["started"], 3),
+        "launcher": order["launcher"],
+        "backend": order["backend"],
+        "world_size": order["world_size"],
+        "command": order["command"],
+        "placement": [place_row(place, records.get(place["rank"], {})) for place in planned],
+        "ranks": rows,
+        "first_failure": first_failure(order, state, rows, blamed, records, end, launcher),
+        "silent_ranks": [row["rank"] for row in rows if row["state"] == "silent"],
+        "leftovers": found["leftovers"],
+        "metrics": found["metrics"],
+    }
+
+
+def place_row(planned: Mapping[str, Json], record: Mapping[str, Json]) -> dict[str, Json]:
+    """Return one entry of result.placement: what was planned, and the pid and cpus that were seen."""
+    return {**planned, "pid": record.get("pid"), "cpus": record.get("cpus", [])}
+
+
+def exit_status(state: str, rows: list[dict[str, Json]], blamed: int | None, launcher: Mapping[str, Json]) -> int:
+    """Return the exit status of the job: that of the rank to blame, else what the state or the launcher says."""
+    if state == "succeeded":
+        return 0
+    if state in RC_BY_STATE:
+        return RC_BY_STATE[state]
+    rc = next((row["rc"] for row in rows if row["rank"] == blamed), None) or launcher.get("rc")
+    return int(rc or 1)
+
+
+def first_failure(
+    order: Mapping[str, Json],
+    state: str,
+    rows: list[dict[str, Json]],
+    blamed: int | None,
+    records: Mapping[int, Mapping[str, Json]],
+    end: Mapping[str, Json] | None,
+    launcher: Mapping[str, Json],
+) -> dict[str, Json] | None:
+    """Return rank, host, cause, message and log of what went wrong first; null if nothing did, or a person ended it."""
+    if state in ("succeeded", "cancelled"):
+        return None
+    if blamed is not None and state == "failed":
+        row = next(row for row in rows if row["rank"] == blamed)
+        return blame(order, row, cause_of(records[blamed]))
+    if end and end["reason"] in ("timed_out", "lost"):
+        late = next((row for row in rows if row["state"] != "succeeded"), rows[0])
+        return blame(order, late, end["detail"])
+    cause = end["detail"] if end else f"{order['launcher']['name']} ended with status {launcher.get('rc')}"
+    log = os.path.join(order["run_dir"], "launcher.out")
+    return {"rank": None, "host": order["host"], "cause": cause, "message": launcher.get("last_line", ""), "log": log}
+
+
+def blame(order: Mapping[str, Json], row: Mapping[str, Json], cause: str) -> dict[str, Json]:
+    """Return the first_failure entry of a rank."""
+    log = os.path.join(order["run_dir"], "ranks", str(row["rank"]), "stderr")
+    return {"rank": row["rank"], "host": row["host"], "cause": cause, "message": row["last_line"], "log": log}
+
+
+def telling_line(job: JobDir, rank: int, record: Mapping[str, Json] | None) -> str:
+    """Return the line that says most of a rank's end: of stderr if it did not succeed, else of stdout."""
+    names = ["stdout", "stderr"] if record and record.get("rc") == 0 else ["stderr", "stdout"]
+    return next((line for line in (last_line(job.rank(rank, name)) for name in names) if line), "")
+
+
+def write_result(job: JobDir, metrics: Mapping[str, Json]) -> dict[str, Json]:
+    """Read what a job left in its directory, write result.json there, return it. The last one standing calls this."""
+    order = job.read("order.json")
+    ranks = [place["rank"] for place in order["placement"]]
+    records = {rank: record for rank in ranks for record in [job.record(rank)] if record}
+    launcher = job.read("launcher.json") or {}
+    launcher["last_line"] = last_line(job.at("launcher.out"))
+    found = {"leftovers": {order["host"]: job.read("leftovers.json") or []}, "metrics": metrics, "ended": time.time()}
+    lines = {rank: telling_line(job, rank, records.get(rank)) for rank in ranks}
+    result = summarize(order, records, job.read("end.json"), lines, launcher, found)
+    job.write("result.json", result)
+    return result

@@ -1,0 +1,155 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What one node has, read without changing anything: the facts a plan is made of."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import socket
+import subprocess
+import sys
+from typing import Any, Mapping
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _jobdir, _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import leftovers
+
+PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
+TORCH_DEFAULT_PORT = 29500  # leftovers of other tools sit here (pytorch#126510)
+
+
+def survey(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of this node.
+
+    `request`: home, python, launcher, launcher_path (each may be empty for the default), port (wanted, or null).
+    """
+    home = home_path(request["home"])
+    python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
+    return {
+        "home": home,
+        "cwd": os.getcwd(),
+        "hostname": socket.gethostname(),
+        "user": os.environ.get("USER", str(os.getuid())),
+        "uid": os.getuid(),
+        "tmpdir": os.environ.get("TMPDIR", ""),
+        "interpreter": sys.executable,
+        "python": python if os.access(python, os.X_OK) else "",
+        "python_wanted": python,
+        "torch": torch_build(python),
+        "launcher": find_launcher(request["launcher"], request["launcher_path"], home, python),
+        "cores": len(os.sched_getaffinity(0)),
+        "accelerators": accelerators(),
+        "free_bytes": free_bytes(home),
+        "port": free_port(request["port"]),
+        **job_state(home),
+    }
+
+
+def home_path(home: str) -> str:
+    """Return torchfleet's directory on this node as an absolute path; empty means ~/.torchfleet."""
+    return os.path.abspath(os.path.expanduser(home or "~/.torchfleet"))
+
+
+def job_state(home: str) -> dict[str, list[Any]]:
+    """Return the ids of known and of running jobs, and what jobs that are over left behind."""
+    known = _jobdir.jobs(home)
+    running = [job.job_id for job in known if job.running()]
+    left = [
+        {"pid": process.pid, "job_id": job_id, "command": _processes.command_of(process.pid)}
+        for process, job_id in leftovers(home)
+    ]
+    return {"jobs": [job.job_id for job in known], "running": running, "leftovers": left}
+
+
+def torch_build(python: str) -> dict[str, str] | None:
+    """Return version, cuda and hip of the torch that an interpreter has, without importing it (that takes 1 s)."""
+    prefix = os.path.dirname(os.path.dirname(python))
+    found = sorted(glob.glob(os.path.join(prefix, "lib", "python3*", "*-packages", "torch", "version.py")))
+    path = found[0] if found else _ask_for_torch(python)
+    if not path:
+        return None
+    with open(path) as file:
+        text = file.read()
+    build = {}
+    for key, name in (("version", "__version__"), ("cuda", "cuda"), ("hip", "hip")):
+        match = re.search(rf"^{name}\b[^=]*=\s*'([^']*)'", text, re.MULTILINE)
+        build[key] = match.group(1) if match else ""
+    return build
+
+
+def _ask_for_torch(python: str) -> str:
+    """Return the path of torch/version.py for an interpreter that is not laid out as a venv, or an empty string."""
+    code = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    origin = done.stdout.strip()
+    path = os.path.join(os.path.dirname(origin), "version.py")
+    return path if origin and os.path.isfile(path) else ""
+
+
+def find_launcher(name: str, path: str, home: str, python: str) -> dict[str, str]:
+    """Return path and version of a launcher (empty strings if it is not there) and where it was looked for."""
+    if name == "torchrun":
+        build = torch_build(python)
+        return {"path": python if build else "", "version": build["version"] if build else "", "wanted": python}
+    own = os.path.expanduser(path) if path else os.path.join(home, name, "bin", "mpirun")
+    found = own if os.access(own, os.X_OK) else "" if path else on_search_path("mpirun")
+    return {"path": found, "version": launcher_version(found) if found else "", "wanted": own}
+
+
+def on_search_path(program: str) -> str:
+    """Return the path of a program on PATH, or an empty string."""
+    directories = os.environ.get("PATH", "").split(os.pathsep)
+    paths = (os.path.join(directory, program) for directory in directories if directory)
+    return next((path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)), "")
+
+
+def launcher_version(path: str) -> str:
+    """Return the version in the first line of `mpirun --version`: "mpirun (Open MPI) 5.0.11"."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = re.match(r"mpi\S+ \(Open MPI\) (\d+\.\d+\.\d+\S*)", done.stdout)
+    return match.group(1) if match else ""
+
+
+def accelerators(root: str = "/") -> dict[str, int]:
+    """Return how many GPUs a program can open here, by vendor: NVIDIA's device files, AMD's KFD nodes with a GPU."""
+    nvidia = [path for path in glob.glob(os.path.join(root, "dev", "nvidia*")) if re.search(r"nvidia\d+\Z", path)]
+    amd = 0
+    for path in glob.glob(os.path.join(root, "sys/class/kfd/kfd/topology/nodes/*/gpu_id")):
+        with open(path) as file:
+            amd += file.read().strip() not in ("", "0")
+    return {"nvidia": len(nvidia), "amd": amd}
+
+
+def free_bytes(path: str) -> int:
+    """Return the bytes this user can still write where `path` is or would be."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a TCPStore could listen on the port: it takes all interfaces (pytorch#173909)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(wanted: int | None) -> int:
+    """Return the wanted port if it is free, else a random free one."""
+    if wanted and port_is_free(wanted):
+        return wanted
+    tries = (PORTS[int.from_bytes(os.urandom(4), "big") % len(PORTS)] for _try in range(1000))
+    return next(port for port in tries if port != TORCH_DEFAULT_PORT and port_is_free(port))

@@ -1,0 +1,56 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gather
+short_description: Bring home the runs whose controller had died
+description:
+  - A job outlives a controller that is killed just long enough to end cleanly; its files then wait on the head.
+    This brings them to the run directory they were meant for. Only runs that this controller had started are taken.
+  - Run it after M(torchfleet.cluster.reap), as C(clean.yml) does.
+version_added: 0.1.0
+author:
+  - The torchfleet authors (@torchfleet)
+attributes:
+  action:
+    description: Runs as an action plugin on the controller.
+    support: full
+  async:
+    description: Supports being used with the C(async) keyword.
+    support: none
+  bypass_host_loop:
+    description: Forces a single run, whatever the number of hosts of the play; set C(run_once) beside it.
+    support: full
+  check_mode:
+    description: Says what would come home and brings nothing.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.launch
+  - module: torchfleet.cluster.reap
+"""
+
+EXAMPLES = r"""
+- name: Bring home the runs that wait on the head
+  torchfleet.cluster.gather:
+  run_once: true
+"""
+
+RETURN = r"""
+runs:
+  description: One entry for each run that came home, or would in check mode.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - job_id: 20261120-101500-mnist-3f9a2c
+      run_dir: /home/me/torchfleet/runs/20261120-101500-mnist-3f9a2c
+      state: lost
+"""

@@ -1,0 +1,138 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: launch
+short_description: Run one distributed training job and follow it to its end
+description:
+  - Plans the placement of all ranks, renders the launcher's command, runs it on the head, shows progress and rank
+    output live, ends whatever the job leaves, and brings per-rank output and a truthful result home to O(runs_dir).
+  - The cluster is the inventory. Group C(head) has the one host that runs the launcher, group C(workers) the hosts that
+    run ranks. Host variable C(slots) says how many ranks a worker takes (default its GPUs, else its cores).
+  - Host variables C(torchfleet_home), C(torchfleet_python) and C(torchfleet_mpirun) say where things are on a node; the
+    defaults are where the roles of this collection install them.
+  - A job succeeds only if every planned rank left a record that says so. The launcher's exit status is no evidence.
+version_added: 0.1.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  workload:
+    description: Name of a program in C(workloads/), or path of a script or executable on the controller.
+    type: str
+    default: mnist
+  workload_args:
+    description: Its arguments, as a list, or as one text that is split as a shell does.
+    type: raw
+    default: []
+  backend:
+    description:
+      - What carries the collectives. The program finds it in E(TORCHFLEET_BACKEND).
+      - The default is V(nccl) where every worker has GPUs and a torch that can use them, else V(gloo).
+    type: str
+    choices: [gloo, nccl]
+  launcher:
+    description: The program that starts the ranks.
+    type: str
+    choices: [openmpi, torchrun]
+    default: openmpi
+  np:
+    description: Number of ranks. The default is all slots.
+    type: int
+  job_timeout:
+    description: Seconds after which the job is ended as C(timed_out). The default is no limit.
+    type: float
+  job_env:
+    description:
+      - Environment of every rank. Values may hold anything but NUL; they travel in a private file, on no command line.
+      - Reports hide the values of names that look like secrets.
+    type: dict
+    default: {}
+  job_id:
+    description: Name of the run. The default is made of the time, the workload and a few random letters.
+    type: str
+  runs_dir:
+    description: Directory on the controller for the runs, relative to where C(ansible-playbook) was started.
+    type: path
+    default: runs
+  show_ranks:
+    description: Ranks whose output is shown live, as a list, or V(all). Files have the output of every rank anyway.
+    type: raw
+    default: [0]
+  master_port:
+    description: Port of rank 0's rendezvous (default a free one). If it is taken another is used, with a warning.
+    type: int
+  grace:
+    description: Seconds between SIGTERM and SIGKILL when ranks are ended.
+    type: float
+    default: 2
+  result_query:
+    description: JMESPath expression; its value in C(result.json) is printed as JSON at the end.
+    type: str
+requirements:
+  - jmespath and rich on the controller
+attributes:
+  action:
+    description: Runs as an action plugin on the controller.
+    support: full
+  async:
+    description: Supports being used with the C(async) keyword.
+    support: none
+  bypass_host_loop:
+    description: Forces a single run, whatever the number of hosts of the play; set C(run_once) beside it.
+    support: full
+  check_mode:
+    description: Prints placement, host file, environment and command with all reasons, and starts nothing.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.gather
+  - module: torchfleet.cluster.reap
+"""
+
+EXAMPLES = r"""
+- name: Train the digits on all slots
+  torchfleet.cluster.launch:
+    workload: mnist
+    workload_args: --epochs 5
+  run_once: true
+
+- name: Run a script of one's own with two ranks under torchrun, for an hour at most
+  torchfleet.cluster.launch:
+    workload: ~/train.py
+    launcher: torchrun
+    np: 2
+    job_timeout: 3600
+    job_env:
+      WANDB_MODE: offline
+  run_once: true
+"""
+
+RETURN = r"""
+job_id:
+  description: Name of the run.
+  returned: when the input was accepted
+  type: str
+  sample: 20261120-101500-mnist-3f9a2c
+run_dir:
+  description: Directory on the controller with plan.json, command.txt, ranks/, metrics.jsonl and result.json.
+  returned: when the job was started
+  type: str
+  sample: /home/me/torchfleet/runs/20261120-101500-mnist-3f9a2c
+state:
+  description: C(succeeded), C(failed), C(timed_out), C(cancelled) or C(lost).
+  returned: when the job was started
+  type: str
+  sample: succeeded
+command:
+  description: The launcher's command.
+  returned: in check mode
+  type: list
+  elements: str
+"""

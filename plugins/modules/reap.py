@@ -1,0 +1,113 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: reap
+short_description: End what jobs left on a node
+description:
+  - Finds processes by the job id in their environment, never by name, and ends those whose job is over.
+    Processes of other users and of jobs that still run are not touched.
+  - Takes away what finished jobs had staged on the node.
+version_added: 0.1.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  home:
+    description: Directory of torchfleet on the node.
+    type: path
+    default: ~/.torchfleet
+  job_id:
+    description: A job to end even if it still runs.
+    type: str
+    default: ''
+attributes:
+  check_mode:
+    description: Says what would be ended and ends nothing.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.launch
+"""
+
+EXAMPLES = r"""
+- name: End leftovers
+  torchfleet.cluster.reap:
+
+- name: End a job that still runs
+  torchfleet.cluster.reap:
+    job_id: 20261120-101500-mnist-3f9a2c
+"""
+
+RETURN = r"""
+ended:
+  description: The processes that were ended. C(ended) is the signal it took, or null if nothing ended it.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - pid: 4711
+      job_id: 20261120-101500-mnist-3f9a2c
+      command: python train.py
+      ended: SIGTERM
+removed:
+  description: Jobs whose staged files were taken away.
+  returned: success
+  type: list
+  elements: str
+running:
+  description: Jobs that still run and were left alone.
+  returned: success
+  type: list
+  elements: str
+waiting:
+  description: Jobs that are over and whose files wait here to be brought home.
+  returned: success
+  type: list
+  elements: str
+msg:
+  description: The same for people.
+  returned: success
+  type: str
+  sample: ended 1 leftover (pid 4711 of 20261120-101500-mnist-3f9a2c, python train.py)
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JOB_ID
+from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path
+
+
+def tell(found: dict[str, Any]) -> str:
+    """Return the outcome in one line."""
+    rows = [f"pid {row['pid']} of {row['job_id']}, {row['command']}" for row in found["ended"]]
+    parts = [f"ended {len(rows)} leftover{'s' * (len(rows) != 1)}" + (f" ({'; '.join(rows)})" if rows else "")]
+    parts += [f"{word}: {', '.join(found[word])}" for word in ("removed", "running", "waiting") if found[word]]
+    return "; ".join(parts)
+
+
+def main() -> None:
+    """Entry of the module."""
+    options = {"home": {"type": "path", "default": "~/.torchfleet"}, "job_id": {"type": "str", "default": ""}}
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    job_id = module.params["job_id"]
+    if job_id and (not JOB_ID.match(job_id) or ".." in job_id):
+        module.fail_json(msg=f"job_id: got {job_id!r}; give the name of a run")
+    found = reap(home_path(module.params["home"]), job_id, module.check_mode)
+    stuck = [row for row in found["ended"] if row["ended"] is None]
+    if stuck and not module.check_mode:
+        module.fail_json(msg="not even SIGKILL ended: " + tell({**found, "ended": stuck}), **found)
+    module.exit_json(changed=bool(found["ended"] or found["removed"]), msg=tell(found), **found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: stage
+short_description: Tell whether a node can take a job
+description:
+  - Reads what M(torchfleet.cluster.launch) would find on a node (launcher, Python, torch, cores, GPUs, space, a free
+    port, leftovers of earlier jobs) and fails with what to do if a job could not run there. Changes nothing.
+version_added: 0.1.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  home:
+    description: Directory of torchfleet on the node.
+    type: path
+    default: ~/.torchfleet
+  python:
+    description: Interpreter of the ranks. The default is C(pytorch/bin/python) under O(home).
+    type: path
+    default: ''
+  launcher:
+    description: Launcher to look for.
+    type: str
+    choices: [openmpi, torchrun]
+    default: openmpi
+  launcher_path:
+    description: Its program. The default is C(<launcher>/bin/mpirun) under O(home), then the search path.
+    type: path
+    default: ''
+  role:
+    description: What the node must be able to do. A V(head) needs the launcher, a V(worker) Python and torch.
+    type: list
+    elements: str
+    choices: [head, worker]
+    default: [head, worker]
+attributes:
+  check_mode:
+    description: Reads the same.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.launch
+"""
+
+EXAMPLES = r"""
+- name: Prove that the node can take a job
+  torchfleet.cluster.stage:
+    role: [worker]
+"""
+
+RETURN = r"""
+facts:
+  description: What was found.
+  returned: always
+  type: dict
+  sample:
+    cores: 2
+    accelerators: {nvidia: 0, amd: 0}
+    torch: {version: 2.13.0+cpu, cuda: '', hip: ''}
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import survey
+
+
+def missing(facts: dict[str, Any], role: list[str], launcher: str) -> list[str]:
+    """Return what a node lacks for its role."""
+    lacks = []
+    if "head" in role and not facts["launcher"]["version"]:
+        lacks.append(f"{launcher} ({facts['launcher']['wanted']})")
+    if "worker" in role and not facts["python"]:
+        lacks.append(f"Python ({facts['python_wanted']})")
+    elif "worker" in role and not facts["torch"]:
+        lacks.append(f"torch in {facts['python']}")
+    return lacks
+
+
+def main() -> None:
+    """Entry of the module."""
+    options = {
+        "home": {"type": "path", "default": "~/.torchfleet"},
+        "python": {"type": "path", "default": ""},
+        "launcher": {"type": "str", "choices": ["openmpi", "torchrun"], "default": "openmpi"},
+        "launcher_path": {"type": "path", "default": ""},
+        "role": {"type": "list", "elements": "str", "choices": ["head", "worker"], "default": ["head", "worker"]},
+    }
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    facts = survey({**module.params, "port": None})
+    lacks = missing(facts, module.params["role"], module.params["launcher"])
+    if lacks:
+        module.fail_json(msg=f"missing: {', '.join(lacks)}; install it with: ansible-playbook setup.yml", facts=facts)
+    module.exit_json(changed=False, facts=facts)
+
+
+if __name__ == "__main__":
+    main()

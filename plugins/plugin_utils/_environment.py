@@ -1,0 +1,59 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The environment of the ranks of a node: every variable with its reason and where it comes from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
+
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
+HIDDEN = "(hidden)"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One environment variable."""
+
+    name: str
+    value: str
+    reason: str
+    source: str  # default, inventory, measured, user
+
+    @property
+    def shown(self) -> str:
+        """Return the value as reports may show it: not if its name says that it is a secret."""
+        return HIDDEN if SECRET.search(self.name) else self.value
+
+
+def rank_environment(plan: LaunchPlan, host: str) -> tuple[Setting, ...]:
+    """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins."""
+    settings = [
+        Setting("OMP_NUM_THREADS", str(plan.threads[host]), "cores of the node / its ranks", "measured"),
+        Setting("PYTHONUNBUFFERED", "1", "output appears when it is written, not at the end", "default"),
+        Setting(
+            "TORCHFLEET_BACKEND",
+            plan.backend,
+            plan.backend_reason,
+            "user" if plan.backend_reason == "asked for" else "default",
+        ),
+        Setting("TORCHFLEET_JOB_ID", plan.job_id, "marks the processes of this job", "default"),
+        *backend_settings(plan),
+    ]
+    chosen = {setting.name: setting for setting in settings}
+    chosen.update({name: Setting(name, value, "job_env", "user") for name, value in plan.app.env.items()})
+    return tuple(chosen[name] for name in sorted(chosen))
+
+
+def backend_settings(plan: LaunchPlan) -> list[Setting]:
+    """Return the NIC choice of a backend. On one machine it is loopback, which no cable or host name can break."""
+    if not all(node.local for node in plan.nodes):
+        return []
+    reason = "all ranks are on this machine: loopback"
+    if plan.backend == "nccl":
+        return [Setting("NCCL_SOCKET_IFNAME", "=lo", reason + " (= means exactly, NCCL docs)", "measured")]
+    return [Setting("GLOO_SOCKET_IFNAME", "lo", reason + " (Debian's 127.0.1.1 breaks gloo's default)", "measured")]

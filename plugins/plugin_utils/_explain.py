@@ -1,0 +1,65 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What will happen, for people to read before it happens: placement, host file, environment, command, each with why."""
+
+from __future__ import annotations
+
+import shlex
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import Setting, rank_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
+
+
+def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
+    """Return the lines that `train.yml --check` prints."""
+    lines = [
+        f"job {plan.job_id}: {plan.world_size} ranks, backend {plan.backend} ({plan.backend_reason})",
+        "",
+        "placement",
+    ]
+    lines += [f"  rank {place.rank}  {place.host}  local rank {place.local_rank}" for place in plan.placement]
+    if command.hostfile:
+        lines += ["", f"host file {plan.job_dir}/hostfile", *indent(command.hostfile.splitlines())]
+    for node in plan.nodes:
+        lines += ["", f"environment of the ranks on {node.name}", *settings_table(rank_environment(plan, node.name))]
+        lines += [f"  MASTER_ADDR={plan.master_addr} MASTER_PORT={plan.master_port}, RANK, LOCAL_RANK, WORLD_SIZE, ..."]
+    if command.environment:
+        lines += ["", "environment of the launcher", *settings_table(command.environment)]
+    rows = [(shlex.join(option.words), option.reason, option.source) for option in command.options]
+    lines += ["", "command", *table(rows)]
+    lines += ["", "program of each rank", "  " + shlex.join(plan.app.argv), f"  in {plan.app.cwd}"]
+    return lines
+
+
+def settings_table(settings: tuple[Setting, ...]) -> list[str]:
+    """Return a row per variable: name=value, reason, source."""
+    return table(
+        [(f"{setting.name}={shlex.quote(setting.shown)}", setting.reason, setting.source) for setting in settings]
+    )
+
+
+def table(rows: list[tuple[str, str, str]]) -> list[str]:
+    """Return aligned rows; a long first cell gets a line of its own."""
+    width = max((len(first) for first, _reason, _source in rows if len(first) <= 50), default=0)
+    lines = []
+    for first, reason, source in rows:
+        fits = len(first) <= width
+        lines += [] if fits else [f"  {first}"]
+        lines.append(f"  {first if fits else '':<{width}}  # {reason} [{source}]")
+    return lines
+
+
+def indent(lines: list[str]) -> list[str]:
+    """Return the lines moved in by two."""
+    return ["  " + line for line in lines]
+
+
+def pasteable(plan: LaunchPlan, command: LaunchCommand) -> str:
+    """Return command.txt: what a person can paste into a shell on the head to run the job by hand."""
+    settings = " ".join(f"{setting.name}={shlex.quote(setting.value)}" for setting in command.environment)
+    head = f"# job {plan.job_id}: paste into a shell on the head; works there until clean.yml takes the job away\n"
+    prefix = f"env {settings} " if settings else ""
+    return f"{head}cd {shlex.quote(plan.app.cwd)} && {prefix}{shlex.join(command.argv)}\n"

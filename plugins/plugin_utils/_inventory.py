@@ -1,0 +1,64 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The border to Ansible: the only place that sees its types. Inventory and arguments come in, plain values go out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_whole
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value without Ansible's tagged and lazy types (ansible-core 2.19 hands plugins `_AnsibleTaggedStr`)."""
+    if isinstance(value, Mapping):
+        return {to_plain(key): to_plain(content) for key, content in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return value if kind is bool else kind(value)
+    return None if value is None else str(value)
+
+
+def refuse_limit(limit: str | None) -> None:
+    """InputError for `--limit`: a job that ran on other hosts than it says would be worse than none."""
+    if limit:
+        raise InputError("--limit", limit, "a job takes the whole inventory: use -e np=..., or another inventory (-i)")
+
+
+def cluster_from_hostvars(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, Any]]) -> Cluster:
+    """Return the cluster of an inventory. InputError if group head is not one host or group workers is empty."""
+    heads = list(groups.get("head", ()))
+    if len(heads) != 1:
+        raise InputError("inventory", heads, "group head needs one host: the machine that runs the launcher")
+    workers = list(groups.get("workers", ()))
+    if not workers:
+        raise InputError("inventory", workers, "group workers needs hosts: the machines that run ranks")
+    return Cluster(
+        node_from_hostvars(heads[0], hostvars[heads[0]]),
+        tuple(node_from_hostvars(name, hostvars[name]) for name in workers),
+    )
+
+
+def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
+    """Return one host of the inventory as a node."""
+
+    def text(key: str) -> str:
+        return str(to_plain(variables.get(key)) or "")
+
+    interpreter = text("ansible_python_interpreter")
+    return Node(
+        name=str(name),
+        address=str(to_plain(variables.get("ansible_host", name))),
+        local=text("ansible_connection") == "local",
+        slots=parse_whole(f"slots of {name}", to_plain(variables.get("slots")), 1, None),
+        home=text("torchfleet_home"),
+        python=text("torchfleet_python"),
+        launcher_path=text("torchfleet_mpirun"),
+        interpreter="python3" if interpreter.startswith("auto") or not interpreter else interpreter,
+    )

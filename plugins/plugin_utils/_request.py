@@ -1,0 +1,204 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the user asked for: the arguments of `torchfleet.cluster.launch`, checked one by one before anything starts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JOB_ID
+
+LAUNCHERS = ("openmpi", "torchrun")
+BACKENDS = ("gloo", "nccl")
+LATER = {"backend": ("mpi", "ccl", "ucc", "xccl"), "launcher": ("mpich", "intelmpi", "srun", "sbatch")}
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# The plan's own names: a job that sets them would contradict the placement it asked for.
+OWNED_NAMES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    *("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR", "TORCHFLEET_EXIT_NOTE"),
+)
+
+
+class InputError(ValueError):
+    """A mistake in what the user gave: one line that says what was given, what is allowed and what to type."""
+
+    def __init__(self, name: str, given: object, allowed: str) -> None:
+        shown = json.dumps(given, default=str) if not isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        super().__init__(f"{name}: got {shorten(shown)}; {allowed}")
+
+
+def shorten(text: str, limit: int = 120) -> str:
+    """Return the text, cut at `limit` characters."""
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+@dataclass(frozen=True)
+class Request:
+    """One wish to train. `None` stands for "choose for me"."""
+
+    workload: str
+    workload_args: tuple[str, ...] = ()
+    backend: str | None = None
+    launcher: str = "openmpi"
+    np: int | None = None
+    job_timeout: float | None = None
+    job_env: Mapping[str, str] = field(default_factory=dict)
+    job_id: str | None = None
+    runs_dir: str = "runs"
+    show_ranks: tuple[int, ...] | None = (0,)  # None: all
+    master_port: int | None = None
+    grace: float = 2.0
+    result_query: str | None = None
+
+
+def parse_request(arguments: Mapping[str, Any]) -> Request:
+    """Return the checked request. InputError names the first argument that is wrong.
+
+    `arguments` are plain values as they come from extra vars: numbers may be text, lists and dicts may be JSON text.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    workload = given.get("workload", "mnist")
+    if not isinstance(workload, str) or not workload.strip():
+        raise InputError("workload", workload, "give a name from workloads/ or the path of a script")
+    return Request(
+        workload=workload,
+        workload_args=parse_words("workload_args", given.get("workload_args", ())),
+        backend=parse_choice("backend", given.get("backend"), BACKENDS),
+        launcher=parse_choice("launcher", given.get("launcher"), LAUNCHERS) or "openmpi",
+        np=parse_whole("np", given.get("np"), 1, None),
+        job_timeout=parse_seconds("job_timeout", given.get("job_timeout")),
+        job_env=parse_environment(given.get("job_env", {})),
+        job_id=parse_job_id(given.get("job_id")),
+        runs_dir=parse_text("runs_dir", given.get("runs_dir", "runs")),
+        show_ranks=parse_ranks(given.get("show_ranks", [0])),
+        master_port=parse_whole("master_port", given.get("master_port"), 1024, 65535),
+        grace=parse_seconds("grace", given.get("grace")) or 2.0,
+        result_query=parse_query(given.get("result_query")),
+    )
+
+
+def parse_text(name: str, value: Any) -> str:
+    """Return a text without NUL that is not empty."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise InputError(name, value, "give a text that is not empty")
+    return value
+
+
+def parse_choice(name: str, value: Any, choices: tuple[str, ...]) -> str | None:
+    """Return one of the choices, None for None. A choice that is still to come is refused by name."""
+    if value is None or value in choices:
+        return value  # type: ignore[no-any-return]
+    allowed = f"choose one of {', '.join(choices)}: -e {name}={choices[0]}"
+    if value in LATER[name]:
+        raise InputError(name, value, f"this {name} is not there yet; {allowed}")
+    raise InputError(name, value, allowed)
+
+
+def parse_whole(name: str, value: Any, least: int, most: int | None) -> int | None:
+    """Return a whole number in [least, most], None for None. Text of digits is accepted, 2.5 and true are not."""
+    if value is None:
+        return None
+    text = str(value).strip()
+    if isinstance(value, (int, str)) and not isinstance(value, bool) and re.match(r"-?\d{1,18}\Z", text):
+        number = int(text)
+        if number >= least and (most is None or number <= most):
+            return number
+    bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
+    raise InputError(name, value, f"give a whole number {bounds}: -e {name}={max(least, 2)}")
+
+
+def parse_seconds(name: str, value: Any) -> float | None:
+    """Return a time in seconds greater than 0, None for None."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value) if not isinstance(value, bool) else 0.0
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < 1e9:  # also refuses nan and inf
+        raise InputError(name, value, f"give seconds greater than 0, or leave it out: -e {name}=3600")
+    return seconds
+
+
+def parse_words(name: str, value: Any) -> tuple[str, ...]:
+    """Return a list of texts; one text is split as a shell would split it."""
+    if isinstance(value, str):
+        try:
+            value = shlex.split(value)
+        except ValueError as error:
+            raise InputError(name, value, f"{error}: close the quotes, or give a list") from None
+    if not isinstance(value, (list, tuple)) or any(isinstance(word, (list, tuple, Mapping)) for word in value):
+        raise InputError(name, value, "give a list of words, or one text to split as a shell does")
+    words = tuple(plain_text(word) for word in value)
+    if any("\0" in word for word in words):
+        raise InputError(name, value, "a NUL character cannot be part of an argument")
+    return words
+
+
+def plain_text(value: Any) -> str:
+    """Return a scalar as the text a person would type for it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_environment(value: Any) -> dict[str, str]:
+    """Return the job's environment. Values may hold anything but NUL; names follow POSIX."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = str(value)
+    if not isinstance(value, Mapping):
+        raise InputError("job_env", value, """give a dict: -e '{"job_env": {"NAME": "value"}}'""")
+    for name, content in value.items():
+        if not isinstance(name, str) or not ENV_NAME.match(name):
+            raise InputError("job_env", name, "a name is made of letters, digits and _ and starts with no digit")
+        if name in OWNED_NAMES:
+            raise InputError("job_env", name, "this name belongs to the plan (np, master_port and job_id set such)")
+        if content is None or isinstance(content, (list, tuple, Mapping)) or "\0" in str(content):
+            raise InputError("job_env", {name: content}, "a value is a text or a number, without NUL characters")
+    return {name: plain_text(content) for name, content in value.items()}
+
+
+def parse_job_id(value: Any) -> str | None:
+    """Return a job id that is safe as a directory name, None for None."""
+    if value is None:
+        return None
+    text = str(value)
+    if not JOB_ID.match(text) or ".." in text:
+        raise InputError("job_id", text, "use letters, digits, '.', '_' and '-', at most 100: -e job_id=first-try")
+    return text
+
+
+def parse_ranks(value: Any) -> tuple[int, ...] | None:
+    """Return the ranks to show, None for all of them."""
+    if value == "all":
+        return None
+    items = re.split(r"[,\s]+", value.strip("[] ")) if isinstance(value, str) else value
+    items = [items] if isinstance(items, int) and not isinstance(items, bool) else items
+    texts = [str(item) for item in items] if isinstance(items, (list, tuple)) else ["?"]
+    if not all(re.match(r"\d{1,9}\Z", text) for text in texts if text):
+        raise InputError("show_ranks", value, "give a list of ranks or the word all: -e show_ranks=0,1")
+    return tuple(sorted({int(text) for text in texts if text}))
+
+
+def parse_query(value: Any) -> str | None:
+    """Return a JMESPath expression that compiles, None for None."""
+    if value is None:
+        return None
+    import jmespath  # late, as all that is neither Python nor Ansible: ansible-test imports plugins without it
+
+    try:
+        jmespath.compile(parse_text("result_query", value))
+    except jmespath.exceptions.JMESPathError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError("result_query", value, f"not JMESPath ({reason}): -e result_query=state") from None
+    return str(value)

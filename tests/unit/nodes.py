@@ -1,0 +1,32 @@
+"""Facts as a node tells them, for tests without a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Facts = dict[str, Any]
+
+
+def facts_of_a_node(**changed: Any) -> Facts:
+    """Return what survey() finds on a small machine without GPU; keyword arguments replace parts."""
+    return {
+        "home": "/home/me/.torchfleet",
+        "cwd": "/home/me",
+        "hostname": "box",
+        "user": "me",
+        "uid": 1000,
+        "tmpdir": "",
+        "interpreter": "/usr/bin/python3",
+        "python": "/home/me/.torchfleet/pytorch/bin/python",
+        "python_wanted": "/home/me/.torchfleet/pytorch/bin/python",
+        "torch": {"version": "2.13.0+cpu", "cuda": "", "hip": ""},
+        "launcher": {"path": "/opt/ompi/bin/mpirun", "version": "5.0.11", "wanted": "/opt/ompi/bin/mpirun"},
+        "cores": 4,
+        "accelerators": {"nvidia": 0, "amd": 0},
+        "free_bytes": 1 << 40,
+        "port": 23456,
+        "jobs": [],
+        "running": [],
+        "leftovers": [],
+        **changed,
+    }

@@ -1,0 +1,374 @@
+"""The small parts: wire, rank wrapper, processes, runtime, inventory, run directory, view."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes, _rank, _survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BLOCK, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import BALLAST_BYTES, JOB_ID, JobDir, jobs
+from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import leftovers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _runtime
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import cluster_from_hostvars, to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import View, describe, fraction, rank_table
+
+
+def wire() -> tuple[Channel, Channel]:
+    """Return both ends of a wire."""
+    (here_in, there_out), (there_in, here_out) = os.pipe(), os.pipe()
+    return Channel(here_in, here_out), Channel(there_in, there_out)
+
+
+def test_frames_and_bytes_arrive_in_order() -> None:
+    here, there = wire()
+    here.send("one", text="ä\n☃")
+    here.send("two", b"raw\n{}\0", name="x")
+    first, second = there.receive(1), there.receive(1)
+    assert first is not None and (first["kind"], first["text"], first["data"]) == ("one", "ä\n☃", b"")
+    assert second is not None and (second["kind"], second["data"]) == ("two", b"raw\n{}\0")
+    assert there.receive(0) is None
+
+
+def test_a_dead_peer_ends_receiving_and_is_noted_when_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = wire()
+    os.close(there.incoming)
+    os.close(there.outgoing)
+    with pytest.raises(EOFError):
+        here.receive(1)
+    here.send("nobody listens")
+    assert here.lost
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK, BLOCK + 1])
+def test_files_cross_the_wire(tmp_path: Path, size: int) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(size))
+    here, there = wire()
+    child = os.fork()
+    if child == 0:
+        here.send_file("name", str(source))
+        os._exit(0)
+    os.close(here.outgoing)
+    received, firsts = b"", []
+    while True:
+        try:
+            frame = there.receive(5)
+        except EOFError:
+            break
+        assert frame is not None
+        received += frame["data"]
+        firsts.append(frame["first"])
+    os.waitpid(child, 0)
+    assert received == source.read_bytes()
+    assert firsts == [True] + [False] * (len(firsts) - 1) and firsts
+
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+OPENMPI = {
+    f"OMPI_COMM_WORLD_{name}": value
+    for name, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "1210", strict=True)
+}
+
+
+def test_identity_of_a_rank() -> None:
+    assert _rank.identify(TORCHRUN) == (3, 4, 1, 2)
+    assert _rank.identify(OPENMPI) == (1, 2, 1, 0)
+    assert _rank.identify({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}) == (
+        0,
+        2,
+        0,
+        1,
+    )
+    assert _rank.identify({**TORCHRUN, **OPENMPI}) == (3, 4, 1, 2)  # torchrun under mpirun: the outer names are stale
+    with pytest.raises(LookupError):
+        _rank.identify({"RANK": "0"})
+
+
+def test_a_misplaced_rank_is_noticed() -> None:
+    order = {
+        "world_size": 2,
+        "host": "a",
+        "placement": [{"rank": rank, "local_rank": rank, "host": "a"} for rank in (0, 1)],
+    }
+    assert _rank.misplaced(order, (1, 2, 1, 2)) == ""
+    assert "world size is 1, planned 2" in _rank.misplaced(order, (0, 1, 0, 1))  # Open MPI 5 and ORTE names
+    assert "planned" in _rank.misplaced(order, (1, 2, 0, 1))
+    assert "planned" in _rank.misplaced({**order, "host": "b"}, (1, 2, 1, 2))
+
+
+def test_rank_environment_serves_both_kinds_of_script() -> None:
+    order = {"environment": {"A": "b"}, "master_addr": "10.0.0.1", "master_port": 1234}
+    told = _rank.rank_environment(order, (3, 4, 1, 2))
+    assert {name: told[name] for name in TORCHRUN} == TORCHRUN
+    assert told["OMPI_COMM_WORLD_RANK"] == "3" and told["OMPI_COMM_WORLD_LOCAL_SIZE"] == "2"
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["A"]) == ("10.0.0.1", "1234", "b")
+
+
+def sleeper(**env: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "60"], env=env)
+
+
+def test_processes_are_found_by_their_mark_only() -> None:
+    marked, plain = (
+        sleeper(TORCHFLEET_JOB_ID="unit", TORCHFLEET_JOB_DIR="/d/unit"),
+        sleeper(OTHER_TORCHFLEET_JOB_ID="x"),
+    )
+    try:
+        found = {process.pid: mark for process, mark in _processes.marked()}
+        assert found[marked.pid] == ("unit", "/d/unit")
+        assert plain.pid not in found
+    finally:
+        for process in (marked, plain):
+            process.kill()
+            process.wait()
+
+
+def test_a_job_that_runs_has_no_leftovers_wherever_its_home_is(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "other" / "jobs" / "unit"))
+    job.create([0])
+    process = sleeper(TORCHFLEET_JOB_ID="unit", TORCHFLEET_JOB_DIR=job.path)
+
+    def left() -> list[int]:
+        return [found.pid for found, _job in leftovers(str(tmp_path / "home"))]
+
+    try:
+        lock = job.lock()
+        assert process.pid not in left()
+        os.close(lock)
+        assert process.pid in left()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_reused_pid_is_not_signalled() -> None:
+    process = sleeper()
+    try:
+        now = _processes.read(process.pid)
+        assert now is not None
+        assert not _processes.send(now._replace(started=now.started - 1), signal.SIGKILL)
+        assert process.poll() is None
+        assert _processes.send(now, signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_end_all_asks_first_and_says_what_it_took() -> None:
+    stubborn = [
+        sys.executable,
+        "-c",
+        "import signal,time;signal.signal(15,signal.SIG_IGN);print(1,flush=True);time.sleep(60)",
+    ]
+    deaf = subprocess.Popen(stubborn, stdout=subprocess.PIPE, env={"TORCHFLEET_JOB_ID": "unit-end"})
+    assert deaf.stdout and deaf.stdout.readline()
+    polite = sleeper(TORCHFLEET_JOB_ID="unit-end")
+
+    def marked_here() -> list[_processes.Process]:
+        return [process for process, mark in _processes.marked() if mark.job_id == "unit-end"]
+
+    polite.send_signal(signal.SIGSTOP)
+    rows = _processes.end_all(marked_here, grace=0.3)
+    assert {row["pid"]: row["ended"] for row in rows} == {deaf.pid: "SIGKILL", polite.pid: "SIGTERM"}
+    assert marked_here() == []
+
+
+def test_job_directory(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0, 1])
+    assert (tmp_path / "jobs" / "one" / "ballast").stat().st_size == BALLAST_BYTES
+    with pytest.raises(FileExistsError):
+        JobDir(job.path).create([0])
+    job.claim_end("rank_failed", "first")
+    job.claim_end("cancelled", "second")
+    assert job.read("end.json")["detail"] == "first"
+    assert not job.running()
+    lock = job.lock()
+    assert job.running()
+    os.close(lock)
+    assert [found.job_id for found in jobs(str(tmp_path))] == ["one"]
+    assert jobs(str(tmp_path / "none")) == []
+
+
+def test_survey_reads_and_changes_nothing(tmp_path: Path) -> None:
+    request = {
+        "home": str(tmp_path / "home"),
+        "python": "",
+        "launcher": "openmpi",
+        "launcher_path": "/none",
+        "port": None,
+    }
+    facts = _survey.survey(request)
+    assert (facts["python"], facts["torch"], facts["launcher"]["version"]) == ("", None, "")
+    assert facts["cores"] >= 1 and facts["free_bytes"] > 0 and facts["port"] in _survey.PORTS
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torch_is_read_without_importing_it(tmp_path: Path) -> None:
+    package = tmp_path / "lib" / "python3.11" / "site-packages" / "torch"
+    package.mkdir(parents=True)
+    text = "from typing import Optional\n__all__ = ['__version__']\n__version__ = '2.13.0+cu130'\n"
+    (package / "version.py").write_text(text + "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+    found = _survey.torch_build(str(tmp_path / "bin" / "python"))
+    assert found == {"version": "2.13.0+cu130", "cuda": "13.0", "hip": ""}
+
+
+def test_accelerators_by_their_device_files(tmp_path: Path) -> None:
+    for name in ("dev/nvidia0", "dev/nvidia1", "dev/nvidiactl", "dev/nvidia-uvm"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for node, gpu in (("0", "0"), ("1", "48221")):
+        path = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
+        path.mkdir(parents=True)
+        (path / "gpu_id").write_text(gpu + "\n")
+    assert _survey.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1}
+
+
+def test_the_runtime_is_whole_and_repeatable() -> None:
+    digest, data = _runtime.archive()
+    _runtime.archive.cache_clear()
+    assert _runtime.archive() == (digest, data)
+    names = zipfile.ZipFile(io.BytesIO(data)).namelist()
+    assert {"torchfleet.py", "hook/sitecustomize.py", f"{_runtime.PACKAGE}/_rank.py"} <= set(names)
+
+
+def test_inventory_to_cluster() -> None:
+    hostvars: dict[str, Any] = {
+        "h": {"ansible_connection": "local", "ansible_python_interpreter": "auto_silent"},
+        "w": {
+            "ansible_host": "10.0.0.2",
+            "slots": "8",
+            "torchfleet_home": "/data/tf",
+            "torchfleet_python": "/c/python",
+        },
+    }
+    cluster = cluster_from_hostvars({"head": ["h"], "workers": ["h", "w"]}, hostvars)
+    assert (cluster.head.local, cluster.head.interpreter, cluster.head.slots) == (True, "python3", None)
+    assert (cluster.workers[1].address, cluster.workers[1].slots) == ("10.0.0.2", 8)
+    assert (cluster.workers[1].home, cluster.workers[1].python) == ("/data/tf", "/c/python")
+
+
+@pytest.mark.parametrize(
+    ("groups", "text"),
+    [
+        ({}, "group head needs one host"),
+        ({"head": [], "workers": ["h"]}, "group head needs one host"),
+        ({"head": ["h", "w"], "workers": ["h"]}, "group head needs one host"),
+        ({"head": ["h"]}, "group workers needs hosts"),
+    ],
+)
+def test_groups_that_are_missing(groups: dict[str, list[str]], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        cluster_from_hostvars(groups, {"h": {}, "w": {}})
+
+
+def test_to_plain_leaves_no_foreign_types() -> None:
+    class Tagged(str):
+        pass
+
+    plain = to_plain({Tagged("a"): [Tagged("b"), 1, 1.5, True, None, (2,)]})
+    assert plain == {"a": ["b", 1, 1.5, True, None, [2]]}
+    assert type(next(iter(plain))) is str and type(plain["a"][0]) is str and plain["a"][3] is True
+
+
+def test_workloads_are_found_by_name_or_path(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "_helper.py").touch()
+    assert _rundir.find_workload("train", tmp_path) == str(tmp_path / "train.py")
+    assert _rundir.find_workload(str(tmp_path / "train.py"), tmp_path / "none") == str(tmp_path / "train.py")
+    for name, text in (("_helper", "give one of train, or"), ("none.py", "no such"), (str(tmp_path), "not a file")):
+        with pytest.raises(InputError, match=text):
+            _rundir.find_workload(name, tmp_path)
+
+
+def test_run_directory(tmp_path: Path) -> None:
+    run_dir = _rundir.check_run_dir(str(tmp_path / "runs"), "one")
+    _rundir.make_run_dir(run_dir, {"plan.json": "{}"})
+    assert (tmp_path / "runs" / "latest" / "plan.json").read_text() == "{}"
+    assert run_dir.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(InputError, match="is there already"):
+        _rundir.check_run_dir(str(tmp_path / "runs"), "one")
+    second = _rundir.check_run_dir(str(tmp_path / "runs"), "two")
+    _rundir.make_run_dir(second, {})
+    assert (tmp_path / "runs" / "latest").resolve() == second
+    _rundir.remove_run_dir(second)
+    assert not second.exists() and not (tmp_path / "runs" / "latest").is_symlink()
+
+
+def test_job_ids_are_new_and_valid() -> None:
+    ids = {_rundir.new_job_id("/x/my train$(script).py") for _ in range(50)}
+    assert len(ids) == 50
+    assert all(JOB_ID.match(name) for name in ids)
+
+
+class Screen:
+    def __init__(self, terminal: bool) -> None:
+        self.text = ""
+        self.view = View(self.write, ["n1", "n2"], terminal, 100)
+
+    def write(self, text: str, newline: bool) -> None:
+        self.text += text + ("\n" if newline else "")
+
+    def report(self, **values: Any) -> None:
+        self.view.show({"kind": "report", "rank": 0, "values": values})
+
+
+def test_plain_view_has_lines_only() -> None:
+    screen = Screen(terminal=False)
+    screen.view.show({"kind": "line", "rank": 1, "text": "hello", "skipped": 3})
+    screen.report(epoch=1, epochs=2, step=1, steps=4, loss=0.5)
+    screen.report(epoch=1, epochs=2, step=2, steps=4, loss=0.4)  # too soon after the first
+    screen.report(epoch=2, epochs=2, step=4, steps=4, loss=0.1, samples_per_s=5123.4)
+    screen.report(accuracy=0.98)
+    assert screen.text.splitlines() == [
+        "[1@n2] ... 3 lines are only in the file",
+        "[1@n2] hello",
+        "[0@n1] epoch 1/2  step 1/4  loss 0.5",
+        "[0@n1] epoch 2/2  step 4/4  loss 0.1  5,123 samples/s",
+        "[0@n1] accuracy 0.98",
+    ]
+
+
+def test_terminal_view_keeps_a_bar_below_the_lines() -> None:
+    screen = Screen(terminal=True)
+    screen.report(epoch=1, epochs=2, step=2, steps=4, loss=0.5)
+    assert "25%" in screen.text and "epoch 1/2" in screen.text and "ETA" in screen.text
+    assert "\n" not in screen.text
+    screen.view.show({"kind": "line", "rank": 0, "text": "hello", "skipped": 0})
+    assert "\r\x1b[K[0@n1] hello\n" in screen.text
+    screen.view.close()
+    assert screen.text.endswith("\r\x1b[K")
+
+
+def test_fraction_of_the_work() -> None:
+    assert fraction({"epoch": 2, "epochs": 4, "step": 1, "steps": 2}) == 0.375
+    assert fraction({"epoch": 4, "epochs": 4}) == 1.0
+    assert fraction({"step": 1, "steps": 4}) == 0.25
+    assert fraction({"loss": 1}) is None
+    assert fraction({"step": "x", "steps": 4}) is None
+
+
+def test_describe() -> None:
+    assert describe({"loss": 0.123456, "accuracy": 0.9722, "samples_per_s": 12345.6, "device": "cpu"}) == (
+        "loss 0.1235  accuracy 0.9722  12,346 samples/s  device cpu"
+    )
+
+
+def test_table_of_many_ranks_shows_what_went_wrong() -> None:
+    rows = [
+        {"rank": n, "host": "n", "state": "succeeded", "rc": 0, "seconds": 1.0, "last_line": "x"} for n in range(40)
+    ]
+    rows[17] = {**rows[17], "state": "failed", "rc": 1, "last_line": "ValueError: " + "long " * 50}
+    text = rank_table(rows, 80)
+    assert "ValueError" in text and "39 more ranks" in text
+    assert max(len(line) for line in text.splitlines()) <= 80

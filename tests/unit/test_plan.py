@@ -1,0 +1,117 @@
+"""Placement, choices and refusals of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from nodes import facts_of_a_node
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
+    Cluster,
+    LaunchPlan,
+    Node,
+    Place,
+    check_cluster,
+    place_ranks,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+
+Planner = Callable[..., LaunchPlan]
+
+
+def test_ranks_fill_each_node_before_the_next() -> None:
+    assert place_ranks({"a": 2, "b": 3}, 4) == (Place(0, 0, "a"), Place(1, 1, "a"), Place(2, 0, "b"), Place(3, 1, "b"))
+    assert place_ranks({"a": 2, "b": 3}, 1) == (Place(0, 0, "a"),)
+
+
+def test_defaults(plan: Planner) -> None:
+    made = plan()
+    assert (made.world_size, made.np_reason) == (2, "all slots of the workers")
+    assert (made.backend, made.master_addr, made.master_port) == ("gloo", "127.0.0.1", 23456)
+    assert made.app.argv == ("/home/me/.torchfleet/pytorch/bin/python", "/w/mnist.py")
+    assert made.threads == {"localhost": 2}
+    assert made.wrapper[-3:] == ("/r/torchfleet.py", "rank", "/home/me/.torchfleet/jobs/job")
+
+
+def test_fewer_ranks_get_more_threads(plan: Planner) -> None:
+    assert plan(np=1).threads == {"localhost": 4}
+    assert plan(facts=facts_of_a_node(cores=1)).threads == {"localhost": 1}
+
+
+def test_slots_default_to_gpus_then_cores(plan: Planner, node: Node) -> None:
+    import dataclasses
+
+    bare = dataclasses.replace(node, slots=None)
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import slots_of
+
+    assert slots_of([bare], {"localhost": facts_of_a_node()}) == {"localhost": 4}
+    assert slots_of([bare], {"localhost": facts_of_a_node(accelerators={"nvidia": 8, "amd": 0})}) == {"localhost": 8}
+
+
+CUDA = {"version": "2.13.0+cu130", "cuda": "13.0", "hip": ""}
+BACKENDS = [
+    ({}, None, "gloo"),
+    ({"accelerators": {"nvidia": 2, "amd": 0}, "torch": CUDA}, None, "nccl"),
+    ({"accelerators": {"nvidia": 2, "amd": 0}}, None, "gloo"),  # GPUs, but a torch without CUDA
+    ({"accelerators": {"nvidia": 2, "amd": 0}, "torch": CUDA}, "gloo", "gloo"),
+    ({"accelerators": {"nvidia": 0, "amd": 4}, "torch": {**CUDA, "cuda": "", "hip": "7.2"}}, None, "nccl"),
+]
+
+
+@pytest.mark.parametrize(("changed", "asked", "chosen"), BACKENDS)
+def test_backend(plan: Planner, changed: dict[str, Any], asked: str | None, chosen: str) -> None:
+    assert plan(facts=facts_of_a_node(**changed), backend=asked).backend == chosen
+
+
+REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"np": 3}, "np: got 3; there are 2 slots .localhost has 2.: use -e np=2"),
+    ({}, {"show_ranks": [0, 2]}, "show_ranks: got 2; the ranks are 0 to 1"),
+    ({}, {"backend": "nccl"}, "no GPU on localhost; use -e backend=gloo"),
+    ({"accelerators": {"nvidia": 1, "amd": 0}}, {"backend": "nccl"}, "torch on localhost has no GPU support"),
+    ({"accelerators": {"nvidia": 1, "amd": 1}, "torch": CUDA}, {"backend": "nccl"}, "cannot be mixed"),
+    ({"torch": None}, {}, "no torch; install it with: ansible-playbook setup.yml"),
+    ({"python": ""}, {}, "not on localhost; install it with: ansible-playbook setup.yml"),
+    ({"launcher": {"path": "", "version": "", "wanted": "/x/mpirun"}}, {}, "/x/mpirun is not there on localhost"),
+    ({"launcher": {"path": "/x", "version": "", "wanted": "/x"}}, {}, "/x tells no version"),
+    ({"free_bytes": 63 << 20}, {}, "63 MiB free in /home/me/.torchfleet on localhost"),
+    ({"jobs": ["again"]}, {"job_id": "again"}, "this id was used on localhost"),
+]
+
+
+@pytest.mark.parametrize(("changed", "wish", "text"), REFUSALS)
+def test_refusals(plan: Planner, changed: dict[str, Any], wish: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        plan(facts=facts_of_a_node(**changed), **wish)
+
+
+def test_a_program_without_python_needs_no_torch(plan: Planner) -> None:
+    assert plan(facts=facts_of_a_node(torch=None), script="/bin/true").app.argv == ("/bin/true",)
+
+
+def test_warnings(plan: Planner) -> None:
+    left = [{"pid": 1, "job_id": "old", "command": "x"}]
+    warnings = " ".join(plan(facts=facts_of_a_node(leftovers=left, uid=0), master_port=29500).warnings)
+    for text in ("29500 is taken", "using 23456", "1 leftover processes of old", "run as root"):
+        assert text in warnings
+    assert plan().warnings == ()
+
+
+BAD_CLUSTERS = [
+    ((), "this group has no hosts"),
+    ((Node("a b", "a"),), "a host name is made of"),
+    ((Node("a\nb", "a"),), "a host name is made of"),
+    ((Node("$(id)", "a"),), "a host name is made of"),
+    ((Node("-oProxyCommand=x", "a"),), "a host name is made of"),
+    ((Node("a", ""),), "ansible_host of a"),
+    ((Node("a", "root@b"),), "ansible_host of a"),
+    ((Node("a", "10.0.0.1"), Node("b", "10.0.0.1")), "a and b are both 10.0.0.1"),
+    ((Node("a", "10.0.0.1"),), "only the head can be a worker so far"),
+]
+
+
+@pytest.mark.parametrize(("workers", "text"), BAD_CLUSTERS)
+def test_bad_clusters(workers: tuple[Node, ...], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        check_cluster(Cluster(Node("head", "10.0.0.9"), workers))

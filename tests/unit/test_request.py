@@ -1,0 +1,84 @@
+"""What the user may ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_request
+
+
+def test_nothing_given_is_a_whole_request() -> None:
+    request = parse_request({})
+    assert (request.workload, request.launcher, request.backend, request.np) == ("mnist", "openmpi", None, None)
+    assert (request.show_ranks, request.runs_dir, request.job_timeout) == ((0,), "runs", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--a 1", ("--a", "1")),
+        ("--name 'two words' --x=\"q\"", ("--name", "two words", "--x=q")),
+        (["--a", 1, 2.5, True], ("--a", "1", "2.5", "true")),
+        ("", ()),
+        ([], ()),
+    ],
+)
+def test_workload_args(given: Any, words: tuple[str, ...]) -> None:
+    assert parse_request({"workload_args": given}).workload_args == words
+
+
+@pytest.mark.parametrize(("given", "number"), [(2, 2), ("2", 2), (" 16 ", 16)])
+def test_np_is_a_number_or_its_text(given: Any, number: int) -> None:
+    assert parse_request({"np": given}).np == number
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks"),
+    [("all", None), ([0, 1], (0, 1)), ("0,3", (0, 3)), ("[2, 1]", (1, 2)), (1, (1,)), ([], ()), ("2", (2,))],
+)
+def test_show_ranks(given: Any, ranks: tuple[int, ...] | None) -> None:
+    assert parse_request({"show_ranks": given}).show_ranks == ranks
+
+
+def test_environment_values_become_texts() -> None:
+    given = {"A": 1, "B": 2.5, "C": True, "D": "x\n$(y)"}
+    assert parse_request({"job_env": given}).job_env == {"A": "1", "B": "2.5", "C": "true", "D": "x\n$(y)"}
+    assert parse_request({"job_env": '{"A": "1"}'}).job_env == {"A": "1"}
+
+
+MISTAKES = [
+    *[("np", value) for value in (0, -1, "0", "two", 2.5, True, [2], "1e3", "9" * 30)],
+    *[("job_timeout", value) for value in (0, -1, "soon", "nan", "inf", False, [1])],
+    *[("master_port", value) for value in (0, 80, 65536, "http")],
+    *[("job_id", value) for value in ("", ".hidden", "a/b", "a..b", "a b", "a\n", "ä", "x" * 101, "-o")],
+    *[
+        ("job_env", value)
+        for value in ("A=1", ["A"], {"A B": 1}, {"": 1}, {"1": 1}, {"A=B": 1}, {"A-B": 1}, {"A\n": 1})
+    ],
+    *[("job_env", {"A": value}) for value in (None, [1], {"b": 1}, "nul\0")],
+    *[("job_env", {name: 1}) for name in ("RANK", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "TORCHFLEET_JOB_ID")],
+    *[("workload_args", value) for value in ("'open", {"a": 1}, [["nested"]], ["nul\0"], 5)],
+    *[("show_ranks", value) for value in ("none", [-1], [True], {"a": 1}, 1.5)],
+    *[("backend", value) for value in ("", "tcp", "mpi", "ucc", 1)],
+    *[("launcher", value) for value in ("", "mpirun", "mpich", "srun")],
+    *[("workload", value) for value in ("", " ", 3, ["a"])],
+    *[("runs_dir", value) for value in ("", "nul\0", 3)],
+    *[("result_query", value) for value in ("ranks[?", "", 3)],
+]
+
+
+@pytest.mark.parametrize(("name", "value"), MISTAKES)
+def test_mistakes_are_named(name: str, value: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_request({name: value})
+    text = str(caught.value)
+    assert text.startswith(name)
+    assert "\n" not in text
+    assert len(text) < 400
+
+
+def test_what_is_to_come_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match="this backend is not there yet; choose one of gloo, nccl"):
+        parse_request({"backend": "ccl"})

@@ -1,0 +1,162 @@
+"""What is said of a job, from what it left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _result
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import verdict
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
+START = 1_800_000_000.0
+
+
+def order(ranks: int = 2) -> dict[str, Any]:
+    return {
+        "job_id": "job",
+        "started": START,
+        "world_size": ranks,
+        "backend": "gloo",
+        "host": "head",
+        "run_dir": "/runs/job",
+        "launcher": {"name": "openmpi", "version": "5.0.11", "path": "/m"},
+        "command": ["/m"],
+        "placement": [{"rank": rank, "local_rank": rank, "host": "n1"} for rank in range(ranks)],
+    }
+
+
+def record(rank: int, rc: int | None = 0, ended: float = 9.0, **changed: Any) -> dict[str, Any]:
+    """Return the record of a rank that ended (or runs: rc None) so many seconds after the start."""
+    done = {} if rc is None else {"rc": rc, "signal": None, "finished": False, "error": "", "ended": START + ended}
+    return {"rank": rank, "pid": 100 + rank, "cpus": [0], "started": START + 1, **done, **changed}
+
+
+def summary(
+    records: list[dict[str, Any]],
+    end: tuple[str, str, float] | None = None,
+    lines: dict[int, str] | None = None,
+    launcher: dict[str, Any] | None = None,
+    ranks: int = 2,
+) -> dict[str, Any]:
+    note = {"reason": end[0], "detail": end[1], "at": START + end[2]} if end else None
+    found = {"leftovers": {"head": []}, "metrics": {}, "ended": START + 10}
+    result = _result.summarize(
+        order(ranks),
+        {row["rank"]: row for row in records},
+        note,
+        lines or {},
+        launcher or {"rc": 0, "last_line": ""},
+        found,
+    )
+    jsonschema.validate(result, SCHEMA)
+    return result
+
+
+def states(result: dict[str, Any]) -> list[str]:
+    return [row["state"] for row in result["ranks"]]
+
+
+def test_success_needs_a_record_of_every_rank() -> None:
+    good = summary([record(0), record(1)])
+    assert (good["state"], good["rc"], good["first_failure"], good["seconds"]) == ("succeeded", 0, None, 10.0)
+    assert (good["started"], good["ended"]) == ("2027-01-15T08:00:00.000Z", "2027-01-15T08:00:10.000Z")
+    silent = summary([record(0)])  # the launcher says 0, but rank 1 never told: Open MPI 5 after a lost daemon
+    assert (silent["state"], silent["rc"], silent["silent_ranks"]) == ("failed", 1, [1])
+    assert states(silent) == ["succeeded", "silent"]
+
+
+def test_the_earliest_failure_is_blamed_and_its_status_is_the_jobs() -> None:
+    result = summary([record(0, 1, 5.2), record(1, 7, 5.1)], ("rank_failed", "", 5.3), {1: "ValueError: x"})
+    assert (result["state"], result["rc"]) == ("failed", 7)
+    assert result["first_failure"] == {
+        "rank": 1,
+        "host": "n1",
+        "cause": "exit status 7",
+        "message": "ValueError: x",
+        "log": "/runs/job/ranks/1/stderr",
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2345",
+        "RuntimeError: Connection reset by peer",
+        "RuntimeError: Timed out waiting 8000ms for recv operation to complete",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_a_consequence_is_not_the_cause(line: str) -> None:
+    result = summary([record(0, 1, 5.0), record(1, 137, 5.1, signal=9)], ("rank_failed", "", 5.2), {0: line})
+    assert result["first_failure"]["rank"] == 1
+    assert result["first_failure"]["cause"] == "killed by SIGKILL"
+    alone = summary([record(0, 1, 5.0), record(1)], None, {0: line})
+    assert alone["first_failure"]["rank"] == 0
+
+
+def test_of_two_at_the_same_moment_the_one_that_says_why_is_blamed() -> None:
+    result = summary([record(0, 1, 5.01), record(1, 1, 5.0)], ("rank_failed", "", 5.1), {0: "ValueError: x"})
+    assert result["first_failure"]["rank"] == 0
+    later = summary([record(0, 1, 5.2), record(1, 1, 5.0)], ("rank_failed", "", 5.3), {0: "ValueError: x"})
+    assert later["first_failure"]["rank"] == 1
+
+
+def test_ranks_that_we_ended_did_not_fail() -> None:
+    result = summary([record(0, 3, 5.0), record(1, 143, 5.5, signal=15)], ("rank_failed", "", 5.1))
+    assert states(result) == ["failed", "ended"]
+    handled = summary([record(0, 3, 5.0), record(1, 1, 5.5)], ("rank_failed", "", 5.1))  # it caught SIGTERM and left
+    assert states(handled) == ["failed", "ended"]
+
+
+def test_death_in_teardown_is_told_apart() -> None:
+    result = summary([record(0), record(1, 134, signal=6, finished=True)])
+    assert (result["state"], result["ranks"][1]["rc"], result["ranks"][1]["signal"]) == ("succeeded", 134, 6)
+    assert summary([record(0), record(1, 134, signal=6)])["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "rc"), [("timed_out", "timed_out", 124), ("cancelled", "cancelled", 130), ("lost", "lost", 1)]
+)
+def test_why_it_was_ended(reason: str, state: str, rc: int) -> None:
+    ended = [record(rank, 143, 5.5, signal=15) for rank in (0, 1)]
+    result = summary(ended, (reason, "job_timeout of 5 s", 5.0), {0: "epoch 3"})
+    assert (result["state"], result["rc"], states(result)) == (state, rc, ["ended", "ended"])
+    assert (result["first_failure"] is None) == (reason == "cancelled")
+    assert state in verdict(result, "/runs/job")
+
+
+def test_a_job_that_was_done_before_the_deadline_succeeded() -> None:
+    assert summary([record(0), record(1)], ("timed_out", "", 9.5))["state"] == "succeeded"
+
+
+def test_the_launcher_is_blamed_where_no_rank_is() -> None:
+    result = summary(
+        [], ("launcher_died", "openmpi ended with status 213", 1), launcher={"rc": 213, "last_line": "no slots"}
+    )
+    assert result["rc"] == 213
+    assert result["first_failure"] == {
+        "rank": None,
+        "host": "head",
+        "cause": "openmpi ended with status 213",
+        "message": "no slots",
+        "log": "/runs/job/launcher.out",
+    }
+    assert verdict(result, "/r") == (
+        "job job failed: head: openmpi ended with status 213: no slots; log: /runs/job/launcher.out"
+    )
+
+
+def test_a_wrapper_that_died_is_a_failure_of_its_rank() -> None:
+    result = summary([record(0, None), record(1, 143, 5.5, signal=15)], None)
+    assert states(result)[0] == "failed"
+    assert result["first_failure"]["cause"] == "its wrapper died"
+
+
+def test_misplaced_rank() -> None:
+    result = summary([record(0), record(1, 77, error="placement: world size is 1, planned 2")])
+    assert result["first_failure"]["cause"] == "placement: world size is 1, planned 2"

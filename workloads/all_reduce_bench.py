@@ -1,0 +1,146 @@
+"""Measure the bandwidth of all-reduce over sizes, on any backend; all rates are in GB/s (10^9 bytes a second)."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, sizes
+from basics import Every, Parser, positive, prepare, replacing
+from common import Rank, complain, from_rank_zero, join, report, run, say
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
+PERIOD = 7  # Of the test pattern: no power of two, so that a piece that lands in another's place is seen.
+HEADER = f"{'bytes':>12} {'iterations':>10} {'time (us)':>12} {'algbw (GB/s)':>12} {'busbw (GB/s)':>12} {'wrong':>6}"
+
+
+class Row(NamedTuple):
+    """One measured size: bytes per rank, repetitions, seconds per all-reduce, GB/s, ranks with a wrong sum."""
+
+    bytes: int
+    iterations: int
+    seconds: float
+    algbw_gbps: float
+    busbw_gbps: float
+    wrong: int
+
+    def __str__(self) -> str:
+        microseconds = f"{self.seconds * 1e6:>12.1f}"
+        rates = f"{self.algbw_gbps:>12.3f} {self.busbw_gbps:>12.3f}"
+        return f"{self.bytes:>12} {self.iterations:>10} {microseconds} {rates} {self.wrong:>6}"
+
+
+def pattern(buffer: torch.Tensor, ranks: range) -> torch.Tensor:
+    """Make the sum of what `ranks` put in: rank r has 1 where index + r is a multiple of PERIOD, else 0.
+
+    The sums are about ranks / PERIOD, so that every dtype holds them exactly for more than a thousand ranks.
+    """
+    period = [sum((index + rank) % PERIOD == 0 for rank in ranks) for index in range(PERIOD)]
+    repeats = -(-len(buffer) // PERIOD)
+    return torch.tensor(period, dtype=buffer.dtype, device=buffer.device).repeat(repeats)[: len(buffer)]
+
+
+def wrong_ranks(buffer: torch.Tensor, rank: Rank) -> int:
+    """Reduce a known pattern in `buffer` [length] and return how many ranks got a wrong sum."""
+    buffer.copy_(pattern(buffer, range(rank.rank, rank.rank + 1)))
+    dist.all_reduce(buffer)
+    right = torch.equal(buffer, pattern(buffer, range(rank.world_size)))
+    wrong = torch.tensor(int(not right), device=buffer.device)
+    dist.all_reduce(wrong)
+    return int(wrong)
+
+
+def seconds_each(buffer: torch.Tensor, repeats: int) -> float:
+    """Reduce `buffer` so often; return the seconds that one all-reduce took on the slowest rank."""
+    synchronize = torch.get_device_module(buffer.device).synchronize
+    dist.barrier()
+    synchronize()
+    started = time.perf_counter()
+    for _ in range(repeats):
+        dist.all_reduce(buffer)
+    synchronize()
+    slowest = torch.tensor(time.perf_counter() - started, device=buffer.device)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return slowest.item() / repeats
+
+
+def measure(length: int, options: argparse.Namespace, rank: Rank) -> Row:
+    """Check and time the all-reduce of `length` items."""
+    buffer = torch.empty(length, dtype=getattr(torch, options.dtype), device=rank.device)
+    wrong = wrong_ranks(buffer, rank)
+    buffer.zero_()  # Repeated sums of anything else would overflow.
+    seconds_each(buffer, options.warmup)
+    repeats = options.iterations or iterations(buffer.nbytes)
+    seconds = seconds_each(buffer, repeats)
+    algbw = algorithm_bandwidth(buffer.nbytes, seconds)
+    busbw = bus_bandwidth(buffer.nbytes, seconds, rank.world_size)
+    return Row(buffer.nbytes, repeats, seconds, algbw, busbw, wrong)
+
+
+def measure_all(options: argparse.Namespace, rank: Rank) -> list[Row]:
+    """Measure every size; rank 0 prints the table as it grows."""
+    todo = sizes(options.min_bytes, options.max_bytes, options.factor)
+    rows: list[Row] = []
+    due = Every(seconds=0.5)
+    for bytes_ in todo:
+        rows.append(measure(bytes_ // getattr(torch, options.dtype).itemsize, options, rank))
+        if rank.rank == 0:
+            say(f"{rows[-1]}")
+        if due():
+            report(step=f"{len(rows)}/{len(todo)}")
+    return rows
+
+
+def save(path: Path, rows: list[Row], options: argparse.Namespace, rank: Rank) -> None:
+    """Write the table as JSON; the names of `Row` are the keys, with its units."""
+    table = {
+        "backend": dist.get_backend(),
+        "world_size": rank.world_size,
+        "dtype": options.dtype,
+        "rows": [row._asdict() for row in rows],
+    }
+    with replacing(path) as stream:
+        stream.write(json.dumps(table, indent=2).encode() + b"\n")
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line; errors end the program with exit code 2."""
+    parser = Parser(__doc__)
+    parser.add_argument("--min-bytes", type=size, default="1K", help="first size (default: %(default)s)")
+    parser.add_argument("--max-bytes", type=size, default="256M", help="no size above it (default: %(default)s)")
+    parser.add_argument("--factor", type=positive, default=4, help="from a size to the next (default: %(default)s)")
+    parser.add_argument("--warmup", type=positive, default=3, help="untimed repetitions (default: %(default)s)")
+    parser.add_argument("--iterations", type=positive, help="timed repetitions (default: 200, fewer for large sizes)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="(default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="where rank 0 also writes the table, as JSON")
+    options = parser.parse_args()
+    if options.factor < 2:
+        parser.error("--factor must be at least 2")
+    if not getattr(torch, options.dtype).itemsize <= options.min_bytes <= options.max_bytes:
+        parser.error(f"--min-bytes must be at least one {options.dtype} and at most --max-bytes")
+    return options
+
+
+def main() -> int:
+    """Join, measure, and report the best bus bandwidth; return the exit code."""
+    options = parse()
+    rank = join(options.backend)
+    if options.json:
+        from_rank_zero(lambda: prepare(options.json))
+    if rank.rank == 0:
+        say(HEADER)
+    rows = measure_all(options, rank)
+    if options.json and rank.rank == 0:
+        save(options.json, rows, options, rank)
+    report(busbw_gbps=max(row.busbw_gbps for row in rows))
+    if any(row.wrong for row in rows):
+        complain("some sums are wrong: see the last column")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)
