@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import cluster_from_hostvars, to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import headline
 
 display = Display()
 
@@ -35,15 +33,16 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
             with Session(head) as session:
-                runs = [self.bring(session, job) for job in session.collect(socket.gethostname())]
+                runs = session.collect(socket.gethostname(), self._task.check_mode)
+                for run in runs:
+                    self.bring(session, run)
         except (InputError, HeadLost, OSError) as error:
             return {**result, "failed": True, "msg": str(error)}
         return {**result, "changed": bool(runs), "runs": runs}
 
-    def bring(self, session: Session, job: dict[str, Any]) -> dict[str, str]:
+    def bring(self, session: Session, run: dict[str, Any]) -> None:
         """Fetch one run unless in check mode, and say so."""
         if not self._task.check_mode:
-            Path(job["run_dir"]).mkdir(mode=0o700, parents=True, exist_ok=True)
-            session.fetch(job["job_id"], Path(job["run_dir"]))
-        display.display(f"{headline(job['result'])}; run: {os.path.relpath(job['run_dir'])}")
-        return {"job_id": job["job_id"], "run_dir": job["run_dir"], "state": job["result"]["state"]}
+            Path(run["run_dir"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+            session.fetch(run["job_id"], Path(run["run_dir"]))
+        display.display(f"job {run['job_id']} {run['state']}; run: {run['run_dir']}")

@@ -6,22 +6,21 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.color import ANSIBLE_COLOR
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _view
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import (
     cluster_from_hostvars,
     refuse_limit,
     to_plain,
+    view_on_display,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand, render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
@@ -58,11 +57,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except InputError as error:
             return {**result, "failed": True, "msg": str(error)}
         except HeadLost as error:
-            return {
-                **result,
-                "failed": True,
-                "msg": f"{error}: ansible-playbook clean.yml ends what is left and brings it home",
-            }
+            help_for_it = "ansible-playbook clean.yml ends what is left and brings it home"
+            return {**result, "failed": True, "msg": f"{error}: {help_for_it}"}
 
     def launch(self, request: Request, cluster: Cluster) -> Result:
         """Plan the job with what the head says of itself, then show or run it."""
@@ -98,7 +94,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         _rundir.make_run_dir(
             run_dir, {"plan.json": plan_report(plan, command), "command.txt": order["files"]["command.txt"]}
         )
-        view = self.view(plan, stop)
+        view = view_on_display([place.host for place in plan.placement], stop.orphaned)
         try:
             outcome = session.run(order, view.show, stop.reason)
         except InputError:
@@ -118,14 +114,3 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if outcome["state"] == "succeeded":
             return answer
         return {**answer, "failed": True, "msg": _view.verdict(outcome, plan.run_dir)}
-
-    @staticmethod
-    def view(plan: LaunchPlan, stop: StopWatch) -> _view.View:
-        """Return a view on Ansible's display: nothing else reaches the user from an action."""
-
-        def write(text: str, newline: bool) -> None:
-            if not stop.orphaned():  # the queue to a dead ansible-playbook would fill up and block
-                display.display(text, newline=newline, screen_only=not newline)
-
-        terminal = bool(ANSIBLE_COLOR) and "AWX_ISOLATED_DATA_DIR" not in os.environ
-        return _view.View(write, [place.host for place in plan.placement], terminal, display.columns)

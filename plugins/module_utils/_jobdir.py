@@ -69,11 +69,18 @@ class JobDir:
         try:
             write_json(temporary, value)
         except OSError as error:
-            if error.errno != errno.ENOSPC or not os.path.exists(self.at("ballast")):
+            if error.errno != errno.ENOSPC or not self.drop_ballast():
                 raise
-            os.unlink(self.at("ballast"))
             write_json(temporary, value)
         os.replace(temporary, self.at(name))
+
+    def drop_ballast(self) -> bool:
+        """Give back the space that was kept free; return whether there was any."""
+        try:
+            os.unlink(self.at("ballast"))
+        except FileNotFoundError:
+            return False
+        return True
 
     def read(self, name: str) -> Json:
         """Return the value of a JSON file, or None if it is not there or not whole."""

@@ -202,4 +202,5 @@ def write_result(job: JobDir, metrics: Mapping[str, Json]) -> dict[str, Json]:
     lines = {rank: telling_line(job, rank, records.get(rank)) for rank in ranks}
     result = summarize(order, records, job.read("end.json"), lines, launcher, found)
     job.write("result.json", result)
+    job.drop_ballast()
     return result

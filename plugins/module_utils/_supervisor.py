@@ -78,24 +78,28 @@ class Supervisor:
             open(job.at(HOME_MARK), "w").close()
 
     def on_collect(self, frame: dict[str, Json]) -> None:
-        """Name the jobs of a controller that are over and not home; write the result of those that nobody could."""
+        """Name the jobs of a controller that are over and not home.
+
+        Unless it is a dry run, write the result of those whose every guardian died.
+        """
         waiting = []
         for job in jobs(home_path(frame["home"])):
             order = job.read("order.json")
             if not order or order["controller"] != frame["controller"] or os.path.exists(job.at(HOME_MARK)):
                 continue
             if not job.running():
-                waiting.append({"job_id": job.job_id, "run_dir": order["run_dir"], "result": result_of(job)})
+                state = state_of(job, frame["dry_run"])
+                waiting.append({"job_id": job.job_id, "run_dir": order["run_dir"], "state": state})
         self.channel.send("waiting", jobs=waiting)
 
 
-def result_of(job: JobDir) -> dict[str, Json]:
-    """Return the result of a job that is over; if all who could write it are gone, it is lost, and written now."""
+def state_of(job: JobDir, dry_run: bool) -> str:
+    """Return the state of a job that is over; if all who could write its result are gone, it is lost."""
     found = job.read("result.json")
-    if found:
-        return dict(found)
-    job.claim_end("lost", "the supervisor and the guard died")
-    return write_result(job, final_metrics(job))
+    if found is None and not dry_run:
+        job.claim_end("lost", "the supervisor and the guard died")
+        found = write_result(job, final_metrics(job))
+    return str(found["state"]) if found else "lost"
 
 
 def files_of(job: JobDir) -> Iterator[str]:

@@ -132,6 +132,6 @@ class Session:
         with open(os.open(path, flags, 0o600), "wb") as file:
             file.write(frame["data"])
 
-    def collect(self, controller: str) -> list[Frame]:
-        """Return the jobs of this controller that are over and not home: job_id, run_dir, result."""
-        return list(self.ask("collect", home=self.home, controller=controller)["jobs"])
+    def collect(self, controller: str, dry_run: bool) -> list[Frame]:
+        """Return the jobs of this controller that are over and not home: job_id, run_dir, state."""
+        return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run)["jobs"])

@@ -68,6 +68,9 @@ def test_the_whole_controller_is_killed(fleet: Fleet, bystander: Bystander) -> N
     started.all_gone(*escaped)
     assert not (started.run_dir / "result.json").exists()
     started.wait_until((started.job_dir / "result.json").exists)
+    told = fleet.play("clean.yml", check=True)
+    assert f"job {started.job_id} lost" in told.stdout
+    assert not (started.run_dir / "result.json").exists()
     cleaned = fleet.play("clean.yml")
     assert cleaned.rc == 0, cleaned.stdout
     assert f"job {started.job_id} lost" in cleaned.stdout
@@ -152,6 +155,8 @@ def test_clean_ends_what_jobs_left_and_nothing_else(fleet: Fleet, bystander: Bys
     env = {**os.environ, "TORCHFLEET_JOB_ID": "long-gone"}
     left = subprocess.Popen(["sleep", "601"], env=env)
     started, _ = sleepers(fleet)
+    assert f"pid {left.pid} of long-gone" in " ".join(fleet.play("clean.yml", check=True).stdout.split())
+    assert left.poll() is None
     cleaned = fleet.play("clean.yml")
     assert cleaned.rc == 0, cleaned.stdout
     assert left.wait(5) == -signal.SIGTERM

@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import BALLAST_BYTES, JOB_ID, JobDir, jobs
 from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import leftovers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _runtime
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import cluster_from_hostvars, to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import View, describe, fraction, rank_table
 
@@ -289,6 +289,13 @@ def test_workloads_are_found_by_name_or_path(tmp_path: Path) -> None:
     for name, text in (("_helper", "give one of train, or"), ("none.py", "no such"), (str(tmp_path), "not a file")):
         with pytest.raises(InputError, match=text):
             _rundir.find_workload(name, tmp_path)
+
+
+def test_a_workload_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)  # root, as in CI, may read everything
+    with pytest.raises(InputError, match=r"cannot be read: chmod \+r"):
+        _rundir.find_workload(str(tmp_path / "mine.py"), tmp_path / "none")
 
 
 def test_run_directory(tmp_path: Path) -> None:
