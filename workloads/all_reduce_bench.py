@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, sizes
-from basics import Every, Parser, positive, prepare, replacing
-from common import Rank, complain, from_rank_zero, join, report, run, say
+from _bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, sizes
+from _basics import Every, Parser, positive, prepare, replacing
+from _common import Rank, complain, from_rank_zero, join, report, run, say
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 PERIOD = 7  # Of the test pattern: no power of two, so that a piece that lands in another's place is seen.
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
     def __str__(self) -> str:
         microseconds = f"{self.seconds * 1e6:>12.1f}"
-        rates = f"{self.algbw_gbps:>12.3f} {self.busbw_gbps:>12.3f}"
+        rates = f"{self.algbw_gbps:>12.4g} {self.busbw_gbps:>12.4g}"
         return f"{self.bytes:>12} {self.iterations:>10} {microseconds} {rates} {self.wrong:>6}"
 
 
@@ -59,7 +59,7 @@ def seconds_each(buffer: torch.Tensor, repeats: int) -> float:
     dist.barrier()
     synchronize()
     started = time.perf_counter()
-    for _ in range(repeats):
+    for _turn in range(repeats):
         dist.all_reduce(buffer)
     synchronize()
     slowest = torch.tensor(time.perf_counter() - started, device=buffer.device)

@@ -2,8 +2,8 @@
 
 import torch
 import torch.distributed as dist
-from basics import Parser
-from common import Rank, join, report, run, say
+from _basics import Parser
+from _common import Rank, join, report, run, say
 
 LENGTH = 1000
 

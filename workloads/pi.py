@@ -4,8 +4,8 @@ import math
 
 import torch
 import torch.distributed as dist
-from basics import Parser, positive, share
-from common import Rank, complain, join, report, run
+from _basics import Parser, positive, share
+from _common import Rank, complain, join, report, run
 
 TOLERANCE = 1e-10
 CHUNK = 1 << 20  # Intervals at a time: 8 MiB per temporary tensor, whatever the number of intervals.

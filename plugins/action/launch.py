@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from ansible import constants
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -73,7 +74,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             plan = plan_job(request, cluster, {head.name: facts}, job_id, str(run_dir), script, runtime)
             command = render(plan)
             for warning in plan.warnings:
-                display.warning(warning)
+                display.display(f"warning: {warning}", color=constants.COLOR_WARN)  # display.warning waits for the end
             if self._task.check_mode:
                 display.display("\n".join(explain(plan, command)))
                 return {"changed": False, "job_id": job_id, "command": list(command.argv)}

@@ -28,7 +28,7 @@ IDENTITIES = (
 )
 HOLD_SECONDS = 10.0  # how long a failed rank waits for the guard, so that the launcher does not judge first
 EXIT_PLACEMENT = 77
-FULL_BYTES = 64 << 10
+FULL_BYTES = 2 << 20  # more than the ballast: it may have been dropped just before
 HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecustomize (see _exit_note)
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -94,8 +94,9 @@ class Fleet:
         return Started(self, process, job_id, log)
 
     def alive(self, job_id: str) -> list[int]:
-        """Return the pids of processes that carry the job id in their environment."""
-        return [pid for pid in pids() if f"TORCHFLEET_JOB_ID={job_id}".encode() in environment(pid)]
+        """Return the pids of processes that carry the mark of this job in their environment."""
+        mark = f"TORCHFLEET_JOB_DIR={self.home}/jobs/{job_id}".encode()
+        return [pid for pid in pids() if mark in environment(pid)]
 
 
 @dataclasses.dataclass

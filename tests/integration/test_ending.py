@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fleet import REPO, SCRIPTS, Fleet, Started, command, pids, running
 
+GONE = f"long-gone-{os.getpid()}"
 SLEEPER = str(SCRIPTS / "sleeper.py")
 Bystander = subprocess.Popen[bytes]
 
@@ -152,15 +153,15 @@ def test_what_outlives_a_good_run_is_ended_and_named(fleet: Fleet, bystander: By
 
 def test_clean_ends_what_jobs_left_and_nothing_else(fleet: Fleet, bystander: Bystander) -> None:
     """A leftover of a job whose every guardian is gone; beside it a job that runs, and one of another home."""
-    env = {**os.environ, "TORCHFLEET_JOB_ID": "long-gone"}
+    env = {**os.environ, "TORCHFLEET_JOB_ID": GONE}
     left = subprocess.Popen(["sleep", "601"], env=env)
     started, _ = sleepers(fleet)
-    assert f"pid {left.pid} of long-gone" in " ".join(fleet.play("clean.yml", check=True).stdout.split())
+    assert f"pid {left.pid} of {GONE}" in " ".join(fleet.play("clean.yml", check=True).stdout.split())
     assert left.poll() is None
     cleaned = fleet.play("clean.yml")
     assert cleaned.rc == 0, cleaned.stdout
     assert left.wait(5) == -signal.SIGTERM
-    assert f"pid {left.pid} of long-gone, sleep 601" in " ".join(cleaned.stdout.split())
+    assert f"pid {left.pid} of {GONE}, sleep 601" in " ".join(cleaned.stdout.split())
     assert len(fleet.alive(started.job_id)) >= 2
     cleaned = fleet.play("clean.yml", job_id=started.job_id)
     assert cleaned.rc == 0, cleaned.stdout

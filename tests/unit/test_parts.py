@@ -114,6 +114,9 @@ def test_rank_environment_serves_both_kinds_of_script() -> None:
     assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["A"]) == ("10.0.0.1", "1234", "b")
 
 
+JOB = f"unit-{os.getpid()}"  # these tests may run twice at once on a machine
+
+
 def sleeper(**env: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", "60"], env=env)
 
@@ -170,12 +173,12 @@ def test_end_all_asks_first_and_says_what_it_took() -> None:
         "-c",
         "import signal,time;signal.signal(15,signal.SIG_IGN);print(1,flush=True);time.sleep(60)",
     ]
-    deaf = subprocess.Popen(stubborn, stdout=subprocess.PIPE, env={"TORCHFLEET_JOB_ID": "unit-end"})
+    deaf = subprocess.Popen(stubborn, stdout=subprocess.PIPE, env={"TORCHFLEET_JOB_ID": JOB})
     assert deaf.stdout and deaf.stdout.readline()
-    polite = sleeper(TORCHFLEET_JOB_ID="unit-end")
+    polite = sleeper(TORCHFLEET_JOB_ID=JOB)
 
     def marked_here() -> list[_processes.Process]:
-        return [process for process, mark in _processes.marked() if mark.job_id == "unit-end"]
+        return [process for process, mark in _processes.marked() if mark.job_id == JOB]
 
     polite.send_signal(signal.SIGSTOP)
     rows = _processes.end_all(marked_here, grace=0.3)

@@ -1,7 +1,7 @@
 import argparse
 
 import pytest
-from bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, sizes
+from _bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, sizes
 
 MIB = 1 << 20
 

@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from basics import Every, Mistake, Parser, Place, line, place, positive, positive_number, prepare, replacing, share
+from _basics import Every, Mistake, Parser, Place, line, place, positive, positive_number, prepare, replacing, share
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_SIZE": "8"}

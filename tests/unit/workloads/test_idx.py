@@ -2,8 +2,8 @@ import gzip
 import struct
 
 import pytest
-from basics import Mistake
-from idx import Array, read, read_set
+from _basics import Mistake
+from _idx import Array, read, read_set
 
 
 def encoded(shape, data, magic=None):
@@ -33,7 +33,7 @@ def test_read_gives_shape_and_data(path, shape, data):
         (b"\0\0\x08\x01\0\0", "not an IDX file"),
         (b"<html>" + bytes(20), "not an IDX file .* it starts with '3c68746d'"),
         (encoded((3,), b"abc", magic=b"\0\0\x0d\x01"), "not an IDX file"),
-        (encoded((1, 3), b"abc"), "not an IDX file of bytes with 1 dimensions"),
+        (encoded((1, 3), b"abc"), "not an IDX file of bytes in 1-D: it starts with '00000802'"),
         (encoded((3,), b"ab"), "damaged: 2 bytes of data where 3 should be"),
         (encoded((3,), b"abcd"), "damaged: 4 bytes of data where 3 should be"),
         (encoded((0xFFFFFFFF,), b"abcd"), "damaged: 4 bytes of data where 4294967295 should be"),

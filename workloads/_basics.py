@@ -22,7 +22,7 @@ LAUNCHER_NAMES = (
 
 
 class Mistake(Exception):
-    """What the user got wrong, in one line; `common.run` prints it and ends with exit code 2."""
+    """What the user got wrong, in one line; `_common.run` prints it and ends with exit code 2."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
-from basics import PROGRAM, Mistake, Place, line, place
+from _basics import PROGRAM, Mistake, Place, line, place
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def join(backend: str | None = None) -> Rank:
         Mistake: PyTorch lacks the backend, the rank has no accelerator, or the launcher's variables are not whole.
     """
     default = "nccl" if torch.cuda.is_available() else "gloo"
-    backend = backend or os.environ.get("TORCHFLEET_BACKEND") or default
+    backend = (backend or os.environ.get("TORCHFLEET_BACKEND") or default).lower()
     here = place(os.environ)
     device = _device(backend, here.local_rank)
     torch.get_device_module(device).set_device(device)
@@ -98,7 +98,7 @@ def say(text: str) -> None:
 
 
 def report(**values: float | str) -> None:
-    """Print one line of the protocol in `basics.line`, on rank 0 alone."""
+    """Print one line of the protocol in `_basics.line`, on rank 0 alone."""
     if dist.get_rank() == 0:
         say(line(**values))
 
@@ -119,11 +119,13 @@ def leave(status: int = 0) -> NoReturn:
     # an active exception", PyTorch pull request 179291): with 2.13 this struck 6 of 40 correct DDP runs on two ranks,
     # though each had destroyed the group. So a gloo rank skips that end. Other backends need it: MPI_Finalize runs
     # there, and mpirun takes a rank that exits without it for a crash.
-    stop: Callable[[int], NoReturn] = os._exit if dist.get_backend() == "gloo" else sys.exit
+    skip_teardown = dist.get_backend() == "gloo"
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
-    stop(status)
+    if skip_teardown:
+        os._exit(status)
+    sys.exit(status)
 
 
 def run(main: Callable[[], int]) -> NoReturn:

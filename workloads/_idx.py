@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from basics import Mistake
+from _basics import Mistake
 
 UNSIGNED_BYTE = 8
 
@@ -66,7 +66,7 @@ def _parse(content: bytes, dimensions: int) -> Array:
     header = 4 + 4 * dimensions
     magic = bytes((0, 0, UNSIGNED_BYTE, dimensions))
     if content[:4] != magic or len(content) < header:
-        raise ValueError(f"not an IDX file of bytes with {dimensions} dimensions: it starts with {content[:4].hex()!r}")
+        raise ValueError(f"not an IDX file of bytes in {dimensions}-D: it starts with {content[:4].hex()!r}")
     shape = struct.unpack_from(f">{dimensions}I", content, offset=4)
     if len(content) - header != math.prod(shape):
         raise ValueError(f"damaged: {len(content) - header} bytes of data where {math.prod(shape)} should be")

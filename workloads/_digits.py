@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from basics import Mistake
-from idx import Array, read_set
+from _basics import Mistake
+from _idx import Array, read_set
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
