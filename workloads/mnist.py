@@ -82,7 +82,7 @@ class Training:
         DDP lays its buckets out anew after the first pass, and the layout decides in which order three ranks or more
         add up: done here, a resumed run adds up in the order of one that was never interrupted.
         """
-        images, _ = self.train[:1]
+        images, _labels = self.train[:1]
         self.model(images).sum().backward()
         self.optimizer.zero_grad()
 

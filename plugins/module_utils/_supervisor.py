@@ -140,6 +140,7 @@ class Run:
             self.job.write("order.json", self.order)
             self.job.write("supervisor.json", {"pid": os.getpid()})
         except OSError:
+            remove(self.order.get("private_tmp", ""))
             remove(self.job.path)
             raise
 
@@ -173,7 +174,7 @@ class Run:
             reason = self.reason_to_end()
             if reason and not told:
                 told = True
-                os.write(says, reason.encode())
+                tell(says, reason)
             self.look()
         self.bury(guard)
         self.look(last=True)
@@ -258,6 +259,14 @@ class Metrics:
         for name, value in values.items():
             if rank <= self.rank_of.get(name, rank):
                 self.rank_of[name], self.last[name] = rank, value
+
+
+def tell(guard: int, reason: str) -> None:
+    """Tell the guard why to end the job; if it died in this very moment, that is noticed elsewhere."""
+    try:
+        os.write(guard, reason.encode())
+    except BrokenPipeError:
+        pass
 
 
 def private_directory() -> str:

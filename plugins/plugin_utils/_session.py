@@ -108,7 +108,7 @@ class Session:
             if frame is None:
                 continue
             if frame["kind"] == "refused":
-                raise InputError("job_id", order["job_id"], frame["reason"])
+                raise InputError("job", order["job_id"], frame["reason"])
             if frame["kind"] == "result":
                 return dict(frame["result"])
             show(frame)
