@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -17,4 +18,5 @@ def main() -> None:
         raise SystemExit(_rank.main(sys.argv[2]))
     from ansible_collections.torchfleet.cluster.plugins.module_utils import _supervisor
 
-    raise SystemExit(_supervisor.main())
+    _supervisor.main()
+    os._exit(0)  # the controller waits for this end: nothing is left to tear down

@@ -287,7 +287,6 @@ def final_metrics(job: JobDir) -> dict[str, Value]:
     return metrics.last
 
 
-def main() -> int:
+def main() -> None:
     """Serve the controller at the other end of stdin and stdout."""
-    Supervisor(Channel(0, os.dup(1))).serve()
-    return 0
+    Supervisor(Channel(0, 1)).serve()

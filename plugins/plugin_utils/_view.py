@@ -81,7 +81,9 @@ class View:
         self.write, self.hosts, self.terminal = write, hosts, terminal
         self.width = max(40, min(width, 120))
         self.gauge = ""
-        self.started = time.monotonic()
+        self.first: tuple[float, float] | None = (
+            None  # time and fraction of the first report: the pace counts from there
+        )
         self.last_shown = 0.0
 
     def show(self, frame: Mapping[str, Json]) -> None:
@@ -111,16 +113,17 @@ class View:
         """Show progress: redraw the bar, or print a line when an epoch or some time has passed."""
         now = time.monotonic()
         if self.terminal and fraction(values) is not None:
-            self.gauge = self.draw(values, now - self.started)
+            self.gauge = self.draw(values, now)
             self.write("\r\x1b[K" + self.gauge, False)
         elif now - self.last_shown >= plain_pause(values):
             self.last_shown = now
             self.line(rank, describe(values))
 
-    def draw(self, values: Mapping[str, Json], elapsed: float) -> str:
+    def draw(self, values: Mapping[str, Json], now: float) -> str:
         """Return the bar with what the report says and the time that is left."""
         done = fraction(values) or 0.0
-        left = f"  ETA {elapsed / done * (1 - done):.0f} s" if done else ""
+        since, before = self.first = self.first or (now, done)
+        left = f"  ETA {(now - since) / (done - before) * (1 - done):.0f} s" if done > before else ""
         text = f" {done:4.0%}  {describe(values)}{left}"
         from rich.progress_bar import ProgressBar
 

@@ -351,8 +351,9 @@ def test_plain_view_has_lines_only() -> None:
 
 def test_terminal_view_keeps_a_bar_below_the_lines() -> None:
     screen = Screen(terminal=True)
+    screen.report(epoch=1, epochs=2, step=1, steps=4, loss=0.5)
     screen.report(epoch=1, epochs=2, step=2, steps=4, loss=0.5)
-    assert "25%" in screen.text and "epoch 1/2" in screen.text and "ETA" in screen.text
+    assert "25%" in screen.text and "epoch 1/2" in screen.text and "ETA 0 s" in screen.text
     assert "\n" not in screen.text
     screen.view.show({"kind": "line", "rank": 0, "text": "hello", "skipped": 0})
     assert "\r\x1b[K[0@n1] hello\n" in screen.text
