@@ -14,7 +14,9 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import why_not_home
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
 
 display = Display()
@@ -34,15 +36,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
             with Session(head) as session:
                 runs = session.collect(socket.gethostname(), self._task.check_mode)
-                for run in runs:
-                    self.bring(session, run)
-        except (InputError, HeadLost, OSError) as error:
+            problems = [problem for run in runs for problem in [self.bring(head, run)] if problem]
+        except (InputError, HeadLost) as error:
             return {**result, "failed": True, "msg": str(error)}
+        if problems:
+            return {**result, "failed": True, "runs": runs, "msg": "; ".join(problems)}
         return {**result, "changed": bool(runs), "runs": runs}
 
-    def bring(self, session: Session, run: dict[str, Any]) -> None:
-        """Fetch one run unless in check mode, and say so."""
-        if not self._task.check_mode:
-            Path(run["run_dir"]).mkdir(mode=0o700, parents=True, exist_ok=True)
-            session.fetch(run["job_id"], Path(run["run_dir"]))
-        display.display(f"job {run['job_id']} {run['state']}; run: {run['run_dir']}")
+    def bring(self, head: Node, run: dict[str, Any]) -> str:
+        """Fetch one run unless in check mode, say so, and return what went wrong: one run must not hold up the next."""
+        run_dir = Path(run["run_dir"])
+        try:
+            if not self._task.check_mode:
+                run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with Session(head) as session:
+                    session.fetch(run["job_id"], run_dir)
+        except OSError as error:
+            return why_not_home(error, run_dir, head.name)
+        display.display(f"job {run['job_id']} {run['state']}; run: {run_dir}")
+        return ""

@@ -10,7 +10,6 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from ansible import constants
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -19,7 +18,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import 
     cluster_from_hostvars,
     refuse_limit,
     to_plain,
-    view_on_display,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand, render
@@ -32,6 +30,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request, parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import entry_path
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._screen import Screen
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import StopWatch
 
@@ -73,10 +72,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             runtime = entry_path(facts["home"])
             plan = plan_job(request, cluster, {head.name: facts}, job_id, str(run_dir), script, runtime)
             command = render(plan)
-            for warning in plan.warnings:
-                display.display(f"warning: {warning}", color=constants.COLOR_WARN)  # display.warning waits for the end
             if self._task.check_mode:
-                display.display("\n".join(explain(plan, command)))
+                display.display("\n".join([*explain(plan, command), *(f"warning: {text}" for text in plan.warnings)]))
                 return {"changed": False, "job_id": job_id, "command": list(command.argv)}
             order = order_for(plan, command, head, facts["home"], socket.gethostname(), facts["tmpdir"])
             return self.execute(session, plan, command, order, request.result_query, stop)
@@ -95,7 +92,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         _rundir.make_run_dir(
             run_dir, {"plan.json": plan_report(plan, command), "command.txt": order["files"]["command.txt"]}
         )
-        view = view_on_display([place.host for place in plan.placement], stop.orphaned)
+        screen = Screen()
+        hosts = [place.host for place in plan.placement]
+        view = _view.View(screen.write, hosts, screen.is_terminal(), screen.width)
+        for line in [*(f"warning: {warning}" for warning in plan.warnings), _view.opening(plan)]:
+            view.say(line)
         try:
             outcome = session.run(order, view.show, stop.reason)
         except InputError:
@@ -111,6 +112,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             view.say(line)
         if query:
             view.say(_view.answer(query, outcome))
+        screen.flush(stop.reason)
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
         if outcome["state"] == "succeeded":
             return answer

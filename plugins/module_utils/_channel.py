@@ -33,6 +33,11 @@ class Channel:
             frame["size"] = len(data)
         self.send_bytes(json.dumps(frame).encode() + b"\n" + data)
 
+    def offer(self, kind: str, **fields: Any) -> None:
+        """Send a small frame if the peer has room for it, else drop it: showing must never hold up doing."""
+        if not self.lost and select.select([], [self.outgoing], [], 0)[1]:  # room for PIPE_BUF (4096) bytes
+            self.send(kind, **fields)
+
     def send_bytes(self, data: bytes) -> None:
         """Send what is no frame."""
         raw = memoryview(data)

@@ -12,6 +12,7 @@ rank's own process only, then hands over to the sitecustomize that would have be
 from __future__ import annotations
 
 import atexit
+import builtins
 import importlib
 import os
 import sys
@@ -21,16 +22,25 @@ def _install(pid: str, path: str) -> None:
     if pid != str(os.getpid()):
         return
     status = ["0"]
+    original = builtins.SystemExit
+
+    class SystemExit(original):  # type: ignore[valid-type, misc]
+        """Every way to leave with a status makes one of these; one that is caught counts too."""
+
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)
+            status[0] = "0" if self.code in (None, 0) else str(self.code)
 
     def noting_exit(code: object = None, /) -> None:
-        status[0] = "0" if code in (None, 0) else str(code)
         raise SystemExit(code)
 
     def note() -> None:
-        if getattr(sys, "last_value", None) is None:
+        if str(os.getpid()) == pid and getattr(sys, "last_value", None) is None:  # a fork inherits this callback
             with open(path, "w") as file:
                 file.write(status[0])
 
+    SystemExit.__module__, SystemExit.__qualname__ = "builtins", "SystemExit"
+    builtins.SystemExit = SystemExit  # type: ignore[misc]
     sys.exit = noting_exit  # type: ignore[assignment]
     atexit.register(note)  # registered first, therefore run last
 

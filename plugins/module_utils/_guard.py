@@ -20,10 +20,12 @@ from typing import Any, Mapping
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
+from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import IDENTITIES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import signal_name
 
 LOOK_SECONDS = 0.25  # how often the guard looks around without being woken
 LEAVE_SECONDS = 2.0  # how long a launcher may take to leave after its last rank (Open MPI 5.0.11 sometimes never does)
+STOPPED_SECONDS = 4.0  # how long supervisor or guard may be stopped before its twin takes it for dead
 LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
 # What a launcher of an outer job, of a batch system or of a careless profile would pass on to ours.
 INHERITED = ("OMPI_", "PRTE_", "PMIX_", "PMI_", "HYDRA_", "I_MPI_", "MPIEXEC_", "SLURM_", "TORCHELASTIC_", "PET_")
@@ -34,9 +36,10 @@ class Guard:
 
     def __init__(self, job: JobDir, order: Mapping[str, Any], supervisor: int) -> None:
         self.job, self.order = job, order
-        self.supervisor = (
-            supervisor  # read end of a pipe that ends with the supervisor; a line on it is a reason to end
-        )
+        # Read end of a pipe that ends with the supervisor; a line on it is a reason to end.
+        self.supervisor = supervisor
+        self.above = os.getppid()
+        self.stopped: float | None = None
         self.ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
         self.launcher = 0
         self.done: set[int] = set()
@@ -91,6 +94,8 @@ class Guard:
         for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
             os.dup2(descriptor, stream)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(INHERITED)}
+        for name in (name for names in IDENTITIES.values() for name in names):
+            kept.pop(name, None)
         kept.update(self.order["launcher_environment"])
         kept.update({_processes.JOB_VARIABLE: self.order["job_id"], _processes.JOB_DIR_VARIABLE: self.job.path})
         kept["TMPDIR"] = self.order["private_tmp"]
@@ -114,12 +119,22 @@ class Guard:
                 if record["rc"] != 0 and not record["finished"]:
                     return "rank_failed", f"rank {rank} failed"
             elif _processes.read(record["wrapper_pid"]) is None and self.job.record(rank) == record:
+                self.bury_rank(rank, record)
                 return "rank_failed", f"the wrapper of rank {rank} died"
         if self.deadline and time.monotonic() >= self.deadline:
             return "timed_out", f"job_timeout of {self.order['job_timeout']:g} s"
         if not self.launcher and len(self.done) < len(self.ranks):
             return "launcher_died", self.launcher_epitaph()
+        self.stopped = _processes.stopped_for(self.above, self.stopped)
+        if self.stopped is not None and time.monotonic() - self.stopped > STOPPED_SECONDS:
+            os.kill(self.above, signal.SIGKILL)
+            return "lost", "the supervisor was stopped"
         return None
+
+    def bury_rank(self, rank: int, record: dict[str, Any]) -> None:
+        """Write the end of a rank whose wrapper could not."""
+        end = {"rc": 1, "signal": None, "finished": False, "error": "its wrapper died", "ended": time.time()}
+        self.job.write(os.path.join("ranks", str(rank), "record.json"), {**record, **end})
 
     def reap(self) -> None:
         """Collect ended children; note the launcher's end."""

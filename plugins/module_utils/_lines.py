@@ -11,9 +11,11 @@ never a report. A report is a line `torchfleet: name=value ...` on stdout (docs/
 from __future__ import annotations
 
 import re
+import time
 from typing import Callable, NamedTuple, Union
 
-CHUNK = 1 << 20  # bytes read at a time
+CHUNK = 1 << 18  # bytes read at a time
+LOOK_SECONDS = 0.02  # that one look at one file takes, about
 LINE_LIMIT = 4096  # bytes of one line that are kept
 SHOW_LIMIT = 40  # lines of one stream shown per look
 REPORT = b"torchfleet: "
@@ -54,8 +56,10 @@ def parse_report(line: str) -> dict[str, Value] | None:
 
 
 def number(text: str) -> Value:
-    """Return an int if the text is one, else a float."""
-    return int(text) if text.lstrip("+-").isdigit() else float(text)
+    """Return an int if the text is one, else a float; what is too large for one stays text (JSON has no infinity)."""
+    if text.lstrip("+-").isdigit():
+        return int(text)
+    return text if float(text) in (float("inf"), float("-inf")) else float(text)
 
 
 def clean(raw: bytes) -> str:
@@ -90,12 +94,12 @@ class Follower:
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.position)
-                for _turn in range(8 if not last else 1 << 62):  # a look stays short, so that the others get their turn
+                until = time.monotonic() + LOOK_SECONDS  # a look stays short, so that the others get their turn
+                chunk = b"go"
+                while chunk and (last or time.monotonic() < until):
                     chunk = file.read(CHUNK)
                     self.position += len(chunk)
                     self.take(chunk)
-                    if len(chunk) < CHUNK:
-                        break
         except FileNotFoundError:
             return
         if last and self.rest:

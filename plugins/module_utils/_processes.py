@@ -25,6 +25,14 @@ class Process(NamedTuple):
     started: int
 
 
+def stopped_for(pid: int, since: float | None) -> float | None:
+    """Return since when (monotonic seconds) a process is stopped, None if it is not; `since` is the last answer."""
+    process = read(pid)
+    if process is None or process.state not in "Tt":
+        return None
+    return since if since is not None else time.monotonic()
+
+
 class Mark(NamedTuple):
     """What the processes of a job have in their environment."""
 

@@ -19,13 +19,13 @@ from typing import Any, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 
-# Where a launcher puts rank, world size, local rank and local size. torchrun comes first: under it, names of an outer
-# mpirun may be inherited and wrong. Then Open MPI, then Hydra (MPICH, Intel MPI).
-IDENTITIES = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)
+# Where a launcher puts rank, world size, local rank and local size. Others may be inherited and wrong.
+IDENTITIES = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "openmpi": tuple("OMPI_COMM_WORLD_" + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+}
+TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
+MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
 HOLD_SECONDS = 10.0  # how long a failed rank waits for the guard, so that the launcher does not judge first
 EXIT_PLACEMENT = 77
 FULL_BYTES = 2 << 20  # more than the ballast: it may have been dropped just before
@@ -33,23 +33,29 @@ HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecus
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def identify(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
-    """Return (rank, world size, local rank, local size). LookupError if no launcher put them there."""
-    for names in IDENTITIES:
-        values = [environ.get(name, "") for name in names]
-        if all(value.isdigit() for value in values):
-            rank, size, local_rank, local_size = map(int, values)
-            return rank, size, local_rank, local_size
-    raise LookupError("no launcher variables (RANK, OMPI_COMM_WORLD_RANK, PMI_RANK) in the environment")
+def identify(launcher: str, environ: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Return (rank, world size, local rank, local size). LookupError if the launcher did not put them there."""
+    values = [environ.get(name, "") for name in IDENTITIES[launcher]]
+    if not all(value.isdigit() for value in values):
+        raise LookupError(f"{launcher} gave this process no {', '.join(IDENTITIES[launcher])}")
+    rank, size, local_rank, local_size = map(int, values)
+    return rank, size, local_rank, local_size
 
 
-def rank_environment(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> dict[str, str]:
-    """Return what a program finds in its environment whatever the launcher was."""
+def rank_environment(
+    order: Mapping[str, Any], identity: tuple[int, int, int, int], inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of a program: the same names whatever the launcher was, the user's last."""
     texts = [str(number) for number in identity]
-    variables = dict(zip(IDENTITIES[0], texts))
-    variables.update(zip(IDENTITIES[1], texts))
-    variables.update(order["environment"])
+    variables = dict(inherited)
+    variables.pop("TMPDIR", None)  # the launcher's private one; the program gets the node's own back
+    if order["tmpdir"]:
+        variables["TMPDIR"] = order["tmpdir"]
+    variables["PATH"] = order["path_first"] + os.pathsep + inherited.get("PATH", os.defpath)
+    for names in IDENTITIES.values():
+        variables.update(zip(names, texts))
     variables.update(MASTER_ADDR=order["master_addr"], MASTER_PORT=str(order["master_port"]))
+    variables.update(order["environment"])
     return variables
 
 
@@ -122,11 +128,11 @@ class RankWrapper:
             for stream, name in ((1, "stdout"), (2, "stderr")):
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
                 os.dup2(os.open(self.job.rank(rank, name), flags, 0o600), stream)
-            os.environ.update(rank_environment(self.order, self.identity))
-            os.environ["TORCHFLEET_EXIT_NOTE"] = f"{os.getpid()}:{self.job.rank(rank, 'exit')}"
-            own = os.environ.get("PYTHONPATH")
-            os.environ["PYTHONPATH"] = HOOK + (os.pathsep + own if own else "")
-            start_program(self.order)
+            variables = rank_environment(self.order, self.identity, os.environ)
+            variables["TORCHFLEET_EXIT_NOTE"] = f"{os.getpid()}:{self.job.rank(rank, 'exit')}"
+            own = variables.get("PYTHONPATH")
+            variables["PYTHONPATH"] = HOOK + (os.pathsep + own if own else "")
+            start_program(self.order, variables)
         except BaseException as error:  # whatever happens here must not run on as a second wrapper
             os.write(2, f"torchfleet: cannot start {self.order['argv'][0]}: {error}\n".encode())
         os._exit(127)
@@ -135,7 +141,7 @@ class RankWrapper:
         """Write how the rank ended and return the exit status for the launcher."""
         rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        finished = number is not None and self.finished()
+        finished = number in TEARDOWN_SIGNALS and self.finished()
         self.record.setdefault("ended", time.time())
         if rc and not error and disk_is_full(self.job.path):
             error = f"exit status {rc}, no space left in {self.job.path}"
@@ -167,13 +173,10 @@ def disk_is_full(path: str) -> bool:
     return status.f_bavail * status.f_frsize < FULL_BYTES
 
 
-def start_program(order: Mapping[str, Any]) -> None:
+def start_program(order: Mapping[str, Any], variables: dict[str, str]) -> None:
     """Turn this process into the program of the order."""
-    os.environ.pop("TMPDIR", None)  # the launcher's private one; the program gets the node's own back
-    if order.get("tmpdir"):
-        os.environ["TMPDIR"] = order["tmpdir"]
     os.chdir(order["cwd"])
-    os.execvpe(order["argv"][0], order["argv"], os.environ)
+    os.execvpe(order["argv"][0], order["argv"], variables)
 
 
 def main(job_dir: str) -> int:
@@ -183,8 +186,8 @@ def main(job_dir: str) -> int:
     if order is None:
         sys.stderr.write(f"torchfleet: {job.path} holds no job: it was cleaned, or never staged on this node\n")
         return 1
-    identity = identify(os.environ)
-    if os.path.exists(job.at("result.json")):  # command.txt typed again after the run: no files, just the program
-        os.environ.update(rank_environment(order, identity))
-        start_program(order)
+    identity = identify(order["launcher"]["name"], os.environ)
+    if os.path.exists(job.at("result.json")):  # command.txt typed again after the run: just the program, no job
+        variables = rank_environment(order, identity, os.environ)
+        start_program(order, {name: value for name, value in variables.items() if name not in MARKS})
     return RankWrapper(job, order, identity).run()

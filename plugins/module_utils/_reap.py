@@ -14,7 +14,7 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, jobs, remove
 
-CANCEL_SECONDS = 15.0  # how long a running job may take to end by itself when it is named
+CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
 
 
 def reap(home: str, job_id: str = "", dry_run: bool = False) -> dict[str, Any]:
@@ -37,15 +37,21 @@ def reap(home: str, job_id: str = "", dry_run: bool = False) -> dict[str, Any]:
 
 
 def cancel(job: JobDir) -> None:
-    """Ask the supervisor of a running job to end it, and wait until it has."""
+    """Ask the supervisor of a running job to end it, and wait until it has; one that does not is killed.
+
+    Its guard then does the rest. LookupError if there is no such job.
+    """
+    if not os.path.isdir(job.path):
+        raise LookupError(f"no job {job.job_id} in {os.path.dirname(job.path)}")
     pid = (job.read("supervisor.json") or {}).get("pid")
-    process = _processes.read(pid) if pid and job.running() else None
-    if process is None:
-        return
-    _processes.send(process, signal.SIGTERM)
-    deadline = time.monotonic() + CANCEL_SECONDS
-    while job.running() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process = _processes.read(pid) if pid and job.running() else None
+        if process is None:
+            return
+        _processes.send(process, number)
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while job.running() and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 def leftovers(home: str) -> list[tuple[_processes.Process, str]]:

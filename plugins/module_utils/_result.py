@@ -45,11 +45,11 @@ def rank_state(record: Mapping[str, Json] | None, end: Mapping[str, Json] | None
     """Return what became of a rank: succeeded, failed, ended (by us, after something else), or silent (no record)."""
     if record is None:
         return "silent"
-    if "rc" not in record:
-        return "ended" if end else "failed"
-    if record["rc"] == 0 or record["finished"]:
-        return "succeeded"
-    return "ended" if end and record["ended"] > end["at"] else "failed"
+    if str(record.get("error", "")).startswith("placement"):
+        return "failed"
+    if end and record.get("ended", end["at"] + 1) > end["at"]:
+        return "ended"  # also with status 0: a program that saves its state on SIGTERM was not done
+    return "succeeded" if record.get("rc") == 0 or record.get("finished") else "failed"
 
 
 def rank_row(planned: Mapping[str, Json], record: Mapping[str, Json] | None, state: str, line: str) -> dict[str, Json]:
@@ -106,19 +106,19 @@ def summarize(
     order: Mapping[str, Json],
     records: Mapping[int, Mapping[str, Json]],
     end: Mapping[str, Json] | None,
-    last_lines: Mapping[int, str],
+    last_lines: Mapping[int, tuple[str, str]],
     launcher: Mapping[str, Json],
     found: Mapping[str, Json],
 ) -> dict[str, Json]:
     """Return the result of a job, as docs/result.schema.json describes it.
 
-    `found`: leftovers by host, metrics, ended (seconds since the epoch).
+    `last_lines` by rank: stream and line; `found`: leftovers by host, metrics, ended (seconds since the epoch).
     """
     planned = order["placement"]
     rows = []
     for place in planned:
         record = records.get(place["rank"])
-        rows.append(rank_row(place, record, rank_state(record, end), last_lines.get(place["rank"], "")))
+        rows.append(rank_row(place, record, rank_state(record, end), last_lines[place["rank"]][1]))
     state = job_state(rows, end)
     blamed = first_failed(rows, records)
     return {
@@ -134,7 +134,7 @@ def summarize(
         "command": order["command"],
         "placement": [place_row(place, records.get(place["rank"], {})) for place in planned],
         "ranks": rows,
-        "first_failure": first_failure(order, state, rows, blamed, records, end, launcher),
+        "first_failure": first_failure(order, state, rows, blamed, records, end, launcher, last_lines),
         "silent_ranks": [row["rank"] for row in rows if row["state"] == "silent"],
         "leftovers": found["leftovers"],
         "metrics": found["metrics"],
@@ -164,31 +164,33 @@ def first_failure(
     records: Mapping[int, Mapping[str, Json]],
     end: Mapping[str, Json] | None,
     launcher: Mapping[str, Json],
+    last_lines: Mapping[int, tuple[str, str]],
 ) -> dict[str, Json] | None:
     """Return rank, host, cause, message and log of what went wrong first; null if nothing did, or a person ended it."""
     if state in ("succeeded", "cancelled"):
         return None
     if blamed is not None and state == "failed":
         row = next(row for row in rows if row["rank"] == blamed)
-        return blame(order, row, cause_of(records[blamed]))
+        return blame(order, row, cause_of(records[blamed]), last_lines[blamed][0])
     if end and end["reason"] in ("timed_out", "lost"):
         late = next((row for row in rows if row["state"] != "succeeded"), rows[0])
-        return blame(order, late, end["detail"])
+        return blame(order, late, end["detail"], last_lines[late["rank"]][0])
     cause = end["detail"] if end else f"{order['launcher']['name']} ended with status {launcher.get('rc')}"
     log = os.path.join(order["run_dir"], "launcher.out")
     return {"rank": None, "host": order["host"], "cause": cause, "message": launcher.get("last_line", ""), "log": log}
 
 
-def blame(order: Mapping[str, Json], row: Mapping[str, Json], cause: str) -> dict[str, Json]:
-    """Return the first_failure entry of a rank."""
-    log = os.path.join(order["run_dir"], "ranks", str(row["rank"]), "stderr")
+def blame(order: Mapping[str, Json], row: Mapping[str, Json], cause: str, stream: str) -> dict[str, Json]:
+    """Return the first_failure entry of a rank whose last words are in that stream."""
+    log = os.path.join(order["run_dir"], "ranks", str(row["rank"]), stream)
     return {"rank": row["rank"], "host": row["host"], "cause": cause, "message": row["last_line"], "log": log}
 
 
-def telling_line(job: JobDir, rank: int, record: Mapping[str, Json] | None) -> str:
-    """Return the line that says most of a rank's end: of stderr if it did not succeed, else of stdout."""
+def telling_line(job: JobDir, rank: int, record: Mapping[str, Json] | None) -> tuple[str, str]:
+    """Return the stream and the line that say most of a rank's end: stderr if it did not succeed, else stdout."""
     names = ["stdout", "stderr"] if record and record.get("rc") == 0 else ["stderr", "stdout"]
-    return next((line for line in (last_line(job.rank(rank, name)) for name in names) if line), "")
+    lines = [(name, last_line(job.rank(rank, name))) for name in names]
+    return next(((name, line) for name, line in lines if line), lines[0])
 
 
 def write_result(job: JobDir, metrics: Mapping[str, Json]) -> dict[str, Json]:

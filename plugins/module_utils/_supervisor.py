@@ -18,13 +18,14 @@ from typing import Any, Iterator
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import STOPPED_SECONDS, Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, jobs, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, Value
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import write_result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path, survey
 
 Json = Any
+END_SECONDS = 3.0  # beyond `grace`, for a guard that was told to end the job
 LOOK_SECONDS = 0.1  # how often rank files are looked at for the live view
 HOME_MARK = "home"  # file in a job directory: the controller has it all
 
@@ -124,6 +125,8 @@ class Run:
         self.order = order
         self.stage()
         self.metrics = Metrics(self.job)
+        self.latest: dict[int, dict[str, Value]] = {}
+        self.stopped: float | None = None
         self.followers = self.make_followers()
 
     def stage(self) -> None:
@@ -136,7 +139,6 @@ class Run:
             for name, text in self.order.pop("files").items():
                 with open(self.job.at(name), "w") as file:
                     file.write(text)
-            open(self.job.at("metrics.jsonl"), "w").close()
             self.job.write("order.json", self.order)
             self.job.write("supervisor.json", {"pid": os.getpid()})
         except OSError:
@@ -157,33 +159,47 @@ class Run:
         return followers
 
     def show_line(self, line: Line) -> None:
-        self.channel.send("line", rank=line.rank, stream=line.stream, text=line.text, skipped=line.skipped)
+        self.channel.offer("line", rank=line.rank, stream=line.stream, text=line.text, skipped=line.skipped)
 
     def take_report(self, rank: int, values: dict[str, Value]) -> None:
         self.metrics.add(rank, values)
         if rank in self.order["show_ranks"]:
-            self.channel.send("report", rank=rank, values=values)
+            self.latest[rank] = values
 
     def follow(self) -> dict[str, Json]:
         """Run the guard, follow until it is gone, and return the result. Whatever happens to it, nothing stays."""
         _processes.become_subreaper()
         guard, says, gone = self.start_guard()
         self.channel.send("started")
-        told = False
+        why, patience = "", 0.0
         while not self.channel.wait(LOOK_SECONDS, gone):
-            reason = self.reason_to_end()
-            if reason and not told:
-                told = True
+            reason = self.reason_to_end() or self.overdue()
+            if reason and not why:
+                why, patience = reason, time.monotonic() + self.order["grace"] + END_SECONDS
                 tell(says, reason)
+            self.stopped = _processes.stopped_for(guard, self.stopped)
+            late = why and time.monotonic() > patience
+            if late or (self.stopped is not None and time.monotonic() - self.stopped > STOPPED_SECONDS):
+                os.kill(guard, signal.SIGKILL)  # stopped or stuck: burying it does its work
             self.look()
-        self.bury(guard)
+        self.bury(guard, why or "guard_died\tthe guard died")
         self.look(last=True)
         remove(self.order["private_tmp"])
         return write_result(self.job, self.metrics.last)
 
     def look(self, last: bool = False) -> None:
+        """Read what ranks wrote; of many reports in one look the last is shown, all are kept."""
         for follower in self.followers:
             follower.look(last)
+        for rank, values in self.latest.items():
+            self.channel.offer("report", rank=rank, values=values)
+        self.latest.clear()
+
+    def overdue(self) -> str:
+        """Return the reason to end a job whose guard should have ended it by now."""
+        timeout = self.order["job_timeout"]
+        late = timeout and time.time() > self.order["started"] + timeout + 1.0
+        return f"timed_out\tjob_timeout of {timeout:g} s" if late else ""
 
     def reason_to_end(self) -> str:
         """Return "reason<tab>detail" if the controller, its absence or a signal wants the job to end."""
@@ -227,11 +243,12 @@ class Run:
             write_result(self.job, final_metrics(self.job))
             remove(self.order["private_tmp"])
 
-    def bury(self, guard: int) -> None:
+    def bury(self, guard: int, why: str) -> None:
         """Collect the guard; if it did not leave by itself, do its work, then look for what escaped both."""
         status = os.waitpid(guard, 0)[1]
         if status != 0:
-            Guard(self.job, self.order, -1).finish(("rank_failed", "the guard died"))
+            reason, _tab, detail = why.partition("\t")
+            Guard(self.job, self.order, -1).finish((reason, detail))
 
         def escaped() -> list[_processes.Process]:
             return [process for process, mark in _processes.marked() if mark.job_dir == self.job.path]
@@ -245,15 +262,15 @@ class Metrics:
     """Collects reports: each one a row of metrics.jsonl, the last value of each name for the result."""
 
     def __init__(self, job: JobDir) -> None:
-        self.path = job.at("metrics.jsonl")
+        self.file = os.open(job.at("metrics.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self.last: dict[str, Value] = {}
         self.rank_of: dict[str, int] = {}
 
     def add(self, rank: int, values: dict[str, Value]) -> None:
         """Take one report. Of several ranks that report the same name the lowest is believed."""
         try:
-            with open(self.path, "a") as file:
-                file.write(json.dumps({"time": round(time.time(), 3), "rank": rank, **values}) + "\n")
+            row = {**values, "time": round(time.time(), 3), "rank": rank}
+            os.write(self.file, (json.dumps(row) + "\n").encode())
         except OSError:  # a full disk ends the job by the rank that hits it, not by its metrics
             pass
         for name, value in values.items():
@@ -279,8 +296,6 @@ def private_directory() -> str:
 def final_metrics(job: JobDir) -> dict[str, Value]:
     """Read the reports of all ranks again, for when the supervisor that had followed them is gone."""
     metrics = Metrics(job)
-    if os.path.exists(metrics.path):
-        os.unlink(metrics.path)
     for place in job.read("order.json")["placement"]:
         rank = place["rank"]
         Follower(job.rank(rank, "stdout"), rank, "stdout", False, lambda _line: None, metrics.add).look(last=True)

@@ -31,8 +31,6 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "home": home,
         "cwd": os.getcwd(),
-        "hostname": socket.gethostname(),
-        "user": os.environ.get("USER", str(os.getuid())),
         "uid": os.getuid(),
         "tmpdir": os.environ.get("TMPDIR", ""),
         "interpreter": sys.executable,
@@ -54,14 +52,12 @@ def home_path(home: str) -> str:
 
 
 def job_state(home: str) -> dict[str, list[Any]]:
-    """Return the ids of known and of running jobs, and what jobs that are over left behind."""
-    known = _jobdir.jobs(home)
-    running = [job.job_id for job in known if job.running()]
+    """Return the ids of known jobs, and what jobs that are over left behind."""
     left = [
         {"pid": process.pid, "job_id": job_id, "command": _processes.command_of(process.pid)}
         for process, job_id in leftovers(home)
     ]
-    return {"jobs": [job.job_id for job in known], "running": running, "leftovers": left}
+    return {"jobs": [job.job_id for job in _jobdir.jobs(home)], "leftovers": left}
 
 
 def torch_build(python: str) -> dict[str, str] | None:
@@ -93,13 +89,14 @@ def _ask_for_torch(python: str) -> str:
 
 
 def find_launcher(name: str, path: str, home: str, python: str) -> dict[str, str]:
-    """Return path and version of a launcher (empty strings if it is not there) and where it was looked for."""
+    """Return path and version of a launcher (empty if it is not there), where it was looked for, and what it said."""
     if name == "torchrun":
-        build = torch_build(python)
-        return {"path": python if build else "", "version": build["version"] if build else "", "wanted": python}
+        version = (torch_build(python) or {}).get("version", "")
+        return {"path": python if version else "", "version": version, "wanted": python, "said": ""}
     own = os.path.expanduser(path) if path else os.path.join(home, name, "bin", "mpirun")
     found = own if os.access(own, os.X_OK) else "" if path else on_search_path("mpirun")
-    return {"path": found, "version": launcher_version(found) if found else "", "wanted": own}
+    version, said = launcher_version(found) if found else ("", "")
+    return {"path": found, "version": version, "wanted": own, "said": said}
 
 
 def on_search_path(program: str) -> str:
@@ -109,14 +106,15 @@ def on_search_path(program: str) -> str:
     return next((path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)), "")
 
 
-def launcher_version(path: str) -> str:
-    """Return the version in the first line of `mpirun --version`: "mpirun (Open MPI) 5.0.11"."""
+def launcher_version(path: str) -> tuple[str, str]:
+    """Return the version in the first line of `mpirun --version` ("mpirun (Open MPI) 5.0.11"), else what it said."""
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"({error})"
     match = re.match(r"mpi\S+ \(Open MPI\) (\d+\.\d+\.\d+\S*)", done.stdout)
-    return match.group(1) if match else ""
+    words = " ".join((done.stderr or done.stdout).replace("-", " ").split())
+    return (match.group(1), "") if match else ("", f"({words[:200]})" if words else "")
 
 
 def accelerators(root: str = "/") -> dict[str, int]:

@@ -102,7 +102,12 @@ def main() -> None:
     job_id = module.params["job_id"]
     if job_id and (not JOB_ID.match(job_id) or ".." in job_id):
         module.fail_json(msg=f"job_id: got {job_id!r}; give the name of a run")
-    found = reap(home_path(module.params["home"]), job_id, module.check_mode)
+    try:
+        found = reap(home_path(module.params["home"]), job_id, module.check_mode)
+    except LookupError as error:
+        module.fail_json(msg=f"job_id: {error.args[0]}: runs/ has the names of jobs")
+    if job_id in found["running"] and not module.check_mode:
+        module.fail_json(msg=f"{job_id} still runs: {tell(found)}", **found)
     stuck = [row for row in found["ended"] if row["ended"] is None]
     if stuck and not module.check_mode:
         module.fail_json(msg="not even SIGKILL ended: " + tell({**found, "ended": stuck}), **found)

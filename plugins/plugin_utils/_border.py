@@ -6,16 +6,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from ansible.utils.color import ANSIBLE_COLOR
-from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_whole
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import View
 
 
 def to_plain(value: Any) -> Any:
@@ -61,25 +56,9 @@ def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
         name=str(name),
         address=str(to_plain(variables.get("ansible_host", name))),
         local=text("ansible_connection") == "local",
-        slots=parse_whole(f"slots of {name}", to_plain(variables.get("slots")), 1, None),
+        slots=parse_whole(f"slots of {name}", to_plain(variables.get("slots")), 1, None, "slots: 2"),
         home=text("torchfleet_home"),
         python=text("torchfleet_python"),
         launcher_path=text("torchfleet_mpirun"),
         interpreter="python3" if interpreter.startswith("auto") or not interpreter else interpreter,
     )
-
-
-def view_on_display(hosts: list[str], orphaned: Callable[[], bool]) -> View:
-    """Return a view on Ansible's display: nothing else of an action reaches the user while it runs.
-
-    `hosts` by rank; `orphaned` tells whether ansible-playbook is gone: the queue to it would fill up and block.
-    """
-    display = Display()
-
-    def write(text: str, newline: bool) -> None:
-        if not orphaned():
-            display.display(text, newline=newline, screen_only=not newline)
-
-    # ansible-runner makes its own terminal, on which nobody looks: it wants lines.
-    terminal = bool(ANSIBLE_COLOR) and "AWX_ISOLATED_DATA_DIR" not in os.environ
-    return View(write, hosts, terminal, display.columns)

@@ -25,6 +25,7 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
         lines += ["", f"host file {plan.job_dir}/hostfile", *indent(command.hostfile.splitlines())]
     for node in plan.nodes:
         lines += ["", f"environment of the ranks on {node.name}", *settings_table(rank_environment(plan, node.name))]
+        lines += [f"  PATH={plan.path_first}:$PATH  # python and torchrun of the ranks come first [default]"]
         lines += [f"  MASTER_ADDR={plan.master_addr} MASTER_PORT={plan.master_port}, RANK, LOCAL_RANK, WORLD_SIZE, ..."]
     if command.environment:
         lines += ["", "environment of the launcher", *settings_table(command.environment)]

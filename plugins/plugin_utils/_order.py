@@ -41,6 +41,7 @@ def order_for(
         "cwd": plan.app.cwd,
         "environment": {setting.name: setting.value for setting in settings},
         "tmpdir": tmpdir,
+        "path_first": plan.path_first,
         "master_addr": plan.master_addr,
         "master_port": plan.master_port,
         "job_timeout": plan.job_timeout,

@@ -86,18 +86,13 @@ class LaunchPlan:
     show_ranks: tuple[int, ...]
     uid: int
     job_dir: str
+    path_first: str
     wrapper: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
-    def ranks_on(self, host: str) -> tuple[int, ...]:
-        """Return the ranks on a node, lowest first."""
-        return tuple(place.rank for place in self.placement if place.host == host)
-
 
 def check_cluster(cluster: Cluster) -> None:
-    """InputError if the inventory cannot be a cluster: no workers, bad or doubled hosts and addresses, bad slots."""
-    if not cluster.workers:
-        raise InputError("inventory", "workers", "this group has no hosts: add the nodes that run ranks to it")
+    """InputError if the inventory cannot be a cluster: bad or doubled hosts and addresses."""
     seen: dict[str, str] = {}
     for node in (cluster.head, *cluster.workers):
         if not HOST_NAME.match(node.name):
@@ -174,7 +169,8 @@ def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], 
     head = facts[cluster.head.name]
     launcher = head["launcher"]
     if not launcher["path"] or not launcher["version"]:
-        what = f"{launcher['wanted']} is not there" if not launcher["path"] else f"{launcher['path']} tells no version"
+        silent = f"{launcher['path']} tells no version {launcher['said']}".rstrip()
+        what = silent if launcher["path"] else f"{launcher['wanted']} is not there"
         raise InputError("launcher", request.launcher, f"{what} on {cluster.head.name}; {SETUP}")
     for node in cluster.workers:
         fact = facts[node.name]
@@ -210,7 +206,6 @@ def plan_job(
     `facts` by node name, as survey() returns them; `script` is the resolved workload; `runtime` the script that
     starts our code on the head.
     """
-    check_cluster(cluster)
     runs_python = script.endswith(".py")
     check_nodes(request, cluster, facts, needs_torch=runs_python)
     workers = {node.name: facts[node.name] for node in cluster.workers}
@@ -246,6 +241,7 @@ def plan_job(
         show_ranks=shown_ranks(request, world_size),
         uid=head["uid"],
         job_dir=job_dir,
+        path_first=first["python"].rpartition("/")[0],
         wrapper=(first["interpreter"], "-I", "-S", runtime, "rank", job_dir),
         warnings=tuple(warnings_for(request, nodes, facts, first["port"])),
     )

@@ -24,7 +24,7 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 OWNED_NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    *("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR", "TORCHFLEET_EXIT_NOTE"),
+    *("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR", "TORCHFLEET_EXIT_NOTE", "TORCHFLEET_BACKEND"),
 )
 
 
@@ -103,7 +103,7 @@ def parse_choice(name: str, value: Any, choices: tuple[str, ...]) -> str | None:
     raise InputError(name, value, allowed)
 
 
-def parse_whole(name: str, value: Any, least: int, most: int | None) -> int | None:
+def parse_whole(name: str, value: Any, least: int, most: int | None, example: str = "") -> int | None:
     """Return a whole number in [least, most], None for None. Text of digits is accepted, 2.5 and true are not."""
     if value is None:
         return None
@@ -113,7 +113,7 @@ def parse_whole(name: str, value: Any, least: int, most: int | None) -> int | No
         if number >= least and (most is None or number <= most):
             return number
     bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
-    raise InputError(name, value, f"give a whole number {bounds}: -e {name}={max(least, 2)}")
+    raise InputError(name, value, f"give a whole number {bounds}: {example or f'-e {name}={max(least, 2)}'}")
 
 
 def parse_seconds(name: str, value: Any) -> float | None:
@@ -162,7 +162,9 @@ def parse_environment(value: Any) -> dict[str, str]:
         if not isinstance(name, str) or not ENV_NAME.match(name):
             raise InputError("job_env", name, "a name is made of letters, digits and _ and starts with no digit")
         if name in OWNED_NAMES:
-            raise InputError("job_env", name, "this name belongs to the plan (np, master_port and job_id set such)")
+            raise InputError(
+                "job_env", name, "this name belongs to the plan (np, backend, master_port and job_id set such)"
+            )
         if content is None or isinstance(content, (list, tuple, Mapping)) or "\0" in str(content):
             raise InputError("job_env", {name: content}, "a value is a text or a number, without NUL characters")
     return {name: plain_text(content) for name, content in value.items()}
@@ -173,8 +175,10 @@ def parse_job_id(value: Any) -> str | None:
     if value is None:
         return None
     text = str(value)
-    if not JOB_ID.match(text) or ".." in text:
-        raise InputError("job_id", text, "use letters, digits, '.', '_' and '-', at most 100: -e job_id=first-try")
+    if not JOB_ID.match(text) or ".." in text or text == "latest":
+        raise InputError(
+            "job_id", text, "use letters, digits, '.', '_' and '-', at most 100, and not latest: -e job_id=first-try"
+        )
     return text
 
 

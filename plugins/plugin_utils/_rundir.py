@@ -22,7 +22,8 @@ HELPER_PREFIX = "_"  # files in workloads/ that are no workloads
 
 def new_job_id(script: str) -> str:
     """Return time, workload and a few random letters: 20261120-101500-mnist-3f9a2c."""
-    stem = "".join(letter if letter.isalnum() else "-" for letter in Path(script).stem)[:40].strip("-") or "job"
+    stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in Path(script).stem)
+    stem = stem[:40].strip("-") or "job"
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{secrets.token_hex(3)}"
 
 
@@ -31,10 +32,14 @@ def find_workload(name: str, workloads: Path) -> str:
     known = {path.stem: path for path in sorted(workloads.glob("*.py")) if not path.name.startswith(HELPER_PREFIX)}
     if name in known:
         return str(known[name])
-    path = Path(name).expanduser().absolute()
     allowed = f"give one of {', '.join(known)}, or the path of a script"
-    if not path.exists():
-        raise InputError("workload", name, f"no such workload or file; {allowed}")
+    try:
+        path = Path(name).expanduser().absolute()
+        path.stat()
+    except FileNotFoundError:
+        raise InputError("workload", name, f"no such workload or file; {allowed}") from None
+    except (OSError, RuntimeError) as error:  # a directory on the way is closed, the name is too long, no such ~user
+        raise InputError("workload", name, f"{getattr(error, 'strerror', error)}; {allowed}") from None
     if not path.is_file():
         raise InputError("workload", name, f"not a file; {allowed}")
     if not os.access(path, os.R_OK):
@@ -46,10 +51,15 @@ def find_workload(name: str, workloads: Path) -> str:
 
 def check_run_dir(runs_dir: str, job_id: str) -> Path:
     """Return where the run will lie. InputError if it is there already or cannot be made."""
-    run_dir = Path(runs_dir).expanduser().absolute() / job_id
-    if os.path.lexists(run_dir):
+    try:
+        run_dir = Path(runs_dir).expanduser().absolute() / job_id
+        there = run_dir.is_symlink() or run_dir.exists()
+        above = next(path for path in run_dir.parents if path.exists())
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", error)
+        raise InputError("runs_dir", runs_dir, f"{reason}: -e runs_dir=<a directory of yours>") from None
+    if there:
         raise InputError("job_id", job_id, f"{run_dir} is there already: choose another id, or leave it out")
-    above = next(path for path in run_dir.parents if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise InputError("runs_dir", runs_dir, f"{above} cannot be written to: -e runs_dir=<a directory of yours>")
     space = os.statvfs(above)

@@ -33,6 +33,8 @@ class StopWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        if self.orphaned():
+            os._exit(1)  # the result has no reader: handing it over would wait for ever
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 

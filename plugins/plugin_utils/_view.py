@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
+
 Json = Any
 PLAIN_SECONDS = 2.0  # between two reports within an epoch where there is no bar
+DRAW_SECONDS = 0.1  # between two states of the bar on a terminal
 EPOCH_SECONDS = 0.25  # between two ends of epochs there
 MANY_RANKS = 16  # above this the table shows only ranks that did not succeed
 TAIL_LINES = 15
@@ -85,6 +88,7 @@ class View:
             None  # time and fraction of the first report: the pace counts from there
         )
         self.last_shown = 0.0
+        self.last_drawn = 0.0
 
     def show(self, frame: Mapping[str, Json]) -> None:
         """Show one frame of a running job."""
@@ -113,6 +117,9 @@ class View:
         """Show progress: redraw the bar, or print a line when an epoch or some time has passed."""
         now = time.monotonic()
         if self.terminal and fraction(values) is not None:
+            if now - self.last_drawn < DRAW_SECONDS and fraction(values) != 1.0:
+                return
+            self.last_drawn = now
             self.gauge = self.draw(values, now)
             self.write("\r\x1b[K" + self.gauge, False)
         elif now - self.last_shown >= plain_pause(values):
@@ -136,10 +143,21 @@ class View:
             self.gauge = ""
 
 
+def opening(plan: LaunchPlan) -> str:
+    """Return the first line of a job: its name is what `clean.yml -e job_id=` wants."""
+    launcher = f"{plan.launcher} {plan.launcher_version}"
+    return f"job {plan.job_id}: {ranks_of(plan.world_size)}, {plan.backend}, {launcher}; run: {plan.run_dir}"
+
+
+def ranks_of(count: int) -> str:
+    """Return "1 rank", "2 ranks"."""
+    return f"{count} rank" + "s" * (count != 1)
+
+
 def headline(result: Mapping[str, Json]) -> str:
     """Return one line that says how a job ended."""
     launcher = f"{result['launcher']['name']} {result['launcher']['version']}"
-    ranks = f"{result['world_size']} rank" + "s" * (result["world_size"] != 1)
+    ranks = ranks_of(result["world_size"])
     ended = f"job {result['job_id']} {result['state']} in {result['seconds']:.1f} s"
     return f"{ended}: {ranks}, {result['backend']}, {launcher}"
 
@@ -163,10 +181,13 @@ def summary(result: Mapping[str, Json], run_dir: str, width: int) -> list[str]:
 
 
 def answer(query: str, result: Mapping[str, Json]) -> str:
-    """Return the part of a result that a JMESPath expression names, as JSON."""
+    """Return the part of a result that a JMESPath expression names, as JSON, or why it cannot be told."""
     import jmespath
 
-    return json.dumps(jmespath.search(query, dict(result)))
+    try:
+        return json.dumps(jmespath.search(query, dict(result)))
+    except jmespath.exceptions.JMESPathError as error:  # it compiled, but does not fit the values
+        return f"result_query: {str(error).splitlines()[0]}"
 
 
 def rank_table(ranks: list[Mapping[str, Json]], width: int) -> str:

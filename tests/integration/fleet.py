@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import ansible_runner
+import jsonschema
 
 REPO = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
+SCHEMA = json.loads((REPO / "docs" / "result.schema.json").read_text())
 INSTALLED = Path(os.environ.get("TORCHFLEET_HOME", "~/.torchfleet")).expanduser()
 END_SECONDS = 5.0  # what the README promises for the end of a job
 
@@ -33,7 +35,7 @@ class Played:
     @property
     def result(self) -> dict[str, Any]:
         assert self.run_dir is not None, self.stdout
-        return dict(json.loads((self.run_dir / "result.json").read_text()))
+        return whole_result(self.run_dir / "result.json")
 
     def output(self, rank: int, stream: str = "stdout") -> str:
         assert self.run_dir is not None, self.stdout
@@ -77,8 +79,8 @@ class Fleet:
         run_dir = Path(last["run_dir"]) if "run_dir" in last else None
         return Played(run.rc, stdout, str(last.get("msg", "")), events, run_dir)
 
-    def start(self, **given: Any) -> Started:
-        """Start train.yml as a person does in a shell and come back while it runs."""
+    def start(self, stdout: int | None = None, **given: Any) -> Started:
+        """Start train.yml as a person does in a shell, its output in a log or in stdout; come back while it runs."""
         job_id = given.setdefault("job_id", f"job-{len(list(self.root.glob('*.log')))}")
         log = self.root / f"{job_id}.log"
         extra = json.dumps(self.variables(**given))
@@ -87,8 +89,8 @@ class Fleet:
                 ["ansible-playbook", "train.yml", "-e", extra],
                 cwd=REPO,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=output if stdout is None else stdout,
+                stderr=output,
                 start_new_session=True,
             )
         return Started(self, process, job_id, log)
@@ -136,19 +138,27 @@ class Started:
         path = self.job_dir / "ranks" / str(rank) / "stdout"
         self.wait_until(lambda: path.exists() and text in path.read_text())
 
-    def all_gone(self, *pids_seen: int) -> float:
+    def all_gone(self, *pids_seen: int, seconds: float = END_SECONDS) -> float:
         """Wait until no process of the job is left; return the seconds it took. Fails after the promised time."""
         start = time.monotonic()
         while left := [*self.fleet.alive(self.job_id), *(pid for pid in pids_seen if running(pid))]:
             told = {pid: command(pid) for pid in left}
-            assert time.monotonic() - start < END_SECONDS + 1.0, f"still there: {told}\n{self.log.read_text()}"
+            assert time.monotonic() - start < seconds + 1.0, f"still there: {told}\n{self.log.read_text()}"
             time.sleep(0.02)
         return time.monotonic() - start
 
     @property
     def result(self) -> dict[str, Any]:
         path = self.run_dir / "result.json"
-        return dict(self.wait_until(lambda: path.exists() and json.loads(path.read_text())))
+        self.wait_until(path.exists)
+        return whole_result(path)
+
+
+def whole_result(path: Path) -> dict[str, Any]:
+    """Return a result that fits the schema, whatever became of the job."""
+    result = json.loads(path.read_text())
+    jsonschema.validate(result, SCHEMA)
+    return dict(result)
 
 
 def pids() -> list[int]:

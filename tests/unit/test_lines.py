@@ -17,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import F
         ("torchfleet: epoch=3/12 step=10/23", {"epoch": 3, "epochs": 12, "step": 10, "steps": 23}),
         ("torchfleet: a=1 b=-2.5e-3 c=.5 d=+7", {"a": 1, "b": -0.0025, "c": 0.5, "d": 7}),
         ("torchfleet: device=cuda:0 path=/a/b rate=nan", {"device": "cuda:0", "path": "/a/b", "rate": "nan"}),
+        ("torchfleet: loss=1e999", {"loss": "1e999"}),  # JSON has no infinity
         ("torchfleet: ", None),
         ("torchfleet: hello world", None),
         ("torchfleet: Loss=1", None),

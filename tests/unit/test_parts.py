@@ -20,7 +20,13 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import le
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import View, describe, fraction, rank_table
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import (
+    View,
+    answer,
+    describe,
+    fraction,
+    rank_table,
+)
 
 
 def wire() -> tuple[Channel, Channel]:
@@ -81,17 +87,11 @@ OPENMPI = {
 
 
 def test_identity_of_a_rank() -> None:
-    assert _rank.identify(TORCHRUN) == (3, 4, 1, 2)
-    assert _rank.identify(OPENMPI) == (1, 2, 1, 0)
-    assert _rank.identify({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}) == (
-        0,
-        2,
-        0,
-        1,
-    )
-    assert _rank.identify({**TORCHRUN, **OPENMPI}) == (3, 4, 1, 2)  # torchrun under mpirun: the outer names are stale
-    with pytest.raises(LookupError):
-        _rank.identify({"RANK": "0"})
+    both = {**TORCHRUN, **OPENMPI}  # one launcher under another, or a shell with leftovers: the outer names are stale
+    assert _rank.identify("torchrun", both) == (3, 4, 1, 2)
+    assert _rank.identify("openmpi", both) == (1, 2, 1, 0)
+    with pytest.raises(LookupError, match="OMPI_COMM_WORLD_RANK"):
+        _rank.identify("openmpi", TORCHRUN)
 
 
 def test_a_misplaced_rank_is_noticed() -> None:
@@ -107,11 +107,21 @@ def test_a_misplaced_rank_is_noticed() -> None:
 
 
 def test_rank_environment_serves_both_kinds_of_script() -> None:
-    order = {"environment": {"A": "b"}, "master_addr": "10.0.0.1", "master_port": 1234}
-    told = _rank.rank_environment(order, (3, 4, 1, 2))
+    order = {
+        "environment": {"A": "b"},
+        "master_addr": "10.0.0.1",
+        "master_port": 1234,
+        "tmpdir": "",
+        "path_first": "/v/bin",
+    }
+    told = _rank.rank_environment(order, (3, 4, 1, 2), {"TMPDIR": "/launcher's", "PATH": "/bin", "RANK": "9"})
     assert {name: told[name] for name in TORCHRUN} == TORCHRUN
     assert told["OMPI_COMM_WORLD_RANK"] == "3" and told["OMPI_COMM_WORLD_LOCAL_SIZE"] == "2"
     assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["A"]) == ("10.0.0.1", "1234", "b")
+    assert told["PATH"] == "/v/bin:/bin" and "TMPDIR" not in told
+    own = {**order, "tmpdir": "/node's", "environment": {"TMPDIR": "/mine", "PATH": "/only"}}
+    told = _rank.rank_environment(own, (0, 1, 0, 1), {})
+    assert (told["TMPDIR"], told["PATH"]) == ("/mine", "/only")
 
 
 JOB = f"unit-{os.getpid()}"  # these tests may run twice at once on a machine
@@ -301,6 +311,15 @@ def test_a_workload_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: 
         _rundir.find_workload(str(tmp_path / "mine.py"), tmp_path / "none")
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "~nobody-of-this-name/x.py", "/dev/null/x.py"])
+def test_paths_that_cannot_be_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="workload"):
+        _rundir.find_workload(name, tmp_path)
+    if name != "/dev/null/x.py":
+        with pytest.raises(InputError, match="runs_dir"):
+            _rundir.check_run_dir(name, "job")
+
+
 def test_run_directory(tmp_path: Path) -> None:
     run_dir = _rundir.check_run_dir(str(tmp_path / "runs"), "one")
     _rundir.make_run_dir(run_dir, {"plan.json": "{}"})
@@ -316,7 +335,7 @@ def test_run_directory(tmp_path: Path) -> None:
 
 
 def test_job_ids_are_new_and_valid() -> None:
-    ids = {_rundir.new_job_id("/x/my train$(script).py") for _ in range(50)}
+    ids = {_rundir.new_job_id("/x/my naïve train$(script).py") for _ in range(50)}
     assert len(ids) == 50
     assert all(JOB_ID.match(name) for name in ids)
 
@@ -352,7 +371,11 @@ def test_plain_view_has_lines_only() -> None:
 def test_terminal_view_keeps_a_bar_below_the_lines() -> None:
     screen = Screen(terminal=True)
     screen.report(epoch=1, epochs=2, step=1, steps=4, loss=0.5)
+    screen.view.last_drawn = 0.0  # as if some time had passed
     screen.report(epoch=1, epochs=2, step=2, steps=4, loss=0.5)
+    drawn = screen.text
+    screen.report(epoch=1, epochs=2, step=3, steps=4, loss=0.5)  # at once: not drawn
+    assert screen.text == drawn
     assert "25%" in screen.text and "epoch 1/2" in screen.text and "ETA 0 s" in screen.text
     assert "\n" not in screen.text
     screen.view.show({"kind": "line", "rank": 0, "text": "hello", "skipped": 0})
@@ -373,6 +396,11 @@ def test_describe() -> None:
     assert describe({"loss": 0.123456, "accuracy": 0.9722, "samples_per_s": 12345.6, "device": "cpu"}) == (
         "loss 0.1235  accuracy 0.9722  12,346 samples/s  device cpu"
     )
+
+
+def test_a_query_that_does_not_fit_says_so() -> None:
+    assert answer("state", {"state": "failed"}) == '"failed"'
+    assert answer("length(rc)", {"rc": 0}).startswith("result_query: ")
 
 
 def test_table_of_many_ranks_shows_what_went_wrong() -> None:

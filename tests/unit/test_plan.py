@@ -73,8 +73,16 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"accelerators": {"nvidia": 1, "amd": 1}, "torch": CUDA}, {"backend": "nccl"}, "cannot be mixed"),
     ({"torch": None}, {}, "no torch; install it with: ansible-playbook setup.yml"),
     ({"python": ""}, {}, "not on localhost; install it with: ansible-playbook setup.yml"),
-    ({"launcher": {"path": "", "version": "", "wanted": "/x/mpirun"}}, {}, "/x/mpirun is not there on localhost"),
-    ({"launcher": {"path": "/x", "version": "", "wanted": "/x"}}, {}, "/x tells no version"),
+    (
+        {"launcher": {"path": "", "version": "", "wanted": "/x/mpirun", "said": ""}},
+        {},
+        "/x/mpirun is not there on localhost",
+    ),
+    (
+        {"launcher": {"path": "/x", "version": "", "wanted": "/x", "said": "(no HOME)"}},
+        {},
+        "/x tells no version .no HOME.",
+    ),
     ({"free_bytes": 63 << 20}, {}, "63 MiB free in /home/me/.torchfleet on localhost"),
     ({"jobs": ["again"]}, {"job_id": "again"}, "this id was used on localhost"),
 ]
@@ -99,7 +107,6 @@ def test_warnings(plan: Planner) -> None:
 
 
 BAD_CLUSTERS = [
-    ((), "this group has no hosts"),
     ((Node("a b", "a"),), "a host name is made of"),
     ((Node("a\nb", "a"),), "a host name is made of"),
     ((Node("$(id)", "a"),), "a host name is made of"),

@@ -23,7 +23,7 @@ MPIRUN = f"/opt/ompi/bin/mpirun --np 2 --hostfile {HOSTFILE} --map-by slot --bin
 
 
 def openmpi(version: str) -> dict[str, str]:
-    return {"path": "/opt/ompi/bin/mpirun", "version": version, "wanted": ""}
+    return {"path": "/opt/ompi/bin/mpirun", "version": version, "wanted": "", "said": ""}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_openmpi(plan: Planner, version: str, uid: int, line: str) -> None:
 
 
 def test_torchrun(plan: Planner) -> None:
-    python = {"path": "/v/bin/python", "version": "2.13.0+cpu", "wanted": ""}
+    python = {"path": "/v/bin/python", "version": "2.13.0+cpu", "wanted": "", "said": ""}
     command = render(plan(facts=facts_of_a_node(launcher=python), launcher="torchrun"))
     assert shlex.join(command.argv) == (
         "/v/bin/python -m torch.distributed.run --nnodes 1 --nproc-per-node 2 --node-rank 0 "
@@ -87,6 +87,7 @@ def test_every_option_and_variable_is_explained(plan: Planner) -> None:
         assert option.source in ("default", "inventory", "measured", "user")
     for setting in rank_environment(made, "localhost"):
         assert f"{setting.name}=" in text
+    assert "PATH=/home/me/.torchfleet/pytorch/bin:$PATH" in text
     assert "hush" not in text
 
 

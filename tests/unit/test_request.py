@@ -52,13 +52,16 @@ MISTAKES = [
     *[("np", value) for value in (0, -1, "0", "two", 2.5, True, [2], "1e3", "9" * 30)],
     *[("job_timeout", value) for value in (0, -1, "soon", "nan", "inf", False, [1])],
     *[("master_port", value) for value in (0, 80, 65536, "http")],
-    *[("job_id", value) for value in ("", ".hidden", "a/b", "a..b", "a b", "a\n", "ä", "x" * 101, "-o")],
+    *[("job_id", value) for value in ("", ".hidden", "a/b", "a..b", "a b", "a\n", "ä", "x" * 101, "-o", "latest")],
     *[
         ("job_env", value)
         for value in ("A=1", ["A"], {"A B": 1}, {"": 1}, {"1": 1}, {"A=B": 1}, {"A-B": 1}, {"A\n": 1})
     ],
     *[("job_env", {"A": value}) for value in (None, [1], {"b": 1}, "nul\0")],
-    *[("job_env", {name: 1}) for name in ("RANK", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "TORCHFLEET_JOB_ID")],
+    *[
+        ("job_env", {name: 1})
+        for name in ("RANK", "MASTER_PORT", "TORCHFLEET_BACKEND", "OMPI_COMM_WORLD_RANK", "TORCHFLEET_JOB_ID")
+    ],
     *[("workload_args", value) for value in ("'open", {"a": 1}, [["nested"]], ["nul\0"], 5)],
     *[("show_ranks", value) for value in ("none", [-1], [True], {"a": 1}, 1.5)],
     *[("backend", value) for value in ("", "tcp", "mpi", "ucc", 1)],

@@ -45,11 +45,12 @@ def summary(
 ) -> dict[str, Any]:
     note = {"reason": end[0], "detail": end[1], "at": START + end[2]} if end else None
     found = {"leftovers": {"head": []}, "metrics": {}, "ended": START + 10}
+    last = {rank: ("stderr", (lines or {}).get(rank, "")) for rank in range(ranks)}
     result = _result.summarize(
         order(ranks),
         {row["rank"]: row for row in records},
         note,
-        lines or {},
+        last,
         launcher or {"rc": 0, "last_line": ""},
         found,
     )
@@ -152,11 +153,19 @@ def test_the_launcher_is_blamed_where_no_rank_is() -> None:
 
 
 def test_a_wrapper_that_died_is_a_failure_of_its_rank() -> None:
-    result = summary([record(0, None), record(1, 143, 5.5, signal=15)], None)
-    assert states(result)[0] == "failed"
+    dead, other = record(0, 1, 5.0, error="its wrapper died"), record(1, 143, 5.5, signal=15)
+    result = summary([dead, other], ("rank_failed", "the wrapper of rank 0 died", 5.1))
+    assert states(result) == ["failed", "ended"]
     assert result["first_failure"]["cause"] == "its wrapper died"
 
 
+@pytest.mark.parametrize("reason", ["timed_out", "cancelled", "lost"])
+def test_a_program_that_saves_its_state_when_told_to_end_was_not_done(reason: str) -> None:
+    result = summary([record(0, 0, 5.2), record(1, 0, 5.3)], (reason, "", 5.0))
+    assert (result["state"], states(result)) == (reason, ["ended", "ended"])
+
+
 def test_misplaced_rank() -> None:
-    result = summary([record(0), record(1, 77, error="placement: world size is 1, planned 2")])
+    end = ("rank_failed", "", 0.5)
+    result = summary([record(0), record(1, 77, error="placement: world size is 1, planned 2")], end)
     assert result["first_failure"]["cause"] == "placement: world size is 1, planned 2"
