@@ -193,12 +193,14 @@ def answer(query: str, result: Mapping[str, Json]) -> str:
 def rank_table(ranks: list[Mapping[str, Json]], width: int) -> str:
     """Return the table of ranks; of many ranks only those that did not succeed."""
     shown = ranks if len(ranks) <= MANY_RANKS else [row for row in ranks if row["state"] != "succeeded"][:MANY_RANKS]
+    from rich.text import Text
+
     table = rank_table_head()
     room = width - 42 - max((len(row["host"]) for row in shown), default=0)
     for row in shown:
         cells = [row[name] for name in ("rank", "host", "state", "rc", "seconds")]
         line = row["last_line"] if len(row["last_line"]) <= room else row["last_line"][: max(0, room - 3)] + "..."
-        table.add_row(*("-" if cell is None else str(cell) for cell in cells), line)
+        table.add_row(*("-" if cell is None else str(cell) for cell in cells), Text(line))  # brackets are no markup
     hidden = f"\n{len(ranks) - len(shown)} more ranks" if len(shown) < len(ranks) else ""
     return rendered(table, width) + hidden
 

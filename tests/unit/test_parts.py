@@ -407,7 +407,7 @@ def test_table_of_many_ranks_shows_what_went_wrong() -> None:
     rows = [
         {"rank": n, "host": "n", "state": "succeeded", "rc": 0, "seconds": 1.0, "last_line": "x"} for n in range(40)
     ]
-    rows[17] = {**rows[17], "state": "failed", "rc": 1, "last_line": "ValueError: " + "long " * 50}
+    rows[17] = {**rows[17], "state": "failed", "rc": 1, "last_line": "[rank17]: ValueError: " + "long " * 50}
     text = rank_table(rows, 80)
-    assert "ValueError" in text and "39 more ranks" in text
+    assert "[rank17]: ValueError" in text and "39 more ranks" in text
     assert max(len(line) for line in text.splitlines()) <= 80
