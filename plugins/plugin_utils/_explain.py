@@ -24,15 +24,26 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
     if command.hostfile:
         lines += ["", f"host file {plan.job_dir}/hostfile", *indent(command.hostfile.splitlines())]
     for node in plan.nodes:
-        lines += ["", f"environment of the ranks on {node.name}", *settings_table(rank_environment(plan, node.name))]
-        lines += [f"  PATH={plan.path_first}:$PATH  # python and torchrun of the ranks come first [default]"]
-        lines += [f"  MASTER_ADDR={plan.master_addr} MASTER_PORT={plan.master_port}, RANK, LOCAL_RANK, WORLD_SIZE, ..."]
+        settings = (*rank_environment(plan, node.name), *given_by_the_wrapper(plan))
+        lines += ["", f"environment of the ranks on {node.name}", *settings_table(settings)]
     if command.environment:
         lines += ["", "environment of the launcher", *settings_table(command.environment)]
     rows = [(shlex.join(option.words), option.reason, option.source) for option in command.options]
     lines += ["", "command", *table(rows)]
     lines += ["", "program of each rank", "  " + shlex.join(plan.app.argv), f"  in {plan.app.cwd}"]
     return lines
+
+
+def given_by_the_wrapper(plan: LaunchPlan) -> tuple[Setting, ...]:
+    """Return what each rank gets beside, for people: its own values are known when it runs."""
+    names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE}"
+    given = (
+        Setting("MASTER_ADDR", plan.master_addr, "where rank 0 runs", "inventory"),
+        Setting("MASTER_PORT", str(plan.master_port), "a free port there", "measured"),
+        Setting("PATH", f"{plan.path_first}:...", "python and torchrun of the ranks come first", "default"),
+        *(Setting(name, "...", "the rank's place, for scripts of either kind", "default") for name in names.split()),
+    )
+    return tuple(setting for setting in given if setting.name not in plan.app.env)
 
 
 def settings_table(settings: tuple[Setting, ...]) -> list[str]:

@@ -87,7 +87,8 @@ def test_every_option_and_variable_is_explained(plan: Planner) -> None:
         assert option.source in ("default", "inventory", "measured", "user")
     for setting in rank_environment(made, "localhost"):
         assert f"{setting.name}=" in text
-    assert "PATH=/home/me/.torchfleet/pytorch/bin:$PATH" in text
+    for name in ("PATH=", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=23456", "WORLD_SIZE=", "OMPI_COMM_WORLD_"):
+        assert name in text
     assert "hush" not in text
 
 
