@@ -96,7 +96,7 @@ def parse_text(name: str, value: Any) -> str:
 def parse_choice(name: str, value: Any, choices: tuple[str, ...]) -> str | None:
     """Return one of the choices, None for None. A choice that is still to come is refused by name."""
     if value is None or value in choices:
-        return value  # type: ignore[no-any-return]
+        return None if value is None else str(value)
     allowed = f"choose one of {', '.join(choices)}: -e {name}={choices[0]}"
     if value in LATER[name]:
         raise InputError(name, value, f"this {name} is not there yet; {allowed}")
