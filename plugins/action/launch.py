@@ -16,7 +16,7 @@ from ansible.utils.display import Display
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _view
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import (
     cluster_from_hostvars,
-    refuse_limit,
+    refuse_what_misleads,
     to_plain,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
@@ -50,7 +50,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: Result = super().run(tmp, task_vars)
         variables = task_vars or {}
         try:
-            refuse_limit(to_plain(variables.get("ansible_limit")))
+            refuse_what_misleads(variables)
             request = parse_request(to_plain(self._task.args))
             cluster = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"])
             return {**result, **self.launch(request, cluster)}

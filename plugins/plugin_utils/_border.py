@@ -25,8 +25,15 @@ def to_plain(value: Any) -> Any:
     return None if value is None else str(value)
 
 
-def refuse_limit(limit: str | None) -> None:
-    """InputError for `--limit`: a job that ran on other hosts than it says would be worse than none."""
+def refuse_what_misleads(variables: Mapping[str, Any]) -> None:
+    """InputError for what was typed but would not be done.
+
+    `--limit`: a job that ran on other hosts than it says would be worse than none. Words that `-e name=value with
+    spaces` leaves over: Ansible drops them without a word.
+    """
+    limit, stray = (to_plain(variables.get(name)) for name in ("ansible_limit", "_raw_params"))
+    if stray:
+        raise InputError("-e", stray, """these words belong to no variable: quote them as -e '{"name": "a value"}'""")
     if limit:
         raise InputError("--limit", limit, "a job takes the whole inventory: use -e np=..., or another inventory (-i)")
 

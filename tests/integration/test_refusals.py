@@ -99,6 +99,17 @@ def test_inventories(fleet: Fleet, tmp_path: Path, name: str) -> None:
     refused(fleet, fleet.play(workload=TELL, inventory=inventory), words)
 
 
+@pytest.mark.parametrize(
+    ("words", "text"), [(["-e", "workload_args=--epochs 2"], '-e: got "2"'), (["--limit", "localhost"], "--limit: got")]
+)
+def test_what_ansible_would_silently_ignore(fleet: Fleet, words: list[str], text: str) -> None:
+    command = ["ansible-playbook", "train.yml", "-e", json.dumps(fleet.variables(workload=TELL)), *words]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    assert text in done.stdout + done.stderr
+    assert not fleet.runs.exists()
+
+
 def test_a_job_id_is_used_once(fleet: Fleet) -> None:
     assert fleet.play(workload=TELL, job_id="once").rc == 0
     before = (fleet.runs / "once" / "result.json").read_bytes()
