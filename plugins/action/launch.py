@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _view
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import (
-    cluster_from_hostvars,
-    refuse_what_misleads,
-    to_plain,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _rundir, _view
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand, render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for, plan_report
@@ -50,9 +46,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: Result = super().run(tmp, task_vars)
         variables = task_vars or {}
         try:
-            refuse_what_misleads(variables)
-            request = parse_request(to_plain(self._task.args))
-            cluster = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"])
+            _border.refuse_what_misleads(variables)
+            request = parse_request(_border.to_plain(self._task.args))
+            cluster = _border.cluster_from_hostvars(_border.to_plain(variables["groups"]), variables["hostvars"])
             return {**result, **self.launch(request, cluster)}
         except InputError as error:
             return {**result, "failed": True, "msg": str(error)}
@@ -112,7 +108,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             view.say(line)
         if query:
             view.say(_view.answer(query, outcome))
-        screen.flush(stop.reason)
+        if not screen.flush(stop.reason):
+            os._exit(1)  # told to end, and nobody reads: handing over the result would wait for ever
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
         if outcome["state"] == "succeeded":
             return answer

@@ -110,6 +110,13 @@ class Guard:
     def look(self) -> tuple[str, str] | None:
         """Return why the job must end now, or None: look at the launcher, the records and the clock."""
         self.reap()
+        end = self.job.read("end.json")  # a misplaced rank writes it
+        if end:
+            return end["reason"], end["detail"]
+        return self.look_at_ranks() or self.look_around()
+
+    def look_at_ranks(self) -> tuple[str, str] | None:
+        """Note which ranks are done; return which one failed."""
         for rank in self.ranks:
             record = None if rank in self.done else self.job.record(rank)
             if record is None:
@@ -121,6 +128,10 @@ class Guard:
             elif _processes.read(record["wrapper_pid"]) is None and self.job.record(rank) == record:
                 self.bury_rank(rank, record)
                 return "rank_failed", f"the wrapper of rank {rank} died"
+        return None
+
+    def look_around(self) -> tuple[str, str] | None:
+        """Look at the clock, the launcher and the twin."""
         if self.deadline and time.monotonic() >= self.deadline:
             return "timed_out", f"job_timeout of {self.order['job_timeout']:g} s"
         if not self.launcher and len(self.done) < len(self.ranks):

@@ -93,7 +93,7 @@ class RankWrapper:
     def run(self) -> int:
         wrong = misplaced(self.order, self.identity)
         if wrong:
-            return self.close(EXIT_PLACEMENT << 8, error="placement: " + wrong)
+            return self.refuse("placement: " + wrong)
         for number in FORWARDED:
             signal.signal(number, self.forward)
         self.program = os.fork()
@@ -102,6 +102,15 @@ class RankWrapper:
         self.record["pid"] = self.program
         self.save()
         return self.close(self.wait())
+
+    def refuse(self, wrong: str) -> int:
+        """End the job before any user code ran here: a rank that is not where it should be makes every result a lie."""
+        self.job.claim_end("rank_failed", wrong)
+        if self.job.record(self.record["rank"]) is None:
+            return self.close(EXIT_PLACEMENT << 8, error=wrong)
+        self.job.wake()  # another process is this rank already, and keeps its record
+        self.hold()
+        return EXIT_PLACEMENT
 
     def forward(self, number: int, _frame: object) -> None:
         self.told_to_end = True

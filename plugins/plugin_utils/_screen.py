@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from ansible.utils.display import Display
 
+LAST_SECONDS = 1.0  # for the last lines of a job that was told to end
 ROOM = 1000  # lines that may wait; more are dropped, as the rank files have them
 display = Display()
 
@@ -77,7 +78,13 @@ class Screen:
                 display.display(text, newline=newline, screen_only=not newline)
             self.waiting.task_done()
 
-    def flush(self, give_up: Callable[[], object]) -> None:
-        """Wait until all is shown, however slow the reader is, or until `give_up`."""
-        while self.waiting.unfinished_tasks and not give_up():
+    def flush(self, give_up: Callable[[], object]) -> bool:
+        """Wait until all is shown, however slow the reader, or for a second after `give_up`; return whether it was."""
+        given_up = 0.0
+        while self.waiting.unfinished_tasks:
+            if give_up():
+                given_up = given_up or time.monotonic()
+                if time.monotonic() - given_up > LAST_SECONDS:
+                    return False
             time.sleep(0.002)
+        return True

@@ -193,6 +193,22 @@ def test_result_query_prints_that_part(fleet: Fleet) -> None:
     assert '[[0, "localhost", "up"], [1, "localhost", "ValueError: the loss is not a number"]]' in played.stdout
 
 
+def test_ranks_that_are_not_where_they_should_be_run_nothing(fleet: Fleet) -> None:
+    """What Open MPI 5 did with Kubeflow's ORTE names: each process a world of its own, and exit status 0."""
+    launcher = fleet.root / "mpirun"
+    alone = "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1"
+    launcher.write_text(
+        "#!/bin/bash\nif [ $1 = --version ]; then echo 'mpirun (Open MPI) 5.0.11'; exit; fi\n"
+        f'while [ "$1" != -I ]; do last=$1; shift; done\nexport {alone}\n"$last" "$@" & "$last" "$@" & wait\n'
+    )
+    launcher.chmod(0o755)
+    played = fleet.play(workload=str(SCRIPTS / "tell.py"), torchfleet_mpirun=str(launcher))
+    assert played.rc != 0
+    failure = played.result["first_failure"]
+    assert failure["cause"] == "placement: world size is 1, planned 2"
+    assert not (played.run_dir / "ranks" / "0" / "stdout").exists()
+
+
 def test_what_a_run_leaves(fleet: Fleet) -> None:
     played = fleet.play(workload=str(SCRIPTS / "tell.py"), job_id="kept", job_env={"API_TOKEN": "hush"}, np="1")
     result = succeeded(played)
