@@ -22,7 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import
 display = Display()
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
+class ActionModule(ActionBase):
     """One task for the head."""
 
     BYPASS_HOST_LOOP = True

@@ -35,7 +35,7 @@ Result = dict[str, Any]
 display = Display()
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
+class ActionModule(ActionBase):
     """One task, one job, whatever the number of hosts."""
 
     BYPASS_HOST_LOOP = True

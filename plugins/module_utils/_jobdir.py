@@ -20,6 +20,7 @@ import time
 from typing import Any
 
 Json = Any
+HOME_MARK = "home"  # file in a job directory: the controller has it all
 BALLAST_BYTES = 1 << 20  # kept free for our own files
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 

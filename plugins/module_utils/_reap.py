@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, jobs, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
 
 CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
 
@@ -28,7 +28,7 @@ def reap(home: str, job_id: str = "", dry_run: bool = False) -> dict[str, Any]:
     known = jobs(home)
     running = [job.job_id for job in known if job.running()]
     over = [job for job in known if job.job_id not in running]
-    done = [job for job in over if os.path.exists(job.at("home"))]
+    done = [job for job in over if os.path.exists(job.at(HOME_MARK))]
     rows = look(home) if dry_run else end_leftovers(home)
     for job in over:
         clear(job, whole=job in done, dry_run=dry_run)

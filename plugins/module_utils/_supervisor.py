@@ -19,7 +19,7 @@ from typing import Any, Iterator
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import STOPPED_SECONDS, Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, jobs, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, Value
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import write_result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path, survey
@@ -27,7 +27,6 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import 
 Json = Any
 END_SECONDS = 3.0  # beyond `grace`, for a guard that was told to end the job
 LOOK_SECONDS = 0.1  # how often rank files are looked at for the live view
-HOME_MARK = "home"  # file in a job directory: the controller has it all
 
 
 class Supervisor:

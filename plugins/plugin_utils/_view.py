@@ -19,7 +19,6 @@ PLAIN_SECONDS = 2.0  # between two reports within an epoch where there is no bar
 DRAW_SECONDS = 0.1  # between two states of the bar on a terminal
 EPOCH_SECONDS = 0.25  # between two ends of epochs there
 MANY_RANKS = 16  # above this the table shows only ranks that did not succeed
-TAIL_LINES = 15
 
 
 def rendered(thing: Any, width: int) -> str:
