@@ -13,7 +13,11 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import (
+    cluster_from_hostvars,
+    ssh_words,
+    to_plain,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import why_not_home
@@ -34,23 +38,26 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         try:
             head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
-            with Session(head) as session:
+            ssh = ssh_words(self._connection, head)
+            with Session(head, ssh) as session:
                 runs = session.collect(socket.gethostname(), self._task.check_mode)
-            problems = [problem for run in runs for problem in [self.bring(head, run)] if problem]
+            problems = [problem for run in runs for problem in [self.bring(head, ssh, run)] if problem]
         except (InputError, HeadLost) as error:
             return {**result, "failed": True, "msg": str(error)}
         if problems:
             return {**result, "failed": True, "runs": runs, "msg": "; ".join(problems)}
         return {**result, "changed": bool(runs), "runs": runs}
 
-    def bring(self, head: Node, run: dict[str, Any]) -> str:
+    def bring(self, head: Node, ssh: tuple[str, ...], run: dict[str, Any]) -> str:
         """Fetch one run unless in check mode, say so, and return what went wrong: one run must not hold up the next."""
         run_dir = Path(run["run_dir"])
         try:
             if not self._task.check_mode:
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with Session(head) as session:
-                    session.fetch(run["job_id"], run_dir)
+                with Session(head, ssh) as session:
+                    missing = session.fetch(run["job_id"], run_dir)
+                if missing:
+                    return f"{run['job_id']}: the files of {'; '.join(missing)}"
         except OSError as error:
             return why_not_home(error, run_dir, head.name)
         display.display(f"job {run['job_id']} {run['state']}; run: {run_dir}")

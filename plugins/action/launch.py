@@ -16,21 +16,25 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _rundir, _view
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import folder_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand, render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
     Cluster,
+    Job,
     LaunchPlan,
+    Program,
     check_cluster,
     plan_job,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request, parse_request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import entry_path
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._screen import Screen
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import StopWatch
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
+HELP_IF_LOST = "ansible-playbook clean.yml ends what is left and brings it home"
 Result = dict[str, Any]
 display = Display()
 
@@ -48,13 +52,13 @@ class ActionModule(ActionBase):
         try:
             _border.refuse_what_misleads(variables)
             request = parse_request(_border.to_plain(self._task.args))
-            cluster = _border.cluster_from_hostvars(_border.to_plain(variables["groups"]), variables["hostvars"])
+            groups, hostvars = _border.to_plain(variables["groups"]), variables["hostvars"]
+            cluster = _border.cluster_from_hostvars(groups, hostvars, request.nodes)
             return {**result, **self.launch(request, cluster)}
         except InputError as error:
             return {**result, "failed": True, "msg": str(error)}
         except HeadLost as error:
-            help_for_it = "ansible-playbook clean.yml ends what is left and brings it home"
-            return {**result, "failed": True, "msg": f"{error}: {help_for_it}"}
+            return {**result, "failed": True, "msg": f"{error}: {HELP_IF_LOST}"}
 
     def launch(self, request: Request, cluster: Cluster) -> Result:
         """Plan the job with what the head says of itself, then show or run it."""
@@ -62,17 +66,20 @@ class ActionModule(ActionBase):
         script = _rundir.find_workload(request.workload, WORKLOADS)
         job_id = request.job_id or _rundir.new_job_id(script)
         run_dir = _rundir.check_run_dir(request.runs_dir, job_id)
-        head = cluster.head
-        with StopWatch() as stop, Session(head) as session:
-            facts = session.survey(request.launcher, request.master_port)
-            runtime = entry_path(facts["home"])
-            plan = plan_job(request, cluster, {head.name: facts}, job_id, str(run_dir), script, runtime)
+        folder = None if cluster.local else folder_of(script)
+        program = Program(script, request.workload_args, request.job_env, folder.name if folder else "")
+        ssh = _border.ssh_words(self._connection, cluster.head)
+        job = Job(job_id, str(run_dir), program, entry())
+        with StopWatch() as stop, Session(cluster.head, ssh) as session:
+            plan = plan_job(request, cluster, session.survey(cluster, request.launcher, request.master_port), job)
             command = render(plan)
             if self._task.check_mode:
-                display.display("\n".join([*explain(plan, command), *(f"warning: {text}" for text in plan.warnings)]))
+                display.display("\n".join(explain(plan, command)))
                 return {"changed": False, "job_id": job_id, "command": list(command.argv)}
-            order = order_for(plan, command, head, facts["home"], socket.gethostname(), facts["tmpdir"])
-            return self.execute(session, plan, command, order, request.result_query, stop)
+            if folder:
+                session.ship(folder, [node.name for node in plan.nodes])
+            order = order_for(plan, command, socket.gethostname(), {node.name: node for node in cluster.workers})
+            return self.execute(session, plan, command, order, request, stop)
 
     def execute(
         self,
@@ -80,14 +87,12 @@ class ActionModule(ActionBase):
         plan: LaunchPlan,
         command: LaunchCommand,
         order: Result,
-        query: str | None,
+        request: Request,
         stop: StopWatch,
     ) -> Result:
         """Run the job, bring it home, and say what became of it."""
-        run_dir = Path(plan.run_dir)
-        _rundir.make_run_dir(
-            run_dir, {"plan.json": plan_report(plan, command), "command.txt": order["files"]["command.txt"]}
-        )
+        run_dir, text = Path(plan.run_dir), order["files"]["command.txt"]
+        _rundir.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
         screen = Screen()
         hosts = [place.host for place in plan.placement]
         view = _view.View(screen.write, hosts, screen.is_terminal(), screen.width)
@@ -101,16 +106,13 @@ class ActionModule(ActionBase):
         finally:
             view.close()
         try:
-            session.fetch(plan.job_id, run_dir)
+            missing = session.fetch(plan.job_id, run_dir)
         except OSError as error:
             return {"failed": True, "msg": _rundir.why_not_home(error, run_dir, order["host"])}
-        for line in _view.summary(outcome, plan.run_dir, view.width):
+        for line in _view.summary(outcome, missing, plan.run_dir, view.width, request.result_query):
             view.say(line)
-        if query:
-            view.say(_view.answer(query, outcome))
         if not screen.flush(stop.reason):
             os._exit(1)  # told to end, and nobody reads: handing over the result would wait for ever
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
-        if outcome["state"] == "succeeded":
-            return answer
-        return {**answer, "failed": True, "msg": _view.verdict(outcome, plan.run_dir)}
+        failed = outcome["state"] != "succeeded"
+        return {**answer, **({"failed": True, "msg": _view.verdict(outcome, plan.run_dir)} if failed else {})}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The wire between controller and head: JSON lines over a pipe or an SSH channel, some followed by raw bytes.
+"""The wire between controller, head and workers: JSON lines over a pipe or an SSH channel, some followed by raw bytes.
 
 A frame is one line of JSON; if it has a `size`, that many bytes follow. End of file is news too: the peer is gone.
 """
@@ -13,16 +13,23 @@ import json
 import os
 import select
 import time
-from typing import Any
+from typing import Any, Callable, TypeVar
 
+Taken = TypeVar("Taken")
+
+PIPE_BUF = 4096  # bytes that a pipe which select calls writable takes at once (pipe(7))
 BLOCK = 1 << 20  # bytes of a file sent in one frame
 
 
 class Channel:
-    """Both directions of the wire. Lost peers raise EOFError when receiving and are ignored when sending."""
+    """Both directions of the wire. Lost peers raise EOFError when receiving and are ignored when sending.
 
-    def __init__(self, incoming: int, outgoing: int) -> None:
+    A peer that takes nothing for `patience` seconds is lost too (a dead network looks like a slow one).
+    """
+
+    def __init__(self, incoming: int, outgoing: int, patience: float | None = None) -> None:
         self.incoming, self.outgoing = incoming, outgoing
+        self.patience = patience
         self.buffer = bytearray()
         self.lost = False
 
@@ -35,25 +42,35 @@ class Channel:
 
     def offer(self, kind: str, **fields: Any) -> None:
         """Send a small frame if the peer has room for it, else drop it: showing must never hold up doing."""
-        if not self.lost and select.select([], [self.outgoing], [], 0)[1]:  # room for PIPE_BUF (4096) bytes
+        if not self.lost and select.select([], [self.outgoing], [], 0)[1]:  # room for PIPE_BUF bytes
             self.send(kind, **fields)
 
     def send_bytes(self, data: bytes) -> None:
         """Send what is no frame."""
         raw = memoryview(data)
         try:
-            while raw:
-                raw = raw[os.write(self.outgoing, raw) :]
+            while raw and not self.lost:
+                if self.patience and not select.select([], [self.outgoing], [], self.patience)[1]:
+                    raise TimeoutError
+                raw = raw[os.write(self.outgoing, raw[:PIPE_BUF] if self.patience else raw) :]
         except OSError:
             self.lost = True
 
     def receive(self, timeout: float | None = None) -> dict[str, Any] | None:
         """Return the next frame (its bytes under `data`), None after `timeout` seconds. EOFError: the peer is gone."""
+        return self.take(self.parse, timeout)
+
+    def receive_line(self, timeout: float | None = None) -> bytes | None:
+        """Return the next line as it is, None after `timeout` seconds. EOFError: the peer is gone."""
+        return self.take(self.parse_line, timeout)
+
+    def take(self, parse: Callable[[], Taken | None], timeout: float | None) -> Taken | None:
+        """Read until `parse` finds something in the buffer."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            frame = self.parse()
-            if frame is not None:
-                return frame
+            found = parse()
+            if found is not None:
+                return found
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not select.select([self.incoming], [], [], left)[0]:
                 return None
@@ -62,6 +79,14 @@ class Channel:
                 self.lost = True
                 raise EOFError("the other side is gone")
             self.buffer += chunk
+
+    def parse_line(self) -> bytes | None:
+        """Take one line out of the buffer, if there is one."""
+        line, newline, rest = self.buffer.partition(b"\n")
+        if not newline:
+            return None
+        self.buffer = rest
+        return bytes(line)
 
     def parse(self) -> dict[str, Any] | None:
         """Take one whole frame out of the buffer, if there is one."""
@@ -90,9 +115,3 @@ class Channel:
         """Hang up: the peer sees the end of the wire."""
         os.close(self.incoming)
         os.close(self.outgoing)
-
-    def wait(self, timeout: float, also: int) -> bool:
-        """Wait for the next frame, the end of `also` or the timeout. Return whether `also` ended."""
-        if self.lost:  # a dead peer is readable for ever: look at it once per timeout only
-            return bool(select.select([also], [], [], timeout)[0])
-        return also in select.select([self.incoming, also], [], [], 0 if b"\n" in self.buffer else timeout)[0]

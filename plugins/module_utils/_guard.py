@@ -7,15 +7,20 @@
 It is a subreaper, so children that called setsid or forked twice stay below it; it needs no privilege. It ends the job
 when a rank fails, the launcher dies, the deadline passes, it is told to, or the supervisor above it is gone. The
 supervisor does the same with the same code if the guard is gone: they are twins, and each outlives the other.
+
+What it starts is the launcher on the head, a launcher's daemon on other nodes, torchrun's agent on each. With its
+supervisor it exchanges JSON lines: it hears `start` (a daemon's command), `leave` (every rank of the job is done) and
+`end` (reason, detail), and says `done` (this node's ranks), `left` (what it had started, rc) and `ending`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import time
-from typing import Any, Mapping
+from typing import Any, Collection, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
@@ -32,16 +37,23 @@ INHERITED = ("OMPI_", "PRTE_", "PMIX_", "PMI_", "HYDRA_", "I_MPI_", "MPIEXEC_", 
 
 
 class Guard:
-    """Runs the launcher of one job and everything below it."""
+    """Runs what the launcher needs on this node and everything below it."""
 
-    def __init__(self, job: JobDir, order: Mapping[str, Any], supervisor: int) -> None:
+    def __init__(
+        self, job: JobDir, order: Mapping[str, Any], supervisor: int, says: int, spared: Collection[int] = ()
+    ) -> None:
         self.job, self.order = job, order
-        # Read end of a pipe that ends with the supervisor; a line on it is a reason to end.
-        self.supervisor = supervisor
+        self.supervisor, self.says = supervisor, says  # pipes; the first ends with the supervisor
+        self.spared = spared
+        self.heard = b""
         self.above = os.getppid()
         self.stopped: float | None = None
         self.ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
         self.launcher = 0
+        self.launchers: set[int] = set()  # pids: the launcher and what it started, at the end
+        self.started = False
+        self.leave_by: float | None = None
+        self.told: tuple[str, str] | None = None  # why the supervisor wants the end
         self.done: set[int] = set()
         self.deadline = time.monotonic() + order["job_timeout"] if order["job_timeout"] else None
 
@@ -49,22 +61,50 @@ class Guard:
         """Start the launcher, stay until the job is over, leave nothing. Returns when that is done."""
         events = os.open(self.job.at("events"), os.O_RDWR | os.O_NONBLOCK)
         wakeup = self.listen_for_children()
-        self.start_launcher()
-        left_by = None
+        if self.order["command"]:
+            self.start_launcher(self.order["command"])
         reason = None
-        while reason is None and self.launcher:
+        while not reason and not self.over():
             timeout = min(LOOK_SECONDS, max(0.0, (self.deadline or 1e18) - time.monotonic()))
             ready = select.select([events, wakeup, self.supervisor], [], [], timeout)[0]
             for descriptor in ready:
                 if descriptor != self.supervisor:
                     os.read(descriptor, 65536)
-            reason = self.supervisor_says() if self.supervisor in ready else None
-            reason = reason or self.look()
-            if len(self.done) == len(self.ranks) and not reason:
-                left_by = left_by or time.monotonic() + LEAVE_SECONDS
-                if time.monotonic() > left_by:
-                    break
+            if self.supervisor in ready:
+                self.listen()
+            reason = self.told or self.look()
+        if reason:
+            self.say("ending", reason=reason[0], detail=reason[1])
         self.finish(reason)
+
+    def over(self) -> bool:
+        """Whether this node's part is done: its ranks are, and what was started has left or had its time to."""
+        if len(self.done) < len(self.ranks):
+            return False
+        left = self.started and not self.launcher
+        late = self.leave_by is not None and (not self.launcher or time.monotonic() > self.leave_by)
+        return left or late
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """Tell the supervisor; a dead one is noticed elsewhere."""
+        try:
+            os.write(self.says, json.dumps({"kind": kind, **fields}).encode() + b"\n")
+        except BrokenPipeError:
+            pass
+
+    def listen(self) -> None:
+        """Do what the supervisor says; its silence at end of file is a reason to end."""
+        chunk = os.read(self.supervisor, 65536)
+        if not chunk:
+            self.told = ("lost", "the supervisor died")
+        *lines, self.heard = (self.heard + chunk).split(b"\n")
+        for word in map(json.loads, lines):
+            if word["kind"] == "end" and not self.told:
+                self.told = (word["reason"], word["detail"])
+            elif word["kind"] == "leave":
+                self.leave_by = self.leave_by or time.monotonic() + LEAVE_SECONDS
+            elif word["kind"] == "start" and not self.started:
+                self.start_launcher(["/bin/sh", "-c", word["command"]])
 
     def listen_for_children(self) -> int:
         """Return a descriptor that becomes readable whenever a child ends."""
@@ -74,17 +114,18 @@ class Guard:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         return reader
 
-    def start_launcher(self) -> None:
+    def start_launcher(self, command: list[str]) -> None:
+        self.started = True
         self.launcher = os.fork()
         if self.launcher == 0:
             try:
-                self.become_launcher()
+                self.become_launcher(command)
             except BaseException as error:
-                os.write(2, f"torchfleet: cannot start {self.order['command'][0]}: {error}\n".encode())
+                os.write(2, f"torchfleet: cannot start {command[0]}: {error}\n".encode())
             os._exit(127)
         self.job.write("launcher.json", {"pid": self.launcher})
 
-    def become_launcher(self) -> None:
+    def become_launcher(self, command: list[str]) -> None:
         """In the child: a session of its own, output to a file (Open MPI 5 loses it in pipes), a clean environment."""
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -99,13 +140,9 @@ class Guard:
         kept.update(self.order["launcher_environment"])
         kept.update({_processes.JOB_VARIABLE: self.order["job_id"], _processes.JOB_DIR_VARIABLE: self.job.path})
         kept["TMPDIR"] = self.order["private_tmp"]
+        kept["PATH"] = os.pathsep.join([*self.order["launcher_search"], kept.get("PATH", os.defpath)])
         os.chdir(self.order["cwd"])
-        os.execve(self.order["command"][0], self.order["command"], kept)
-
-    def supervisor_says(self) -> tuple[str, str]:
-        """Return the reason the supervisor gives for ending the job; its silence at end of file is one too."""
-        words = os.read(self.supervisor, 4096).decode().partition("\t")
-        return (words[0], words[2].strip()) if words[0] else ("lost", "the supervisor died")
+        os.execve(command[0], command, kept)
 
     def look(self) -> tuple[str, str] | None:
         """Return why the job must end now, or None: look at the launcher, the records and the clock."""
@@ -125,6 +162,8 @@ class Guard:
                 self.done.add(rank)
                 if record["rc"] != 0 and not record["finished"]:
                     return "rank_failed", f"rank {rank} failed"
+                if len(self.done) == len(self.ranks):
+                    self.say("done")
             elif _processes.read(record["wrapper_pid"]) is None and self.job.record(rank) == record:
                 self.bury_rank(rank, record)
                 return "rank_failed", f"the wrapper of rank {rank} died"
@@ -134,7 +173,7 @@ class Guard:
         """Look at the clock, the launcher and the twin."""
         if self.deadline and time.monotonic() >= self.deadline:
             return "timed_out", f"job_timeout of {self.order['job_timeout']:g} s"
-        if not self.launcher and len(self.done) < len(self.ranks):
+        if self.started and not self.launcher and len(self.done) < len(self.ranks):
             return "launcher_died", self.launcher_epitaph()
         self.stopped = _processes.stopped_for(self.above, self.stopped)
         if self.stopped is not None and time.monotonic() - self.stopped > STOPPED_SECONDS:
@@ -160,22 +199,24 @@ class Guard:
                 self.launcher = 0
                 rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 self.job.write("launcher.json", {"pid": pid, "rc": rc, "at": time.time()})
+                self.say("left", rc=rc)
 
     def launcher_epitaph(self) -> str:
         rc = (self.job.read("launcher.json") or {}).get("rc", 0)
         how = f"was killed by {signal_name(rc - 128)}" if rc > 128 else f"ended with status {rc}"
-        return f"{self.order['launcher']['name']} {how}"
+        return f"{self.order['launcher']['name']} on {self.order['host']} {how}"
 
     def finish(self, reason: tuple[str, str] | None) -> None:
         """End all that is left, ranks first so that they can write their records, and note what had outlived them."""
+        self.launchers = self.launcher_tree()
         if reason:
             self.job.claim_end(*reason)
             self.end_programs()
-        elif not _processes.descendants(os.getpid()):
+        elif not self.below():
             return
         self.wait_for_own()
         leftovers = _processes.end_all(self.foreign, LEFTOVER_GRACE)
-        _processes.kill_all(lambda: _processes.descendants(os.getpid()))
+        _processes.kill_all(self.below)
         self.reap()
         if leftovers:
             self.job.write("leftovers.json", leftovers)
@@ -185,11 +226,15 @@ class Guard:
 
         def programs() -> list[Process]:
             wrappers = {record["wrapper_pid"] for record in self.open_records()}
-            return [process for process in _processes.descendants(os.getpid()) if process.parent in wrappers]
+            return [process for process in self.below() if process.parent in wrappers]
 
         _processes.terminate(programs())
         _processes.wait_gone(programs, self.order["grace"])
         _processes.kill_all(programs)
+
+    def below(self) -> list[Process]:
+        """Return the living processes below this one that belong to the job."""
+        return [process for process in _processes.descendants(os.getpid()) if process.pid not in self.spared]
 
     def open_records(self) -> list[dict[str, Any]]:
         records = (self.job.record(rank) for rank in self.ranks)
@@ -206,13 +251,23 @@ class Guard:
 
     def own(self) -> list[Process]:
         """Return the processes that are ours or the launcher's, not the user's."""
-        return [process for process in _processes.descendants(os.getpid()) if self.is_own(process)]
+        return [process for process in self.below() if self.is_own(process)]
 
     def foreign(self) -> list[Process]:
-        return [process for process in _processes.descendants(os.getpid()) if not self.is_own(process)]
+        return [process for process in self.below() if not self.is_own(process)]
 
     def is_own(self, process: Process) -> bool:
-        records = [self.job.record(rank) for rank in self.ranks]
-        wrappers = {record["wrapper_pid"] for record in records if record}
-        launcher = (self.job.read("launcher.json") or {}).get("pid")
-        return process.pid in wrappers or process.pid == launcher
+        return process.pid in self.launchers or process.pid in self.wrappers()
+
+    def wrappers(self) -> set[int]:
+        """Return the pids of this node's rank wrappers."""
+        return {record["wrapper_pid"] for rank in self.ranks for record in [self.job.record(rank)] if record}
+
+    def launcher_tree(self) -> set[int]:
+        """Return the pids of the launcher and of what it started (a shell before a daemon), ranks aside."""
+        wrappers = self.wrappers()
+        found = {(self.job.read("launcher.json") or {}).get("pid", 0)}
+        for process in self.below():  # parents before children
+            if process.parent in found and process.pid not in wrappers:
+                found.add(process.pid)
+        return found

@@ -4,9 +4,10 @@
 
 """The directory of one job on one node: where its parts meet, and the truth that outlives each of them.
 
-`<home>/jobs/<job id>/`: order.json (the plan for this node, 0600), hostfile, events (a FIFO: a byte wakes the guard),
-lock (held while the job runs), launcher.json, launcher.out, end.json (why the job was ended, first writer wins),
-leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json}, result.json.
+`<home>/jobs/<job id>/`: order.json (the plan for this node, 0600), hostfile, bin/ (what launchers call), events
+(a FIFO: a byte wakes the guard), lock (held while the job runs), launcher.json, launcher.out, end.json (why the job was
+ended, first writer wins), leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json}. On the head also
+parts.json (what the other nodes told at the end) and result.json.
 """
 
 from __future__ import annotations
@@ -95,10 +96,13 @@ class JobDir:
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
         return found if isinstance(found, dict) else None
 
-    def claim_end(self, reason: str, detail: str = "") -> None:
-        """Note why the job is ended. Only the first reason stands: what follows is its consequence."""
+    def claim_end(self, reason: str, detail: str = "", host: str = "", at: float | None = None) -> None:
+        """Note why the job is ended. Only the first reason stands: what follows is its consequence.
+
+        `host` if it happened elsewhere, `at` in seconds since the epoch by the clock of this node.
+        """
         note = f"end.{os.getpid()}.json"
-        self.write(note, {"reason": reason, "detail": detail, "at": time.time()})
+        self.write(note, {"reason": reason, "detail": detail, "host": host, "at": at or time.time()})
         try:
             os.link(self.at(note), self.at("end.json"))
         except FileExistsError:

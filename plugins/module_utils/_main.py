@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Entry of the runtime on a node: `torchfleet.py supervise` or `torchfleet.py rank <job directory>`."""
+"""Entry of the runtime on a node: torchfleet.py supervise | rank <job directory> | agent <job directory> ..."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ def main() -> None:
         from ansible_collections.torchfleet.cluster.plugins.module_utils import _rank
 
         raise SystemExit(_rank.main(sys.argv[2]))
+    if sys.argv[1] == "agent":
+        from ansible_collections.torchfleet.cluster.plugins.module_utils import _agent
+
+        raise SystemExit(_agent.main(sys.argv[2], sys.argv[3:]))
     from ansible_collections.torchfleet.cluster.plugins.module_utils import _supervisor
 
     _supervisor.main()

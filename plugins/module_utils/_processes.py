@@ -11,7 +11,7 @@ import signal
 import time
 from typing import Callable, Iterable, NamedTuple
 
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 JOB_VARIABLE = "TORCHFLEET_JOB_ID"
 JOB_DIR_VARIABLE = "TORCHFLEET_JOB_DIR"  # whose lock tells whether somebody still looks after the job
 
@@ -42,10 +42,20 @@ class Mark(NamedTuple):
 
 def become_subreaper() -> None:
     """Make orphans below this process its children, also after setsid and double forks (prctl(2))."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Be killed when the process that started this one is gone (prctl(2))."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2). OSError."""
     import ctypes
 
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 def read(pid: int) -> Process | None:
@@ -92,9 +102,22 @@ def mark_of(pid: int) -> Mark | None:
     return Mark(job_id, found.get(JOB_DIR_VARIABLE, "")) if job_id else None
 
 
+def namespace(pid: int | str) -> str:
+    """Return the name of a process's PID namespace, or an empty text."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
 def marked() -> list[tuple[Process, Mark]]:
-    """Return this user's living processes that carry the mark of a job, with it. Never by name."""
-    pairs = ((process, mark_of(process.pid)) for process in living() if process.pid != os.getpid())
+    """Return this user's living processes that carry the mark of a job, with it. Never by name.
+
+    Root sees into containers: what runs there belongs to a node of its own, whose files are not ours.
+    """
+    here = namespace("self")
+    near = (process for process in living() if process.pid != os.getpid() and namespace(process.pid) == here)
+    pairs = ((process, mark_of(process.pid)) for process in near)
     return [(process, mark) for process, mark in pairs if mark is not None]
 
 

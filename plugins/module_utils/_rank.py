@@ -196,7 +196,7 @@ def main(job_dir: str) -> int:
         sys.stderr.write(f"torchfleet: {job.path} holds no job: it was cleaned, or never staged on this node\n")
         return 1
     identity = identify(order["launcher"]["name"], os.environ)
-    if os.path.exists(job.at("result.json")):  # command.txt typed again after the run: just the program, no job
+    if not job.running():  # command.txt typed again after the run: just the program, no job
         variables = rank_environment(order, identity, os.environ)
         start_program(order, {name: value for name, value in variables.items() if name not in MARKS})
     return RankWrapper(job, order, identity).run()

@@ -20,11 +20,14 @@ CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
 def reap(home: str, job_id: str = "", dry_run: bool = False) -> dict[str, Any]:
     """End this user's leftovers under a torchfleet home; a job named by `job_id` is ended even if it runs.
 
-    Return ended (pid, job_id, command, ended: its signal, or null if nothing ended it), removed, running, waiting.
-    With `dry_run` nothing is changed and `ended`, `removed` tell what would be.
+    Return ended (pid, job_id, command, ended: its signal, or null if nothing ended it), removed, running, waiting, and
+    known: whether this node has, or had until now, the job named. With `dry_run` nothing is changed and `ended`,
+    `removed` tell what would be.
     """
-    if job_id and not dry_run:
-        cancel(JobDir(os.path.join(home, "jobs", job_id)))
+    named = JobDir(os.path.join(home, "jobs", job_id))
+    found = os.path.isdir(named.path)
+    if job_id and found and not dry_run:
+        cancel(named)
     known = jobs(home)
     running = [job.job_id for job in known if job.running()]
     over = [job for job in known if job.job_id not in running]
@@ -33,16 +36,15 @@ def reap(home: str, job_id: str = "", dry_run: bool = False) -> dict[str, Any]:
     for job in over:
         clear(job, whole=job in done, dry_run=dry_run)
     waiting = [job.job_id for job in over if job not in done]
-    return {"ended": rows, "removed": [job.job_id for job in done], "running": running, "waiting": waiting}
+    removed = [job.job_id for job in done]
+    return {"ended": rows, "removed": removed, "running": running, "waiting": waiting, "known": found}
 
 
 def cancel(job: JobDir) -> None:
     """Ask the supervisor of a running job to end it, and wait until it has; one that does not is killed.
 
-    Its guard then does the rest. LookupError if there is no such job.
+    Its guard then does the rest.
     """
-    if not os.path.isdir(job.path):
-        raise LookupError(f"no job {job.job_id} in {os.path.dirname(job.path)}")
     pid = (job.read("supervisor.json") or {}).get("pid")
     for number in (signal.SIGTERM, signal.SIGKILL):
         process = _processes.read(pid) if pid and job.running() else None

@@ -18,6 +18,7 @@ from typing import Any, Iterable, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import last_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
 
 Json = Any
 RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1}  # 124 as timeout(1), 130 as a shell after Ctrl-C
@@ -131,7 +132,7 @@ def summarize(
         "launcher": order["launcher"],
         "backend": order["backend"],
         "world_size": order["world_size"],
-        "command": order["command"],
+        "command": order["shown_command"],
         "placement": [place_row(place, records.get(place["rank"], {})) for place in planned],
         "ranks": rows,
         "first_failure": first_failure(order, state, rows, blamed, records, end, launcher, last_lines),
@@ -173,11 +174,14 @@ def first_failure(
         row = next(row for row in rows if row["rank"] == blamed)
         return blame(order, row, cause_of(records[blamed]), last_lines[blamed][0])
     if end and end["reason"] in ("timed_out", "lost"):
-        late = next((row for row in rows if row["state"] != "succeeded"), rows[0])
+        undone = [row for row in rows if row["state"] != "succeeded"] or rows
+        late = next((row for row in undone if row["host"] == end.get("host")), undone[0])
         return blame(order, late, end["detail"], last_lines[late["rank"]][0])
     cause = end["detail"] if end else f"{order['launcher']['name']} ended with status {launcher.get('rc')}"
-    log = os.path.join(order["run_dir"], "launcher.out")
-    return {"rank": None, "host": order["host"], "cause": cause, "message": launcher.get("last_line", ""), "log": log}
+    host = launcher.get("host", order["host"])
+    name = "launcher.out" if host == order["host"] else f"launcher.{host}.out"
+    log = os.path.join(order["run_dir"], name)
+    return {"rank": None, "host": host, "cause": cause, "message": launcher.get("last_line", ""), "log": log}
 
 
 def blame(order: Mapping[str, Json], row: Mapping[str, Json], cause: str, stream: str) -> dict[str, Json]:
@@ -193,16 +197,28 @@ def telling_line(job: JobDir, rank: int, record: Mapping[str, Json] | None) -> t
     return next(((name, line) for name, line in lines if line), lines[0])
 
 
-def write_result(job: JobDir, metrics: Mapping[str, Json]) -> dict[str, Json]:
-    """Read what a job left in its directory, write result.json there, return it. The last one standing calls this."""
-    order = job.read("order.json")
-    ranks = [place["rank"] for place in order["placement"]]
-    records = {rank: record for rank in ranks for record in [job.record(rank)] if record}
-    launcher = job.read("launcher.json") or {}
-    launcher["last_line"] = last_line(job.at("launcher.out"))
-    found = {"leftovers": {order["host"]: job.read("leftovers.json") or []}, "metrics": metrics, "ended": time.time()}
-    lines = {rank: telling_line(job, rank, records.get(rank)) for rank in ranks}
-    result = summarize(order, records, job.read("end.json"), lines, launcher, found)
+def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
+    """Read what a job left in its directory, write result.json there, return it. The last one standing calls this.
+
+    `metrics` of the head's own ranks. What the other nodes told lies in parts.json, times as the head's clock has them.
+    """
+    order, parts, end = job.read("order.json"), job.read("parts.json") or {}, job.read("end.json")
+    own = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
+    records = {rank: record for rank in own for record in [job.record(rank)] if record}
+    lines = {place["rank"]: ("stderr", "") for place in order["placement"]}
+    lines.update({rank: telling_line(job, rank, records.get(rank)) for rank in own})
+    launcher = {**(job.read("launcher.json") or {}), "last_line": last_line(job.at("launcher.out"))}
+    leftovers = {order["host"]: job.read("leftovers.json") or []}
+    for host, part in parts.items():
+        records.update({int(rank): record for rank, record in part["records"].items()})
+        lines.update({int(rank): (stream, line) for rank, (stream, line) in part["lines"].items()})
+        leftovers[host] = part["leftovers"]
+        for name, rank, value in part["metrics"]:
+            metrics.note(name, rank, value)
+        if end and end.get("host") == host:
+            launcher = {**part["launcher"], "host": host}
+    found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time()}
+    result = summarize(order, records, end, lines, launcher, found)
     job.write("result.json", result)
     job.drop_ballast()
     return result

@@ -2,42 +2,51 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The supervisor on the head: does what the controller asks over one channel, and outlives it if it must.
+"""The supervisor of a node: does what the other end of its channel asks, and outlives it if it must.
 
-It stages and runs a job under a guard, shows what ranks write, and brings the run home. If the controller is gone it
-ends the job, and the result waits in the job directory for the next clean.yml.
+On the head the other end is the controller: it surveys, runs a job and brings it home, the other nodes' share over the
+cluster's own SSH. On those the other end is the head's supervisor. Whoever loses the other end ends the job, and what
+there is waits in the job directories for the next clean.yml.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import select
 import signal
 import time
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import STOPPED_SECONDS, Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._folder import FolderCopy
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, Value
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import final_metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part, part_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import (
+    ANSWER_SECONDS,
+    BEAT_SECONDS,
+    Peer,
+    everywhere,
+    in_our_time,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import write_result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path, survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._run import LOOK_SECONDS, Run
+from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path, ssh_config, survey
 
 Json = Any
-END_SECONDS = 3.0  # beyond `grace`, for a guard that was told to end the job
-LOOK_SECONDS = 0.1  # how often rank files are looked at for the live view
 
 
 class Supervisor:
-    """Serves one controller until it hangs up."""
+    """Serves one peer until it hangs up."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.signalled = ""
+        self.peers: dict[str, Peer] = {}
 
     def serve(self) -> None:
-        """Answer frames until the channel ends: survey, run, fetch, collect."""
+        """Answer frames until the channel ends."""
         signal.signal(signal.SIGTERM, self.on_signal)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
@@ -45,37 +54,146 @@ class Supervisor:
             try:
                 frame = self.channel.receive()
             except EOFError:
-                return
+                break
             if frame is not None:
                 getattr(self, "on_" + frame["kind"])(frame)
+        for peer in self.peers.values():
+            peer.link.close()
 
     def on_signal(self, number: int, _frame: object) -> None:
         self.signalled = signal.Signals(number).name
 
+    def on_clock(self, _frame: dict[str, Json]) -> None:
+        self.channel.send("clock", time=time.time())
+
     def on_survey(self, frame: dict[str, Json]) -> None:
-        self.channel.send("survey", facts=survey(frame["request"]))
+        """Tell the facts of this node, and of the others if there are any: theirs are under `others`, by name."""
+        request = frame["request"]
+        others = request.pop("others", [])
+        found = everywhere(lambda other: self.survey_other(request, other), others)
+        facts = {other["name"]: answer for other, answer in zip(others, found)}
+        self.channel.send("survey", facts=survey(request), others=facts)
+
+    def survey_other(self, request: Mapping[str, Json], other: Mapping[str, Json]) -> dict[str, Json]:
+        """Return the facts of another node, or `unreachable` with the reason."""
+        try:
+            peer = self.reach(other, home_path(request["home"]))
+            facts: dict[str, Json] = peer.link.ask("survey", ANSWER_SECONDS, request={**request, **other["request"]})[
+                "facts"
+            ]
+        except LinkLost as lost:
+            return {"unreachable": str(lost)}
+        return {**facts, "clock_offset": round(peer.offset, 4)}
+
+    def reach(self, way: Mapping[str, Json], home: str) -> Peer:
+        """Return the peer of a node, with a way there opened unless there is one. LinkLost."""
+        name = way["name"]
+        if name in self.peers and self.peers[name].lost:
+            self.peers.pop(name).link.close()
+        if name not in self.peers:
+            self.peers[name] = Peer(way, ssh_config(home))
+        return self.peers[name]
+
+    def on_folder(self, frame: dict[str, Json]) -> None:
+        """Take a folder for this node and the others in `nodes`: say what is wanted, take it, say how it went."""
+        listing = {"name": frame["name"], "files": frame["files"]}
+        others = [self.peers[name] for name in frame["nodes"] if name in self.peers]
+        own = FolderCopy(home_path(frame["home"]), **listing) if len(others) < len(frame["nodes"]) else None
+        try:
+            wanted = {
+                peer.name: answer["wanted"]
+                for peer, answer in zip(others, everywhere(lambda peer: peer.ask_for_folder(listing), others))
+            }
+            union = {path for paths in [*wanted.values(), own.wanted if own else []] for path in paths}
+            self.channel.send("wanted", wanted=sorted(union))
+            block = self.channel.receive() or {}
+            while block["kind"] == "file":
+                if own and block["name"] in own.wanted:
+                    own.put(block)
+                for peer in others:
+                    if block["name"] in wanted[peer.name]:
+                        peer.channel.send("file", block["data"], name=block["name"], first=block["first"])
+                block = self.channel.receive() or {}
+            reasons = [own.lay()] if own else []
+            reasons += [f"{peer.name}: {said}" for peer in others for said in [peer.lay_folder()] if said]
+        except LinkLost as lost:
+            reasons = [str(lost)]
+        self.channel.send("laid", reason="; ".join(filter(None, reasons)))
 
     def on_run(self, frame: dict[str, Json]) -> None:
+        """Run a job as its head and send the result."""
         try:
-            run = Run(self, frame["order"])
+            run = Run(self, frame["order"], self.peers)
         except OSError as error:
             self.channel.send("refused", reason=f"cannot stage the job on {frame['order']['host']}: {error}")
             return
         self.channel.send("result", result=run.follow())
 
+    def on_stage(self, frame: dict[str, Json]) -> None:
+        """Stage this node's part of a job and, when the head says so, run it."""
+        try:
+            part = Part(frame["order"], self.channel.offer)
+        except OSError as error:
+            self.channel.send("staged", reason=f"cannot stage the job on {frame['order']['host']}: {error}")
+            return
+        self.channel.send("staged")
+        self.channel.patience = frame["lease"]
+        try:
+            answer = self.channel.receive()
+        except EOFError:
+            answer = None
+        if answer and answer["kind"] == "go":
+            Outpost(self, part, frame["lease"]).follow()
+        else:
+            part.take_back()
+
+    def on_drop(self, _frame: dict[str, Json]) -> None:
+        """Hear that a job is dropped which this node had refused itself."""
+
     def on_fetch(self, frame: dict[str, Json]) -> None:
-        """Send the files of a job; when the controller says it has them, drop what only it needs."""
+        """Send the files of a job; when the other end says it has them, drop what only it needs."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
-        for name in files_of(job):
+        names = list(files_of(job))
+        for name in names:
             self.channel.send_file(name, job.at(name))
-        self.channel.send("fetched")
+        peers, missing = self.fetch_others(job)
+        if os.path.exists(job.at("result.json")):  # last: where it is, all is
+            self.channel.send_file("result.json", job.at("result.json"))
+        self.channel.send("fetched", missing=missing)
         try:
             answer = self.channel.receive()
         except EOFError:
             return
-        if answer and answer["kind"] == "home":
+        if answer and answer["kind"] == "home" and not missing:
+            for peer in peers:
+                peer.channel.send("home")
             remove(job.at("ranks"))
             open(job.at(HOME_MARK), "w").close()
+
+    def fetch_others(self, job: JobDir) -> tuple[list[Peer], list[str]]:
+        """Pass on the files of a job's other nodes; return those nodes, and what could not be had."""
+        order = job.read("order.json") or {}
+        done, missing = [], []
+        for way in order.get("peers") or []:
+            try:
+                peer = self.reach(way, order["home"])
+                peer.channel.send("fetch", home=peer.home, job_id=job.job_id)
+                self.pass_on(peer)
+                done.append(peer)
+            except LinkLost as lost:
+                missing.append(f"{way['name']}: {lost}")
+        return done, missing
+
+    def pass_on(self, peer: Peer) -> None:
+        """Pass file frames on to the controller until the node has sent all."""
+        frame = peer.link.answer(ANSWER_SECONDS)
+        while frame["kind"] != "fetched":
+            if frame["kind"] == "file":
+                name = frame["name"]
+                own = {"metrics.jsonl": name, "launcher.out": f"launcher.{peer.name}.out"}
+                first = frame["first"] and name != "metrics.jsonl"  # its rows follow those of the head
+                self.channel.send("file", frame["data"], name=own.get(name, name), first=first)
+            frame = peer.link.answer(ANSWER_SECONDS)
 
     def on_collect(self, frame: dict[str, Json]) -> None:
         """Name the jobs of a controller that are over and not home.
@@ -87,23 +205,48 @@ class Supervisor:
             order = job.read("order.json")
             if not order or order["controller"] != frame["controller"] or os.path.exists(job.at(HOME_MARK)):
                 continue
-            if not job.running():
-                state = state_of(job, frame["dry_run"])
+            if order["peers"] is not None and not job.running():
+                state = self.state_of(job, order, frame["dry_run"])
                 waiting.append({"job_id": job.job_id, "run_dir": order["run_dir"], "state": state})
         self.channel.send("waiting", jobs=waiting)
 
+    def state_of(self, job: JobDir, order: dict[str, Json], dry_run: bool) -> str:
+        """Return the state of a job that is over; if all who could write its result are gone, it is lost."""
+        found = job.read("result.json")
+        if found is None and not dry_run:
+            job.claim_end("lost", "the supervisor died")
+            told = {way["name"]: self.ask(way, job) for way in order["peers"]}
+            job.write("parts.json", {name: report for name, report in told.items() if report})
+            found = write_result(job, final_metrics(job, order))
+        return str(found["state"]) if found else "lost"
 
-def state_of(job: JobDir, dry_run: bool) -> str:
-    """Return the state of a job that is over; if all who could write its result are gone, it is lost."""
-    found = job.read("result.json")
-    if found is None and not dry_run:
-        job.claim_end("lost", "the supervisor and the guard died")
-        found = write_result(job, final_metrics(job))
-    return str(found["state"]) if found else "lost"
+    def ask(self, way: Mapping[str, Json], job: JobDir) -> dict[str, Json] | None:
+        """Return what another node can still tell of its part of a job, or None."""
+        try:
+            peer = self.reach(way, os.path.dirname(os.path.dirname(job.path)))
+            answer = peer.link.ask("part", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
+        except LinkLost:
+            return None
+        return in_our_time(answer["report"], peer.offset) if answer["report"] else None
+
+    def on_part(self, frame: dict[str, Json]) -> None:
+        """Tell what this node has of a job whose head lost it."""
+        job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
+        order = job.read("order.json")
+        report = part_report(job, order, final_metrics(job, order)) if order and not job.running() else None
+        self.channel.send("part", report=report)
+
+    def on_home(self, _frame: dict[str, Json]) -> None:
+        """Hear it after a fetch that ended early."""
+
+    def on_beat(self, _frame: dict[str, Json]) -> None:
+        """Hear a beat that crossed the end of the job."""
+
+    on_leave = on_end = on_start = on_beat
 
 
 def files_of(job: JobDir) -> Iterator[str]:
-    """Yield the names of the files of a job that go home, the result last: where it is, all is."""
+    """Yield the names of the files of a job on this node that go home."""
     for name in ("launcher.out", "metrics.jsonl"):
         if os.path.exists(job.at(name)):
             yield name
@@ -112,195 +255,65 @@ def files_of(job: JobDir) -> Iterator[str]:
         for name in ("stdout", "stderr", "record.json"):
             if os.path.exists(job.at("ranks", rank, name)):
                 yield os.path.join("ranks", rank, name)
-    yield "result.json"
 
 
-class Run:
-    """One job from staging to result."""
+class Outpost:
+    """Runs a node's part of a job for a head elsewhere, as long as its lease holds."""
 
-    def __init__(self, supervisor: Supervisor, order: dict[str, Json]) -> None:
-        self.supervisor, self.channel = supervisor, supervisor.channel
-        self.job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
-        self.order = order
-        self.stage()
-        self.metrics = Metrics(self.job)
-        self.latest: dict[int, dict[str, Value]] = {}
-        self.stopped: float | None = None
-        self.followers = self.make_followers()
+    def __init__(self, supervisor: Supervisor, part: Part, lease: float) -> None:
+        self.supervisor, self.channel, self.part, self.lease = supervisor, supervisor.channel, part, lease
+        self.heard = self.told = time.monotonic()
 
-    def stage(self) -> None:
-        """Make the job directory with all that the launcher and the ranks read. OSError leaves nothing behind."""
-        self.job.create([place["rank"] for place in self.order["placement"]])
+    def follow(self) -> None:
+        """Run the part to its end and report it."""
+        self.part.start()
+        while not self.part.gone:
+            inputs = [self.part.ear] + ([] if self.channel.lost else [self.channel.incoming])
+            if self.part.ear in select.select(inputs, [], [], LOOK_SECONDS)[0]:
+                for word in self.part.words():
+                    self.pass_on(word)
+            self.listen()
+            self.beat()
+            self.part.check_guard()
+            self.part.look()
+        if self.part.status and not self.part.why:
+            self.pass_on({"kind": "ending", "reason": "guard_died", "detail": "the guard died"})
+        self.part.bury()
+        self.channel.send("over", report=self.part.report())
+
+    def pass_on(self, word: dict[str, Json]) -> None:
+        """Tell the head what the guard says, with what it needs to act on it."""
+        if word["kind"] == "left":
+            word["text"] = self.part.launcher_text()
+        self.channel.send(**word, at=time.time())
+
+    def listen(self) -> None:
+        """Do what the head says; without it, or a signal, end the part."""
         try:
-            self.lock = self.job.lock()
-            self.order["private_tmp"] = private_directory()
-            self.order["started"] = time.time()
-            for name, text in self.order.pop("files").items():
-                with open(self.job.at(name), "w") as file:
-                    file.write(text)
-            self.job.write("order.json", self.order)
-            self.job.write("supervisor.json", {"pid": os.getpid()})
-        except OSError:
-            remove(self.order.get("private_tmp", ""))
-            remove(self.job.path)
-            raise
-
-    def make_followers(self) -> list[Follower]:
-        shown = self.order["show_ranks"]
-        followers = []
-        for place in self.order["placement"]:
-            for stream in ("stdout", "stderr"):
-                show = place["rank"] in shown
-                if show or stream == "stdout":
-                    path = self.job.rank(place["rank"], stream)
-                    follower = Follower(path, place["rank"], stream, show, self.show_line, self.take_report)
-                    followers.append(follower)
-        return followers
-
-    def show_line(self, line: Line) -> None:
-        self.channel.offer("line", rank=line.rank, stream=line.stream, text=line.text, skipped=line.skipped)
-
-    def take_report(self, rank: int, values: dict[str, Value]) -> None:
-        self.metrics.add(rank, values)
-        if rank in self.order["show_ranks"]:
-            self.latest[rank] = values
-
-    def follow(self) -> dict[str, Json]:
-        """Run the guard, follow until it is gone, and return the result. Whatever happens to it, nothing stays."""
-        _processes.become_subreaper()
-        guard, says, gone = self.start_guard()
-        self.channel.send("started")
-        why, patience = "", 0.0
-        while not self.channel.wait(LOOK_SECONDS, gone):
-            reason = self.reason_to_end() or self.overdue()
-            if reason and not why:
-                why, patience = reason, time.monotonic() + self.order["grace"] + END_SECONDS
-                tell(says, reason)
-            self.stopped = _processes.stopped_for(guard, self.stopped)
-            late = why and time.monotonic() > patience
-            if late or (self.stopped is not None and time.monotonic() - self.stopped > STOPPED_SECONDS):
-                os.kill(guard, signal.SIGKILL)  # stopped or stuck: burying it does its work
-            self.look()
-        self.bury(guard, why or "guard_died\tthe guard died")
-        self.look(last=True)
-        remove(self.order["private_tmp"])
-        return write_result(self.job, self.metrics.last)
-
-    def look(self, last: bool = False) -> None:
-        """Read what ranks wrote; of many reports in one look the last is shown, all are kept."""
-        for follower in self.followers:
-            follower.look(last)
-        for rank, values in self.latest.items():
-            self.channel.offer("report", rank=rank, values=values)
-        self.latest.clear()
-
-    def overdue(self) -> str:
-        """Return the reason to end a job whose guard should have ended it by now."""
-        timeout = self.order["job_timeout"]
-        late = timeout and time.time() > self.order["started"] + timeout + 1.0
-        return f"timed_out\tjob_timeout of {timeout:g} s" if late else ""
-
-    def reason_to_end(self) -> str:
-        """Return "reason<tab>detail" if the controller, its absence or a signal wants the job to end."""
-        if self.supervisor.signalled:
-            return f"cancelled\t{self.supervisor.signalled} to the supervisor"
-        try:
-            frame = self.channel.receive(0)
+            frame = None if self.channel.lost else self.channel.receive(0)
+            while frame:
+                self.heard = time.monotonic()
+                if frame["kind"] == "end":
+                    self.part.end(frame["reason"], frame["detail"])
+                elif frame["kind"] in ("leave", "start"):
+                    self.part.tell(frame["kind"], command=frame.get("command", ""))
+                frame = self.channel.receive(0)
         except EOFError:
-            return "lost\tthe controller died"
-        return f"{frame['reason']}\t{frame['detail']}" if frame and frame["kind"] == "end" else ""
-
-    def start_guard(self) -> tuple[int, int, int]:
-        """Fork the guard. Return its pid, a descriptor to tell it things, and one that ends when it is gone."""
-        heard, says = os.pipe()
-        gone, stays = os.pipe()
-        pid = os.fork()
-        if pid:
-            os.close(heard)
-            os.close(stays)
-            return pid, says, gone
-        status = 1
-        try:
-            for descriptor in (says, gone, self.channel.incoming, self.channel.outgoing):
-                os.close(descriptor)
-            self.guard(heard)
-            status = 0
-        except BaseException:  # a fork must not run on as a second supervisor
-            import traceback
-
-            with open(self.job.at("launcher.out"), "a") as file:
-                traceback.print_exc(file=file)
-        os._exit(status)
-
-    def guard(self, supervisor: int) -> None:
-        """In the guard process: run the job; if the supervisor is gone at the end, say what became of it."""
-        above = os.getppid()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _processes.become_subreaper()
-        Guard(self.job, self.order, supervisor).run()
-        if os.getppid() != above:
-            write_result(self.job, final_metrics(self.job))
-            remove(self.order["private_tmp"])
-
-    def bury(self, guard: int, why: str) -> None:
-        """Collect the guard; if it did not leave by itself, do its work, then look for what escaped both."""
-        status = os.waitpid(guard, 0)[1]
-        if status != 0:
-            reason, _tab, detail = why.partition("\t")
-            Guard(self.job, self.order, -1).finish((reason, detail))
-
-        def escaped() -> list[_processes.Process]:
-            return [process for process, mark in _processes.marked() if mark.job_dir == self.job.path]
-
-        found = _processes.end_all(escaped, self.order["grace"])
-        if found:
-            self.job.write("leftovers.json", (self.job.read("leftovers.json") or []) + found)
-
-
-class Metrics:
-    """Collects reports: each one a row of metrics.jsonl, the last value of each name for the result."""
-
-    def __init__(self, job: JobDir) -> None:
-        self.file = os.open(job.at("metrics.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        self.last: dict[str, Value] = {}
-        self.rank_of: dict[str, int] = {}
-
-    def add(self, rank: int, values: dict[str, Value]) -> None:
-        """Take one report. Of several ranks that report the same name the lowest is believed."""
-        try:
-            row = {**values, "time": round(time.time(), 3), "rank": rank}
-            os.write(self.file, (json.dumps(row) + "\n").encode())
-        except OSError:  # a full disk ends the job by the rank that hits it, not by its metrics
             pass
-        for name, value in values.items():
-            if rank <= self.rank_of.get(name, rank):
-                self.rank_of[name], self.last[name] = rank, value
+        if self.channel.lost:
+            self.part.end("lost", "the head is gone")
+        elif time.monotonic() - self.heard > self.lease:
+            self.part.end("lost", f"the head was silent for {self.lease:.0f} s")
+        if self.supervisor.signalled:
+            self.part.end("cancelled", f"{self.supervisor.signalled} to the supervisor on {self.part.order['host']}")
 
-
-def tell(guard: int, reason: str) -> None:
-    """Tell the guard why to end the job; if it died in this very moment, that is noticed elsewhere."""
-    try:
-        os.write(guard, reason.encode())
-    except BrokenPipeError:
-        pass
-
-
-def private_directory() -> str:
-    """Make a directory of the launcher's own: 0700, and short, because Unix sockets go in there (108 bytes at most)."""
-    path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"torchfleet-{os.urandom(8).hex()}")
-    os.mkdir(path, 0o700)
-    return path
-
-
-def final_metrics(job: JobDir) -> dict[str, Value]:
-    """Read the reports of all ranks again, for when the supervisor that had followed them is gone."""
-    metrics = Metrics(job)
-    for place in job.read("order.json")["placement"]:
-        rank = place["rank"]
-        Follower(job.rank(rank, "stdout"), rank, "stdout", False, lambda _line: None, metrics.add).look(last=True)
-    return metrics.last
+    def beat(self) -> None:
+        """Tell the head that this node is there."""
+        if time.monotonic() - self.told > BEAT_SECONDS:
+            self.told = time.monotonic()
+            self.channel.send("beat")
 
 
 def main() -> None:
-    """Serve the controller at the other end of stdin and stdout."""
+    """Serve the other end of stdin and stdout."""
     Supervisor(Channel(0, 1)).serve()

@@ -42,6 +42,7 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
         "accelerators": accelerators(),
         "free_bytes": free_bytes(home),
         "port": free_port(request["port"]),
+        "fabric": fabric(home),
         **job_state(home),
     }
 
@@ -49,6 +50,17 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
 def home_path(home: str) -> str:
     """Return torchfleet's directory on this node as an absolute path; empty means ~/.torchfleet."""
     return os.path.abspath(os.path.expanduser(home or "~/.torchfleet"))
+
+
+def ssh_config(home: str) -> str:
+    """Return the ssh configuration of the mesh on this node (role ssh_mesh writes it)."""
+    return os.path.join(home, "ssh", "config")
+
+
+def fabric(home: str) -> dict[str, Any] | None:
+    """Return what role fabric chose for this node, or None if it did not run here."""
+    found = _jobdir.JobDir(home).read("fabric.json")
+    return found if isinstance(found, dict) else None
 
 
 def job_state(home: str) -> dict[str, list[Any]]:

@@ -43,6 +43,14 @@ options:
   np:
     description: Number of ranks. The default is all slots.
     type: int
+  nodes:
+    description: Takes only these of the workers.
+    type: list
+    elements: str
+    default: []
+  ranks_per_node:
+    description: Takes so many slots of a node at most.
+    type: int
   job_timeout:
     description: Seconds after which the job is ended as C(timed_out). The default is no limit.
     type: float

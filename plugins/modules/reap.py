@@ -71,6 +71,10 @@ waiting:
   returned: success
   type: list
   elements: str
+known:
+  description: Whether the node has, or had until now, the job that O(job_id) names.
+  returned: success
+  type: bool
 msg:
   description: The same for people.
   returned: success
@@ -102,10 +106,7 @@ def main() -> None:
     job_id = module.params["job_id"]
     if job_id and (not JOB_ID.match(job_id) or ".." in job_id):
         module.fail_json(msg=f"job_id: got {job_id!r}; give the name of a run")
-    try:
-        found = reap(home_path(module.params["home"]), job_id, module.check_mode)
-    except LookupError as error:
-        module.fail_json(msg=f"job_id: {error.args[0]}: runs/ has the names of jobs")
+    found = reap(home_path(module.params["home"]), job_id, module.check_mode)
     if job_id in found["running"] and not module.check_mode:
         module.fail_json(msg=f"{job_id} still runs: {tell(found)}", **found)
     stuck = [row for row in found["ended"] if row["ended"] is None]

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,18 +39,53 @@ def refuse_what_misleads(variables: Mapping[str, Any]) -> None:
         raise InputError("--limit", limit, "a job takes the whole inventory: use -e np=..., or another inventory (-i)")
 
 
-def cluster_from_hostvars(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, Any]]) -> Cluster:
-    """Return the cluster of an inventory. InputError if group head is not one host or group workers is empty."""
+def cluster_from_hostvars(
+    groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, Any]], only: Sequence[str] = ()
+) -> Cluster:
+    """Return the cluster of an inventory, or those workers of it that are in `only`.
+
+    InputError if group head is not one host, group workers is empty, or one of `only` is no worker.
+    """
     heads = list(groups.get("head", ()))
     if len(heads) != 1:
         raise InputError("inventory", heads, "group head needs one host: the machine that runs the launcher")
     workers = list(groups.get("workers", ()))
     if not workers:
         raise InputError("inventory", workers, "group workers needs hosts: the machines that run ranks")
+    unknown = [name for name in only if name not in (*heads, *workers)]
+    if unknown:
+        raise InputError("nodes", unknown[0], f"no such machine: give some of {', '.join(workers)}")
+    workers = [name for name in workers if not only or name in only]
     return Cluster(
         node_from_hostvars(heads[0], hostvars[heads[0]]),
         tuple(node_from_hostvars(name, hostvars[name]) for name in workers),
     )
+
+
+def ssh_words(connection: Any, node: Node) -> tuple[str, ...]:
+    """Return the words that run a command on a node over SSH, from the options of Ansible's connection to it.
+
+    Empty for a local one. InputError for a connection of another kind, or one that needs a password.
+    """
+    if node.local:
+        return ()
+
+    def option(name: str) -> Any:
+        return to_plain(connection.get_option(name))
+
+    kind = connection.transport
+    if kind != "ssh":
+        raise InputError(f"ansible_connection of {node.name}", kind, "the head is reached by ssh, or is local")
+    if option("password"):
+        raise InputError(
+            f"ansible_password of {node.name}", "(hidden)", "training needs a key: ssh-copy-id to the head"
+        )
+    words = [option("ssh_executable") or "ssh"]
+    for name in ("ssh_args", "ssh_common_args", "ssh_extra_args"):
+        words += shlex.split(option(name) or "")
+    for flag, value in (("-p", option("port")), ("-l", option("remote_user")), ("-i", option("private_key_file"))):
+        words += [flag, str(value)] if value else []
+    return (*words, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "--", node.address)
 
 
 def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:

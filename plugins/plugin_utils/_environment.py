@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, NodePlan
 
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 HIDDEN = "(hidden)"
@@ -30,10 +31,10 @@ class Setting:
         return HIDDEN if SECRET.search(self.name) else self.value
 
 
-def rank_environment(plan: LaunchPlan, host: str) -> tuple[Setting, ...]:
+def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
     """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins."""
     settings = [
-        Setting("OMP_NUM_THREADS", str(plan.threads[host]), "cores of the node / its ranks", "measured"),
+        Setting("OMP_NUM_THREADS", str(node.threads), "cores of the node / its ranks", "measured"),
         Setting("PYTHONUNBUFFERED", "1", "output appears when it is written, not at the end", "default"),
         Setting(
             "TORCHFLEET_BACKEND",
@@ -42,18 +43,21 @@ def rank_environment(plan: LaunchPlan, host: str) -> tuple[Setting, ...]:
             "user" if plan.backend_reason == "asked for" else "default",
         ),
         Setting("TORCHFLEET_JOB_ID", plan.job_id, "marks the processes of this job", "default"),
-        *backend_settings(plan),
+        *fabric_settings(plan, node),
     ]
     chosen = {setting.name: setting for setting in settings}
-    chosen.update({name: Setting(name, value, "job_env", "user") for name, value in plan.app.env.items()})
+    chosen.update({name: Setting(name, value, "job_env", "user") for name, value in plan.program.env.items()})
     return tuple(chosen[name] for name in sorted(chosen))
 
 
-def backend_settings(plan: LaunchPlan) -> list[Setting]:
-    """Return the NIC choice of a backend. On one machine it is loopback, which no cable or host name can break."""
-    if not all(node.local for node in plan.nodes):
+def fabric_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
+    """Return the NIC choice for every library. On one machine it is loopback, which no cable or host name can break."""
+    if len(plan.nodes) == 1:
+        reason = "all ranks are on this machine: loopback"
+        if plan.backend == "nccl":
+            return [Setting("NCCL_SOCKET_IFNAME", "=lo", reason + " (= means exactly, NCCL docs)", "measured")]
+        return [Setting("GLOO_SOCKET_IFNAME", "lo", reason + " (Debian's 127.0.1.1 breaks gloo's default)", "measured")]
+    if node.fabric is None:
         return []
-    reason = "all ranks are on this machine: loopback"
-    if plan.backend == "nccl":
-        return [Setting("NCCL_SOCKET_IFNAME", "=lo", reason + " (= means exactly, NCCL docs)", "measured")]
-    return [Setting("GLOO_SOCKET_IFNAME", "lo", reason + " (Debian's 127.0.1.1 breaks gloo's default)", "measured")]
+    reason = f"{node.fabric['nic']} in {node.fabric['network']} was proven by role fabric"
+    return [Setting(name, value, reason, "measured") for name, value in fabric_environment(node.fabric).items()]

@@ -10,7 +10,7 @@ import shlex
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import Setting, rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, NodePlan
 
 
 def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
@@ -22,28 +22,37 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
     ]
     lines += [f"  rank {place.rank}  {place.host}  local rank {place.local_rank}" for place in plan.placement]
     if command.hostfile:
-        lines += ["", f"host file {plan.job_dir}/hostfile", *indent(command.hostfile.splitlines())]
+        lines += ["", f"host file {plan.head.job_dir}/hostfile", *indent(command.hostfile.splitlines())]
     for node in plan.nodes:
-        settings = (*rank_environment(plan, node.name), *given_by_the_wrapper(plan))
+        settings = (*rank_environment(plan, node), *given_by_the_wrapper(plan, node))
         lines += ["", f"environment of the ranks on {node.name}", *settings_table(settings)]
     if command.environment:
         lines += ["", "environment of the launcher", *settings_table(command.environment)]
     rows = [(shlex.join(option.words), option.reason, option.source) for option in command.options]
-    lines += ["", "command", *table(rows)]
-    lines += ["", "program of each rank", "  " + shlex.join(plan.app.argv), f"  in {plan.app.cwd}"]
-    return lines
+    lines += ["", f"command on {command_host(plan, command)}", *table(rows)]
+    for name, words in command.on_node.items():
+        if words != command.argv:
+            lines += ["", f"command on {name}", "  " + shlex.join(words)]
+    for node in plan.nodes:
+        lines += ["", f"program of each rank on {node.name}", "  " + shlex.join(node.argv), f"  in {node.cwd}"]
+    return lines + [f"warning: {text}" for text in plan.warnings]
 
 
-def given_by_the_wrapper(plan: LaunchPlan) -> tuple[Setting, ...]:
+def command_host(plan: LaunchPlan, command: LaunchCommand) -> str:
+    """Return where the explained command runs."""
+    return next((name for name, words in command.on_node.items() if words == command.argv), plan.head.name)
+
+
+def given_by_the_wrapper(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
     """Return what each rank gets beside, for people: its own values are known when it runs."""
     names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE}"
     given = (
         Setting("MASTER_ADDR", plan.master_addr, "where rank 0 runs", "inventory"),
         Setting("MASTER_PORT", str(plan.master_port), "a free port there", "measured"),
-        Setting("PATH", f"{plan.path_first}:...", "python and torchrun of the ranks come first", "default"),
+        Setting("PATH", f"{node.path_first}:...", "python and torchrun of the ranks come first", "default"),
         *(Setting(name, "...", "the rank's place, for scripts of either kind", "default") for name in names.split()),
     )
-    return tuple(setting for setting in given if setting.name not in plan.app.env)
+    return tuple(setting for setting in given if setting.name not in plan.program.env)
 
 
 def settings_table(settings: tuple[Setting, ...]) -> list[str]:
@@ -70,8 +79,14 @@ def indent(lines: list[str]) -> list[str]:
 
 
 def pasteable(plan: LaunchPlan, command: LaunchCommand) -> str:
-    """Return command.txt: what a person can paste into a shell on the head to run the job by hand."""
+    """Return command.txt: what a person can paste into shells on the nodes to run the job by hand."""
     settings = " ".join(f"{setting.name}={shlex.quote(setting.value)}" for setting in command.environment)
-    head = f"# job {plan.job_id}: paste into a shell on the head; works there until clean.yml takes the job away\n"
-    prefix = f"env {settings} " if settings else ""
-    return f"{head}cd {shlex.quote(plan.app.cwd)} && {prefix}{shlex.join(command.argv)}\n"
+    lines = [f"# job {plan.job_id}: paste into a shell on the node named; works until clean.yml takes the job away"]
+    for node in {node.name: node for node in (plan.head, *plan.nodes)}.values():
+        words = command.on_node.get(node.name)
+        if words:
+            search = f"PATH={shlex.quote(node.job_dir + '/bin')}:$PATH" if plan.others else ""
+            prefix = " ".join(part for part in (search, settings) if part)
+            environment = f"env {prefix} " if prefix else ""
+            lines.append(f"# on {node.name}\ncd {shlex.quote(node.cwd)} && {environment}{shlex.join(words)}")
+    return "\n".join(lines) + "\n"

@@ -11,17 +11,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._part import AGENT_PROGRAM, RANK_PROGRAM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import HIDDEN, SECRET, rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import pasteable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, Node, NodePlan
 
 
-def order_for(
-    plan: LaunchPlan, command: LaunchCommand, head: Node, home: str, controller: str, tmpdir: str
-) -> dict[str, Any]:
-    """Return all that the head needs to run the job by itself, as JSON values. Secrets are in it: it is kept 0600."""
-    settings = rank_environment(plan, head.name)
+def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: Mapping[str, Node]) -> dict[str, Any]:
+    """Return all that the head needs to run the job by itself, as JSON values. Secrets are in it: it is kept 0600.
+
+    What differs for the other nodes is under `others` by name.
+    """
     files = {"command.txt": pasteable(plan, command)}
     if command.hostfile:
         files["hostfile"] = command.hostfile
@@ -29,36 +30,65 @@ def order_for(
         "job_id": plan.job_id,
         "controller": controller,
         "run_dir": plan.run_dir,
-        "home": home,
-        "host": head.name,
         "world_size": plan.world_size,
         "placement": [dataclasses.asdict(place) for place in plan.placement],
         "backend": plan.backend,
         "launcher": {"name": plan.launcher, "version": plan.launcher_version, "path": plan.launcher_path},
         "launcher_environment": {setting.name: setting.value for setting in command.environment},
-        "command": list(command.argv),
-        "argv": list(plan.app.argv),
-        "cwd": plan.app.cwd,
-        "environment": {setting.name: setting.value for setting in settings},
-        "tmpdir": tmpdir,
-        "path_first": plan.path_first,
         "master_addr": plan.master_addr,
         "master_port": plan.master_port,
         "job_timeout": plan.job_timeout,
         "grace": plan.grace,
         "show_ranks": list(plan.show_ranks),
+        **node_order(plan, command, plan.head),
+        "shown_command": list(command.argv),
         "files": files,
+        "others": {
+            node.name: {**node_order(plan, command, node), "way": way_to(node, peers[node.name])}
+            for node in plan.others
+        },
+    }
+
+
+def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> dict[str, Any]:
+    """Return what is one node's own of an order."""
+    return {
+        "host": node.name,
+        "address": node.address,
+        "home": node.home,
+        "command": list(command.on_node.get(node.name, ())),
+        "launcher_search": launcher_search(node),
+        "argv": list(node.argv),
+        "cwd": node.cwd,
+        "tmpdir": node.tmpdir,
+        "path_first": node.path_first,
+        "environment": {setting.name: setting.value for setting in rank_environment(plan, node)} if node.ranks else {},
+        "programs": {RANK_PROGRAM: list(node.wrapper), AGENT_PROGRAM: [*node.runtime, "agent", node.job_dir]},
+    }
+
+
+def launcher_search(node: NodePlan) -> list[str]:
+    """Return the directories where a launcher's daemon finds its programs and the rank wrapper."""
+    return [f"{node.job_dir}/bin", node.launcher_path.rpartition("/")[0]]
+
+
+def way_to(node: NodePlan, known: Node) -> dict[str, Any]:
+    """Return what the head must know to reach a node, also after the job."""
+    return {
+        "name": node.name,
+        "address": node.address,
+        "home": node.home,
+        "interpreter": known.interpreter,
+        "launcher_search": launcher_search(node),
     }
 
 
 def plan_report(plan: LaunchPlan, command: LaunchCommand) -> str:
     """Return plan.json: the plan, the environment per node and the command with every reason; secrets hidden."""
     report = dataclasses.asdict(plan)
-    report["app"]["env"] = hide_secrets(plan.app.env)
+    report["program"]["env"] = hide_secrets(plan.program.env)
     report["environment"] = {
-        node.name: [
-            {**dataclasses.asdict(setting), "value": setting.shown} for setting in rank_environment(plan, node.name)
-        ]
+        node.name: [{**dataclasses.asdict(setting), "value": setting.shown} for setting in rank_environment(plan, node)]
         for node in plan.nodes
     }
     report["command"] = [dataclasses.asdict(option) for option in command.options]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._folder import FOLDERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request
 
 Facts = Mapping[str, Any]
@@ -19,6 +20,7 @@ HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?\Z")
 LEAST_FREE_BYTES = 64 << 20  # for a job's own files; what a rank writes is the user's to know
 SETUP = "install it with: ansible-playbook setup.yml"
+MESH = "ansible-playbook setup.yml --tags ssh_mesh"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Cluster:
     head: Node
     workers: tuple[Node, ...]
 
+    @property
+    def local(self) -> bool:
+        """Whether this machine is the whole cluster."""
+        return self.head.local and all(node.name == self.head.name for node in self.workers)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -53,12 +60,49 @@ class Place:
 
 
 @dataclass(frozen=True)
-class AppContext:
-    """Ranks that share a program (launchers separate several with `:`)."""
+class Program:
+    """What every rank runs: a script (its path on each node is the node's) with arguments and the user's variables.
 
+    `folder`: the name under which the script's folder is shipped; empty if the script is used where it lies.
+    """
+
+    script: str
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    folder: str = ""
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether the script needs an interpreter."""
+        return self.script.endswith(".py")
+
+    def on(self, fact: Facts) -> tuple[tuple[str, ...], str]:
+        """Return the command line and the working directory on a node."""
+        where = f"{fact['home']}/{FOLDERS}/{self.folder}" if self.folder else ""
+        script = f"{where}/{self.script.rpartition('/')[2]}" if where else self.script
+        interpreter = (fact["python"],) if self.runs_python else ()
+        return (*interpreter, script, *self.args), where or fact["cwd"]
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """What is decided about one node of a job."""
+
+    name: str
+    address: str
+    ranks: int
+    slots: int
+    threads: int
+    home: str
+    job_dir: str
     argv: tuple[str, ...]
     cwd: str
-    env: Mapping[str, str]
+    tmpdir: str
+    path_first: str
+    wrapper: tuple[str, ...]
+    runtime: tuple[str, ...]
+    launcher_path: str
+    fabric: Facts | None
 
 
 @dataclass(frozen=True)
@@ -74,21 +118,22 @@ class LaunchPlan:
     backend_reason: str
     world_size: int
     np_reason: str
-    nodes: tuple[Node, ...]
-    slots: Mapping[str, int]
+    head: NodePlan  # also one of `nodes` if it runs ranks
+    nodes: tuple[NodePlan, ...]  # in rank order
     placement: tuple[Place, ...]
-    app: AppContext
+    program: Program
     master_addr: str
     master_port: int
-    threads: Mapping[str, int]
     job_timeout: float | None
     grace: float
     show_ranks: tuple[int, ...]
     uid: int
-    job_dir: str
-    path_first: str
-    wrapper: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> tuple[NodePlan, ...]:
+        """Return the nodes that the head reaches over SSH."""
+        return tuple(node for node in self.nodes if node.name != self.head.name)
 
 
 def check_cluster(cluster: Cluster) -> None:
@@ -104,11 +149,6 @@ def check_cluster(cluster: Cluster) -> None:
         if seen.setdefault(node.address, node.name) != node.name:
             both = f"{seen[node.address]} and {node.name} are both {node.address}"
             raise InputError("inventory", both, "list each machine once; several ranks on it are its slots")
-    for node in cluster.workers:
-        if node is not cluster.head and node.name != cluster.head.name:
-            raise InputError(
-                "inventory", node.name, "only the head can be a worker so far: training across machines is to come"
-            )
 
 
 def place_ranks(slots: Mapping[str, int], count: int) -> tuple[Place, ...]:
@@ -156,24 +196,45 @@ def count_ranks(request: Request, slots: Mapping[str, int]) -> tuple[int, str]:
     return request.np, "asked for"
 
 
-def slots_of(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> dict[str, int]:
-    """Return the slots of each worker: as the inventory says, else its accelerators, else its cores."""
-    return {
+def slots_of(nodes: Sequence[Node], facts: Mapping[str, Facts], most: int | None = None) -> dict[str, int]:
+    """Return the slots of each worker: as the inventory says, else its accelerators, else its cores; `most` at most."""
+    slots = {
         node.name: node.slots or sum(facts[node.name]["accelerators"].values()) or facts[node.name]["cores"]
         for node in nodes
     }
+    return {name: min(count, most or count) for name, count in slots.items()}
+
+
+def check_reached(cluster: Cluster, facts: Mapping[str, Facts]) -> None:
+    """InputError naming every node that the head cannot reach."""
+    unreached = {name: fact["unreachable"] for name, fact in facts.items() if "unreachable" in fact}
+    if unreached:
+        told = "; ".join(f"{name}: {reason}" for name, reason in unreached.items())
+        raise InputError("inventory", ", ".join(unreached), f"not reached from {cluster.head.name} ({told}): {MESH}")
+
+
+def check_launcher(request: Request, name: str, launcher: Mapping[str, str], head: Mapping[str, str]) -> None:
+    """InputError if a node has no such launcher, or another version than the head."""
+    if not launcher["path"] or not launcher["version"]:
+        silent = f"{launcher['path']} tells no version {launcher['said']}".rstrip()
+        what = silent if launcher["path"] else f"{launcher['wanted']} is not there"
+        raise InputError("launcher", request.launcher, f"{what} on {name}; {SETUP}")
+    if launcher["version"] != head["version"]:
+        raise InputError(
+            "launcher",
+            f"{request.launcher} {launcher['version']}",
+            f"on {name}, but {head['version']} on the head; {SETUP}",
+        )
 
 
 def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], needs_torch: bool) -> None:
     """InputError if a node lacks what the job needs: launcher, Python, torch, space, a job id of its own."""
-    head = facts[cluster.head.name]
-    launcher = head["launcher"]
-    if not launcher["path"] or not launcher["version"]:
-        silent = f"{launcher['path']} tells no version {launcher['said']}".rstrip()
-        what = silent if launcher["path"] else f"{launcher['wanted']} is not there"
-        raise InputError("launcher", request.launcher, f"{what} on {cluster.head.name}; {SETUP}")
+    first = facts[cluster.workers[0].name if request.launcher == "torchrun" else cluster.head.name]
+    if request.launcher != "torchrun":
+        check_launcher(request, cluster.head.name, first["launcher"], first["launcher"])
     for node in cluster.workers:
         fact = facts[node.name]
+        check_launcher(request, node.name, fact["launcher"], first["launcher"])
         if not fact["python"]:
             raise InputError("python", fact["python_wanted"], f"not on {node.name}; {SETUP}")
         if needs_torch and not fact["torch"]:
@@ -198,58 +259,102 @@ def shown_ranks(request: Request, world_size: int) -> tuple[int, ...]:
     return tuple(wanted)
 
 
-def plan_job(
-    request: Request, cluster: Cluster, facts: Mapping[str, Facts], job_id: str, run_dir: str, script: str, runtime: str
-) -> LaunchPlan:
+def plan_node(node: Node, facts: Mapping[str, Facts], placed: Sequence[Place], room: int, job: Job) -> NodePlan:
+    """Return what is decided about one node."""
+    fact = facts[node.name]
+    ranks = sum(place.host == node.name for place in placed)
+    job_dir = f"{fact['home']}/jobs/{job.job_id}"
+    argv, cwd = job.program.on(fact)
+    runtime = (fact["interpreter"], "-I", "-S", f"{fact['home']}/{job.runtime}")
+    return NodePlan(
+        name=node.name,
+        address=(fact["fabric"] or {}).get("address") or node.address,
+        ranks=ranks,
+        slots=room,
+        threads=max(1, fact["cores"] // max(1, ranks)),
+        home=fact["home"],
+        job_dir=job_dir,
+        argv=argv,
+        cwd=cwd if ranks else fact["cwd"],
+        tmpdir=fact["tmpdir"],
+        path_first=fact["python"].rpartition("/")[0],
+        wrapper=(*runtime, "rank", job_dir),
+        runtime=runtime,
+        launcher_path=fact["launcher"]["path"],
+        fabric=fact["fabric"],
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job is before it is planned. `runtime`: our code on a node, below its home."""
+
+    job_id: str
+    run_dir: str
+    program: Program
+    runtime: str
+
+
+def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job: Job) -> LaunchPlan:
     """Return the plan of a job. InputError for what cannot work.
 
-    `facts` by node name, as survey() returns them; `script` is the resolved workload; `runtime` the script that
-    starts our code on the head.
+    `facts` by node name, as survey() returns them.
     """
-    runs_python = script.endswith(".py")
-    check_nodes(request, cluster, facts, needs_torch=runs_python)
+    check_reached(cluster, facts)
+    check_nodes(request, cluster, facts, needs_torch=job.program.runs_python)
     workers = {node.name: facts[node.name] for node in cluster.workers}
     backend, backend_reason = choose_backend(request, workers)
-    slots = slots_of(cluster.workers, facts)
+    slots = slots_of(cluster.workers, facts, request.ranks_per_node)
     world_size, np_reason = count_ranks(request, slots)
     placement = place_ranks(slots, world_size)
     used = {place.host for place in placement}
-    nodes = tuple(node for node in cluster.workers if node.name in used)
-    head, first = facts[cluster.head.name], facts[nodes[0].name]
-    job_dir = f"{head['home']}/jobs/{job_id}"
-    local_sizes = {node.name: sum(place.host == node.name for place in placement) for node in nodes}
-    program = (first["python"], script) if runs_python else (script,)
+    nodes = tuple(
+        plan_node(node, facts, placement, slots[node.name], job) for node in cluster.workers if node.name in used
+    )
+    head = next((node for node in nodes if node.name == cluster.head.name), None)
+    head = head or plan_node(cluster.head, facts, placement, 0, job)
+    check_fabric(nodes)
+    first = facts[nodes[0].name]
+    launcher = first["launcher"] if request.launcher == "torchrun" else facts[head.name]["launcher"]
     return LaunchPlan(
-        job_id=job_id,
-        run_dir=run_dir,
+        job_id=job.job_id,
+        run_dir=job.run_dir,
         launcher=request.launcher,
-        launcher_path=head["launcher"]["path"],
-        launcher_version=head["launcher"]["version"],
+        launcher_path=launcher["path"],
+        launcher_version=launcher["version"],
         backend=backend,
         backend_reason=backend_reason,
         world_size=world_size,
         np_reason=np_reason,
+        head=head,
         nodes=nodes,
-        slots=slots,
         placement=placement,
-        app=AppContext((*program, *request.workload_args), head["cwd"], request.job_env),
-        master_addr="127.0.0.1" if nodes[0].local else nodes[0].address,
+        program=job.program,
+        master_addr="127.0.0.1" if len(nodes) == 1 else nodes[0].address,
         master_port=first["port"],
-        threads={node.name: max(1, facts[node.name]["cores"] // local_sizes[node.name]) for node in nodes},
         job_timeout=request.job_timeout,
         grace=request.grace,
         show_ranks=shown_ranks(request, world_size),
-        uid=head["uid"],
-        job_dir=job_dir,
-        path_first=first["python"].rpartition("/")[0],
-        wrapper=(first["interpreter"], "-I", "-S", runtime, "rank", job_dir),
+        uid=facts[head.name]["uid"],
         warnings=tuple(warnings_for(request, nodes, facts, first["port"])),
     )
 
 
-def warnings_for(request: Request, nodes: Sequence[Node], facts: Mapping[str, Facts], port: int) -> list[str]:
+def check_fabric(nodes: Sequence[NodePlan]) -> None:
+    """InputError if the chosen NICs of the nodes are in different networks: a node was added or changed since."""
+    networks = {node.name: node.fabric["network"] for node in nodes if node.fabric}
+    if len(nodes) > 1 and len(set(networks.values())) > 1:
+        told = ", ".join(f"{name} {network}" for name, network in networks.items())
+        raise InputError("fabric", told, "the chosen NICs are in different networks: ansible-playbook setup.yml")
+
+
+def warnings_for(request: Request, nodes: Sequence[NodePlan], facts: Mapping[str, Facts], port: int) -> list[str]:
     """Return what is odd but no reason to refuse."""
     found = []
+    unmeasured = [node.name for node in nodes if not node.fabric]
+    if len(nodes) > 1 and unmeasured:
+        who = ", ".join(unmeasured)
+        found.append(f"no NIC was chosen for {who}, libraries guess: ansible-playbook setup.yml --tags fabric")
     if request.master_port and request.master_port != port:
         found.append(f"master_port {request.master_port} is taken on {nodes[0].name}: using {port}")
     for node in nodes:

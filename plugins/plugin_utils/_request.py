@@ -50,6 +50,8 @@ class Request:
     backend: str | None = None
     launcher: str = "openmpi"
     np: int | None = None
+    ranks_per_node: int | None = None
+    nodes: tuple[str, ...] = ()
     job_timeout: float | None = None
     job_env: Mapping[str, str] = field(default_factory=dict)
     job_id: str | None = None
@@ -75,6 +77,8 @@ def parse_request(arguments: Mapping[str, Any]) -> Request:
         backend=parse_choice("backend", given.get("backend"), BACKENDS),
         launcher=parse_choice("launcher", given.get("launcher"), LAUNCHERS) or "openmpi",
         np=parse_whole("np", given.get("np"), 1, None),
+        ranks_per_node=parse_whole("ranks_per_node", given.get("ranks_per_node"), 1, None),
+        nodes=parse_names("nodes", given.get("nodes", ())),
         job_timeout=parse_seconds("job_timeout", given.get("job_timeout")),
         job_env=parse_environment(given.get("job_env", {})),
         job_id=parse_job_id(given.get("job_id")),
@@ -142,6 +146,11 @@ def parse_words(name: str, value: Any) -> tuple[str, ...]:
     if any("\0" in word for word in words):
         raise InputError(name, value, "a NUL character cannot be part of an argument")
     return words
+
+
+def parse_names(name: str, value: Any) -> tuple[str, ...]:
+    """Return a list of host names; one text is split at commas and spaces."""
+    return parse_words(name, value.replace(",", " ") if isinstance(value, str) else value)
 
 
 def plain_text(value: Any) -> str:

@@ -7,15 +7,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 Frame = dict[str, Any]
@@ -29,31 +31,37 @@ class HeadLost(Exception):
 class Session:
     """Starts the supervisor on the head and speaks with it. Closing the session ends what still runs."""
 
-    def __init__(self, head: Node) -> None:
-        if not head.local:
-            raise InputError(f"connection of {head.name}", "ssh", "the head must have ansible_connection: local so far")
+    def __init__(self, head: Node, ssh: tuple[str, ...]) -> None:
+        """`ssh`: the words that run a command on a head elsewhere, as Ansible's connection to it would."""
         self.head = head
         self.home = head.home or DEFAULT_HOME
-        program, archive = self.program()
-        (stdin, outgoing), (incoming, stdout), (self.errors, stderr) = os.pipe(), os.pipe(), os.pipe()
+        start = _bootstrap.bootstrap(head.interpreter, self.home, _runtime.digest())
+        entry = os.path.join(os.path.abspath(os.path.expanduser(self.home)), _runtime.entry())
+        known = head.local and os.path.exists(entry)
+        if known:  # saves one start of Python
+            start = [head.interpreter, "-I", "-S", entry, "supervise"]
         try:
-            self.process = subprocess.Popen(program, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
-        except OSError as error:
-            raise InputError(f"ansible_python_interpreter of {head.name}", head.interpreter, str(error)) from None
-        finally:
-            for descriptor in (stdin, stdout, stderr):
-                os.close(descriptor)
-        self.channel = Channel(incoming, outgoing)
-        self.channel.send_bytes(archive)
+            self.link = Link(start if head.local else [*ssh, "exec " + shlex.join(start)])
+        except LinkLost as lost:
+            name = f"ansible_python_interpreter of {head.name}" if head.local else f"connection of {head.name}"
+            raise InputError(name, head.interpreter if head.local else ssh[0], str(lost)) from None
+        if not known:
+            self.greet()
 
-    def program(self) -> tuple[list[str], bytes]:
-        """Return what to start and what to feed it first: our code, unless this version lies there already."""
-        entry = _runtime.entry_path(os.path.abspath(os.path.expanduser(self.home)))
-        if os.path.exists(entry):
-            return [self.head.interpreter, "-I", "-S", entry, "supervise"], b""
-        digest, archive = _runtime.archive()
-        bootstrap = ["-c", _runtime.BOOTSTRAP, self.home, digest, str(len(archive))]
-        return [self.head.interpreter, "-I", "-S", *bootstrap], archive
+    def greet(self) -> None:
+        """See our code come up. InputError says why it does not."""
+        try:
+            self.link.greet(_runtime.archive)
+        except LinkLost as lost:
+            self.link.close()
+            if self.head.local:
+                raise self.unusable_home(lost) from None
+            check = f"try: ansible {self.head.name} -m ping"
+            raise InputError(f"connection of {self.head.name}", self.head.address, f"{lost}; {check}") from None
+
+    def unusable_home(self, lost: LinkLost) -> InputError:
+        """Return the error for a home where our code cannot be laid."""
+        return InputError(f"torchfleet_home of {self.head.name}", self.home, f"cannot be used: {lost}")
 
     def __enter__(self) -> Session:
         return self
@@ -61,31 +69,47 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self.channel.close()
-        self.process.wait()
-        os.close(self.errors)
+        self.link.channel.close()
+        self.link.process.wait()
+        os.close(self.link.errors)
 
     def ask(self, kind: str, **fields: Any) -> Frame:
-        """Send a frame and return the next answer."""
-        self.channel.send(kind, **fields)
-        return self.answer()
-
-    def answer(self) -> Frame:
-        """Return the next frame. HeadLost if there will be none."""
+        """Send a frame and return the next answer. HeadLost if there will be none."""
         try:
-            return self.channel.receive() or {}
-        except EOFError:
-            said = os.read(self.errors, 65536).decode(errors="replace").strip().splitlines()
-            raise HeadLost(said[-1] if said else "the supervisor ended without a word") from None
+            return dict(self.link.ask(kind, **fields))
+        except LinkLost as lost:
+            raise HeadLost(f"the head {self.head.name} is lost: {lost}") from None
 
-    def survey(self, launcher: str, port: int | None) -> Frame:
-        """Return the facts of the head, as survey() there finds them. InputError if our code cannot be laid there."""
-        request = {"home": self.home, "python": self.head.python, "launcher": launcher, "port": port}
-        path = self.head.launcher_path if launcher != "torchrun" else ""
+    def survey(self, cluster: Cluster, launcher: str, port: int | None) -> dict[str, Frame]:
+        """Return the facts of every node by name, as survey() there finds them, or `unreachable` with the reason.
+
+        InputError if our code cannot be laid on the head.
+        """
+        others = {node.name: node for node in cluster.workers if node.name != self.head.name}
+        ways = [
+            {
+                "name": node.name,
+                "home": node.home or DEFAULT_HOME,
+                "interpreter": node.interpreter,
+                "request": survey_request(node, launcher),
+            }
+            for node in others.values()
+        ]
+        request = {**survey_request(self.head, launcher), "launcher": launcher, "port": port, "others": ways}
         try:
-            return dict(self.ask("survey", request={**request, "launcher_path": path})["facts"])
-        except HeadLost as lost:
-            raise InputError(f"torchfleet_home of {self.head.name}", self.home, f"cannot be used: {lost}") from None
+            answer = self.link.ask("survey", request=request)
+        except LinkLost as lost:
+            raise self.unusable_home(lost) from None
+        return {self.head.name: answer["facts"], **answer["others"]}
+
+    def ship(self, folder: Folder, names: list[str]) -> None:
+        """Lay a folder on nodes; only what differs there is sent. InputError if a node cannot take it."""
+        wanted = self.ask("folder", home=self.home, name=folder.name, files=folder.listing(), nodes=names)
+        for path in wanted.get("wanted", ()):
+            self.link.channel.send_file(path, os.path.join(folder.root, path))
+        answer = self.ask("lay") if "wanted" in wanted else wanted
+        if answer["reason"]:
+            raise InputError("workload", folder.root, f"cannot be shipped: {answer['reason']}")
 
     def run(self, order: Frame, show: Callable[[Frame], None], reason_to_end: Callable[[], str]) -> Frame:
         """Run a job and return its result; frames in between go to `show`.
@@ -93,16 +117,17 @@ class Session:
         `reason_to_end` is asked several times a second: a text ends the job as cancelled.
         InputError if the job could not be staged.
         """
-        self.channel.send("run", order=order)
+        channel = self.link.channel
+        channel.send("run", order=order)
         told = False
         while True:
             reason = "" if told else reason_to_end()
             if reason:
                 told = True
                 kind, _tab, detail = reason.partition("\t")
-                self.channel.send("end", reason=kind, detail=detail)
+                channel.send("end", reason=kind, detail=detail)
             try:
-                frame = self.channel.receive(0.2)
+                frame = channel.receive(0.2)
             except EOFError:
                 raise HeadLost("the supervisor on the head died") from None
             if frame is None:
@@ -113,18 +138,23 @@ class Session:
                 return dict(frame["result"])
             show(frame)
 
-    def fetch(self, job_id: str, run_dir: Path) -> None:
-        """Bring the files of a job home. OSError if they cannot be written: they stay on the head then."""
-        self.channel.send("fetch", home=self.home, job_id=job_id)
-        while True:
-            frame = self.answer()
-            if frame["kind"] == "fetched":
-                break
+    def fetch(self, job_id: str, run_dir: Path) -> list[str]:
+        """Bring the files of a job home, and return which nodes' could not be had, each with the reason.
+
+        OSError if they cannot be written: they stay on the nodes then.
+        """
+        frame = self.ask("fetch", home=self.home, job_id=job_id)
+        while frame["kind"] != "fetched":
             self.store(frame, run_dir)
-        self.channel.send("home")
+            try:
+                frame = self.link.answer()
+            except LinkLost as lost:
+                raise HeadLost(f"the head {self.head.name} is lost: {lost}") from None
+        self.link.channel.send("home")
+        return list(frame["missing"])
 
     @staticmethod
-    def store(frame: Frame, run_dir: Path) -> None:
+    def store(frame: Mapping[str, Any], run_dir: Path) -> None:
         """Write one block of a file below the run directory."""
         path = run_dir / frame["name"]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,3 +165,9 @@ class Session:
     def collect(self, controller: str, dry_run: bool) -> list[Frame]:
         """Return the jobs of this controller that are over and not home: job_id, run_dir, state."""
         return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run)["jobs"])
+
+
+def survey_request(node: Node, launcher: str) -> Frame:
+    """Return what a node is to look for."""
+    path = node.launcher_path if launcher != "torchrun" else ""
+    return {"home": node.home or DEFAULT_HOME, "python": node.python, "launcher_path": path}

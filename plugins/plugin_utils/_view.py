@@ -161,8 +161,11 @@ def headline(result: Mapping[str, Json]) -> str:
     return f"{ended}: {ranks}, {result['backend']}, {launcher}"
 
 
-def summary(result: Mapping[str, Json], run_dir: str, width: int) -> list[str]:
-    """Return the closing lines of a job: headline, table of ranks, metrics, leftovers, where the run lies."""
+def summary(result: Mapping[str, Json], missing: list[str], run_dir: str, width: int, query: str | None) -> list[str]:
+    """Return the closing lines of a job: headline, table of ranks, metrics, leftovers, where the run lies, the answer.
+
+    `missing`: the nodes whose files could not be brought home, each with the reason. `query`: what answer() is asked.
+    """
     lines = [headline(result), *rank_table(result["ranks"], width).splitlines()]
     metrics = {
         name: value for name, value in result["metrics"].items() if name not in ("epoch", "epochs", "step", "steps")
@@ -176,7 +179,8 @@ def summary(result: Mapping[str, Json], run_dir: str, width: int) -> list[str]:
             )
     for host, left in result["leftovers"].items():
         lines += [f"ended a leftover on {host}: pid {row['pid']} {row['command']}" for row in left]
-    return [*lines, f"run: {run_dir}"]
+    lines += [f"warning: the files of {text}; they wait there: ansible-playbook clean.yml" for text in missing]
+    return [*lines, f"run: {run_dir}", *([answer(query, result)] if query else [])]
 
 
 def answer(query: str, result: Mapping[str, Json]) -> str:

@@ -124,7 +124,7 @@ def test_a_rank_fails(fleet: Fleet, bystander: Bystander, launcher: str) -> None
     assert "Traceback" in Path(failure["log"]).read_text()
     for text in ("rank 1", "localhost", "exit status 1", "ValueError: the loss is not a number", failure["log"]):
         assert text in played.msg
-    assert result["seconds"] < 10
+    assert result["seconds"] < 60  # the other rank would sleep for 600
 
 
 def test_the_exit_status_goes_through(fleet: Fleet) -> None:

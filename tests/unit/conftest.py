@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from nodes import Facts, facts_of_a_node
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Cluster, LaunchPlan, Node, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
+    Cluster,
+    Job,
+    LaunchPlan,
+    Node,
+    Program,
+    plan_job,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import parse_request
 
 
@@ -22,9 +30,32 @@ def plan(node: Node) -> Callable[..., LaunchPlan]:
     """Return a function that plans a job on this machine: facts may be changed, the rest is the user's wish."""
 
     def make(facts: Facts | None = None, script: str = "/w/mnist.py", **wish: Any) -> LaunchPlan:
-        request = parse_request({"workload": "mnist", **wish})
-        cluster = Cluster(node, (node,))
-        known = {node.name: facts or facts_of_a_node()}
-        return plan_job(request, cluster, known, request.job_id or "job", "/runs/job", script, "/r/torchfleet.py")
+        return planned(Cluster(node, (node,)), {node.name: facts or facts_of_a_node()}, Program(script, (), {}), wish)
 
     return make
+
+
+@pytest.fixture
+def plan_two() -> Callable[..., LaunchPlan]:
+    """Return a function that plans a job on two nodes; `n2` changes the facts of the second."""
+
+    def make(n2: Facts | None = None, launcher_facts: Facts | None = None, **wish: Any) -> LaunchPlan:
+        both = facts_of_a_node(**({"launcher": launcher_facts} if launcher_facts else {}))
+        facts = {
+            "n1": {**both, "fabric": fabric("eth0", "10.1.0.11")},
+            "n2": {**both, "fabric": fabric("eth1", "10.1.0.12"), **(n2 or {})},
+        }
+        nodes = (Node("n1", "192.0.2.1", slots=2), Node("n2", "192.0.2.2", slots=2))
+        return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, "w-1234"), wish)
+
+    return make
+
+
+def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, wish: dict[str, Any]) -> LaunchPlan:
+    request = parse_request({"workload": "mnist", **wish})
+    program = dataclasses.replace(program, args=request.workload_args, env=request.job_env)
+    return plan_job(request, cluster, facts, Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py"))
+
+
+def fabric(nic: str, address: str) -> Facts:
+    return {"version": 1, "nic": nic, "address": address, "network": "10.1.0.0/24", "mtu": 1500, "rdma": []}

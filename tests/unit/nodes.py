@@ -23,6 +23,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "accelerators": {"nvidia": 0, "amd": 0},
         "free_bytes": 1 << 40,
         "port": 23456,
+        "fabric": None,
         "jobs": [],
         "leftovers": [],
         **changed,

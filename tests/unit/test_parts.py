@@ -172,11 +172,13 @@ def test_accelerators_by_their_device_files(tmp_path: Path) -> None:
 
 
 def test_the_runtime_is_whole_and_repeatable() -> None:
-    digest, data = _runtime.archive()
-    _runtime.archive.cache_clear()
-    assert _runtime.archive() == (digest, data)
+    digest, data = _runtime.digest(), _runtime.archive()
+    _runtime.digest.cache_clear()
+    _runtime.sources.cache_clear()
+    assert (_runtime.digest(), _runtime.archive()) == (digest, data)
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
     assert {"torchfleet.py", "hook/sitecustomize.py", f"{_runtime.PACKAGE}/_rank.py"} <= set(names)
+    assert f"{_runtime.PACKAGE}/_lab.py" not in names
 
 
 def test_inventory_to_cluster() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conftest import fabric
 from nodes import facts_of_a_node
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
@@ -30,14 +31,54 @@ def test_defaults(plan: Planner) -> None:
     made = plan()
     assert (made.world_size, made.np_reason) == (2, "all slots of the workers")
     assert (made.backend, made.master_addr, made.master_port) == ("gloo", "127.0.0.1", 23456)
-    assert made.app.argv == ("/home/me/.torchfleet/pytorch/bin/python", "/w/mnist.py")
-    assert made.threads == {"localhost": 2}
-    assert made.wrapper[-3:] == ("/r/torchfleet.py", "rank", "/home/me/.torchfleet/jobs/job")
+    assert made.head.argv == ("/home/me/.torchfleet/pytorch/bin/python", "/w/mnist.py")
+    assert (made.head.cwd, made.head.threads, made.others) == ("/home/me", 2, ())
+    home = "/home/me/.torchfleet"
+    assert made.head.wrapper[-3:] == (f"{home}/lib/d/torchfleet.py", "rank", f"{home}/jobs/job")
+
+
+def test_two_nodes(plan_two: Planner) -> None:
+    made = plan_two(n2={"home": "/data/tf", "python": "/opt/python", "cores": 16})
+    first, second = made.nodes
+    assert (made.head, made.others) == (first, (second,))
+    assert (made.master_addr, first.address, second.address) == ("10.1.0.11", "10.1.0.11", "10.1.0.12")
+    assert second.argv == ("/opt/python", "/data/tf/workloads/w-1234/mnist.py")
+    assert (second.cwd, second.job_dir) == ("/data/tf/workloads/w-1234", "/data/tf/jobs/job")
+    assert (first.threads, second.threads) == (2, 8)
+
+
+def test_ranks_per_node(plan_two: Planner) -> None:
+    assert [place.host for place in plan_two(ranks_per_node=1).placement] == ["n1", "n2"]
+    assert len(plan_two(ranks_per_node=9).placement) == 4
+
+
+def test_one_node_of_two_meets_on_loopback(plan_two: Planner) -> None:
+    made = plan_two(np=1)
+    assert (made.master_addr, [node.name for node in made.nodes]) == ("127.0.0.1", ["n1"])
+
+
+def test_nodes_that_cannot_be_reached_are_named(plan_two: Planner) -> None:
+    with pytest.raises(InputError, match=r"n2.*not reached from n1 \(n2: no route\).*setup.yml --tags ssh_mesh"):
+        plan_two(n2={"unreachable": "no route"})
+
+
+def test_versions_and_networks_must_be_equal(plan_two: Planner) -> None:
+    other = {"path": "/o/mpirun", "version": "4.1.4", "wanted": "", "said": ""}
+    with pytest.raises(InputError, match=r"openmpi 4\.1\.4.*on n2, but 5\.0\.11"):
+        plan_two(n2={"launcher": other})
+    with pytest.raises(InputError, match=r"n1 10\.1\.0\.0/24, n2 10\.2\.0\.0/24.*setup"):
+        plan_two(n2={"fabric": {**fabric("eth1", "10.2.0.12"), "network": "10.2.0.0/24"}})
+
+
+def test_without_a_fabric_the_addresses_of_the_inventory_are_used(plan_two: Planner) -> None:
+    made = plan_two(n2={"fabric": None})
+    assert made.nodes[1].address == "192.0.2.2"
+    assert any("no NIC was chosen for n2" in warning for warning in made.warnings)
 
 
 def test_fewer_ranks_get_more_threads(plan: Planner) -> None:
-    assert plan(np=1).threads == {"localhost": 4}
-    assert plan(facts=facts_of_a_node(cores=1)).threads == {"localhost": 1}
+    assert plan(np=1).head.threads == 4
+    assert plan(facts=facts_of_a_node(cores=1)).head.threads == 1
 
 
 def test_slots_default_to_gpus_then_cores(plan: Planner, node: Node) -> None:
@@ -95,7 +136,7 @@ def test_refusals(plan: Planner, changed: dict[str, Any], wish: dict[str, Any], 
 
 
 def test_a_program_without_python_needs_no_torch(plan: Planner) -> None:
-    assert plan(facts=facts_of_a_node(torch=None), script="/bin/true").app.argv == ("/bin/true",)
+    assert plan(facts=facts_of_a_node(torch=None), script="/bin/true").head.argv == ("/bin/true",)
 
 
 def test_warnings(plan: Planner) -> None:
@@ -114,7 +155,6 @@ BAD_CLUSTERS = [
     ((Node("a", ""),), "ansible_host of a"),
     ((Node("a", "root@b"),), "ansible_host of a"),
     ((Node("a", "10.0.0.1"), Node("b", "10.0.0.1")), "a and b are both 10.0.0.1"),
-    ((Node("a", "10.0.0.1"),), "only the head can be a worker so far"),
 ]
 
 

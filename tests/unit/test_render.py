@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import La
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 Planner = Callable[..., LaunchPlan]
-WRAPPER = "/usr/bin/python3 -I -S /r/torchfleet.py rank /home/me/.torchfleet/jobs/job"
+WRAPPER = "/usr/bin/python3 -I -S /home/me/.torchfleet/lib/d/torchfleet.py rank /home/me/.torchfleet/jobs/job"
 HOSTFILE = "/home/me/.torchfleet/jobs/job/hostfile"
 MPIRUN = f"/opt/ompi/bin/mpirun --np 2 --hostfile {HOSTFILE} --map-by slot --bind-to none"
 
@@ -50,6 +51,62 @@ def test_torchrun(plan: Planner) -> None:
     assert command.hostfile == ""
 
 
+AGENT = "/home/me/.torchfleet/jobs/job/bin/torchfleet-agent"
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (
+            "5.0.11",
+            f"--prtemca plm_ssh_agent {AGENT} --prtemca plm_ssh_no_tree_spawn 1 --leave-session-attached --noprefix "
+            "--prtemca prte_if_include 10.1.0.0/24 --mca btl_tcp_if_include 10.1.0.0/24",
+        ),
+        (
+            "4.1.4",
+            f"--mca plm_rsh_agent {AGENT} --mca plm_rsh_no_tree_spawn 1 --leave-session-attached --noprefix "
+            "--mca oob_tcp_if_include 10.1.0.0/24 --mca btl_tcp_if_include 10.1.0.0/24",
+        ),
+    ],
+)
+def test_openmpi_on_two_nodes(plan_two: Planner, version: str, words: str) -> None:
+    command = render(plan_two(launcher_facts=openmpi(version)))
+    line = f"{MPIRUN} {words} torchfleet-rank".replace("--np 2", "--np 4")
+    assert shlex.join(command.argv) == line
+    assert command.hostfile == "10.1.0.11 slots=2\n10.1.0.12 slots=2\n"
+
+
+def test_a_home_that_openmpi_would_tear_apart_is_refused(plan_two: Planner) -> None:
+    made = plan_two(launcher_facts=openmpi("4.1.4"))
+    bad = dataclasses.replace(made, head=dataclasses.replace(made.head, job_dir="/my home/$(id)/jobs/job"))
+    with pytest.raises(InputError, match="torchfleet_home"):
+        render(bad)
+
+
+def test_torchrun_on_two_nodes(plan_two: Planner) -> None:
+    python = {"path": "/v/bin/python", "version": "2.13.0+cpu", "wanted": "", "said": ""}
+    other = {**python, "path": "/other/python"}
+    command = render(plan_two(launcher_facts=python, n2={"launcher": other, "home": "/tf"}, launcher="torchrun"))
+    first, second = (shlex.join(command.on_node[name]) for name in ("n1", "n2"))
+    assert "--nnodes 2 --nproc-per-node 2 --node-rank 0 --master-addr 10.1.0.11" in first
+    assert second.startswith("/other/python -m torch.distributed.run --nnodes 2 --nproc-per-node 2 --node-rank 1")
+    assert second.endswith("--no-python /usr/bin/python3 -I -S /tf/lib/d/torchfleet.py rank /tf/jobs/job")
+    with pytest.raises(InputError, match=r"n1 2, n2 1.*-e launcher=openmpi"):
+        render(plan_two(launcher_facts=python, launcher="torchrun", np=3))
+
+
+def test_each_node_gets_its_own_nic_and_order(plan_two: Planner) -> None:
+    made = plan_two(n2={"home": "/tf"})
+    nics = [{item.name: item.value for item in rank_environment(made, node)} for node in made.nodes]
+    assert [found["GLOO_SOCKET_IFNAME"] for found in nics] == ["eth0", "eth1"]
+    order = order_for(made, render(made), "here", {"n2": Node("n2", "192.0.2.2", interpreter="/usr/bin/python3.9")})
+    other = order["others"]["n2"]
+    assert order["command"] and other["command"] == []  # mpirun asks for its daemon there when it wants it
+    assert other["way"]["interpreter"] == "/usr/bin/python3.9"
+    assert other["environment"]["GLOO_SOCKET_IFNAME"] == "eth1"
+    assert other["launcher_search"] == ["/tf/jobs/job/bin", "/opt/ompi/bin"]
+
+
 def test_an_unknown_version_is_refused(plan: Planner) -> None:
     with pytest.raises(InputError, match=r"openmpi 3\.1\.6.*is not 4\.x or 5\.x"):
         render(plan(facts=facts_of_a_node(launcher=openmpi("3.1.6"))))
@@ -57,7 +114,7 @@ def test_an_unknown_version_is_refused(plan: Planner) -> None:
 
 def test_environment_of_the_ranks(plan: Planner) -> None:
     made = plan(job_env={"OMP_NUM_THREADS": "7", "MINE": "a b"})
-    settings = {setting.name: setting for setting in rank_environment(made, "localhost")}
+    settings = {setting.name: setting for setting in rank_environment(made, made.head)}
     assert {name: setting.value for name, setting in settings.items()} == {
         "GLOO_SOCKET_IFNAME": "lo",
         "MINE": "a b",
@@ -72,7 +129,8 @@ def test_environment_of_the_ranks(plan: Planner) -> None:
 
 def test_nccl_gets_an_exact_interface(plan: Planner) -> None:
     gpu = {"accelerators": {"nvidia": 2, "amd": 0}, "torch": {"version": "2.13.0", "cuda": "13.0", "hip": ""}}
-    settings = {item.name: item.value for item in rank_environment(plan(facts=facts_of_a_node(**gpu)), "localhost")}
+    made = plan(facts=facts_of_a_node(**gpu))
+    settings = {item.name: item.value for item in rank_environment(made, made.head)}
     assert settings["NCCL_SOCKET_IFNAME"] == "=lo"  # a bare name would be a prefix (NCCL docs)
     assert "GLOO_SOCKET_IFNAME" not in settings
 
@@ -85,20 +143,20 @@ def test_every_option_and_variable_is_explained(plan: Planner) -> None:
         assert shlex.join(option.words) in text
         assert f"# {option.reason} [{option.source}]" in text
         assert option.source in ("default", "inventory", "measured", "user")
-    for setting in rank_environment(made, "localhost"):
+    for setting in rank_environment(made, made.head):
         assert f"{setting.name}=" in text
     for name in ("PATH=", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=23456", "WORLD_SIZE=", "OMPI_COMM_WORLD_"):
         assert name in text
     assert "hush" not in text
 
 
-def test_secrets_stay_out_of_reports_but_reach_the_rank(plan: Planner, node: Node) -> None:
+def test_secrets_stay_out_of_reports_but_reach_the_rank(plan: Planner) -> None:
     made = plan(job_env={"DB_PASSWORD": "hush", "PLAIN": "seen"})
     command = render(made)
     report = plan_report(made, command)
-    assert "hush" not in report and json.loads(report)["app"]["env"]["PLAIN"] == "seen"
+    assert "hush" not in report and json.loads(report)["program"]["env"]["PLAIN"] == "seen"
     assert "hush" not in pasteable(made, command)
-    order = order_for(made, command, node, "/home/me/.torchfleet", "here", "")
+    order = order_for(made, command, "here", {})
     assert order["environment"]["DB_PASSWORD"] == "hush"
     assert "hush" not in json.dumps(order["command"])
 
@@ -106,6 +164,6 @@ def test_secrets_stay_out_of_reports_but_reach_the_rank(plan: Planner, node: Nod
 def test_the_pasteable_command_is_the_command(plan: Planner) -> None:
     made = plan(job_env={})
     command = render(made)
-    comment, line = pasteable(made, command).splitlines()
-    assert comment.startswith("#")
+    comment, where, line = pasteable(made, command).splitlines()
+    assert comment.startswith("#") and where == "# on localhost"
     assert shlex.split(line) == ["cd", "/home/me", "&&", *command.argv]

@@ -25,7 +25,7 @@ def order(ranks: int = 2) -> dict[str, Any]:
         "host": "head",
         "run_dir": "/runs/job",
         "launcher": {"name": "openmpi", "version": "5.0.11", "path": "/m"},
-        "command": ["/m"],
+        "shown_command": ["/m"],
         "placement": [{"rank": rank, "local_rank": rank, "host": "n1"} for rank in range(ranks)],
     }
 

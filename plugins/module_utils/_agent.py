@@ -1,0 +1,48 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a launcher starts instead of ssh: asks the head's supervisor to run the launcher's daemon on a node.
+
+The supervisor has a way to the node already, with a guard at its end that owns whatever is started there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import Any, Mapping
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import die_with_parent
+
+AGENT_SOCKET = "agent"  # in the job's private temporary directory on the head
+
+
+def main(job_dir: str, words: list[str]) -> int:
+    """Run `words` (options as for ssh, a host, a command) and return the command's exit status."""
+    die_with_parent()
+    order = JobDir(job_dir).read("order.json")
+    while words and words[0].startswith("-"):
+        words = words[1:]
+    host, command = words[0], " ".join(words[1:])  # as ssh does: the other side's shell reads it
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(os.path.join(order["private_tmp"], AGENT_SOCKET))
+    except OSError:
+        return by_hand(order, host, command)
+    connection.sendall(json.dumps({"host": host, "command": command}).encode() + b"\n")
+    answer = json.loads(connection.makefile().readline() or '{"rc": 255, "text": "the supervisor is gone"}')
+    if answer["text"]:
+        sys.stderr.write(answer["text"] + "\n")
+    return int(answer["rc"])
+
+
+def by_hand(order: Mapping[str, Any], host: str, command: str) -> int:
+    """After the job, when somebody pastes command.txt: plain ssh, with what the guard there would have set."""
+    peer = next(peer for peer in order["peers"] if host in (peer["name"], peer["address"]))
+    search = os.pathsep.join(peer["launcher_search"])
+    argv = ["ssh", "-F", order["ssh_config"], peer["name"], f"export PATH={search}:$PATH; {command}"]
+    os.execvp(argv[0], argv)

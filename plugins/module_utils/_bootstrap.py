@@ -1,0 +1,84 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Our code on a node that has none: how it is packed, laid there once per version, and started through one channel."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import sys
+import zipfile
+from typing import Mapping
+
+ENTRY = "torchfleet.py"  # a script, not a __main__.py: runpy alone would cost every rank 5 ms
+GREETING = b"torchfleet runtime: "  # shells and profiles may print before it
+HEADER = 12  # digits that say how long the archive is
+
+# Runs on the node as `python -c`: takes the archive from stdin if this version is not there, then turns into it.
+# Arguments: home, digest. Two at once are no harm: the second finds the directory there.
+BOOTSTRAP = """
+import os, sys
+home = os.path.abspath(os.path.expanduser(sys.argv[1]))
+target = os.path.join(home, "lib", sys.argv[2])
+have = os.path.isdir(target)
+os.write(1, b"\\n%s%s\\n" % (GREETING, b"here" if have else b"wanted"))
+def take(size):
+    data = b""
+    while len(data) < size:
+        data += os.read(0, size - len(data)) or sys.exit("the archive ended early")
+    return data
+try:
+    if not have:
+        import io, zipfile
+        data = take(int(take(HEADER)))
+        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        part = target + ".%d" % os.getpid()
+        zipfile.ZipFile(io.BytesIO(data)).extractall(part)
+        os.path.isdir(target) or os.rename(part, target)
+except OSError as error:
+    sys.exit("%s: %s" % (error.strerror, error.filename or target))
+entry = os.path.join(target, "torchfleet.py")
+os.execv(sys.executable, [sys.executable, "-I", "-S", entry, "supervise"])
+"""
+
+
+def bootstrap(interpreter: str, home: str, digest: str) -> list[str]:
+    """Return the command that starts our code on a node. One line without quotes or newlines: csh takes it too."""
+    code = f"GREETING, HEADER = {GREETING!r}, {HEADER}\n{BOOTSTRAP}"
+    packed = base64.b64encode(code.encode()).decode()
+    return [interpreter, "-I", "-S", "-c", f"import base64;exec(base64.b64decode('{packed}'))", home, digest]
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Return a zip archive of files by name. Equal files give equal archives."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in sorted(files):
+            packed.writestr(zipfile.ZipInfo(name), files[name], zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def parcel(archive: bytes) -> bytes:
+    """Return what the bootstrap wants to read: the length of the archive, then the archive."""
+    return b"%0*d" % (HEADER, len(archive)) + archive
+
+
+def own_digest() -> str:
+    """Return the version of the runtime that this process runs: the name of its directory."""
+    return os.path.basename(sys.path[0])
+
+
+def own_archive() -> bytes:
+    """Pack the runtime that this process runs, to lay it on another node."""
+    root = sys.path[0]
+    files = {}
+    for folder, _folders, names in os.walk(root):
+        for name in names:
+            if not name.endswith(".pyc"):
+                path = os.path.join(folder, name)
+                with open(path, "rb") as file:
+                    files[os.path.relpath(path, root)] = file.read()
+    return pack(files)

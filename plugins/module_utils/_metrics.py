@@ -1,0 +1,50 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What ranks report: a row each in metrics.jsonl, and the last values for the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Value
+
+Json = Any
+
+
+class Metrics:
+    """Collects reports: each one a row of metrics.jsonl, the last value of each name for the result."""
+
+    def __init__(self, job: JobDir) -> None:
+        self.file = os.open(job.at("metrics.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self.last: dict[str, Value] = {}
+        self.rank_of: dict[str, int] = {}
+
+    def add(self, rank: int, values: dict[str, Value]) -> None:
+        """Take one report."""
+        try:
+            row = {**values, "time": round(time.time(), 3), "rank": rank}
+            os.write(self.file, (json.dumps(row) + "\n").encode())
+        except OSError:  # a full disk ends the job by the rank that hits it, not by its metrics
+            pass
+        for name, value in values.items():
+            self.note(name, rank, value)
+
+    def note(self, name: str, rank: int, value: Value) -> None:
+        """Take one value for the result. Of several ranks that report the same name the lowest is believed."""
+        if rank <= self.rank_of.get(name, rank):
+            self.rank_of[name], self.last[name] = rank, value
+
+
+def final_metrics(job: JobDir, order: dict[str, Json]) -> Metrics:
+    """Read the reports of this node's ranks again, for when the supervisor that had followed them is gone."""
+    metrics = Metrics(job)
+    for place in order["placement"]:
+        rank = place["rank"]
+        Follower(job.rank(rank, "stdout"), rank, "stdout", False, lambda _line: None, metrics.add).look(last=True)
+    return metrics

@@ -1,0 +1,230 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One node's part of a job: staging, a guard above its processes, its ranks' output followed, an end without leftovers.
+
+Every node of a job runs this under its supervisor, the head too. Supervisor and guard are twins by fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import time
+from typing import Any, Callable, Collection, Iterable
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import STOPPED_SECONDS, Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, Value, last_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._result import telling_line
+
+Json = Any
+Show = Callable[..., None]  # show(kind, **fields): a courtesy, may drop
+END_SECONDS = 3.0  # beyond `grace`, for a guard that was told to end the job
+RANK_PROGRAM = "torchfleet-rank"
+AGENT_PROGRAM = "torchfleet-agent"
+TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
+
+
+class Part:
+    """What one node does for one job."""
+
+    def __init__(self, order: dict[str, Json], show: Show) -> None:
+        """Stage the job on this node. OSError leaves nothing behind."""
+        self.job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
+        self.order, self.show = order, show
+        self.places = [place for place in order["placement"] if place["host"] == order["host"]]
+        self.stage()
+        self.metrics = Metrics(self.job)
+        self.latest: dict[int, dict[str, Value]] = {}
+        self.followers = list(self.make_followers())
+        self.guard, self.mouth, self.ear = 0, -1, -1
+        self.heard = b""
+        self.gone = False
+        self.status = 0  # of the guard when it is gone
+        self.why, self.patience = "", 0.0
+        self.stopped: float | None = None
+
+    def stage(self) -> None:
+        """Make the job directory with all that the launcher and the ranks read."""
+        self.job.create([place["rank"] for place in self.order["placement"]])
+        try:
+            self.lock = self.job.lock()
+            self.order["private_tmp"] = private_directory()
+            for name, text in self.order.pop("files", {}).items():
+                with open(self.job.at(name), "w") as file:
+                    file.write(text)
+            self.write_programs()
+            self.job.write("order.json", self.order)
+            self.job.write("supervisor.json", {"pid": os.getpid()})
+        except OSError:
+            self.take_back()
+            raise
+
+    def write_programs(self) -> None:
+        """Write what launchers start by name: one command line must fit nodes whose homes and Pythons differ."""
+        os.mkdir(self.job.at("bin"), 0o700)
+        for name, words in self.order["programs"].items():
+            with open(os.open(self.job.at("bin", name), os.O_WRONLY | os.O_CREAT, 0o700), "w") as file:
+                file.write(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+
+    def take_back(self) -> None:
+        """Undo the staging."""
+        remove(self.order.get("private_tmp", ""))
+        remove(self.job.path)
+
+    def make_followers(self) -> Iterable[Follower]:
+        for place in self.places:
+            for stream in ("stdout", "stderr"):
+                show = place["rank"] in self.order["show_ranks"]
+                if show or stream == "stdout":
+                    path = self.job.rank(place["rank"], stream)
+                    yield Follower(path, place["rank"], stream, show, self.show_line, self.take_report)
+
+    def show_line(self, line: Line) -> None:
+        self.show("line", rank=line.rank, stream=line.stream, text=line.text, skipped=line.skipped)
+
+    def take_report(self, rank: int, values: dict[str, Value]) -> None:
+        self.metrics.add(rank, values)
+        if rank in self.order["show_ranks"]:
+            self.latest[rank] = values
+
+    def start(self) -> None:
+        """Fork the guard."""
+        _processes.become_subreaper()
+        heard, self.mouth = os.pipe()
+        self.ear, says = os.pipe()
+        self.guard = os.fork()
+        if self.guard:
+            os.close(heard)
+            os.close(says)
+            return
+        status = 1
+        try:
+            close_all_but({0, 1, 2, heard, says, self.lock})
+            self.be_guard(heard, says)
+            status = 0
+        except BaseException:  # a fork must not run on as a second supervisor
+            import traceback
+
+            with open(self.job.at("launcher.out"), "a") as file:
+                traceback.print_exc(file=file)
+        os._exit(status)
+
+    def be_guard(self, heard: int, says: int) -> None:
+        """In the guard process: run this node's part to its end. 0 and 1 lead to the controller: not the guard's."""
+        with open(os.devnull, "r+b") as nothing:
+            for descriptor in (0, 1):
+                os.dup2(nothing.fileno(), descriptor)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        above = os.getppid()
+        _processes.become_subreaper()
+        Guard(self.job, self.order, heard, says).run()
+        if os.getppid() != above:
+            remove(self.order["private_tmp"])
+
+    def tell(self, kind: str, **fields: str) -> None:
+        """Tell the guard something; if it died in this very moment, that is noticed elsewhere."""
+        try:
+            os.write(self.mouth, json.dumps({"kind": kind, **fields}).encode() + b"\n")
+        except BrokenPipeError:
+            pass
+
+    def end(self, reason: str, detail: str) -> None:
+        """Have the guard end this node's part. The first reason stands."""
+        if not self.why:
+            self.why = f"{reason}\t{detail}"
+            self.patience = time.monotonic() + self.order["grace"] + END_SECONDS
+            self.tell("end", reason=reason, detail=detail)
+
+    def look(self, last: bool = False) -> None:
+        """Read what ranks wrote; of many reports in one look the last is shown, all are kept."""
+        for follower in self.followers:
+            follower.look(last)
+        for rank, values in self.latest.items():
+            self.show("report", rank=rank, values=values)
+        self.latest.clear()
+
+    def words(self) -> list[dict[str, Json]]:
+        """Return what the guard said since the last time; call it when `ear` is readable. Notes when it is gone."""
+        chunk = os.read(self.ear, 65536)
+        if not chunk:
+            self.gone, self.status = True, os.waitpid(self.guard, 0)[1]
+        *lines, self.heard = (self.heard + chunk).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def check_guard(self) -> None:
+        """Kill a guard that is stopped, or stuck after it was told to end: burying it does its work."""
+        if self.gone:
+            return
+        self.stopped = _processes.stopped_for(self.guard, self.stopped)
+        late = self.why and time.monotonic() > self.patience
+        if late or (self.stopped is not None and time.monotonic() - self.stopped > STOPPED_SECONDS):
+            os.kill(self.guard, signal.SIGKILL)
+
+    def bury(self, spared: Collection[int] = ()) -> None:
+        """If the guard did not leave by itself, do its work; then look for what escaped both.
+
+        `spared`: pids of children that are no part of the job (the ways to other nodes).
+        """
+        if self.status != 0:
+            reason, _tab, detail = (self.why or "guard_died\tthe guard died").partition("\t")
+            Guard(self.job, self.order, -1, -1, spared).finish((reason, detail))
+
+        def escaped() -> list[_processes.Process]:
+            return [process for process, mark in _processes.marked() if mark.job_dir == self.job.path]
+
+        found = _processes.end_all(escaped, self.order["grace"])
+        if found:
+            self.job.write("leftovers.json", (self.job.read("leftovers.json") or []) + found)
+        self.look(last=True)
+        remove(self.order["private_tmp"])
+
+    def launcher_text(self) -> str:
+        """Return the last words of what the guard had started."""
+        try:
+            with open(self.job.at("launcher.out"), "rb") as file:
+                file.seek(max(0, file.seek(0, 2) - TEXT_BYTES))
+                return file.read().decode(errors="replace").strip()
+        except OSError:
+            return ""
+
+    def report(self) -> dict[str, Json]:
+        """Return what the head needs to know of a part that is over."""
+        return part_report(self.job, self.order, self.metrics)
+
+
+def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[str, Json]:
+    """Return what a part left: records and telling lines by rank, leftovers, launcher, metrics."""
+    ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
+    records = {rank: record for rank in ranks for record in [job.record(rank)] if record}
+    launcher = job.read("launcher.json") or {}
+    return {
+        "records": {str(rank): record for rank, record in records.items()},
+        "lines": {str(rank): telling_line(job, rank, records.get(rank)) for rank in ranks},
+        "leftovers": job.read("leftovers.json") or [],
+        "launcher": {**launcher, "last_line": last_line(job.at("launcher.out"))},
+        "metrics": [[name, metrics.rank_of[name], value] for name, value in metrics.last.items()],
+    }
+
+
+def close_all_but(kept: Collection[int]) -> None:
+    """Close what a fork inherited: a twin that held the other's channels would hide its death from the peers."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            try:
+                os.close(int(name))
+            except OSError:  # the descriptor of this very listing
+                pass
+
+
+def private_directory() -> str:
+    """Make a directory of the launcher's own: 0700, and short, because Unix sockets go in there (108 bytes at most)."""
+    path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"torchfleet-{os.urandom(8).hex()}")
+    os.mkdir(path, 0o700)
+    return path

@@ -1,0 +1,137 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Another node, seen from the head: the way there over the cluster's own SSH, and what its supervisor says."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
+
+Json = Any
+LEASE_SECONDS = 10.0  # of silence, then a node is lost (an unnoticed cut hung launchers for 8 to 16 minutes)
+BEAT_SECONDS = 2.0
+ANSWER_SECONDS = 60.0  # for a question that a slow disk may hold up
+AT_ONCE = 32  # logins in flight; sshd drops more than MaxStartups of them
+
+
+class Peer:
+    """The supervisor of another node."""
+
+    def __init__(self, way: Mapping[str, str], config: str) -> None:
+        """`way`: name, home, interpreter of the node; `config`: the ssh configuration of the mesh. LinkLost."""
+        if not os.path.exists(config):
+            raise LinkLost(f"there is no {config} yet: ansible-playbook setup.yml --tags ssh_mesh")
+        self.name, self.home = way["name"], way["home"]
+        self.address = ""
+        command = _bootstrap.bootstrap(way["interpreter"], way["home"], _bootstrap.own_digest())
+        self.link = Link(["ssh", "-F", config, self.name, "exec " + shlex.join(command)], LEASE_SECONDS)
+        self.channel, self.pid = self.link.channel, self.link.process.pid
+        try:
+            self.link.greet(_bootstrap.own_archive)
+            self.offset = self.measure_clock()
+        except LinkLost:
+            self.link.close()
+            raise
+        self.report: dict[str, Json] | None = None
+        self.lost = ""  # why
+        self.heard = self.told = time.monotonic()
+
+    def measure_clock(self) -> float:
+        """Return how many seconds this node's clock is ahead of the head's, half a round trip aside."""
+        before = time.time()
+        there = self.link.ask("clock", ANSWER_SECONDS)["time"]
+        return float(there) - (before + time.time()) / 2
+
+    def ask_for_folder(self, listing: Mapping[str, Json]) -> dict[str, Json]:
+        """Return what the node wants of a folder. LinkLost."""
+        answer: dict[str, Json] = self.link.ask("folder", ANSWER_SECONDS, home=self.home, nodes=[self.name], **listing)
+        return answer
+
+    def lay_folder(self) -> str:
+        """Have the node put a folder in place; return what went wrong, or nothing. LinkLost."""
+        return str(self.link.ask("lay", ANSWER_SECONDS)["reason"])
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be expected from this node."""
+        return bool(self.report or self.lost)
+
+    def go(self) -> None:
+        """Let the node start its part."""
+        self.heard = time.monotonic()
+        self.tell("go")
+
+    def tell(self, kind: str, **fields: Json) -> None:
+        """Send a frame; a node that is gone is noticed elsewhere."""
+        self.told = time.monotonic()
+        self.channel.send(kind, **fields)
+
+    def beat(self) -> None:
+        """Renew the lease on the node, and note when the node has not renewed its own."""
+        now = time.monotonic()
+        if self.over:
+            return
+        if self.channel.lost or now - self.heard > LEASE_SECONDS:
+            self.lost = self.link.last_words() if self.channel.lost else f"silent for {LEASE_SECONDS:.0f} s"
+        elif now - self.told > BEAT_SECONDS:
+            self.tell("beat")
+
+    def words(self) -> list[dict[str, Json]]:
+        """Return the frames that have come, times of this node turned into the head's."""
+        found = []
+        while not self.over:
+            try:
+                frame = self.channel.receive(0)
+            except EOFError:
+                self.lost = self.link.last_words()
+                break
+            if frame is None:
+                break
+            self.heard = time.monotonic()
+            if frame["kind"] == "over":
+                self.report = in_our_time(frame["report"], self.offset)
+            elif frame["kind"] != "beat":
+                found.append({**frame, "at": frame["at"] - self.offset} if "at" in frame else frame)
+        return found
+
+
+def in_our_time(report: dict[str, Json], offset: float) -> dict[str, Json]:
+    """Return a part's report with the times of its records as the head's clock has them: who failed first depends."""
+    for record in report["records"].values():
+        for name in ("started", "ended"):
+            if name in record:
+                record[name] -= offset
+    return report
+
+
+def everywhere(do: Callable[[Any], Json], items: Iterable[Any]) -> list[Json]:
+    """Do something with all items at the same time and return the answers in order."""
+    items = list(items)
+    with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(items)) or 1) as pool:
+        return list(pool.map(do, items))
+
+
+def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> None:
+    """Stage the job on all nodes or on none. OSError names the node that cannot."""
+
+    def stage(peer: Peer) -> str:
+        peer.address = orders[peer.name]["address"]
+        peer.channel.send("stage", order=orders[peer.name], lease=LEASE_SECONDS)
+        try:
+            return str(peer.link.answer(ANSWER_SECONDS).get("reason", ""))
+        except LinkLost as lost:
+            return f"{peer.name}: {lost}"
+
+    refused = [reason for reason in everywhere(stage, peers) if reason]
+    if refused:
+        for peer in peers:
+            peer.channel.send("drop")
+        raise OSError("; ".join(refused))

@@ -1,0 +1,181 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A whole job, seen from the head: its own part, the parts of the other nodes, and the result of them all."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from typing import Any, Protocol
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import AGENT_SOCKET
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
+from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, staged
+from ansible_collections.torchfleet.cluster.plugins.module_utils._result import write_result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import ssh_config
+
+Json = Any
+LOOK_SECONDS = 0.1  # how often rank files are looked at for the live view
+AGENT_SECONDS = 2.0  # for the launcher's ssh program to say what it wants
+
+
+class Controller(Protocol):
+    """What a run needs of the supervisor: the way to the controller, and whether a signal came."""
+
+    channel: Channel
+    signalled: str
+
+
+class Run:
+    """One job from staging to result. OSError if it could not be staged: then nothing is left of it."""
+
+    def __init__(self, controller: Controller, order: dict[str, Json], peers: dict[str, Peer]) -> None:
+        self.controller, self.channel = controller, controller.channel
+        others = order.pop("others")
+        order["started"] = time.time()
+        order["peers"] = [others[name]["way"] for name in others]
+        self.peers = [peers[name] for name in others]
+        order["ssh_config"] = ssh_config(order["home"])
+        self.order = order
+        self.part = Part(order, self.channel.offer)
+        try:
+            staged(self.peers, {name: {**order, **fields, "peers": None} for name, fields in others.items()})
+        except OSError:
+            self.part.take_back()
+            raise
+        self.undone = {place["host"] for place in order["placement"]}
+        self.ended = False
+        self.agents: dict[socket.socket, Peer | None] = {}  # connections of the ssh program, and the node each wants
+        self.socket = self.open_agent_socket()
+
+    def open_agent_socket(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(os.path.join(self.order["private_tmp"], AGENT_SOCKET))
+        listener.listen(1024)
+        return listener
+
+    def follow(self) -> dict[str, Json]:
+        """Run all parts, follow until each is over, and return the result. Whatever happens, nothing stays."""
+        self.part.start()
+        for peer in self.peers:
+            peer.go()
+        self.channel.send("started")
+        while not self.part.gone or not all(peer.over for peer in self.peers):
+            self.wait()
+            for peer in self.peers:
+                peer.beat()
+            self.end_if_needed()
+            self.part.check_guard()
+            if not self.part.gone:
+                self.part.look()
+        self.socket.close()
+        self.part.bury(spared=[peer.pid for peer in self.peers])
+        parts = {peer.name: peer.report for peer in self.peers if peer.report}
+        self.part.job.write("parts.json", parts)
+        return write_result(self.part.job, self.part.metrics)
+
+    def wait(self) -> None:
+        """Wait until something happens, a tenth of a second at most, and deal with all that did."""
+        inputs: list[Any] = [self.socket, *self.agents]
+        inputs += [] if self.part.gone else [self.part.ear]
+        inputs += [] if self.channel.lost else [self.channel.incoming]
+        inputs += [peer.channel.incoming for peer in self.peers if not peer.over]
+        ready = select.select(inputs, [], [], LOOK_SECONDS)[0]
+        if self.part.ear in ready:
+            for word in self.part.words():
+                self.on_word(word)
+            if self.part.status:
+                self.end("guard_died", "the guard died", self.order["host"])
+        for peer in self.peers:
+            for word in peer.words():
+                self.on_word(word, peer)
+        if self.socket in ready:
+            self.agents[self.socket.accept()[0]] = None
+        for connection in [found for found in ready if found in self.agents]:
+            self.on_agent(connection)
+
+    def on_word(self, word: dict[str, Json], peer: Peer | None = None) -> None:
+        """Deal with what a guard says, this node's or, through its supervisor, another's."""
+        host = peer.name if peer else self.order["host"]
+        if word["kind"] in ("line", "report"):
+            self.channel.offer(**{name: value for name, value in word.items() if name != "data"})
+        elif word["kind"] == "ending":
+            self.end(word["reason"], word["detail"], host, word.get("at"))
+        elif word["kind"] == "done":
+            self.undone.discard(host)
+            if not self.undone:
+                self.part.tell("leave")
+                for other in self.peers:
+                    other.tell("leave")
+        elif word["kind"] == "left" and peer:
+            self.answer_agents(peer, word["rc"], word["text"])
+
+    def end_if_needed(self) -> None:
+        """End the job if the controller, its absence, a signal, the clock or the loss of a node wants that."""
+        if self.ended:
+            return
+        reason = self.reason_to_end()
+        if reason:
+            self.end(*reason)
+        lost = next((peer for peer in self.peers if peer.lost and not peer.report), None)
+        if lost:
+            self.end("lost", f"{lost.name} is lost: {lost.lost}", lost.name)
+
+    def end(self, reason: str, detail: str, host: str = "", at: float | None = None) -> None:
+        """End the job on every node. The first reason stands."""
+        if self.ended:
+            return
+        self.ended = True
+        self.part.job.claim_end(reason, detail, host, at)
+        self.part.end(reason, detail)
+        for peer in self.peers:
+            peer.tell("end", reason=reason, detail=detail)
+
+    def reason_to_end(self) -> tuple[str, str] | None:
+        """Return why the job must end now, or None."""
+        timeout = self.order["job_timeout"]
+        if timeout and time.time() > self.order["started"] + timeout + 1.0:
+            return "timed_out", f"job_timeout of {timeout:g} s"
+        if self.controller.signalled:
+            return "cancelled", f"{self.controller.signalled} to the supervisor"
+        try:
+            frame = self.channel.receive(0)
+        except EOFError:
+            return "lost", "the controller died"
+        return (frame["reason"], frame["detail"]) if frame and frame["kind"] == "end" else None
+
+    def on_agent(self, connection: socket.socket) -> None:
+        """Take the wish of the launcher's ssh program: start this command on that node."""
+        try:
+            connection.settimeout(AGENT_SECONDS)
+            wish = json.loads(connection.makefile().readline())
+        except (OSError, ValueError):  # it was ended
+            self.agents.pop(connection)
+            connection.close()
+            return
+        peer = next((peer for peer in self.peers if wish["host"] in (peer.name, peer.address)), None)
+        self.agents[connection] = peer
+        if peer is None:
+            answer(connection, 255, f"{wish['host']} is no other node of this job")
+        else:
+            peer.tell("start", command=wish["command"])
+
+    def answer_agents(self, peer: Peer, rc: int, text: str) -> None:
+        """Tell the ssh program how the command it asked for ended."""
+        for connection, wanted in list(self.agents.items()):
+            if wanted is peer:
+                answer(connection, rc, text)
+
+
+def answer(connection: socket.socket, rc: int, text: str) -> None:
+    """Send one answer to the ssh program, which may be gone."""
+    try:
+        connection.sendall(json.dumps({"rc": rc, "text": text}).encode() + b"\n")
+    except OSError:
+        pass
