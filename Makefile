@@ -15,14 +15,16 @@ in_venv = @echo '$(1)' && PATH="$(CURDIR)/.venv/bin:$$PATH" $(1)
 ROLES := $(notdir $(wildcard roles/*))
 
 .NOTPARALLEL:
-.PHONY: help train setup test lint types unit integration molecule bench clean
+.PHONY: help train setup lab lab-absent test lint types unit integration molecule bench bench-nodes clean
 
 help:
 	@echo 'make train        set this machine up and train on it'
+	@echo 'make lab          nodes in containers on this machine (root; docs/lab.md); make lab-absent removes them'
 	@echo 'make test         everything that proves the project: lint, types, molecule, all tests'
 	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
+	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
 	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
 
 train: setup
@@ -30,6 +32,12 @@ train: setup
 
 setup: $(READY)
 	$(call in_venv,ansible-playbook setup.yml)
+
+lab: $(READY)
+	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_install=true $(LAB))
+
+lab-absent: $(READY)
+	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
 test: lint types molecule setup
 	$(call in_venv,python -m pytest -q)
@@ -57,6 +65,9 @@ molecule-%: $(DEV_READY)
 
 bench: $(READY) setup
 	$(call in_venv,python tests/bench/bench.py)
+
+bench-nodes: $(DEV_READY)
+	$(call in_venv,python tests/bench/bench_nodes.py)
 
 clean:
 	rm -rf .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz

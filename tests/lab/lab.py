@@ -1,0 +1,153 @@
+"""Drives a lab as a user does, and looks into its nodes. For every test that needs real nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _lab_faults, _lab_run
+
+REPO = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{BIN}:{os.environ['PATH']}",
+    "LC_ALL": "C.UTF-8",
+    "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"),
+}
+
+
+class Lab:
+    """One lab of a test's own. `variables` are those of the role, without `lab_`."""
+
+    def __init__(self, name: str, directory: Path, **variables: Any) -> None:
+        self.name, self.directory, self.variables = name, directory, variables
+
+    @property
+    def inventory(self) -> Path:
+        return self.directory / "hosts.yml"
+
+    # --- as a user does ----------------------------------------------------------------------------------------------
+
+    def play(self, state: str = "present", *words: str, **variables: Any) -> subprocess.CompletedProcess[str]:
+        """Run playbooks/lab.yml to its end, whatever that is."""
+        given = {**self.variables, "name": self.name, "directory": str(self.directory), "state": state, **variables}
+        extra = json.dumps({f"lab_{name}": value for name, value in given.items()})
+        return ansible("ansible-playbook", "playbooks/lab.yml", "-e", extra, *words)
+
+    def up(self, **variables: Any) -> subprocess.CompletedProcess[str]:
+        """Make the lab run. Other variables than the first ones stay."""
+        self.variables.update(variables)
+        done = self.play()
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def down(self) -> None:
+        """Remove it."""
+        done = self.play("absent")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    # --- what befalls nodes: the module's own functions, without the second that a playbook takes --------------------
+
+    def disturb(self, state: str, node: str, nic: str = "", rate: str = "") -> bool:
+        given = {"name": self.name, "state": state, "node": node, "nic": nic, "rate": rate}
+        return bool(_lab_faults.disturb(given, check=False)["changed"])
+
+    def cut(self, node: str, nic: str = "") -> bool:
+        return self.disturb("cut", node, nic)
+
+    def heal(self, node: str = "all", nic: str = "") -> bool:
+        return self.disturb("heal", node, nic)
+
+    def shape(self, node: str, rate: str, nic: str = "") -> bool:
+        return self.disturb("shape", node, nic, rate)
+
+    def pause(self, node: str) -> bool:
+        return self.disturb("pause", node)
+
+    def resume(self, node: str) -> bool:
+        return self.disturb("resume", node)
+
+    def kill(self, node: str) -> bool:
+        return self.disturb("kill", node)
+
+    def restart(self, node: str) -> bool:
+        return self.disturb("restart", node)
+
+    def mend(self) -> None:
+        """Make all nodes as good as new, but for their files."""
+        for name, container in _lab_run.look(self.name).nodes.items():
+            if container.state == "paused":
+                self.resume(name)
+            elif container.state != "running":
+                self.restart(name)
+        self.heal()
+
+    # --- what can be seen --------------------------------------------------------------------------------------------
+
+    def states(self) -> dict[str, str]:
+        """Return running, paused or exited for every node."""
+        return {name: container.state for name, container in _lab_run.look(self.name).nodes.items()}
+
+    def hosts(self) -> dict[str, dict[str, Any]]:
+        """Return what the inventory says of each node."""
+        return dict(yaml.safe_load(self.inventory.read_text())["all"]["children"]["workers"]["hosts"])
+
+    def address(self, node: str, nic: int = 0) -> str:
+        """Return the address of a node on its NIC of that number."""
+        return _lab_run.look(self.name).nodes[node].addresses[f"eth{nic}"]
+
+    def ssh_argv(self, node: str, *argv: str, user: str = "") -> list[str]:
+        """Return the command line by which a user gets into a node: strict about its host key, never asking."""
+        host = self.hosts()[node]
+        options = ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null"]
+        options += [f'UserKnownHostsFile="{self.directory}/known_hosts"', "ConnectTimeout=5"]
+        port = str(host.get("ansible_port", 22))
+        words = ["ssh", "-F", "none", "-i", f"{self.directory}/key", "-p", port]
+        words += [word for option in options for word in ("-o", option)]
+        return [*words, f"{user or host['ansible_user']}@{host['ansible_host']}", *argv]
+
+    def ssh(self, node: str, *argv: str, user: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command on a node over SSH (a shell there splits it into words)."""
+        return subprocess.run(
+            self.ssh_argv(node, *argv, user=user),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=60,
+        )
+
+    def root(self, node: str, *argv: str, check: bool = True) -> str:
+        """Run a command as root among the files and in the network of a node, also when SSH does not work."""
+        pid = _lab_run.look(self.name).nodes[node].pid
+        words = ["nsenter", "--target", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", *argv]
+        return subprocess.run(words, capture_output=True, text=True, check=check, timeout=60).stdout
+
+    def pids(self, node: str, mark: str) -> list[int]:
+        """Return the processes (by their pid on this machine) of a node that have a text in their environment."""
+        space = os.readlink(f"/proc/{_lab_run.look(self.name).nodes[node].pid}/ns/pid")
+        return [
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if in_space(pid, space, mark.encode())
+        ]
+
+
+def in_space(pid: int, space: str, mark: bytes) -> bool:
+    """Whether a process belongs to a node and has a text in its environment."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") == space and mark in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def ansible(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run one of Ansible's programs in the repository."""
+    return subprocess.run(
+        [BIN / argv[0], *argv[1:]], cwd=REPO, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
