@@ -1,0 +1,45 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.node_facts: the module, and a look at the clock. Documentation: plugins/modules."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import clock_of
+
+Result = dict[str, Any]
+
+
+class ActionModule(ActionBase):
+    """One look at one node; a node that cannot be asked is an answer too, so that it does not hide the others."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+        """Return facts and clock; or problem (on the way there), or failure (on the node)."""
+        result: Result = super().run(tmp, task_vars)
+        try:
+            answer: Result = self._execute_module(module_args=self._task.args, task_vars=task_vars)
+            if "facts" not in answer:
+                return {**result, "failure": self.reason(answer)}
+            # By itself, on the open connection: a module takes so long to start that its clock tells little.
+            sent = time.time()
+            said = self._low_level_execute_command("date +%s.%N")["stdout"]
+            return {**result, **answer, "clock": clock_of(said, sent, time.time())}
+        except AnsibleConnectionFailure as error:
+            return {**result, "problem": str(error)}
+        except AnsibleError as error:
+            return {**result, "failure": str(error)}
+
+    @staticmethod
+    def reason(answer: Result) -> str:
+        """Return what a module that failed said: Ansible's message, and the last words of the node."""
+        words = [str(answer.get(key) or "").strip() for key in ("msg", "module_stdout", "module_stderr")]
+        return "\n".join(dict.fromkeys(word for word in words if word))

@@ -1,0 +1,84 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.preflight: judge, show and keep what nodes told. Documentation: plugins/modules."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _drift, _findings, _preflight
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _preflight_wish as _wish
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import check_cluster
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_rules import RULES
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import digest
+
+Result = dict[str, Any]
+display = Display()
+
+
+class ActionModule(ActionBase):
+    """One task for all nodes."""
+
+    BYPASS_HOST_LOOP = True
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+        """Return report and msg; failed if there are errors among the findings."""
+        result: Result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        try:
+            wish = _wish.parse_wish(_border.to_plain(self._task.args), RULES)
+            targets = [self.target(name, variables) for name in wish.answers]
+            facts = {name: answer.facts for name, answer in wish.answers.items() if answer.facts}
+            versions = {name: _drift.versions_of(fact, digest()) for name, fact in facts.items()}
+            drift = _drift.compare(versions, [target.name for target in targets if target.worker])
+            found = [*self.refusals(variables), *_preflight.judge(targets, wish.answers, wish.limits, drift)]
+            findings = _findings.sort_out(found, wish.ignore)
+            at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            path = self.keep(wish.report, _wish.report_of(findings, wish.answers, drift, at))
+        except InputError as error:
+            return {**result, "failed": True, "msg": str(error)}
+        title = f"preflight of {len(targets)} node{'s' * (len(targets) != 1)}: {_findings.count(findings)}"
+        display.display("\n".join([title, *_findings.render(findings)]))
+        stops = _findings.errors(findings)
+        msg = f"{_findings.verdict(findings)}; report: {path}" if stops else title
+        return {**result, "failed": bool(stops), "report": path, "msg": msg}
+
+    def target(self, name: str, variables: dict[str, Any]) -> _preflight.Target:
+        """Return one host of the play."""
+        theirs = variables["hostvars"][name]
+        known = {key: _border.to_plain(theirs.get(key)) for key in _wish.HOST_VARIABLES}
+        known["ansible_become_password"] = known["ansible_become_password"] or self._play_context.become_pass
+        return _wish.target_of(name, known, _border.to_plain(variables["groups"]))
+
+    def refusals(self, variables: dict[str, Any]) -> Iterator[_findings.Finding]:
+        """Yield what the plan of a job would refuse of this inventory."""
+        try:
+            check_cluster(_border.cluster_from_hostvars(_border.to_plain(variables["groups"]), variables["hostvars"]))
+        except InputError as error:
+            yield _findings.found(RULES, "TF-INVENTORY", [], str(error))
+
+    def keep(self, name: str, report: Result) -> str:
+        """Write the report for its owner alone, all or nothing, and return its path. InputError if it cannot be."""
+        path = Path(name).expanduser().absolute()
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                file.write(json.dumps(report, indent=2) + "\n")
+            part.replace(path)
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError("preflight_report", name, f"{reason}: name a file that can be written") from None
+        return str(path)

@@ -1,0 +1,117 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: node_facts
+short_description: Read in one go what a node is, has and runs
+description:
+  - Reads system, room, limits, names, keys, ports and versions of a node without changing anything, and measures how
+    far its clock is from the controller's.
+  - A node that cannot be reached or asked is no failure of this task. RV(problem) or RV(failure) tell why, so that the
+    answers of the other nodes are not lost. M(torchfleet.cluster.preflight) judges all of them.
+version_added: 0.2.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  home:
+    description: Directory of torchfleet on the node.
+    type: path
+    default: ~/.torchfleet
+  python:
+    description: Interpreter of the ranks. The default is C(pytorch/bin/python) under O(home).
+    type: str
+    default: ''
+  base_python:
+    description: The interpreter that their environment is made with. The default is the one that Ansible uses there.
+    type: str
+    default: ''
+  mpirun:
+    description: Open MPI's program, where it is not C(openmpi/bin/mpirun) under O(home) and not on the search path.
+    type: str
+    default: ''
+  sudo:
+    description:
+      - Whether sudo may be tried. It tells whether root is to be had, and shows what only root can see.
+      - A user whom sudo does not know is reported by it, hence the default.
+    type: bool
+    default: false
+attributes:
+  action:
+    description: Runs as an action plugin on the controller, which calls the module on the node once.
+    support: full
+  async:
+    description: Supports being used with the C(async) keyword.
+    support: none
+  check_mode:
+    description: Reads the same.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.preflight
+"""
+
+EXAMPLES = r"""
+- name: Look at every node
+  torchfleet.cluster.node_facts:
+  register: seen
+
+- name: Tell the clocks
+  ansible.builtin.debug:
+    msg: "{{ seen.clock.offset | round(3) }} s, give or take {{ seen.clock.uncertainty | round(3) }} s"
+  when: seen.facts is defined
+"""
+
+RETURN = r"""
+facts:
+  description: What was found. Sizes are bytes; a limit of null means that there is none.
+  returned: when the node answered
+  type: dict
+  sample:
+    system: {kernel: Linux, arch: x86_64, os: debian, os_version: "12", libc: glibc 2.36}
+    home: {path: /home/mpi/.torchfleet, free: 72219758592, writable: true, read_only: false, noexec: false}
+    versions: {kernel: 6.1.0, python: 3.11.2, torch: 2.13.0+cpu, openmpi: 5.0.11, nccl: "", driver: ""}
+clock:
+  description: How far the clock of the node is ahead of the controller's, in seconds, and how far off that may be.
+  returned: when the node answered
+  type: dict
+  sample: {offset: 0.004, uncertainty: 0.008}
+problem:
+  description: Why the node could not be reached, in the words of SSH.
+  returned: when it could not
+  type: str
+  sample: "ssh: connect to host 192.0.2.12 port 22: Connection refused"
+failure:
+  description: Why the node could be reached and told nothing.
+  returned: when it was so
+  type: str
+  sample: The module interpreter '/usr/bin/python3' was not found.
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._node_facts import node_facts
+
+
+def main() -> None:
+    """Entry of the module."""
+    text = {"type": "str", "default": ""}
+    options = {
+        "home": {"type": "path", "default": "~/.torchfleet"},
+        "python": text,
+        "base_python": text,
+        "mpirun": text,
+        "sudo": {"type": "bool", "default": False},
+    }
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    module.exit_json(changed=False, facts=node_facts(module.params))
+
+
+if __name__ == "__main__":
+    main()

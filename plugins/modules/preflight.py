@@ -1,0 +1,111 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: preflight
+short_description: Judge an inventory and its machines before anything is changed
+description:
+  - Takes what M(torchfleet.cluster.node_facts) returned for every node, and finds what would go wrong later. Each
+    finding has an id, a severity, the nodes, what was seen, why it matters, the source of that, and what mends it.
+  - An error fails the task, a warning informs. Everything is shown, and kept as JSON in O(report).
+  - Changes nothing on any node. The role C(preflight) is how it is used; its variables are these options.
+version_added: 0.2.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  answers:
+    description: What M(torchfleet.cluster.node_facts) returned, by the name of the host. Empty for one not asked.
+    type: dict
+    required: true
+  report:
+    description: File on the controller for the report, from the directory that C(ansible-playbook) is started in.
+    type: path
+    default: reports/preflight.json
+  ignore:
+    description: Ids of findings that stop nothing. They are shown as ignored.
+    type: list
+    elements: str
+    default: []
+  min_disk_gb:
+    description: Free space that a worker without PyTorch needs in torchfleet's home.
+    type: float
+    default: 3.0
+  min_tmp_mb:
+    description: Free space that is needed for temporary files.
+    type: int
+    default: 200
+  min_shm_mb:
+    description: Size of C(/dev/shm) below which there is a warning.
+    type: int
+    default: 256
+  max_clock_offset:
+    description: Seconds that a clock may be off from the controller's.
+    type: float
+    default: 5.0
+  python_min:
+    description: The oldest Python that PyTorch can be installed with.
+    type: str
+    default: '3.11'
+  python_max:
+    description: The newest Python that PyTorch can be installed with.
+    type: str
+    default: '3.14'
+  supported_os:
+    description: Distributions that cause no warning, each as C(ID VERSION_ID) or C(ID) of os-release.
+    type: list
+    elements: str
+    default: [debian 12, debian 13]
+  needs_root:
+    description: Whether it is an error if root is not to be had.
+    type: bool
+    default: false
+attributes:
+  action:
+    description: Runs as an action plugin on the controller.
+    support: full
+  async:
+    description: Supports being used with the C(async) keyword.
+    support: none
+  bypass_host_loop:
+    description: Forces a single run, whatever the number of hosts of the play; set C(run_once) beside it.
+    support: full
+  check_mode:
+    description: Does the same.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.node_facts
+"""
+
+EXAMPLES = r"""
+- name: Look at every node
+  torchfleet.cluster.node_facts:
+  register: seen
+
+- name: Judge what was seen
+  torchfleet.cluster.preflight:
+    answers: "{{ dict(ansible_play_hosts_all | zip(ansible_play_hosts_all | map('extract', hostvars, 'seen'))) }}"
+    ignore: [TF-OS-UNTESTED]
+  run_once: true
+"""
+
+RETURN = r"""
+report:
+  description:
+    - Where the report is. It has the findings, the clocks, the drift and the facts of all nodes.
+  returned: always
+  type: str
+  sample: /home/me/torchfleet/reports/preflight.json
+msg:
+  description: The outcome in one line.
+  returned: always
+  type: str
+  sample: "1 error: TF-NO-PYTHON on n2; report: /home/me/torchfleet/reports/preflight.json"
+"""

