@@ -6,11 +6,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -20,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border,
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _preflight_wish as _wish
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_rules import RULES
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import digest
 
@@ -46,7 +44,7 @@ class ActionModule(ActionBase):
             found = [*self.refusals(variables), *_preflight.judge(targets, wish.answers, wish.limits, drift)]
             findings = _findings.sort_out(found, wish.ignore)
             at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            path = self.keep(wish.report, _wish.report_of(findings, wish.answers, drift, at))
+            path = keep_report("preflight_report", wish.report, _wish.report_of(findings, wish.answers, drift, at))
         except InputError as error:
             return {**result, "failed": True, "msg": str(error)}
         title = f"preflight of {len(targets)} node{'s' * (len(targets) != 1)}: {_findings.count(findings)}"
@@ -68,17 +66,3 @@ class ActionModule(ActionBase):
             check_cluster(_border.cluster_from_hostvars(_border.to_plain(variables["groups"]), variables["hostvars"]))
         except InputError as error:
             yield _findings.found(RULES, "TF-INVENTORY", [], str(error))
-
-    def keep(self, name: str, report: Result) -> str:
-        """Write the report for its owner alone, all or nothing, and return its path. InputError if it cannot be."""
-        path = Path(name).expanduser().absolute()
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                file.write(json.dumps(report, indent=2) + "\n")
-            part.replace(path)
-        except (OSError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError("preflight_report", name, f"{reason}: name a file that can be written") from None
-        return str(path)

@@ -1,0 +1,113 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: fabric_choose
+short_description: Choose the network that carries the cluster
+description:
+  - Takes what M(torchfleet.cluster.fabric_probe) found on every node, and returns what comes next. The role
+    C(torchfleet.cluster.fabric) shows the order.
+  - A network is chosen if every node has an address in it and reaches every other node by it, in both directions, with
+    full packets, and by the NIC that has the address. If there are several, the fastest.
+  - Fails with the reason of each network if there is none.
+version_added: 0.1.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  nodes:
+    description: The nodes of the cluster.
+    type: list
+    elements: str
+    required: true
+  listened:
+    description: What O(torchfleet.cluster.fabric_probe#module:state=listen) returned on each node.
+    type: dict
+    required: true
+  reached:
+    description: What O(torchfleet.cluster.fabric_probe#module:state=connect) returned on each node.
+    type: dict
+    default: {}
+  measuring:
+    description: What a second V(listen) returned on each node, if there is something to measure.
+    type: dict
+    default: {}
+  measured:
+    description: What O(torchfleet.cluster.fabric_probe#module:state=collect) returned on each node.
+    type: dict
+    default: {}
+  subnet:
+    description: The network that the user asks for.
+    type: str
+    default: ''
+  nccl_gid:
+    description: Whether C(NCCL_IB_GID_INDEX) is published. See the role.
+    type: str
+    choices: [auto, always, never]
+    default: auto
+attributes:
+  action:
+    description: Runs as an action plugin on the controller.
+    support: full
+  async:
+    description: Supports being used with the C(async) keyword.
+    support: none
+  bypass_host_loop:
+    description: Forces a single run, whatever the number of hosts of the play; set C(run_once) beside it.
+    support: full
+  check_mode:
+    description: Does the same.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.fabric_probe
+  - module: torchfleet.cluster.fabric_publish
+"""
+
+EXAMPLES = r"""
+- name: Choose
+  torchfleet.cluster.fabric_choose:
+    nodes: "{{ ansible_play_hosts_all }}"
+    listened: "{{ dict(ansible_play_hosts_all | zip(ansible_play_hosts_all | map('extract', hostvars, 'found'))) }}"
+    reached: "{{ dict(ansible_play_hosts_all | zip(ansible_play_hosts_all | map('extract', hostvars, 'reached'))) }}"
+  register: choice
+  run_once: true
+"""
+
+RETURN = r"""
+state:
+  description: What comes next, V(connect), V(measure) or V(done).
+  returned: success
+  type: str
+peers:
+  description: For each node, whom it has to reach.
+  returned: with V(connect)
+  type: dict
+steps:
+  description: For each node, its part of the measurement. Empty until O(measuring) is given.
+  returned: with V(measure)
+  type: dict
+fabric:
+  description: For each node, what becomes its C(fabric.json).
+  returned: with V(done)
+  type: dict
+files:
+  description: For each node, the text of C(fabric.json) and C(fabric.env).
+  returned: with V(done)
+  type: dict
+publish:
+  description: For each node, whether it does not have those files yet.
+  returned: with V(done)
+  type: dict
+msg:
+  description: The choice for people.
+  returned: with V(done)
+  type: str
+  sample: '10.91.0.0/24, the only network that joins all nodes; eth0 on n1, n2'
+"""

@@ -1,0 +1,99 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: fabric_facts
+short_description: Tell what networks a node has
+description:
+  - Reads NICs and RDMA ports from sysfs, addresses and routes from the kernel. Needs no root and no other program, and
+    changes nothing.
+version_added: 0.1.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  home:
+    description: Directory of torchfleet on the node.
+    type: path
+    default: ~/.torchfleet
+  sysfs_root:
+    description: Where sysfs is.
+    type: path
+    default: /sys
+attributes:
+  check_mode:
+    description: Reads the same.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.fabric_probe
+"""
+
+EXAMPLES = r"""
+- name: Look at the networks of the node
+  torchfleet.cluster.fabric_facts:
+"""
+
+RETURN = r"""
+facts:
+  description: What was found. C(arrival) is the address that SSH came in by, C(files) what was published before.
+  returned: success
+  type: dict
+  sample:
+    host_name: n1
+    host_name_addresses: [127.0.1.1]
+    arrival: 10.91.0.201
+    default_nic: eth0
+    nics:
+      - name: eth0
+        kind: physical
+        mtu: 1500
+        speed_mbit: 10000
+        up: true
+        carrier: true
+        operstate: up
+        port_of: ''
+        addresses:
+          - address: 10.91.0.201
+            prefix: 24
+            peer: ''
+            stable: true
+            route: eth0
+    rdma:
+      - device: mlx5_0
+        port: 1
+        active: true
+        link_layer: Ethernet
+        rate_gbit: 100.0
+        netdevs: [eth0]
+        gids:
+          - index: 3
+            gid: 0000:0000:0000:0000:0000:ffff:0a5b:00c9
+            type: RoCE v2
+            netdev: eth0
+    files: {fabric.json: '', fabric.env: ''}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._nics import survey
+
+
+def main() -> None:
+    """Entry of the module."""
+    options = {
+        "home": {"type": "path", "default": "~/.torchfleet"},
+        "sysfs_root": {"type": "path", "default": "/sys"},
+    }
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    module.exit_json(changed=False, facts=survey(module.params["home"], module.params["sysfs_root"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: fabric_probe
+short_description: Prove which networks join the nodes, and how fast they are
+description:
+  - One step of a probe between nodes, in this order - V(listen) on every node, then V(connect) on every node; or
+    V(listen), V(measure), V(collect).
+  - V(listen) reads the networks of the node and leaves an agent behind, a small process that answers the other nodes.
+    It ends itself when all O(expected) nodes are through, and after O(seconds) in any case.
+  - Needs no root, and changes nothing.
+version_added: 0.1.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  state:
+    description:
+      - V(listen) starts the agent and returns RV(facts).
+      - V(connect) tries all O(peers) at the same time, then tells their agents that this node is through.
+      - V(measure) hands the agent its O(steps) and returns at once, so that it works with fewer forks than nodes.
+      - V(collect) waits for the agent to be through with them, returns RV(measured) and ends it.
+      - V(stop) ends the agent.
+    type: str
+    choices: [listen, connect, measure, collect, stop]
+    required: true
+  name:
+    description: The name of the node in the inventory.
+    type: str
+    required: true
+  home:
+    description: Directory of torchfleet on the node.
+    type: path
+    default: ~/.torchfleet
+  sysfs_root:
+    description: Where sysfs is.
+    type: path
+    default: /sys
+  expected:
+    description: The nodes of the cluster, for V(listen). With no other node among them no agent is started.
+    type: list
+    elements: str
+    default: []
+  ports:
+    description: The port of the agent as V(29000), or a range as V(29000-29099); any free one if empty.
+    type: str
+    default: ''
+  seconds:
+    description: How long the agent lives at most.
+    type: int
+    default: 120
+  timeout:
+    description: Seconds to wait for a connection.
+    type: float
+    default: 2
+  wish:
+    description: What the user wants of this node; returned as it is.
+    type: dict
+    default: {}
+    suboptions:
+      nic:
+        description: The NIC.
+        type: str
+        default: ''
+      address:
+        description: The address.
+        type: str
+        default: ''
+  peers:
+    description: Whom to reach, for V(connect).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      node:
+        description: The name of the other node.
+        type: str
+        required: true
+      network:
+        description: The network to reach it in.
+        type: str
+        required: true
+      address:
+        description: Its address there.
+        type: str
+        required: true
+      port:
+        description: The port of its agent.
+        type: int
+        required: true
+      token:
+        description: The token of its agent.
+        type: str
+        required: true
+      nic:
+        description: The NIC of this node that has to be used.
+        type: str
+        required: true
+      source:
+        description: The address of this node that has to be used.
+        type: str
+        required: true
+      mtu:
+        description: The MTU of that NIC.
+        type: int
+        required: true
+  steps:
+    description: The schedule of this node, for V(measure).
+    type: list
+    elements: dict
+    default: []
+  agent:
+    description: What V(listen) returned as RV(agent), for V(measure), V(collect) and V(stop).
+    type: dict
+    default: {}
+attributes:
+  check_mode:
+    description: Does the same.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.fabric_choose
+"""
+
+EXAMPLES = r"""
+- name: Listen
+  torchfleet.cluster.fabric_probe:
+    state: listen
+    name: "{{ inventory_hostname }}"
+    expected: "{{ ansible_play_hosts_all }}"
+  register: found
+
+- name: Choose whom to reach
+  torchfleet.cluster.fabric_choose:
+    nodes: "{{ ansible_play_hosts_all }}"
+    listened: "{{ dict(ansible_play_hosts_all | zip(ansible_play_hosts_all | map('extract', hostvars, 'found'))) }}"
+  register: plan
+  run_once: true
+
+- name: Connect
+  torchfleet.cluster.fabric_probe:
+    state: connect
+    name: "{{ inventory_hostname }}"
+    peers: "{{ plan.peers[inventory_hostname] }}"
+"""
+
+RETURN = r"""
+facts:
+  description: What M(torchfleet.cluster.fabric_facts) returns.
+  returned: with O(state=listen)
+  type: dict
+agent:
+  description: Port, token and pid of the agent. The token is worth nothing once the agent has ended.
+  returned: with O(state=listen)
+  type: dict
+wish:
+  description: The wish, as it was given.
+  returned: with O(state=listen)
+  type: dict
+reached:
+  description: For each of O(peers) why it was not reached as it should be, or an empty text and the MTU of the path.
+  returned: with O(state=connect)
+  type: list
+  elements: dict
+  sample:
+    - {node: n2, network: 10.91.0.0/24, reason: '', mtu: 1500}
+measured:
+  description: What this node measured, in Mbit/s for both directions and microseconds for a round trip.
+  returned: with O(state=collect)
+  type: list
+  elements: dict
+  sample:
+    - {node: n2, network: 10.91.0.0/24, error: '', rtt_us: 61.5, mbit_out: 9412.2, mbit_in: 9401.7}
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _fabric_agent, _probe
+from ansible_collections.torchfleet.cluster.plugins.module_utils._nics import survey
+
+COLLECT_SECONDS = 300.0
+TEXT = {"type": "str", "required": True}
+WHOLE = {"type": "int", "required": True}
+PEER = {
+    "node": TEXT,
+    "network": TEXT,
+    "address": TEXT,
+    "port": WHOLE,
+    "token": {"type": "str", "required": True, "no_log": True},
+    "nic": TEXT,
+    "source": TEXT,
+    "mtu": WHOLE,
+}
+WISH = {"nic": {"type": "str", "default": ""}, "address": {"type": "str", "default": ""}}
+OPTIONS = {
+    "state": {"type": "str", "choices": ["listen", "connect", "measure", "collect", "stop"], "required": True},
+    "name": TEXT,
+    "home": {"type": "path", "default": "~/.torchfleet"},
+    "sysfs_root": {"type": "path", "default": "/sys"},
+    "expected": {"type": "list", "elements": "str", "default": []},
+    "ports": {"type": "str", "default": ""},
+    "seconds": {"type": "int", "default": 120},
+    "timeout": {"type": "float", "default": 2.0},
+    "wish": {"type": "dict", "default": {}, "options": WISH},
+    "peers": {"type": "list", "elements": "dict", "default": [], "options": PEER, "no_log": False},
+    "steps": {"type": "list", "elements": "dict", "default": []},
+    "agent": {"type": "dict", "default": {}},
+}
+
+
+def listen(given: dict[str, Any]) -> dict[str, Any]:
+    """Start the agent. ValueError for ports that are none, OSError if none of them is free."""
+    ports = port_range(given["ports"])
+    others = [name for name in given["expected"] if name != given["name"]]
+    agent = _fabric_agent.start(given["name"], ports, given["seconds"], others) if others else {}
+    return {"facts": survey(given["home"], given["sysfs_root"]), "agent": agent, "wish": given["wish"]}
+
+
+def port_range(text: str) -> range:
+    """Return the ports of `29000` or `29000-29099`; 0 is any. ValueError if it is neither."""
+    first, _dash, last = text.partition("-")
+    if not text:
+        return range(1)
+    low = int(first)
+    high = int(last or first)
+    if not 1024 <= low <= high <= 65535:
+        raise ValueError
+    return range(low, high + 1)
+
+
+def order(given: dict[str, Any], seconds: float, what: dict[str, Any]) -> dict[str, Any]:
+    """Tell this node's own agent what to do."""
+    return _probe.ask(given["name"], given["agent"], seconds, what) if given["agent"] else {}
+
+
+def act(given: dict[str, Any]) -> dict[str, Any]:
+    """Do one step and return what it found."""
+    if given["state"] == "listen":
+        return listen(given)
+    if given["state"] == "connect":
+        return {"reached": _probe.reach(given["name"], given["peers"], given["timeout"])}
+    if given["state"] == "measure":
+        order(given, 5.0, {"do": "schedule", "steps": given["steps"]})
+        return {}
+    found = order(given, COLLECT_SECONDS, {"do": "collect"}) if given["state"] == "collect" else {}
+    order(given, 5.0, {"do": "stop"})
+    return {"measured": found.get("rows", [])}
+
+
+def main() -> None:
+    """Entry of the module."""
+    module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
+    try:
+        module.exit_json(changed=False, **act(module.params))
+    except ValueError:
+        module.fail_json(
+            msg=f"fabric_ports: got {module.params['ports']!r}; give one as 29000, or a range as 29000-29099"
+        )
+    except (OSError, EOFError) as error:
+        if module.params["state"] == "stop":
+            module.exit_json(changed=False)  # it had ended before
+        module.fail_json(msg=f"{module.params['state']}: {error or 'the agent is gone'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: fabric_publish
+short_description: Write down the fabric of a node
+description:
+  - Writes C(fabric.json) and C(fabric.env) under O(home), each at once or not at all.
+version_added: 0.1.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  home:
+    description: Directory of torchfleet on the node.
+    type: path
+    default: ~/.torchfleet
+  files:
+    description: The text of each file, as M(torchfleet.cluster.fabric_choose) returns it.
+    type: dict
+    required: true
+attributes:
+  check_mode:
+    description: Says whether something would change.
+    support: full
+  diff_mode:
+    description: Shows the files before and after.
+    support: full
+seealso:
+  - module: torchfleet.cluster.fabric_choose
+"""
+
+EXAMPLES = r"""
+- name: Publish the fabric
+  torchfleet.cluster.fabric_publish:
+    files: "{{ fabric_choice.files[inventory_hostname] }}"
+"""
+
+RETURN = r"""
+files:
+  description: The paths of the files that were not yet as they should be.
+  returned: success
+  type: list
+  elements: path
+  sample: [/home/me/.torchfleet/fabric.json]
+"""
+
+import os
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._nics import FILES, read
+
+
+def publish(path: str, text: str) -> None:
+    """Replace a file at once."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=os.path.dirname(path))
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    os.chmod(draft, 0o644)
+    os.replace(draft, path)
+
+
+def main() -> None:
+    """Entry of the module."""
+    options = {"home": {"type": "path", "default": "~/.torchfleet"}, "files": {"type": "dict", "required": True}}
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    home, files = os.path.abspath(module.params["home"]), module.params["files"]
+    stray = sorted(set(files) - set(FILES))
+    if stray:
+        module.fail_json(msg=f"files: got {stray}; only {' and '.join(FILES)} are published")
+    before = {name: read(os.path.join(home, name), strip=False) for name in files}
+    stale = [name for name in files if before[name] != files[name]]
+    try:
+        for name in stale if not module.check_mode else []:
+            publish(os.path.join(home, name), files[name])
+    except OSError as error:
+        module.fail_json(msg=f"home: {home} cannot be written: {error.strerror}; set torchfleet_home of this node")
+    diff = [
+        {"before": before[name], "after": files[name], "before_header": name, "after_header": name} for name in stale
+    ]
+    module.exit_json(changed=bool(stale), files=[os.path.join(home, name) for name in stale], diff=diff)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the role does next: from what its tasks have found so far to what the next ones need. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_files, fabric_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_choice import (
+    Candidate,
+    Choice,
+    Wish,
+    alone,
+    candidates,
+    check_wishes,
+    choose_fabric,
+    parse_subnet,
+    refusal,
+    some,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import NodeNet, node_net
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._matrix import rates, steps
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+
+Results = Mapping[str, Mapping[str, Any]]  # node -> what its task returned
+
+MEASURED_ROUNDS = 2  # of the tournament: every NIC takes part in one of them
+MEASURED_SECONDS = 0.1  # per direction
+MEASURED_TIMES = 3
+
+
+def next_step(
+    names: Sequence[str],
+    listened: Results,
+    reached: Results,
+    measuring: Results,
+    measured: Results,
+    subnet: str = "",
+    nccl_gid: str = "auto",
+) -> dict[str, Any]:
+    """Return `state` and what belongs to it.
+
+    connect: `peers` of each node; measure: `steps` of each node, once its agents are there; done: `fabric`, `files`
+    and `publish` of each node, and `msg`. InputError for what cannot be done.
+    """
+    nodes = read_nodes(names, listened)
+    wish = Wish(parse_subnet(subnet), nccl_gid)
+    check_wishes(nodes, wish)
+    if len(nodes) == 1:
+        return done(alone(nodes[0], wish), nodes, wish)
+    if not reached:
+        found, rejections = candidates(nodes, wish)
+        if not found:
+            raise refusal(nodes, wish, {}, rejections)
+        return {"state": "connect", "peers": peers_of(found, agents_of(listened))}
+    rows = {name: required(reached, name, "reached", "the others") for name in names}
+    rate = slowest(measured) if measured else None
+    choice = choose_fabric(nodes, wish, rows, rate)
+    if choice.to_measure:
+        seats = {str(candidate.network): addresses_of(candidate) for candidate in choice.to_measure}
+        how = (MEASURED_SECONDS, MEASURED_ROUNDS, MEASURED_TIMES)
+        plan = steps(seats, agents_of(measuring), *how) if measuring else {}
+        return {"state": "measure", "steps": plan}
+    return done(choice, nodes, wish)
+
+
+def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
+    """Return the networks of all nodes. InputError if one is missing: a choice for some would be wrong for all."""
+    nodes = []
+    for name in names:
+        facts = required(listened, name, "facts", "its network")
+        wish = listened[name].get("wish") or {}
+        nodes.append(node_net(name, facts, wish.get("nic") or "", wish.get("address") or ""))
+    return nodes
+
+
+def required(results: Results, name: str, key: str, what: str) -> Any:
+    """Return a part of the result of a node. InputError if there is none."""
+    found = (results.get(name) or {}).get(key)
+    if found is None:
+        raise InputError("fabric", name, f"it told nothing of {what}: its own error is above, or --limit leaves it out")
+    return found
+
+
+def agents_of(listened: Results) -> dict[str, dict[str, Any]]:
+    """Return port and token of the agent of each node."""
+    return {name: {key: row["agent"][key] for key in ("port", "token")} for name, row in listened.items()}
+
+
+def addresses_of(candidate: Candidate) -> dict[str, str]:
+    """Return the address of each node in a network."""
+    return {name: str(seat.address.ip) for name, seat in candidate.seats.items()}
+
+
+def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return whom each node has to reach, with which NIC."""
+    return {
+        name: [
+            {
+                "node": other,
+                "network": str(candidate.network),
+                "address": str(seat.address.ip),
+                "nic": candidate.seats[name].nic.name,
+                "source": str(candidate.seats[name].address.ip),
+                "mtu": candidate.seats[name].nic.mtu,
+                **agents[other],
+            }
+            for candidate in found
+            for other, seat in candidate.seats.items()
+            if other != name
+        ]
+        for name in agents
+    }
+
+
+def slowest(measured: Results) -> dict[str, float]:
+    """Return the rate of the slowest link of each network, in Mbit/s."""
+    rows = {name: list(result.get("measured") or []) for name, result in measured.items()}
+    networks = {row["network"] for found in rows.values() for row in found}
+    matrices = {network: rates(rows, network) for network in sorted(networks)}
+    return {network: min(matrix.values()) for network, matrix in matrices.items() if matrix}
+
+
+def done(choice: Choice, nodes: Sequence[NodeNet], wish: Wish) -> dict[str, Any]:
+    """Return what is to be published, and on which nodes it is not yet."""
+    fabrics = fabric_of(choice, nodes, wish)
+    files = {name: fabric_files(fabric) for name, fabric in fabrics.items()}
+    return {
+        "state": "done",
+        "fabric": fabrics,
+        "files": files,
+        "publish": {node.name: files[node.name] != dict(node.files or {}) for node in nodes},
+        "msg": in_words(fabrics),
+    }
+
+
+def in_words(fabrics: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the choice for people."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, fabric in fabrics.items():
+        names[fabric["nic"]].append(name)
+    nics = ", ".join(f"{nic} on {some(group)}" for nic, group in names.items())
+    first = next(iter(fabrics.values()))
+    return f"{first['network']}, {first['why']}; {nics}"

@@ -1,0 +1,329 @@
+"""The part of the fabric that runs on nodes: sysfs, netlink, the agent and the probe; and the rounds of the matrix."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nets import Sysfs, write
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _fabric_agent, _fabric_netlink, _nics, _probe
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import node_net
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._matrix import rates, rounds, slow_links, steps
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Sysfs:
+    return Sysfs(tmp_path)
+
+
+# --- sysfs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "files", "directories"),
+    [
+        ("loopback", 0x9, {"type": "772"}, []),
+        ("physical", 0x1003, {}, ["device"]),
+        ("veth", 0x1003, {"iflink": "77"}, []),
+        ("bridge", 0x1003, {"uevent": "DEVTYPE=bridge\nINTERFACE=br0"}, ["bridge"]),
+        ("bridge", 0x1003, {}, ["bridge"]),
+        ("bond", 0x1403, {}, ["bonding"]),
+        ("vlan", 0x1003, {"uevent": "DEVTYPE=vlan\nINTERFACE=eth0.7", "iflink": "3"}, []),
+        ("tunnel", 0x1091, {"type": "65534", "uevent": "DEVTYPE=wireguard"}, []),
+        ("tunnel", 0x1091, {"type": "512"}, []),
+        ("tunnel", 0x1003, {"tun_flags": "0x1002"}, []),
+        ("tunnel", 0x10D1, {}, []),
+        ("virtual", 0x83, {}, []),
+    ],
+)
+def test_the_kind_of_a_nic(sysfs: Sysfs, kind: str, flags: int, files: dict[str, str], directories: list[str]) -> None:
+    path = sysfs.nic("x0", flags=flags, **files)
+    for name in directories:
+        (path / name).mkdir()
+    assert _nics.link(str(path))["kind"] == kind
+
+
+def test_a_nic_that_is_up_and_one_that_is_not(sysfs: Sysfs) -> None:
+    sysfs.nic("eth0", speed="25000", mtu="9000")
+    down = sysfs.nic("eth1", flags=0x1002, operstate="down", speed="-1")
+    (down / "carrier").unlink()  # reading it is an error
+    write(sysfs.root / "class/net/bonding_masters", "bond0")
+    row = {"nic": "eth0", "address": "10.0.0.1", "prefix": 8, "peer": "", "stable": True, "route": "eth0", "index": 2}
+    up, other = _nics.nics(str(sysfs.root), [row])
+    assert (up["up"], up["carrier"], up["speed_mbit"], up["mtu"]) == (True, True, 25000, 9000)
+    assert up["addresses"] == [{key: row[key] for key in ("address", "prefix", "peer", "stable", "route")}]
+    assert (other["up"], other["carrier"], other["speed_mbit"], other["addresses"]) == (False, False, None, [])
+
+
+def test_the_port_of_a_bridge(sysfs: Sysfs) -> None:
+    sysfs.nic("br0")
+    (sysfs.nic("eth0") / "master").symlink_to(sysfs.root / "class/net/br0")
+    assert [row["port_of"] for row in _nics.nics(str(sysfs.root), [])] == ["", "br0"]
+
+
+def test_rdma_ports_and_their_gids(sysfs: Sysfs) -> None:
+    port = sysfs.port("mlx5_0")
+    sysfs.gid(port, 0, "fe80::1", "IB/RoCE v1")
+    sysfs.gid(port, 2, "10.92.0.7", "RoCE v2", "eth1.5")
+    sysfs.port("mlx5_1", 2, state="1: DOWN", layer="InfiniBand")
+    first, second = _nics.rdma_ports(str(sysfs.root))
+    assert (first["device"], first["port"], first["active"], first["rate_gbit"]) == ("mlx5_0", 1, True, 100.0)
+    assert [(gid["index"], gid["type"], gid["netdev"]) for gid in first["gids"]] == [
+        (0, "IB/RoCE v1", "eth0"),
+        (2, "RoCE v2", "eth1.5"),
+    ]
+    assert (second["active"], second["port"], second["link_layer"], second["gids"]) == (False, 2, "InfiniBand", [])
+
+
+def test_the_facts_become_values(sysfs: Sysfs, tmp_path: Path) -> None:
+    sysfs.gid(sysfs.port("mlx5_0"), 3, "10.92.0.7", "RoCE v2")
+    sysfs.nic("eth0")
+    node = node_net("n1", _nics.survey(str(tmp_path), str(sysfs.root)))
+    assert [nic.name for nic in node.nics] == ["eth0"]
+    assert str(node.ports[0].gids[0].ip) == "10.92.0.7"
+
+
+def test_no_rdma_and_no_sysfs_are_no_errors(tmp_path: Path) -> None:
+    assert _nics.rdma_ports(str(tmp_path)) == []
+    assert _nics.nics(str(tmp_path), []) == []
+
+
+def test_what_is_read_of_text() -> None:
+    hosts = "127.0.0.1 localhost\n127.0.1.1 n1.lan n1 # own\n#10.0.0.9 n1\n10.0.0.1\tn1\n"
+    assert _nics.addresses_in_hosts(hosts, "n1") == ["127.0.1.1", "10.0.0.1"]
+    assert _nics.arrival({"SSH_CONNECTION": "10.0.0.9 40000 fe80::1%eth0 22"}) == "fe80::1"
+    assert _nics.arrival({}) == ""
+    head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+    table = head + "wlan0\t00000000\t0100A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n"
+    table += "eth0\t00000000\t01005B0A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
+    table += "tun0\t00000000\t00000000\t0001\t0\t0\t0\t00000080\t0\t0\t0\n"
+    table += "eth1\t00005C0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+    assert _nics.default_nic(table) == "eth0"
+    assert _nics.default_nic(head) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "prefix", "neighbour"),
+    [("10.0.0.1", 24, "10.0.0.2"), ("10.0.0.9", 24, "10.0.0.1"), ("10.0.0.1", 32, ""), ("fd00::1", 64, "fd00::2")],
+)
+def test_a_neighbour(address: str, prefix: int, neighbour: str) -> None:
+    assert _nics.neighbour_of(address, prefix) == neighbour
+
+
+# --- netlink: messages as the kernel sent them ------------------------------------------------------------------------
+
+IPV4 = (
+    "021880000400000008000100c000020208000200c000020208000400c00002ff09000300657468300000000008000800"
+    "8000000014000600ffffffffffffffff1400000014000000"
+)
+IPV6 = (
+    "0a4080fd0400000014000100fe8000000000000000fc00fffe00000114000600ffffffffffffffff1400000014000000"
+    "080008008000000005000b0003000000"
+)
+
+
+def test_addresses_of_the_kernel() -> None:
+    plain = {"index": 4, "peer": "", "stable": True}
+    assert _fabric_netlink.parse_address(bytes.fromhex(IPV4)) == {**plain, "address": "192.0.2.2", "prefix": 24}
+    assert _fabric_netlink.parse_address(bytes.fromhex(IPV6)) == {
+        **plain,
+        "address": "fe80::fc:ff:fe00:1",
+        "prefix": 64,
+    }
+    other_end = IPV4.replace("08000100c0000202", "080001000a080001")
+    assert (_fabric_netlink.parse_address(bytes.fromhex(other_end)) or {})["peer"] == "10.8.0.1"
+    temporary = IPV6.replace("0800080080000000", "0800080001000000")
+    assert (_fabric_netlink.parse_address(bytes.fromhex(temporary)) or {})["stable"] is False
+
+
+def test_this_machine_has_a_loopback() -> None:
+    assert ("127.0.0.1", 8) in [(row["address"], row["prefix"]) for row in _fabric_netlink.addresses()]
+    assert _fabric_netlink.route_to("127.0.0.1") == ("lo", "127.0.0.1")
+
+
+# --- agents, here as threads on loopback ------------------------------------------------------------------------------
+
+Start = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts an agent and returns what its peers need; `left` is set when it would end."""
+    listeners = []
+
+    def begin(name: str, *expected: str) -> dict[str, Any]:
+        listener, left = _fabric_agent.bind([0]), threading.Event()
+        agent = _fabric_agent.Agent(name, f"token of {name}", expected, left.set)
+        threading.Thread(target=serve, args=(agent, listener), daemon=True).start()
+        listeners.append(listener)
+        return {"node": name, "port": listener.getsockname()[1], "token": agent.token, "left": left}
+
+    def serve(agent: _fabric_agent.Agent, listener: socket.socket) -> None:
+        try:
+            agent.serve(listener)
+        except OSError:
+            pass  # the test is over
+
+    yield begin
+    for listener in listeners:
+        listener.close()
+
+
+def seen_by(agent: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    """Return an agent as a peer of the probe, over loopback."""
+    over = {"network": "127.0.0.0/8", "address": "127.0.0.1", "nic": "lo", "source": "127.0.0.1", "mtu": 65536}
+    return {**{key: agent[key] for key in ("node", "port", "token")}, **over, **changed}
+
+
+def test_a_peer_is_reached_and_told_goodbye(start: Start) -> None:
+    agent = start("n2", "n1", "n3")
+    row = {"node": "n2", "network": "127.0.0.0/8", "reason": "", "mtu": 65535}
+    assert _probe.reach("n1", [seen_by(agent)], 2.0) == [row]
+    assert not agent["left"].wait(0.1)
+    assert _probe.reach("n3", [seen_by(agent), seen_by(agent)], 2.0) == [row, row]
+    assert agent["left"].wait(5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"nic": "eth1"}, "leaves by lo, not by eth1"),
+        ({"source": "127.0.0.9"}, "leaves from 127.0.0.1, not from 127.0.0.9"),
+        ({"node": "n3"}, "n2 answers there"),
+        ({"token": "wrong"}, "something else answers there"),
+    ],
+)
+def test_a_peer_that_is_not_as_it_should_be(start: Start, changed: dict[str, Any], words: str) -> None:
+    (row,) = _probe.reach("n1", [seen_by(start("n2", "n1"), **changed)], 2.0)
+    assert words in row["reason"]
+    assert row["mtu"] is None
+
+
+def test_an_address_that_is_rewritten_on_the_way(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_probe, "check_route", lambda _peer: None)
+    (row,) = _probe.reach("n1", [seen_by(start("n2", "n1"), source="127.0.0.9")], 2.0)
+    assert "arrives there from 127.0.0.1, not from 127.0.0.9" in row["reason"]
+
+
+def test_nobody_measures_out_of_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fabric_agent, "TURN_SECONDS", 0.05)
+    step = {**seen_by(start("n2", "n1")), "round": 7, "seconds": 0.02}
+    assert _probe.measure("n1", step)["error"] == "n2 was not ready"
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    peer = seen_by({"node": "n2", "port": port, "token": ""})
+    assert "refused" in _probe.reach("n1", [peer], 2.0)[0]["reason"]
+
+
+@pytest.mark.parametrize("words", [b"", b"\n", b"{}\n", b'{"token": "x"}\n', b"[1]\n", b"\xff\xfe\n"])
+def test_a_stranger_learns_nothing(start: Start, words: bytes) -> None:
+    agent = start("n2", "n1")
+    with socket.create_connection(("127.0.0.1", agent["port"])) as stranger:
+        stranger.sendall(words)
+        stranger.shutdown(socket.SHUT_WR)
+        assert stranger.recv(100) == b""
+
+
+def test_agents_measure_in_rounds(start: Start) -> None:
+    names = ["n1", "n2", "n3"]
+    agents = {name: start(name, *names) for name in names}
+    ports = {name: {key: agent[key] for key in ("port", "token")} for name, agent in agents.items()}
+    plan = steps({"127.0.0.0/8": dict.fromkeys(names, "127.0.0.1")}, ports, 0.02)
+    for name in names:
+        assert _probe.ask(name, agents[name], 5.0, {"do": "schedule", "steps": plan[name]}) == {"started": True}
+    rows = {name: _probe.ask(name, agents[name], 30.0, {"do": "collect"})["rows"] for name in names}
+    assert [row["error"] for found in rows.values() for row in found] == ["", "", ""]
+    matrix = rates(rows, "127.0.0.0/8")
+    assert matrix.keys() == set(itertools.permutations(names, 2))
+    assert min(matrix.values()) > 0
+    assert _probe.ask("n1", agents["n1"], 5.0, {"do": "stop"}) == {"stopped": True}
+    assert agents["n1"]["left"].wait(5)
+
+
+def test_a_peer_that_is_gone_holds_up_nothing(start: Start) -> None:
+    agent = start("n1", "n2")
+    step = {"network": "x", "round": 0, "seconds": 0.02, "role": "client", "node": "n2", "address": "127.0.0.1"}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gone = {"port": listener.getsockname()[1], "token": "x"}
+    _probe.ask("n1", agent, 5.0, {"do": "schedule", "steps": [{**step, **gone}]})
+    assert "refused" in _probe.ask("n1", agent, 30.0, {"do": "collect"})["rows"][0]["error"]
+
+
+def test_a_port_of_the_range_is_taken() -> None:
+    with _fabric_agent.bind([0]) as first:
+        taken = first.getsockname()[1]
+        with pytest.raises(OSError, match="fabric_ports"):
+            _fabric_agent.bind([taken])
+
+
+# --- the matrix -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 33])
+def test_the_tournament(count: int) -> None:
+    names = [f"n{number}" for number in range(count)]
+    plan = rounds(names)
+    assert len(plan) == count - 1 + count % 2
+    assert {frozenset(pair) for pairs in plan for pair in pairs} == {
+        frozenset(p) for p in itertools.combinations(names, 2)
+    }
+    for pairs in plan:
+        assert max(Counter(name for pair in pairs for name in pair).values()) == 1
+
+
+def test_one_node_has_no_rounds() -> None:
+    assert [pair for pairs in rounds(["n1"]) for pair in pairs] == []
+    assert steps({"x": {"n1": "10.0.0.1"}}, {"n1": {}}, 0.1) == {"n1": []}
+
+
+def test_fewer_rounds() -> None:
+    names = [f"n{number}" for number in range(6)]
+    plan = steps({"x": dict.fromkeys(names, "a"), "y": dict.fromkeys(names, "b")}, {name: {} for name in names}, 0.1, 2)
+    assert [row["round"] for row in plan["n3"]] == [0, 1, 2, 3]
+
+
+def test_the_best_that_a_link_has_shown_counts() -> None:
+    row = {"node": "b", "network": "x", "error": "", "rtt_us": 1.0, "mbit_out": 10.0, "mbit_in": 90.0}
+    rows = [row, {**row, "mbit_out": 80.0, "mbit_in": 20.0}]
+    assert rates({"a": rows, "b": []}, "x") == {("a", "b"): 80.0, ("b", "a"): 90.0}
+
+
+def test_what_failed_is_left_out() -> None:
+    row = {"node": "b", "network": "x", "error": "", "rtt_us": 1.0, "mbit_out": 10.0, "mbit_in": 90.0}
+    other = {"node": "c", "network": "x", "error": "was not ready"}
+    assert rates({"a": [row, other], "b": [{**row, "network": "y"}]}, "x") == {("a", "b"): 10.0, ("b", "a"): 90.0}
+
+
+def matrix_of(names: str, **slow: float) -> dict[tuple[str, str], float]:
+    """Return a matrix of single-letter nodes: 9000 Mbit/s, except for pairs like ab=100."""
+    return {(one, two): slow.get(one + two, 9000.0) for one, two in itertools.permutations(names, 2)}
+
+
+def test_a_slow_link_is_named() -> None:
+    (found,) = slow_links(matrix_of("abcd", ab=100.0))
+    assert str(found) == "a -> b: 100 Mbit/s, the median is 9,000"
+    assert slow_links(matrix_of("abcd", ab=6000.0)) == []
+    assert slow_links({}) == []
+
+
+def test_a_slow_node_is_named_not_its_links() -> None:
+    assert [str(row) for row in slow_links(matrix_of("abcd", ca=90.0, cb=80.0, cd=100.0, ab=50.0))] == [
+        "all that c sends: 100 Mbit/s, the median is 9,000",
+        "a -> b: 50 Mbit/s, the median is 9,000",
+    ]
+    (found,) = slow_links(matrix_of("abcd", ac=90.0, bc=80.0, dc=100.0))
+    assert (found.source, found.target) == ("", "c")
+
+
+def test_a_slow_direction_between_two_nodes() -> None:
+    assert [(row.source, row.target) for row in slow_links({("a", "b"): 100.0, ("b", "a"): 9000.0})] == [("a", "b")]
