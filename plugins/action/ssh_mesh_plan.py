@@ -1,0 +1,86 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.ssh_mesh_plan. Documentation: plugins/modules/ssh_mesh_plan.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import KeyFailed
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _ssh, _ssh_text
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_ca import Authority
+
+display = Display()
+OPTIONS = {
+    "cluster": {"type": "str", "required": True},
+    "directory": {"type": "path", "required": True},
+    "members": {"type": "list", "elements": "dict", "required": True},
+    "trust": {"type": "str", "choices": ["certificates", "keys"], "default": "certificates"},
+    "any_to_any": {"type": "bool", "default": False},
+    "extra_sources": {"type": "list", "elements": "str", "default": []},
+    "valid_days": {"type": "int", "default": 365},
+    "rotate": {"type": "bool", "default": False},
+    "accept_changed": {"type": "list", "elements": "str", "default": []},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+}
+
+
+class ActionModule(ActionBase):
+    """One task for all nodes."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return changed, nodes (the work of each), proof (what proving it takes) and findings."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _validated, arguments = self.validate_argument_spec(argument_spec=OPTIONS)
+        given = to_plain(arguments)
+        try:
+            members = self.members(given["members"], variables["hostvars"])
+            groups = to_plain(variables["groups"])
+            names = list(dict.fromkeys([*groups.get("head", ()), *groups.get("workers", ())]))
+            planned = plan(given, members, names, self._task.check_mode)
+        except InputError as error:
+            return {**result, "failed": True, "msg": str(error)}
+        except (_ssh.Refused, KeyFailed) as error:
+            return {**result, "failed": True, "msg": f"ssh_mesh: {error}"}
+        for finding in planned["findings"]:
+            display.warning(f"ssh_mesh: {finding}")
+        return {**result, **planned}
+
+    def members(self, found: list[dict[str, Any]], hostvars: Mapping[str, Any]) -> tuple[_ssh.Member, ...]:
+        names = ("ansible_host", "ansible_port", "ansible_connection")
+        return tuple(
+            _ssh.member_from(one, {name: to_plain(hostvars[one["name"]].get(name)) for name in names}) for one in found
+        )
+
+
+def plan(given: dict[str, Any], fresh: tuple[_ssh.Member, ...], names: list[str], dry_run: bool) -> dict[str, Any]:
+    """Return changed, nodes, proof and findings. InputError or Refused for what must not be done."""
+    request = _ssh.check_request(given, names)
+    authority = Authority(given["directory"], given["cluster"], dry_run)
+    with authority.held(make=given["state"] == "present"):
+        before = authority.known()
+        mesh = _ssh.mesh_of(request, fresh, before, names)
+        if given["state"] == "absent":
+            _ssh.refuse(_ssh.left_behind(fresh))
+            authority.forget([member.name for member in fresh])
+            nodes = {member.name: _ssh_text.node_removal(mesh, member) for member in fresh}
+            return {"changed": authority.changed, "nodes": nodes, "proof": [], "findings": []}
+        _ssh.refuse(_ssh.refusals(mesh, before, given["accept_changed"], given["rotate"], time.time()))
+        mesh = authority.sign_for(mesh, given["rotate"])
+        issued = authority.issue(mesh)
+        authority.remember(mesh.members)
+    nodes = {member.name: _ssh_text.node_work(mesh, member, issued) for member in fresh}
+    proof, findings = _ssh_text.proof(mesh), _ssh.findings(mesh, fresh)
+    return {"changed": authority.changed, "nodes": nodes, "proof": proof, "findings": findings}

@@ -1,0 +1,75 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: ssh_mesh_apply
+short_description: Do on a node what the plan of the SSH mesh says
+description:
+  - Third step of the role P(torchfleet.cluster.ssh_mesh#role). Puts new keys in place, writes ssh's files, its own
+    block in C(authorized_keys), and runs an sshd of the user's own if that is wanted.
+  - As root (with C(become)) it also writes a drop-in for the system's sshd, which is tested with C(sshd -t) before it
+    is put in place, or the systemd unit of the user's own sshd. What is the user's is then still written as the user.
+  - A reload leaves open sessions alone.
+version_added: 0.2.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  cluster:
+    description: Name of the cluster. It marks what is ours in C(authorized_keys).
+    type: str
+    required: true
+  work:
+    description: What M(torchfleet.cluster.ssh_mesh_plan) returned for this node.
+    type: dict
+    required: true
+attributes:
+  check_mode:
+    description: Says what would change and changes nothing.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.ssh_mesh_plan
+"""
+
+EXAMPLES = r"""
+- name: Write what was decided
+  torchfleet.cluster.ssh_mesh_apply:
+    cluster: mine
+    work: "{{ plan.nodes[inventory_hostname] }}"
+"""
+
+RETURN = r"""
+changes:
+  description: What changed, or would.
+  returned: success
+  type: list
+  elements: str
+  sample: [/home/fleet/.torchfleet/ssh/config written]
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshapply import apply
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshfiles import MeshFailed
+
+
+def main() -> None:
+    """Entry of the module."""
+    options = {"cluster": {"type": "str", "required": True}, "work": {"type": "dict", "required": True}}
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    try:
+        changes = apply(module.params["cluster"], module.params["work"], module.check_mode)
+    except MeshFailed as error:
+        module.fail_json(msg=f"ssh_mesh: {error}")
+    module.exit_json(changed=bool(changes), changes=changes)
+
+
+if __name__ == "__main__":
+    main()

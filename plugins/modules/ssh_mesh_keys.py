@@ -1,0 +1,126 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: ssh_mesh_keys
+short_description: Read the SSH keys and addresses of a node, and make its own keys
+description:
+  - First step of the role P(torchfleet.cluster.ssh_mesh#role). Reads the public host keys on the node itself, which is
+    reached over a connection that is already trusted, so nothing has to be believed at first sight.
+  - Makes the ed25519 key by which the node logs in to others, and the host key of an sshd of its own. Private keys
+    stay on the node. A new key waits beside the old one until M(torchfleet.cluster.ssh_mesh_apply) puts it in place.
+version_added: 0.2.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  name:
+    description: Name of the node in the inventory.
+    type: str
+    required: true
+  cluster:
+    description: Name of the cluster.
+    type: str
+    required: true
+  home:
+    description: Directory of torchfleet on the node.
+    type: path
+    default: ~/.torchfleet
+  address:
+    description: Address at which others reach the node, if it is not C(ansible_host).
+    type: str
+    default: ''
+  port:
+    description: Port at which others reach its sshd. V(0) is Ansible's port, or 2222 for an sshd of its own.
+    type: int
+    default: 0
+  sshd:
+    description: Whose sshd others log in to.
+    type: str
+    choices: [system, own]
+    default: system
+  become:
+    description: Whether the role may write what needs root.
+    type: bool
+    default: false
+  client:
+    description: Whether the node logs in to others, and so needs a key.
+    type: bool
+    default: false
+  rotate:
+    description: Make new keys although there are some.
+    type: bool
+    default: false
+  state:
+    description: With V(absent) nothing is made.
+    type: str
+    choices: [present, absent]
+    default: present
+attributes:
+  check_mode:
+    description: Makes no keys and reads the rest.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+seealso:
+  - module: torchfleet.cluster.ssh_mesh_plan
+"""
+
+EXAMPLES = r"""
+- name: Read the keys of the node
+  torchfleet.cluster.ssh_mesh_keys:
+    name: "{{ inventory_hostname }}"
+    cluster: mine
+"""
+
+RETURN = r"""
+member:
+  description: What M(torchfleet.cluster.ssh_mesh_plan) needs to know about the node.
+  returned: success
+  type: dict
+  sample:
+    name: n2
+    user: fleet
+    host_keys: [ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKxpMyBYQ2J6yQkL7oqJ1n5p0xMPVhFJcHwYQ0hQXv5d]
+    addresses: [192.0.2.12, 198.51.100.12]
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import KeyFailed
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshsurvey import survey
+
+OPTIONS = {
+    "name": {"type": "str", "required": True},
+    "cluster": {"type": "str", "required": True},
+    "home": {"type": "path", "default": "~/.torchfleet"},
+    "address": {"type": "str", "default": ""},
+    "port": {"type": "int", "default": 0},
+    "sshd": {"type": "str", "choices": ["system", "own"], "default": "system"},
+    "become": {"type": "bool", "default": False},
+    "client": {"type": "bool", "default": False},
+    "rotate": {"type": "bool", "default": False},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+}
+
+
+def main() -> None:
+    """Entry of the module."""
+    module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
+    given = module.params
+    present = given["state"] == "present"
+    try:
+        found = survey({**given, "fresh": given["rotate"] and present}, make=present and not module.check_mode)
+    except KeyFailed as error:
+        module.fail_json(msg=f"ssh_mesh: {given['name']}: {error}")
+    passed_on = {name: given[name] for name in ("name", "address", "port", "sshd", "become", "client")}
+    module.exit_json(changed=found.pop("made"), member={**found, **passed_on})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: ssh_mesh_prove
+short_description: Log in from the head to all nodes, and from each to all
+description:
+  - Last step of the role P(torchfleet.cluster.ssh_mesh#role). Logs in to every node at once, as jobs do, with strict
+    host keys, and names every login that fails with its cause, in one message.
+version_added: 0.2.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  name:
+    description: Name in the inventory of the node that it runs on.
+    type: str
+    required: true
+  nodes:
+    description: The nodes to log in to, as M(torchfleet.cluster.ssh_mesh_plan) returns them.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: Name of the node.
+        type: str
+        required: true
+      config:
+        description: The mesh's configuration of ssh on that node. Empty if it logs in to nobody.
+        type: str
+        default: ''
+      address:
+        description: Where it is reached, for messages.
+        type: str
+        required: true
+      port:
+        description: Port of its sshd, for messages.
+        type: int
+        default: 22
+  any_to_any:
+    description: Whether each node shall log in to all as well.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    description: Logs in all the same, unless there is no mesh yet.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Log in to every node
+  torchfleet.cluster.ssh_mesh_prove:
+    name: n1
+    nodes: "{{ plan.proof }}"
+"""
+
+RETURN = r"""
+failures:
+  description: The logins that failed.
+  returned: always
+  type: list
+  elements: dict
+  sample:
+    - from: n1
+      to: n3
+      why: 'nothing listens on 192.0.2.13 port 2201: start sshd there, or set its port (ssh_mesh_port)'
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshproof import prove, tell
+
+NODE = {
+    "name": {"type": "str", "required": True},
+    "config": {"type": "str", "default": ""},
+    "address": {"type": "str", "required": True},
+    "port": {"type": "int", "default": 22},
+}
+OPTIONS = {
+    "name": {"type": "str", "required": True},
+    "nodes": {"type": "list", "elements": "dict", "required": True, "options": NODE},
+    "any_to_any": {"type": "bool", "default": False},
+}
+
+
+def main() -> None:
+    """Entry of the module."""
+    module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
+    nodes = {node["name"]: node for node in module.params["nodes"]}
+    if module.check_mode and not os.path.exists(nodes[module.params["name"]]["config"]):
+        module.exit_json(changed=False, failures=[])
+    failures = prove(module.params["name"], nodes, module.params["any_to_any"])
+    if failures:
+        module.fail_json(msg=f"ssh_mesh: {tell(failures)}", failures=failures)
+    module.exit_json(changed=False, failures=[])
+
+
+if __name__ == "__main__":
+    main()
