@@ -1,4 +1,4 @@
-"""The program behind the role python_venv: what it refuses, and that an environment is made once and whole."""
+"""The programs behind the role python_venv: what they refuse, and that an environment is made once and whole."""
 
 from __future__ import annotations
 
@@ -8,42 +8,56 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "roles/python_venv/files/environment.py"
-SPEC = importlib.util.spec_from_file_location("environment", PROGRAM)
-assert SPEC is not None and SPEC.loader is not None
-environment = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(environment)
+FILES = Path(__file__).parents[2] / "roles/python_venv/files"
+PROGRAM = FILES / "environment.py"
 
 
-def add_wheel(wheelhouse: Path, name: str, version: str) -> None:
-    """Write the smallest wheel that pip installs."""
+def load(name: str) -> ModuleType:
+    """Return a program of the role as a module."""
+    spec = importlib.util.spec_from_file_location(name, FILES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+environment, wheels = load("environment"), load("wheels")
+
+
+def add_wheel(wheelhouse: Path, name: str, version: str, tag: str = "py3-none-any", needs: str = "") -> None:
+    """Write the smallest wheel that pip installs. `needs` are lines of metadata."""
     about = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": f"version = {version!r}\n",
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{about}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
-    with zipfile.ZipFile(wheelhouse / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+    with zipfile.ZipFile(wheelhouse / f"{name}-{version}-{tag}.whl", "w") as wheel:
         for path, text in files.items():
             wheel.writestr(path, text)
 
 
 @pytest.fixture
-def request_(tmp_path: Path) -> dict[str, Any]:
-    """What the role would ask for."""
+def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the role would ask for: here pip finds its wheels as it does an index."""
     wheelhouse = tmp_path / "wheels"
     wheelhouse.mkdir()
     add_wheel(wheelhouse, "tiny", "1.0+cpu")
     add_wheel(wheelhouse, "tiny", "2.0")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheelhouse))
     return {
         "role": "some",
+        "setting": "some_venv",
         "path": str(tmp_path / "home/venv"),
         "python": sys.executable,
         "packages": ["tiny==1.0"],
@@ -51,7 +65,8 @@ def request_(tmp_path: Path) -> dict[str, Any]:
         "python_max": "",
         "disk_mb": 1,
         "index_url": "",
-        "wheelhouse": str(wheelhouse),
+        "wheelhouse": "",
+        "mesh": str(tmp_path / "ssh/config"),
     }
 
 
@@ -69,7 +84,8 @@ def refusal(request: dict[str, Any]) -> str:
 
 
 def test_a_fresh_machine_is_accepted(request_: dict[str, Any]) -> None:
-    assert environment.look(request_) == {"refusals": [], "ready": False}
+    seen = environment.look(request_)
+    assert (seen["refusals"], seen["ready"], seen["receipt"], seen["mesh"]) == ([], False, None, False)
     assert not Path(request_["path"]).parent.exists()
 
 
@@ -77,7 +93,6 @@ def test_a_fresh_machine_is_accepted(request_: dict[str, Any]) -> None:
     ("change", "says"),
     [
         ({"path": "~/venv"}, "some: some_venv must be an absolute path, not ~/venv"),
-        ({"wheelhouse": "/no/such"}, "some: some_wheelhouse is no directory on this machine: /no/such"),
         ({"python_min": "9.9"}, "is not supported by tiny==1.0 (9.9 to newer is): set some_python"),
         ({"python_max": "3.1"}, "is not supported by tiny==1.0 (3.8 to 3.1 is): set some_python"),
         ({"disk_mb": 10**12}, "some: tiny==1.0 needs 1000000000000 MB in "),
@@ -93,7 +108,7 @@ def test_a_refusal_names_the_variable(request_: dict[str, Any], change: dict[str
 
 def test_a_python_without_venv_is_refused(request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian's without python3-venv has no ensurepip."""
-    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else SPEC)
+    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else name)
     assert "apt install python3-venv" in refusal(request_)
 
 
@@ -107,14 +122,30 @@ def test_an_environment_that_was_hardly_begun_is_no_stranger(request_: dict[str,
     assert environment.look(request_)["refusals"] == []
 
 
+def test_a_link_to_elsewhere_is_refused(request_: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    Path(request_["path"]).symlink_to(tmp_path / "elsewhere")
+    assert refusal(request_) == f"some: {request_['path']} is a symbolic link: set some_venv to where it leads"
+
+
+def test_machines_of_a_kind_have_the_same_of_everything(request_: dict[str, Any]) -> None:
+    kind = environment.look(request_)["kind"]
+    assert kind and environment.look({**request_, "role": "other", "disk_mb": 2})["kind"] == kind
+    for change in ({"path": "/other"}, {"packages": []}, {"wheelhouse": "/w"}, {"index_url": "https://example.org"}):
+        assert environment.look({**request_, **change})["kind"] not in ("", kind)
+
+
 # --- make ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_environment_is_made_once(request_: dict[str, Any]) -> None:
-    assert environment.try_to_make(request_) == {"changed": True, "error": ""}
+    made = environment.try_to_make(request_)
+    assert (made["changed"], made["error"], made["receipt"]["installed"]["tiny"]) == (True, "", "1.0+cpu")
     assert version_in(request_["path"]) == "1.0+cpu"
-    assert environment.look(request_) == {"refusals": [], "ready": True}
-    assert environment.try_to_make(request_) == {"changed": False, "error": ""}
+    seen = environment.look(request_)
+    assert (seen["refusals"], seen["ready"], seen["receipt"]) == ([], True, made["receipt"])
+    assert environment.try_to_make(request_) == {"changed": False, "error": "", "receipt": made["receipt"]}
+    assert sorted(os.listdir(Path(request_["path"]).parent)) == ["venv", "venv.lock"]
     # Whatever it is made from, and whatever it holds, is compared with what is asked for.
     assert not environment.is_ready({**request_, "packages": ["tiny==2.0"]})
     assert not environment.is_ready({**request_, "index_url": "https://example.org"})
@@ -139,11 +170,29 @@ def test_what_was_interrupted_is_made_anew(request_: dict[str, Any]) -> None:
     assert version_in(request_["path"]) == "1.0+cpu"
 
 
-def test_a_failure_is_one_line_and_leaves_no_receipt(request_: dict[str, Any]) -> None:
+def test_a_failure_is_one_line_and_leaves_nothing(request_: dict[str, Any]) -> None:
     answer = environment.try_to_make({**request_, "packages": ["tiny==3.0"]})
     assert answer["error"].startswith("some: pip could not install tiny==3.0: ERROR: ")
     assert "\n" not in answer["error"]
-    assert not (Path(request_["path"]) / environment.RECEIPT).exists()
+    assert os.listdir(Path(request_["path"]).parent) == ["venv.lock"]
+
+
+def test_a_failure_leaves_what_was_there(request_: dict[str, Any]) -> None:
+    environment.make(request_)
+    assert environment.try_to_make({**request_, "packages": ["tiny==3.0"]})["error"]
+    assert environment.look(request_)["ready"]
+    assert version_in(request_["path"]) == "1.0+cpu"
+
+
+def test_wheels_that_were_brought_are_the_only_source_and_go(request_: dict[str, Any], tmp_path: Path) -> None:
+    brought = {**request_, "wheelhouse": "/on/the/controller", "wheels": str(tmp_path / "pack.tar")}
+    with tarfile.open(brought["wheels"], "w") as pack:
+        pack.add(tmp_path / "wheels/tiny-1.0+cpu-py3-none-any.whl", "tiny-1.0+cpu-py3-none-any.whl")
+    assert environment.try_to_make(brought)["error"] == ""
+    assert version_in(request_["path"]) == "1.0+cpu"
+    assert not Path(brought["wheels"]).exists()
+    assert not environment.is_ready(request_)  # which comes from an index
+    assert environment.try_to_make({**brought, "packages": ["tiny==2.0"]})["error"]
 
 
 def test_two_at_a_time_make_it_once(request_: dict[str, Any]) -> None:
@@ -163,3 +212,151 @@ def test_a_lock_is_not_waited_for_without_end(request_: dict[str, Any], monkeypa
         fcntl.flock(stream, fcntl.LOCK_EX)
         assert "another installation has held" in environment.try_to_make(request_)["error"]
     assert os.listdir(path.parent) == ["venv.lock"]
+
+
+# --- send and receive -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return (from, to) of every sending; "" is this machine. Nobody is reached really (tests/lab does that)."""
+    log: list[tuple[str, str]] = []
+
+    def on(sender: str) -> Any:
+        def send_to(request: dict[str, Any], host: str) -> str:
+            log.append((sender, host))
+            return "down" if host in request["down"] else ""
+
+        return send_to
+
+    def send_on(request: dict[str, Any], host: str, others: list[str]) -> Any:
+        there = load("environment")
+        monkeypatch.setattr(there, "send_to", on(host))
+        monkeypatch.setattr(there, "send_on", send_on)
+        return there.send({**request, "to": others})
+
+    monkeypatch.setattr(environment, "send_to", on(""))
+    monkeypatch.setattr(environment, "send_on", send_on)
+    return log
+
+
+HOSTS = [f"n{number}" for number in range(31)]
+
+
+def test_those_who_have_it_send_it_on(sent: list[tuple[str, str]]) -> None:
+    answer = environment.send({"to": HOSTS, "senders": HOSTS, "down": []})
+    assert answer == dict.fromkeys(HOSTS, "")
+    assert sorted(host for _sender, host in sent) == sorted(HOSTS)
+    busiest = max(sum(sender == other for other, _host in sent) for sender, _host in sent)
+    assert busiest == environment.SENT_AT_A_TIME
+    received = [""]
+    for sender, host in sent:  # nobody sends what he has not got
+        assert sender in received
+        received.append(host)
+
+
+def test_without_any_to_any_one_sends_to_all(sent: list[tuple[str, str]]) -> None:
+    assert environment.send({"to": HOSTS, "senders": [], "down": ["n4"]}) == {**dict.fromkeys(HOSTS, ""), "n4": "down"}
+    assert sorted(sent) == sorted(("", host) for host in HOSTS)
+
+
+def test_a_dead_sender_takes_nobody_with_him(sent: list[tuple[str, str]]) -> None:
+    answer = environment.send({"to": HOSTS, "senders": HOSTS, "down": ["n0"]})
+    assert answer == {**dict.fromkeys(HOSTS, ""), "n0": "down"}
+    assert ("", "n4") in sent
+
+
+def receive(request: dict[str, Any], stream: bytes) -> list[str]:
+    """Start the receiver as a sender does. Return the lines it prints."""
+    argv = [sys.executable, "-c", environment.START]
+    order = environment.order("receive", {**request, "program": PROGRAM.read_text()})
+    done = subprocess.run(argv, input=order + stream, capture_output=True, check=True)
+    assert done.stderr == b""
+    return done.stdout.decode().splitlines()
+
+
+def test_it_arrives_whole_or_not_at_all(request_: dict[str, Any]) -> None:
+    environment.make(request_)
+    path = Path(request_["path"])
+    (path / environment.PROOF).write_text("of this machine\n")
+    wanted = {**request_, "receipt": environment.read_receipt(path), "source": ""}
+    tar = subprocess.run(environment.tar_of(wanted), stdout=subprocess.PIPE, check=True).stdout
+    assert receive(wanted, b"") == ['{"error": ""}']  # it is there, as on a home that machines share
+    (path / environment.RECEIPT).unlink()
+    first, error = receive(wanted, tar[: len(tar) // 2])
+    assert first == "send" and "it arrived in part: tar: Unexpected EOF" in error
+    assert (path / environment.PROOF).exists()  # what was there before
+    assert receive(wanted, tar) == ["send", '{"error": ""}']
+    assert environment.look(request_)["receipt"] == wanted["receipt"]
+    assert not (path / environment.PROOF).exists()
+    assert version_in(request_["path"]) == "1.0+cpu"
+    assert sorted(os.listdir(path.parent)) == ["venv", "venv.lock"]
+
+
+# --- choosing wheels on the controller ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> dict[str, Any]:
+    """A wheelhouse for two kinds of machines, and what one of them needs."""
+    house = tmp_path / "house"
+    house.mkdir()
+    tags = ("cp311-cp311-manylinux_2_28_x86_64", "cp313-cp313-manylinux_2_28_x86_64", "cp311-cp311-win_amd64")
+    needs = "Requires-Dist: Other_One>=1 ; python_version >= '3.12'\nRequires-Dist: extra ; extra == 'more'\n"
+    for tag in tags:
+        add_wheel(house, "big", "1.0+cpu", tag, needs)
+    add_wheel(house, "big", "2.0", tags[0])
+    add_wheel(house, "other_one", "1.5", needs="Requires-Dist: third\n")
+    add_wheel(house, "third", "3", "cp38-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64")
+    add_wheel(house, "extra", "1")
+    add_wheel(house, "unasked", "1")
+    return {
+        **{"role": "some", "wheelhouse": str(house), "packages": ["big==1.0"], "index_url": "", "fill": False},
+        **{"into": str(tmp_path), "python": "3.11", "libc": "2.36", "machine": "x86_64"},
+    }
+
+
+def test_only_what_the_machine_can_use_is_brought(order: dict[str, Any]) -> None:
+    answer = wheels.answer(order)
+    assert answer["error"] == ""
+    with tarfile.open(answer["pack"]) as pack:
+        assert sorted(name.split("-")[0] for name in pack.getnames()) == ["big", "other_one", "third"]
+        assert "big-1.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl" in pack.getnames()
+    other = wheels.answer({**order, "python": "3.13"})["pack"]
+    assert other != answer["pack"] == wheels.answer(order)["pack"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"packages": ["big==3.0"]}, "has no wheel of big==3.0 for Python 3.11 on x86_64: download it with"),
+        ({"python": "3.12"}, "has no wheel of big==1.0 for Python 3.12 on x86_64"),
+        ({"machine": "aarch64"}, "has no wheel of big==1.0 for Python 3.11 on aarch64"),
+        ({"wheelhouse": "/no/such"}, "some: /no/such has no wheel of big==1.0"),
+    ],
+)
+def test_what_is_not_there_is_named(order: dict[str, Any], change: dict[str, Any], says: str) -> None:
+    answer = wheels.answer({**order, **change})
+    assert says in answer["error"]
+    assert "\n" not in answer["error"]
+
+
+def test_what_is_there_is_not_downloaded(order: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a download that fails is told in pip's words."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.setenv(name, "")
+    assert wheels.answer({**order, "fill": True})["error"] == ""
+    error = wheels.answer({**order, "fill": True, "packages": ["big==3.0"]})["error"]
+    assert error.startswith("some: no wheels for Python 3.11 on x86_64 could be brought to ")
+    assert "No matching distribution found for big==3.0" in error
+
+
+def test_the_markers_of_the_machine_count(order: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of the Python here: other-one is needed from 3.12 on, and is not there."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    Path(order["wheelhouse"], "other_one-1.5-py3-none-any.whl").unlink()
+    assert wheels.answer({**order, "fill": True})["error"] == ""
+    assert "other-one" in wheels.answer({**order, "fill": True, "python": "3.13"})["error"].lower().replace("_", "-")

@@ -1,33 +1,53 @@
-"""Look at a machine before a Python environment is made on it (`look`), or make the environment (`make`).
+"""Look at a machine before a Python environment is made on it (`look`), make it (`make`), or bring it to machines of
+the same kind (`send`, which starts `receive` there).
 
-Usage: environment.py look|make REQUEST, where REQUEST is JSON with role, path, python, packages, python_min,
-python_max, disk_mb, index_url and wheelhouse. Prints one line of JSON:
-  look: {"refusals": [why it cannot be done, ready to be shown], "ready": it is there already}, and changes nothing.
-  make: {"changed": bool, "error": "" or what went wrong, ready to be shown}.
+Usage: environment.py look|make|send|receive REQUEST, where REQUEST is JSON with role, setting, path, python, packages,
+python_min, python_max, disk_mb, index_url and wheelhouse. Prints one line of JSON:
+  look:    {"refusals": [why it cannot be done, ready to be shown], "ready": it is there already, "receipt": what it was
+           made from and what is in it, "kind": equal on machines that can share one, "mesh": this one reaches the
+           others, "python", "libc" and "machine": which wheels fit}, and changes nothing.
+  make:    {"changed": bool, "error": "" or what went wrong, ready to be shown, "receipt": as above}. `wheels` in
+           REQUEST: a tar file of wheels to install from, which is removed.
+  send:    {host: "" or what went wrong}. In REQUEST: to (hosts), source (a host, or "" for this one), mesh (the ssh
+           configuration), program (the text of this one), receipt (of the source), senders (hosts that may send on).
+  receive: the line `send`, if the environment is to be sent (a tar stream on stdin), then {"error": ...}.
 
 Making is one process, and not a task per step, because it has to survive whoever asked for it: a playbook that is
 killed leaves it running, and the next one waits for its lock and finds the work done. Whatever was really interrupted
-has no receipt and is made anew. Runs on Python 3.6 and newer, so that an interpreter which is too old is told apart
-from one that does not run at all.
+has no receipt and is made anew; whatever failed leaves what was there before. Runs on Python 3.6 and newer, so that an
+interpreter which is too old is told apart from one that does not run at all.
 """
 
 import contextlib
 import fcntl
+import hashlib
 import importlib.util
 import json
 import os
+import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 RECEIPT = "torchfleet-receipt.json"
+PROOF = "torchfleet-proof.txt"  # that it works on this machine: never sent to another
+SOURCE = ("packages", "index_url", "wheelhouse")  # everything in a request that makes the environment what it is
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 LOCK_SECONDS = 900
+FULL_MB = 5
+# How many machines one machine sends to at a time: unpacking takes longer than what a network card can bring.
+SENT_AT_A_TIME = 4
 # Without bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
 PIP_INSTALL = ["-m", "pip", "install", "--quiet", "--no-input", "--no-compile", "--disable-pip-version-check"]
+# Verb, request and program come ahead of the environment: shells and lists of processes see only this.
+START = "import io, json, sys; sys.argv[1:] = json.loads(io.FileIO(0, closefd=False).readline()); exec(sys.argv[3])"
 
 
 class NotMadeError(Exception):
@@ -44,11 +64,17 @@ def nearest_directory(path):
     return path
 
 
+def free_mb(path):
+    """Return how much can be written in a directory."""
+    return shutil.disk_usage(str(path)).free // 10**6
+
+
 def is_foreign(path):
-    """Say whether path holds what is no environment, and so must not be emptied."""
+    """Say whether path holds what is not ours, and so must not be emptied."""
     if not path.is_dir():
-        return path.exists() or path.is_symlink()
-    return not (path / "pyvenv.cfg").exists() and any(entry.is_file() for entry in path.rglob("*"))
+        return path.exists()
+    ours = (path / "pyvenv.cfg").exists() or (path / RECEIPT).exists()
+    return not ours and any(entry.is_file() for entry in path.rglob("*"))
 
 
 def can_make_environments():
@@ -75,7 +101,7 @@ def installed(path):
     """Return {distribution: version} of an environment, read from its file names without running anything of it."""
     found = (path / "lib" / f"python{PYTHON}" / "site-packages").glob("*-*.dist-info")
     pairs = [entry.stem.split("-", 1) for entry in found]
-    return {canonical(name): version for name, version in pairs}
+    return {canonical(name): version for name, version in sorted(pairs)}
 
 
 def has_pins(path, packages):
@@ -94,28 +120,55 @@ def read_receipt(path):
         return None
 
 
+def write_receipt(path, receipt):
+    """Leave behind what the environment was made from and what is in it."""
+    unfinished = path / (RECEIPT + ".new")
+    unfinished.write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(path / RECEIPT)
+
+
 def make_receipt(request):
-    """Return what this installation leaves behind: everything that makes the environment what it is."""
-    receipt = {key: request[key] for key in ("packages", "index_url", "wheelhouse")}
-    receipt["python"] = PYTHON
-    return receipt
+    """Return what this installation leaves behind."""
+    receipt = {key: request[key] for key in SOURCE}
+    return dict(receipt, python=PYTHON, installed=installed(Path(request["path"])))
 
 
 def is_ready(request):
     """Say whether the environment is there already, finished and made from the same things."""
     path = Path(request["path"])
     runs = os.access(str(path / "bin" / "python"), os.X_OK)
-    return runs and read_receipt(path) == make_receipt(request) and has_pins(path, request["packages"])
+    receipt = read_receipt(path) if runs else None
+    wanted = dict({key: request[key] for key in SOURCE}, python=PYTHON)
+    same = receipt is not None and all(receipt.get(key) == value for key, value in wanted.items())
+    return same and has_pins(path, request["packages"])
+
+
+def kind_of_machine(request):
+    """Return what machines have in common that can share an environment as it is, or "" if this one cannot.
+
+    It holds programs of this distribution, links to this interpreter and its own path.
+    """
+    try:
+        lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    system = [line for line in lines if line.startswith(("ID=", "VERSION_ID="))]
+    if not system or not shutil.which("tar"):
+        return ""
+    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    same = [system, platform.machine(), PYTHON, python, [request[key] for key in ("path", "mesh", *SOURCE)]]
+    return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
 
 
 # --- why not to start ----------------------------------------------------------------------------------------------
 
 
-def rules(request, near, free_mb):
+def rules(request, near):
     """Return (is broken, what to say) of every rule."""
-    path, wheelhouse = Path(request["path"]), request["wheelhouse"]
+    path = Path(request["path"])
     return [
-        (not path.is_absolute(), "{role}_venv must be an absolute path, not {path}"),
+        (not path.is_absolute(), "{setting} must be an absolute path, not {path}"),
+        (path.is_symlink(), "{path} is a symbolic link: set {setting} to where it leads"),
         (
             not is_supported(request["python_min"], request["python_max"]),
             "{python} is not supported by {what} ({supported} is): set {role}_python to another interpreter",
@@ -126,38 +179,44 @@ def rules(request, near, free_mb):
             "python3-venv) or set {role}_python to another interpreter",
         ),
         (
-            wheelhouse and not Path(wheelhouse).is_dir(),
-            "{role}_wheelhouse is no directory on this machine: {wheelhouse}",
-        ),
-        (
             is_foreign(path),
-            "{path} exists and is no Python environment, so it is left alone: set {role}_venv to another directory",
+            "{path} exists and is no Python environment, so it is left alone: set {setting} to another directory",
         ),
         (
             not os.access(str(near), os.W_OK | os.X_OK),
-            "no permission to write in {near}: set {role}_venv to another directory",
+            "no permission to write in {near}: set {setting} to another directory",
         ),
         (
-            free_mb < request["disk_mb"] and not is_ready(request),
-            "{what} needs {disk_mb} MB in {near}, where {free_mb} MB are free: set {role}_venv to another disk",
+            free_mb(near) < request["disk_mb"] and not is_ready(request),
+            "{what} needs {disk_mb} MB in {near}, where {free_mb} MB are free: set {setting} to another disk",
         ),
     ]
 
 
 def look(request):
     """Return the answer of `look`."""
-    near = nearest_directory(Path(request["path"]))
-    free_mb = shutil.disk_usage(str(near)).free // 10**6
+    path = Path(request["path"])
+    near = nearest_directory(path)
     words = dict(
         request,
         python=f"Python {PYTHON} at {request['python']}",
         supported=f"{request['python_min']} to {request['python_max'] or 'newer'}",
         what=request["packages"][0] if request["packages"] else "the environment",
         near=near,
-        free_mb=free_mb,
+        free_mb=free_mb(near),
     )
-    broken = [says for is_broken, says in rules(request, near, free_mb) if is_broken]
-    return {"refusals": [("{role}: " + says).format(**words) for says in broken], "ready": is_ready(request)}
+    broken = [says for is_broken, says in rules(request, near) if is_broken]
+    ready = is_ready(request)
+    return {
+        "refusals": [("{role}: " + says).format(**words) for says in broken],
+        "ready": ready,
+        "receipt": read_receipt(path) if ready else None,
+        "kind": kind_of_machine(request),
+        "mesh": os.path.exists(os.path.expanduser(request["mesh"])),
+        "python": PYTHON,
+        "libc": platform.libc_ver()[1],
+        "machine": platform.machine(),
+    }
 
 
 # --- making it -----------------------------------------------------------------------------------------------------
@@ -182,21 +241,52 @@ def locked(path):
         yield
 
 
+def remove(path):
+    """Remove a directory, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(str(path))
+
+
+@contextlib.contextmanager
+def replaced(path):
+    """Put what is there aside while something new is made in its place. If that fails, it comes back."""
+    aside = path.with_name(path.name + ".old")
+    remove(aside)
+    if path.is_dir():
+        path.rename(aside)
+    try:
+        yield
+    except BaseException:
+        full = free_mb(path.parent) < FULL_MB
+        remove(path)
+        if aside.is_dir():
+            aside.rename(path)
+        if full:  # which few programs say plainly
+            raise NotMadeError(f"no space is left in {path.parent}") from None
+        raise
+    remove(aside)
+
+
 def run(argv, what):
     """Run a program to its end; a failure tells pip's own ERROR lines, or else all it wrote."""
     env = dict(os.environ, PIP_USER="0")
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=False, check=False)
     if done.returncode != 0:
-        lines = done.stdout.decode(errors="replace").splitlines()
-        errors = [line for line in lines if line.startswith("ERROR")] or lines
+        lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")] or lines[:3]
         raise NotMadeError(f"{what}: {'; '.join(errors) or f'exit status {done.returncode}'}")
 
 
+@contextlib.contextmanager
 def source(request):
-    """Return pip's options for where packages come from."""
-    if request["wheelhouse"]:
-        return ["--no-index", "--find-links", request["wheelhouse"]]
-    return ["--extra-index-url", request["index_url"]] if request["index_url"] else []
+    """Give pip's options for where packages come from: wheels that were brought here, or an index."""
+    if not request["wheelhouse"]:
+        yield ["--extra-index-url", request["index_url"]] if request["index_url"] else []
+        return
+    with tempfile.TemporaryDirectory(prefix=".wheels-", dir=str(Path(request["path"]).parent)) as wheels:
+        with tarfile.open(request["wheels"]) as pack:
+            pack.extractall(wheels)
+        yield ["--no-index", "--find-links", wheels]
 
 
 def make(request):
@@ -205,26 +295,150 @@ def make(request):
     with locked(path):
         if is_ready(request):
             return False
-        with contextlib.suppress(FileNotFoundError):
-            (path / RECEIPT).unlink()
-        run([sys.executable, "-m", "venv", "--clear", str(path)], f"{path} could not be made")
-        if packages:
-            argv = [str(path / "bin" / "python"), *PIP_INSTALL, *source(request), "--", *packages]
-            run(argv, f"pip could not install {' '.join(packages)}")
-        unfinished = path / (RECEIPT + ".new")
-        unfinished.write_text(json.dumps(make_receipt(request), indent=2) + "\n", encoding="utf-8")
-        unfinished.replace(path / RECEIPT)
+        with replaced(path), source(request) as options:
+            run([sys.executable, "-m", "venv", str(path)], f"{path} could not be made")
+            if packages:
+                argv = [str(path / "bin" / "python"), *PIP_INSTALL, *options, "--", *packages]
+                run(argv, f"pip could not install {' '.join(packages)}")
+            write_receipt(path, make_receipt(request))
     return True
 
 
 def try_to_make(request):
     """Return the answer of `make`."""
     try:
-        return {"changed": make(request), "error": ""}
+        changed = make(request)
+        return {"changed": changed, "error": "", "receipt": read_receipt(Path(request["path"]))}
+    except (NotMadeError, OSError, tarfile.TarError) as error:
+        return {"changed": False, "error": f"{request['role']}: {error}", "receipt": None}
+    finally:
+        if request.get("wheels"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(request["wheels"])
+
+
+# --- sharing it ----------------------------------------------------------------------------------------------------
+
+
+def receive(request):
+    """Take the environment from stdin, unless it is there (as on machines that share a home)."""
+    path = Path(request["path"])
+    with locked(path):
+        if is_ready(request) and read_receipt(path) == request["receipt"]:
+            return
+        print("send", flush=True)
+        with replaced(path):
+            path.mkdir()
+            run(["tar", "--extract", "--no-same-owner", "--file", "-", "--directory", str(path)], "it arrived in part")
+            write_receipt(path, request["receipt"])
+
+
+def try_to_receive(request):
+    """Return the answer of `receive`."""
+    try:
+        receive(request)
+        return {"error": ""}
     except (NotMadeError, OSError) as error:
-        return {"changed": True, "error": f"{request['role']}: {error}"}
+        return {"error": str(error)}
+
+
+def on_host(request, host, argv):
+    """Return the command that runs another one on a host of the mesh."""
+    mesh = os.path.expanduser(request["mesh"])
+    return ["ssh", "-F", mesh, host, " ".join(shlex.quote(word) for word in argv)]
+
+
+def program_on(request, host):
+    """Return the command that runs this program on a host of the mesh; what to do is written to it."""
+    return on_host(request, host, [request["python"], "-c", START])
+
+
+def order(verb, request):
+    """Return what is written to this program on another host."""
+    return json.dumps([verb, json.dumps(request), request["program"]]).encode() + b"\n"
+
+
+def last_line(stream):
+    """Return the last line of a file that says something."""
+    stream.seek(0)
+    lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def send_to(request, host):
+    """Bring the environment to a host. Return "" or what went wrong."""
+    with tempfile.TemporaryFile() as said:
+        peer = subprocess.Popen(
+            program_on(request, host), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, bufsize=0
+        )
+        try:
+            peer.stdin.write(order("receive", request))
+            answer, sent = peer.stdout.readline(), 0
+            if answer.strip() == b"send":
+                sent = subprocess.call(tar_of(request), stdin=subprocess.DEVNULL, stdout=peer.stdin, stderr=said)
+                peer.stdin.close()
+                answer = peer.stdout.read()
+        except BrokenPipeError:
+            answer, sent = b"", 0
+        peer.stdin.close()
+        peer.stdout.close()
+        peer.wait()
+        why = last_line(said)
+    error = error_in(answer, why or f"ssh ended with status {peer.returncode}")
+    if sent and not error:  # then what arrived whole is not all there is
+        receipt = f"{request['path']}/{RECEIPT}"
+        subprocess.call(on_host(request, host, ["rm", "--force", receipt]), stdin=subprocess.DEVNULL)
+        error = why or f"tar ended with status {sent}"
+    return error
+
+
+def tar_of(request):
+    """Return the command that writes the environment to stdout."""
+    left_out = [f"--exclude=./{name}" for name in (RECEIPT, PROOF)]
+    tar = ["tar", "--create", "--file", "-", *left_out, "--directory", request["path"], "."]
+    return on_host(request, request["source"], tar) if request["source"] else tar
+
+
+def error_in(answer, otherwise):
+    """Return the error in an answer of `receive`, or something else if it is no answer."""
+    try:
+        return json.loads(answer.decode())["error"]
+    except ValueError:
+        return otherwise
+
+
+def send_on(request, host, others):
+    """Have a host that has the environment bring it to others. Return the answer of `send` there."""
+    errand = order("send", dict(request, to=others, source=""))
+    done = subprocess.run(program_on(request, host), input=errand, stdout=subprocess.PIPE, check=False)
+    try:
+        return json.loads(done.stdout.decode())
+    except ValueError:
+        return dict.fromkeys(others, f"{host}, which was to send it on, ended with status {done.returncode}")
+
+
+def branch(request, hosts):
+    """Bring it to the first of some hosts, and then from there to the others, if there is a way."""
+    first, others = hosts[0], hosts[1:]
+    answer = {first: send_to(request, first)}
+    if others and not answer[first] and first in request["senders"]:
+        answer.update(send_on(request, first, others))
+    else:
+        answer.update((other, send_to(request, other)) for other in others)
+    return answer
+
+
+def send(request):
+    """Return the answer of `send`: the hosts form a tree, so that N of them take log N times as long as one."""
+    hosts = request["to"]
+    branches = [hosts[number::SENT_AT_A_TIME] for number in range(min(SENT_AT_A_TIME, len(hosts)))]
+    answer = {}
+    with ThreadPoolExecutor(len(branches) or 1) as pool:
+        for part in pool.map(lambda some: branch(request, some), branches):
+            answer.update(part)
+    return answer
 
 
 if __name__ == "__main__":
-    answers = {"look": look, "make": try_to_make}
+    answers = {"look": look, "make": try_to_make, "send": send, "receive": try_to_receive}
     print(json.dumps(answers[sys.argv[1]](json.loads(sys.argv[2]))))

@@ -1,0 +1,34 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Filter hostfiles. Documentation: hostfiles.yml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _hostfile
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+
+
+def hostfiles(
+    found: Mapping[str, Any], groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the host files by name."""
+    try:
+        return _hostfile.hostfiles(cluster_from_hostvars(groups, hostvars), to_plain(found))
+    except InputError as error:
+        raise AnsibleFilterError(str(error)) from None
+
+
+class FilterModule:
+    """What Ansible asks for the filters."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return them by name."""
+        return {"hostfiles": hostfiles}

@@ -1,0 +1,62 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which machines make a Python environment themselves, and which are sent it by another one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Look = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What becomes of one machine: it makes the environment, or `source` sends it; `to` are those it sends it to."""
+
+    makes: bool = False
+    source: str = ""
+    to: tuple[str, ...] = ()
+    sender: str = ""  # where the sending runs: the source itself, or the head in its place
+    senders: tuple[str, ...] = ()  # those of `to` that can send it on
+
+
+def share_out(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict[str, Share]:
+    """Return what becomes of each machine.
+
+    `looks`: by machine, what role python_venv saw there (ready, receipt, kind, mesh). Machines of one kind get one
+    environment, made once; a machine with nobody of its kind makes its own, and so do all if nobody can send: neither
+    the machine that has it nor the head has the SSH mesh.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name, look in looks.items():
+        kinds.setdefault(look["kind"] or name, []).append(name)
+    shares: dict[str, Share] = {}
+    for names in kinds.values():
+        shares.update(share_kind({name: looks[name] for name in names}, head, head_reaches))
+    return shares
+
+
+def share_kind(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict[str, Share]:
+    """Return what becomes of each machine of one kind."""
+    contents = {name: json.dumps(look["receipt"], sort_keys=True) for name, look in looks.items() if look["ready"]}
+    popular = Counter(contents.values())
+
+    def fitness(name: str) -> tuple[bool, int, bool, bool]:
+        """What most machines have already is kept; then the fewest hops count."""
+        return name in contents, popular[contents.get(name, "")], bool(looks[name]["mesh"]), name == head
+
+    source = max(looks, key=fitness)  # the first of the inventory, of several
+    direct = bool(looks[source]["mesh"])
+    if not direct and not head_reaches:
+        return {name: Share(makes=name not in contents) for name in looks}
+    to = tuple(name for name in looks if name != source and contents.get(name, "") != contents.get(source))
+    shares = {name: Share(source=source if name in to else "") for name in looks}
+    senders = tuple(name for name in to if direct and looks[name]["mesh"])
+    shares[source] = Share(source not in contents, "", to, (source if direct else head) if to else "", senders)
+    return shares

@@ -1,0 +1,97 @@
+"""Prove that an MPI launcher works on this machine: ask it for its version, start two processes.
+
+Usage: prove.py REQUEST, where REQUEST is JSON with role, path (bin/mpirun is in it), version (the one it must be, or
+""), pattern (finds the version in what `mpirun --version` says), options and options_as_root (for starting processes)
+and variable (by which a process knows its rank). Prints one line of JSON: {"version": "" or what was found, "error": ""
+or what is wrong, ready to be shown}.
+
+Done once: the proof lies beside the launcher and holds for as long as that is the same file.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PROOF = "torchfleet-proof.txt"
+SECONDS = 120
+
+
+class UnprovenError(Exception):
+    """It does not work."""
+
+
+def run(argv, path):
+    """Return what a program writes to stdout. UnprovenError if it cannot run, fails or does not end."""
+    env = dict(os.environ, PATH=f"{path}/bin:{os.environ.get('PATH', os.defpath)}")
+    try:
+        done = subprocess.run(argv, env=env, capture_output=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise UnprovenError(f"{' '.join(argv)} did not end within {SECONDS} s") from None
+    except OSError as error:
+        raise UnprovenError(f"{argv[0]} does not run: {error.strerror}") from None
+    if done.returncode != 0:
+        lines = (done.stderr.decode(errors="replace") + done.stdout.decode(errors="replace")).splitlines()
+        said = " ".join(line.strip() for line in lines if line.strip(" -"))
+        raise UnprovenError(f"{' '.join(argv)} ended with status {done.returncode}: {said[:300]}")
+    return done.stdout.decode(errors="replace")
+
+
+def find_version(request, mpirun):
+    """Return the version of a launcher. UnprovenError if it is not the one asked for."""
+    said = run([mpirun, "--version"], request["path"])
+    match = re.search(request["pattern"], said)
+    version = match.group(1) if match else ""
+    if not version or version != (request["version"] or version):
+        wanted = f" {request['version']}".rstrip()
+        raise UnprovenError(f"{mpirun} should be {request['role']}{wanted}, but says: {' '.join(said.split())[:100]}")
+    return version
+
+
+def start_two(request, mpirun):
+    """Start two processes. UnprovenError unless they are rank 0 and rank 1."""
+    as_root = request["options_as_root"] if os.getuid() == 0 else []
+    argv = [mpirun, *as_root, *request["options"], "-n", "2", "printenv", request["variable"]]
+    said = sorted(run(argv, request["path"]).split())
+    if said != ["0", "1"]:
+        raise UnprovenError(f"{' '.join(argv)} should start ranks 0 and 1, but says: {' '.join(said)[:100]}")
+
+
+def identity(mpirun):
+    """Return what changes when the launcher does."""
+    real = os.path.realpath(mpirun)
+    try:
+        status = os.stat(real)
+    except OSError as error:
+        raise UnprovenError(f"{mpirun} is not there: {error.strerror}") from None
+    return [real, status.st_size, status.st_mtime_ns]
+
+
+def prove(request):
+    """Return the version of a launcher that works. UnprovenError if it does not."""
+    mpirun, proof = f"{request['path']}/bin/mpirun", Path(request["path"], PROOF)
+    now = identity(mpirun)
+    try:
+        known = json.loads(proof.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    if known.get("launcher") == now and known["version"] == (request["version"] or known["version"]):
+        return known["version"]
+    version = find_version(request, mpirun)
+    start_two(request, mpirun)
+    proof.write_text(json.dumps({"launcher": now, "version": version}) + "\n", encoding="utf-8")
+    return version
+
+
+def answer(request):
+    """Return the answer to a request."""
+    try:
+        return {"version": prove(request), "error": ""}
+    except UnprovenError as error:
+        return {"version": "", "error": f"{request['role']}: {error}"}
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer(json.loads(sys.argv[1]))))

@@ -1,0 +1,148 @@
+"""Choose the wheels that a machine needs out of a directory on this one, and pack them into one file.
+
+Usage: wheels.py REQUEST, where REQUEST is JSON with role, wheelhouse, packages, index_url, fill, into (a directory for
+the file) and what role python_venv saw on the machine: python, libc, machine. Prints one line of JSON: {"pack": the
+file, "error": "" or why not, ready to be shown}. With `fill`, wheels that are missing are downloaded first.
+
+Which of them are installed is for pip on the machine to say; this leaves out what can be of no use there.
+"""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+PINNED = re.compile(r"\s*[\w.-]+(?:\[.*\])?==([^\s;,*]+)\s*$")
+# pip takes a Python and a platform to download for, but asks the Python it runs in what a marker such as
+# `python_version >= "3.12"` says.
+PIP = """
+import json, sys
+import pip._vendor.packaging.markers as markers
+from pip._internal.cli.main import main
+here = markers.default_environment()
+there = {**here, **json.loads(sys.argv.pop(1))}
+markers.default_environment = lambda: there
+sys.exit(main())
+"""
+
+
+class NotFoundError(Exception):
+    """Wheels are missing."""
+
+
+def canonical(name):
+    """Return the one spelling of a distribution's name."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def fits(tags, request):
+    """Say whether a wheel with these tags (cp311-cp311-manylinux_2_28_x86_64) can be of use on the machine."""
+    pythons, abis, platforms = (tag.split(".") for tag in tags.split("-"))
+    major, minor = request["python"].split(".")
+    mine = {f"py{major}", f"py{major}{minor}", f"cp{major}{minor}"}
+    stable = "abi3" in abis and any(re.match(r"cp3\d+$", tag) and int(tag[3:]) <= int(minor) for tag in pythons)
+    linux = [tag for tag in platforms if "linux" in tag and tag.endswith("_" + request["machine"])]
+    return bool((mine & set(pythons) or stable) and (linux or "any" in platforms))
+
+
+def wheels_by_name(request):
+    """Return {distribution: its wheels} of those in the wheelhouse that can be of use on the machine."""
+    found = {}
+    for path in sorted(Path(request["wheelhouse"]).glob("*.whl")):
+        parts = path.stem.split("-")
+        if len(parts) in (5, 6) and fits("-".join(parts[-3:]), request):
+            found.setdefault(canonical(parts[0]), []).append(path)
+    return found
+
+
+def is_version(path, package):
+    """Say whether a wheel has the version that is asked for, whatever its build (+cpu, +cu126)."""
+    pin, version = PINNED.match(package), path.name.split("-")[1]
+    return pin is None or pin.group(1) in (version, version.split("+")[0])
+
+
+def required_by(path):
+    """Return the names of all distributions that a wheel may require; which of them it does is for pip to say."""
+    with zipfile.ZipFile(path) as wheel:
+        metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = wheel.read(metadata).decode("utf-8", "replace").splitlines()
+    wanted = [line.partition(":")[2] for line in lines if line.startswith("Requires-Dist:")]
+    return {canonical(NAME.match(line).group(1)) for line in wanted if "extra ==" not in line}
+
+
+def choose(request):
+    """Return the wheels to bring. NotFoundError if one of those asked for is not there."""
+    there, chosen = wheels_by_name(request), {}
+    for package in request["packages"]:
+        name = canonical(NAME.match(package).group(1))
+        wheels = [path for path in there.get(name, []) if is_version(path, package)]
+        if not wheels:
+            raise NotFoundError(package)
+        chosen[name] = wheels
+    known, waiting = set(chosen), [path for wheels in chosen.values() for path in wheels]
+    while waiting:
+        for name in required_by(waiting.pop()) - known:
+            known.add(name)
+            chosen[name] = there.get(name, [])
+            waiting += chosen[name]
+    return sorted(path for wheels in chosen.values() for path in wheels)
+
+
+def download(request):
+    """Download what is missing for the machine. NotFoundError with pip's own words if that fails."""
+    machine, minor = request["machine"], request["python"]
+    newest = int([*request["libc"].split("."), "17"][1])
+    platforms = [f"manylinux_2_{number}_{machine}" for number in range(newest, 4, -1)] + [f"manylinux2014_{machine}"]
+    markers = {"python_version": minor, "python_full_version": f"{minor}.0", "platform_machine": machine}
+    wheelhouse = request["wheelhouse"]
+    index = ["--extra-index-url", request["index_url"]] if request["index_url"] else []
+    argv = [sys.executable, "-c", PIP, json.dumps(markers), "download", "--quiet", "--no-input", "--only-binary=:all:"]
+    argv += ["--disable-pip-version-check", f"--python-version={minor}", f"--dest={wheelhouse}"]
+    argv += ["--find-links", wheelhouse]
+    argv += [f"--platform={platform}" for platform in platforms]
+    Path(wheelhouse).mkdir(parents=True, exist_ok=True)
+    for where in (["--no-index"], index):  # what is there already is not looked for elsewhere
+        done = subprocess.run([*argv, *where, "--", *request["packages"]], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+    lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"pip ended with {done.returncode}"]
+    raise NotFoundError("; ".join([line for line in lines if line.startswith("ERROR")] or lines[-1:]))
+
+
+def pack(request, wheels):
+    """Return the path of a tar file with the wheels, which is made unless it is there."""
+    digest = hashlib.sha256("\n".join(path.name for path in wheels).encode()).hexdigest()[:16]
+    there = Path(request["into"], digest + ".tar")
+    if not there.exists():
+        with tarfile.open(there, "w") as file:
+            for path in wheels:
+                file.add(path, arcname=path.name)
+    return str(there)
+
+
+def answer(request):
+    """Return the answer to a request."""
+    role, wheelhouse = request["role"], request["wheelhouse"]
+    kind = f"Python {request['python']} on {request['machine']}"
+    try:
+        if request["fill"]:
+            download(request)
+        return {"pack": pack(request, choose(request)), "error": ""}
+    except NotFoundError as error:
+        if request["fill"]:
+            return {"pack": "", "error": f"{role}: no wheels for {kind} could be brought to {wheelhouse}: {error}"}
+        hint = f"download it with -e {role}_wheelhouse_fill=true"
+        return {"pack": "", "error": f"{role}: {wheelhouse} has no wheel of {error} for {kind}: {hint}"}
+    except (OSError, zipfile.BadZipFile) as error:
+        return {"pack": "", "error": f"{role}: {wheelhouse}: {error}"}
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    print(json.dumps(answer(json.loads(sys.argv[1]))))
