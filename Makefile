@@ -13,9 +13,10 @@ DEV_READY := .venv/dev-ready-$(call key,requirements.txt requirements-dev.txt)
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check
 in_venv = @echo '$(1)' && PATH="$(CURDIR)/.venv/bin:$$PATH" $(1)
 ROLES := $(notdir $(wildcard roles/*))
+PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup lab lab-absent test lint types unit integration molecule bench bench-nodes clean
+.PHONY: help train setup lab lab-absent test lint types unit integration molecule molecule-pair bench bench-nodes clean
 
 help:
 	@echo 'make train        set this machine up and train on it'
@@ -40,7 +41,7 @@ lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
 test: lint types molecule setup
-	$(call in_venv,python -m pytest -q)
+	$(call in_venv,python -m pytest -q --durations=15)
 
 lint: $(DEV_READY)
 	$(call in_venv,ruff check)
@@ -56,12 +57,18 @@ unit: $(DEV_READY)
 integration: $(DEV_READY) setup
 	$(call in_venv,python -m pytest -q tests/integration)
 
-molecule: $(addprefix molecule-,$(ROLES))
+# All on one pair of lab nodes, which goes at the end whatever happens; `make molecule-openmpi` alone leaves it there.
+molecule: $(DEV_READY)
+	@trap '$(MAKE) --silent lab-absent LAB="$(PAIR)"' EXIT; trap 'exit 1' INT TERM; \
+	  $(MAKE) --no-print-directory $(addprefix molecule-,$(ROLES))
 
-molecule-%: $(DEV_READY)
+molecule-pair: $(DEV_READY)
 	@mkdir -p .cache
-	@echo 'molecule test: $*'
-	@cd roles/$* && PATH="$(CURDIR)/.venv/bin:$$PATH" molecule test >$(CURDIR)/.cache/$@.log 2>&1 || { cat $(CURDIR)/.cache/$@.log; exit 1; }
+	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_install=true $(PAIR)) >.cache/$@.log || { cat .cache/$@.log; exit 1; }
+
+molecule-%: molecule-pair
+	@start=$$(date +%s); cd roles/$* && PATH="$(CURDIR)/.venv/bin:$$PATH" molecule test >$(CURDIR)/.cache/$@.log 2>&1 \
+	  || { cat $(CURDIR)/.cache/$@.log; exit 1; }; echo "molecule test: $* ($$(($$(date +%s) - start)) s)"
 
 bench: $(READY) setup
 	$(call in_venv,python tests/bench/bench.py)

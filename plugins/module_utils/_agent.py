@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 from typing import Any, Mapping
@@ -44,5 +45,14 @@ def by_hand(order: Mapping[str, Any], host: str, command: str) -> int:
     """After the job, when somebody pastes command.txt: plain ssh, with what the guard there would have set."""
     peer = next(peer for peer in order["peers"] if host in (peer["name"], peer["address"]))
     search = os.pathsep.join(peer["launcher_search"])
-    argv = ["ssh", "-F", order["ssh_config"], peer["name"], f"export PATH={search}:$PATH; {command}"]
+    there = at_home(command, order["launcher_prefix"], peer["launcher_prefix"])
+    argv = ["ssh", "-F", order["ssh_config"], peer["name"], f"export PATH={search}:$PATH; {there}"]
     os.execvp(argv[0], argv)
+
+
+def at_home(command: str, prefix: str, other: str) -> str:
+    """Return a daemon's command with the launcher's directory as it is on the other node.
+
+    Open MPI takes it for granted that it lies in the same place everywhere: 5.0.11 does so in spite of --noprefix.
+    """
+    return re.sub(re.escape(prefix) + r"(?=[/;:\s]|$)", lambda _found: other, command)

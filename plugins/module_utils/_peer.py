@@ -30,7 +30,7 @@ class Peer:
         if not os.path.exists(config):
             raise LinkLost(f"there is no {config} yet: ansible-playbook setup.yml --tags ssh_mesh")
         self.name, self.home = way["name"], way["home"]
-        self.address = ""
+        self.address = self.launcher_prefix = ""
         command = _bootstrap.bootstrap(way["interpreter"], way["home"], _bootstrap.own_digest())
         self.link = Link(["ssh", "-F", config, self.name, "exec " + shlex.join(command)], LEASE_SECONDS)
         self.channel, self.pid = self.link.channel, self.link.process.pid
@@ -123,7 +123,7 @@ def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> N
     """Stage the job on all nodes or on none. OSError names the node that cannot."""
 
     def stage(peer: Peer) -> str:
-        peer.address = orders[peer.name]["address"]
+        peer.address, peer.launcher_prefix = orders[peer.name]["address"], orders[peer.name]["launcher_prefix"]
         peer.channel.send("stage", order=orders[peer.name], lease=LEASE_SECONDS)
         try:
             return str(peer.link.answer(ANSWER_SECONDS).get("reason", ""))

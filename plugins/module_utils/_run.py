@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Any, Protocol
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import AGENT_SOCKET
+from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import AGENT_SOCKET, at_home
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, staged
@@ -87,14 +87,16 @@ class Run:
         inputs += [] if self.channel.lost else [self.channel.incoming]
         inputs += [peer.channel.incoming for peer in self.peers if not peer.over]
         ready = select.select(inputs, [], [], LOOK_SECONDS)[0]
+        for peer in self.peers:  # first: that one of them is lost is why the launcher here dies
+            for word in peer.words():
+                self.on_word(word, peer)
+            if peer.lost and not peer.report:
+                self.end("lost", f"{peer.name} is lost: {peer.lost}", peer.name)
         if self.part.ear in ready:
             for word in self.part.words():
                 self.on_word(word)
             if self.part.status:
                 self.end("guard_died", "the guard died", self.order["host"])
-        for peer in self.peers:
-            for word in peer.words():
-                self.on_word(word, peer)
         if self.socket in ready:
             self.agents[self.socket.accept()[0]] = None
         for connection in [found for found in ready if found in self.agents]:
@@ -117,15 +119,10 @@ class Run:
             self.answer_agents(peer, word["rc"], word["text"])
 
     def end_if_needed(self) -> None:
-        """End the job if the controller, its absence, a signal, the clock or the loss of a node wants that."""
-        if self.ended:
-            return
-        reason = self.reason_to_end()
+        """End the job if the controller, its absence, a signal or the clock wants that."""
+        reason = None if self.ended else self.reason_to_end()
         if reason:
             self.end(*reason)
-        lost = next((peer for peer in self.peers if peer.lost and not peer.report), None)
-        if lost:
-            self.end("lost", f"{lost.name} is lost: {lost.lost}", lost.name)
 
     def end(self, reason: str, detail: str, host: str = "", at: float | None = None) -> None:
         """End the job on every node. The first reason stands."""
@@ -164,7 +161,8 @@ class Run:
         if peer is None:
             answer(connection, 255, f"{wish['host']} is no other node of this job")
         else:
-            peer.tell("start", command=wish["command"])
+            prefixes = self.order["launcher_prefix"], peer.launcher_prefix
+            peer.tell("start", command=at_home(wish["command"], *prefixes))
 
     def answer_agents(self, peer: Peer, rc: int, text: str) -> None:
         """Tell the ssh program how the command it asked for ended."""

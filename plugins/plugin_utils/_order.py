@@ -58,6 +58,7 @@ def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> dict
         "home": node.home,
         "command": list(command.on_node.get(node.name, ())),
         "launcher_search": launcher_search(node),
+        "launcher_prefix": launcher_prefix(node),
         "argv": list(node.argv),
         "cwd": node.cwd,
         "tmpdir": node.tmpdir,
@@ -72,6 +73,11 @@ def launcher_search(node: NodePlan) -> list[str]:
     return [f"{node.job_dir}/bin", node.launcher_path.rpartition("/")[0]]
 
 
+def launcher_prefix(node: NodePlan) -> str:
+    """Return the directory in which a launcher is installed: what its bin/ lies in."""
+    return node.launcher_path.rpartition("/")[0].rpartition("/")[0]
+
+
 def way_to(node: NodePlan, known: Node) -> dict[str, Any]:
     """Return what the head must know to reach a node, also after the job."""
     return {
@@ -80,6 +86,7 @@ def way_to(node: NodePlan, known: Node) -> dict[str, Any]:
         "home": node.home,
         "interpreter": known.interpreter,
         "launcher_search": launcher_search(node),
+        "launcher_prefix": launcher_prefix(node),
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 REPO = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-VERBS = ["setup", "train", "clean"]
+VERBS = ["setup", "verify", "train", "clean"]
 # ansible-test downloads a script that installs pip. This one needs no download: Python has a pip to begin with.
 GET_PIP = """
 import subprocess, sys
@@ -62,7 +62,7 @@ def test_the_collection_has_what_it_needs_and_nothing_of_the_workshop(installed:
     there = {entry.name for entry in installed.iterdir()}
     assert {"meta", "playbooks", "plugins", "roles", "workloads", "README.md", "LICENSE", "requirements.txt"} <= there
     assert {name for name in there if name.startswith(".")} == set()
-    assert there & {"Makefile", "ansible.cfg", "collections", "runs", "setup.yml", "train.yml"} == set()
+    assert there & {"Makefile", "ansible.cfg", "collections", "reports", "runs", "setup.yml", "train.yml"} == set()
 
 
 @pytest.mark.parametrize("verb", VERBS)

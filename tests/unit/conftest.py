@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,3 +60,9 @@ def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, wish: d
 
 def fabric(nic: str, address: str) -> Facts:
     return {"version": 1, "nic": nic, "address": address, "network": "10.1.0.0/24", "mtu": 1500, "rdma": []}
+
+
+@pytest.fixture(scope="session")
+def repo_docs() -> str:
+    """Return the text of all pages."""
+    return "\n".join(page.read_text() for page in sorted((Path(__file__).parents[2] / "docs").glob("*.md")))

@@ -1,0 +1,83 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.verify: plan what is tried, judge what came back. Documentation: plugins/modules."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _drift, _findings, _verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_wish import answer_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import keep_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import digest
+
+Result = dict[str, Any]
+display = Display()
+
+
+class ActionModule(ActionBase):
+    """One task for all nodes."""
+
+    BYPASS_HOST_LOOP = True
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+        """Return what is to be tried, or report and msg; failed if there are errors among the findings."""
+        result: Result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        given = _border.to_plain(self._task.args)
+        groups = _border.to_plain(variables["groups"])
+        answers = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
+        trial = _verify.plan_trial(answers, given["listened"], groups["head"][0], groups["workers"])
+        if given["state"] == "plan":
+            return {**result, **dataclasses.asdict(trial)}
+        facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
+        versions = {name: _drift.versions_of(fact, digest()) for name, fact in facts.items()}
+        outcome = _verify.Outcome(
+            answers=answers,
+            listened=given["listened"],
+            failures=given.get("logins") or [],
+            measured=given.get("measured") or {},
+            runs=[run_of(run) for run in given.get("runs") or []],
+            trial=trial,
+            drift=_drift.compare(versions, groups["workers"]),
+        )
+        try:
+            return {**result, **self.judge(outcome, given["report"], given.get("ignore") or [])}
+        except InputError as error:
+            return {**result, "failed": True, "msg": str(error)}
+
+    def judge(self, outcome: _verify.Outcome, path: str, ignore: list[str]) -> Result:
+        """Show and keep the verdict. InputError for a report that cannot be written, or ids that are none."""
+        known = {**_verify.RULES, **_drift.RULES}
+        findings = _findings.sort_out(_verify.judge(outcome), _findings.check_ids("verify_ignore", ignore, known))
+        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        kept = keep_report("verify_report", path, _verify.report(outcome, findings, at))
+        for run in outcome.runs:
+            if not run["failed"]:
+                shutil.rmtree(run["run_dir"], ignore_errors=True)  # what it told is in the report
+        lines = _verify.show(outcome, findings)
+        display.display("\n".join(lines))
+        stops = _findings.errors(findings)
+        return {
+            "failed": bool(stops),
+            "report": kept,
+            "msg": f"{_findings.verdict(findings)}; report: {kept}" if stops else lines[-1],
+        }
+
+
+def run_of(run: Mapping[str, Any]) -> Result:
+    """Return what counts of a run of torchfleet.cluster.launch in a loop."""
+    failed = bool(run.get("failed") or run.get("state") != "succeeded")
+    words = {key: str(run.get(key) or "") for key in ("msg", "run_dir", "job_id")}
+    return {**run["item"], "failed": failed, **words}

@@ -1,0 +1,85 @@
+"""What setting up costs as the cluster grows, as ratios within one run: `make bench-nodes` (needs root, for the lab).
+
+For each number of lab nodes: the second run of setup.yml and of verify.yml against `ansible -m ping` of the same nodes,
+in turns. Nothing here passes or fails: these machines are noisy, people read the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
+
+from tests.lab.lab import BIN, ENVIRONMENT, REPO, Lab
+
+
+def timed(*argv: str) -> float:
+    """Run one of Ansible's programs, which must succeed, and return its wall time in seconds."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [BIN / argv[0], *argv[1:]], cwd=REPO, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return time.perf_counter() - start
+
+
+def spread(values: list[float]) -> str:
+    """Return "median (least..most)"."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+
+
+def measure(nodes: int, rounds: int, skipped: str, scratch: Path) -> None:
+    """Bring up so many nodes, set them up, and print what the second time costs."""
+    lab = Lab(f"bench{nodes}", scratch / f"inventory{nodes}", nodes=nodes, nics=1, slots=1)
+    extra = json.dumps({f"{role}_report": str(scratch / f"{role}.json") for role in ("preflight", "verify")})
+    words = ("-i", str(lab.inventory), "-e", extra, "-e", f"verify_runs={scratch}/runs")
+    sides: dict[str, Callable[[], float]] = {
+        "ping": lambda: timed("ansible", "-i", str(lab.inventory), "all", "-m", "ping"),
+        "setup again": lambda: timed("ansible-playbook", *words, "setup.yml", "--skip-tags", f"verify,{skipped}"),
+        "verify": lambda: timed("ansible-playbook", *words, "verify.yml"),
+    }
+    try:
+        start = time.perf_counter()
+        lab.up()
+        print(f"{nodes} nodes: up in {time.perf_counter() - start:.1f} s", flush=True)
+        first = timed("ansible-playbook", *words, "setup.yml", "--skip-tags", f"verify,{skipped}")
+        print(f"  setup, first time    {first:.1f} s", flush=True)
+        if skipped:
+            sides.pop("verify")
+        figures: dict[str, list[float]] = {name: [] for name in sides}
+        for _round in range(rounds):
+            for name, side in sides.items():
+                figures[name].append(side())
+        for name, values in figures.items():
+            ratios = [value / ping for value, ping in zip(values, figures["ping"], strict=True)]
+            print(f"  {name:<20} {spread(values)} s   {spread(ratios)} pings", flush=True)
+    finally:
+        lab.down()
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 8, 32])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--with-pytorch-up-to", type=int, default=8, help="nodes; a copy takes 1 GB of this machine's disk"
+    )
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        for nodes in given.nodes:
+            measure(nodes, given.rounds, "" if nodes <= given.with_pytorch_up_to else "pytorch", Path(scratch))
+
+
+if __name__ == "__main__":
+    main()

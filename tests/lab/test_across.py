@@ -1,0 +1,319 @@
+"""Training across nodes: the right place, the right environment, output home byte-exact, and an end on every node."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.cluster import SCRIPTS, Cluster, Job
+from tests.lab.lab import Lab
+
+SLEEPER = str(SCRIPTS / "sleeper.py")
+LAUNCHERS = ["openmpi", "torchrun"]
+
+
+@pytest.fixture(scope="module")
+def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of four nodes, made by setup.yml. The last two differ in all that nodes may differ in."""
+    root = tmp_path_factory.mktemp("cluster")
+    overrides = {"n3": {"user": "other", "port": 2222, "slots": 1, "hostname": "gpu-box"}, "n4": {"slots": 3}}
+    wishes = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "packages": ["openmpi-bin"]}
+    lab = Lab(f"c{os.getpid()}", root / "inventory", **wishes)
+    made = Cluster(lab, root)
+    try:
+        lab.up()
+        made.make_nodes_differ()
+        done = made.play("setup.yml", fabric_subnet=made.second_network())
+        assert done.process.returncode == 0, done.log.read_text()
+        yield made
+    finally:
+        lab.down()
+
+
+@pytest.fixture
+def cluster(four_nodes: Cluster) -> Iterator[Cluster]:
+    """The same cluster, mended after the test."""
+    yield four_nodes
+    four_nodes.mend()
+
+
+@pytest.fixture
+def bystander(cluster: Cluster) -> Iterator[None]:
+    """A process on n2 that looks like a rank (same program) but belongs to no job: it must live."""
+    code = "import sys, time; time.sleep(600)"
+    argv = cluster.lab.ssh_argv("n2", f"exec /srv/torchfleet/pytorch/bin/python -c '{code}' sleeper.py")
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    yield
+    assert process.poll() is None
+    process.terminate()
+    process.wait()
+
+
+def sleepers(cluster: Cluster, *arguments: str, **given: object) -> tuple[Job, dict[str, list[int]]]:
+    """Start four ranks that sleep, two on each of two nodes, and wait until they are up."""
+    job = cluster.start(workload=SLEEPER, workload_args=list(arguments), np=4, **given)
+    return job, job.wait_for_programs("sleeper.py", n1=2, n2=2)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_message_passing_on_two_nodes(cluster: Cluster, launcher: str) -> None:
+    job = cluster.train(workload="message_passing", np=4, launcher=launcher, show_ranks="all")
+    assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2"]
+    assert "[3@n2] rank 3 received from rank 0" in job.output
+    assert job.stdout(3) == "rank 3 received from rank 0\n"
+    assert job.result["leftovers"] == {"n1": [], "n2": []}
+
+
+def test_open_mpi_4_1_of_the_distribution(cluster: Cluster) -> None:
+    """Another dialect of options, other daemons; and a rank that fails ends it all the same."""
+    job = cluster.train(workload="message_passing", np=4, torchfleet_mpirun="/usr/bin/mpirun")
+    assert job.result["launcher"]["version"].startswith("4.1.")
+    fail = cluster.start(
+        workload=str(SCRIPTS / "fail.py"), workload_args="2 raise", np=4, torchfleet_mpirun="/usr/bin/mpirun"
+    )
+    assert fail.process.wait(60) != 0
+    fail.all_gone("n1", "n2")
+    assert (fail.result["first_failure"]["rank"], fail.result["first_failure"]["host"]) == (2, "n2")
+
+
+def test_four_nodes_that_differ(cluster: Cluster) -> None:
+    """Users, SSH ports, homes, NIC names and slots are each node's own."""
+    job = cluster.train(workload=str(SCRIPTS / "tell.py"))
+    hosts = [row["host"] for row in job.result["ranks"]]
+    assert hosts == ["n1", "n1", "n2", "n2", "n3", "n4", "n4", "n4"]
+    told = [json.loads(job.stdout(rank)) for rank in range(8)]
+    assert [told[rank]["env"]["HOME"] for rank in (0, 4)] == ["/home/fleet", "/home/other"]
+    assert told[5]["cwd"].startswith("/srv/torchfleet/workloads/")
+    assert [told[rank]["env"]["GLOO_SOCKET_IFNAME"] for rank in (0, 4)] == ["eth1", "fast0"]
+    assert [told[rank]["env"]["LOCAL_RANK"] for rank in (4, 5, 6, 7)] == ["0", "0", "1", "2"]
+
+
+def test_training_is_the_same_on_one_node_and_on_two(cluster: Cluster) -> None:
+    here = cluster.train(workload="pi", np=2).result["metrics"]["pi"]
+    assert cluster.train(workload="pi", np=4, launcher="torchrun").result["metrics"]["pi"] == pytest.approx(here)
+
+
+def test_a_folder_is_shipped_by_content(cluster: Cluster, tmp_path: Path) -> None:
+    """What is imported and read beside the script is there, unchanged files are not sent again, deleted ones go."""
+    folder = tmp_path / "project"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "pkg" / "__init__.py").write_text("WORD = 'first'\n")
+    (folder / "big.bin").write_bytes(os.urandom(3 << 20))
+    (folder / "gone.txt").write_text("x")
+    (folder / ".env").write_text("SECRET=1\n")
+    script = folder / "main.py"
+    script.write_text(
+        "import hashlib, os, pkg\n"
+        "print(pkg.WORD, hashlib.sha256(open('big.bin', 'rb').read()).hexdigest(), sorted(os.listdir('.')))\n"
+        "open('own-' + os.environ['RANK'], 'w').close()\n"
+    )
+    digest = hashlib.sha256((folder / "big.bin").read_bytes()).hexdigest()
+    first = cluster.train(workload=str(script), np=4)
+    assert first.stdout(2).startswith(f"first {digest}")
+    assert ".env" not in first.stdout(2)
+    inode = "stat -c %i ~/.torchfleet/workloads/project-*/big.bin"
+    before = cluster.lab.ssh("n2", inode).stdout
+    (folder / "pkg" / "__init__.py").write_text("WORD = 'second'\n")
+    (folder / "gone.txt").unlink()
+    second = cluster.train(workload=str(script), np=4)
+    assert second.stdout(3).startswith(f"second {digest}")
+    assert "gone.txt" not in second.stdout(3) and "own-3" in second.stdout(3)  # what a rank wrote stays
+    assert cluster.lab.ssh("n2", inode).stdout == before
+
+
+def test_a_home_is_not_shipped(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('never')\n")
+    monkeypatch.setitem(cluster.environment, "HOME", str(tmp_path))
+    job = cluster.play(workload=str(script), np=4)
+    assert job.process.returncode != 0
+    assert "put the script into a folder of its own" in job.output
+    assert not job.run_dir.exists()
+
+
+def test_output_comes_home_byte_exact(cluster: Cluster, tmp_path: Path) -> None:
+    """Binary, many lines, no newline at the end: 8 MB from each rank, and what each says of it."""
+    script = tmp_path / "spill" / "spill.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import hashlib, os, random, sys\n"
+        "data = random.Random(os.environ['RANK']).randbytes(8 << 20)\n"
+        "sys.stdout.buffer.write(data)\n"
+        "sys.stderr.write(hashlib.sha256(data).hexdigest())\n"
+    )
+    job = cluster.train(workload=str(script), np=4, show_ranks="all")
+    for rank in range(4):
+        files = job.run_dir / "ranks" / str(rank)
+        assert hashlib.sha256((files / "stdout").read_bytes()).hexdigest() == (files / "stderr").read_text()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_rank_fails(cluster: Cluster, bystander: None, launcher: str) -> None:
+    job = cluster.start(workload=str(SCRIPTS / "fail.py"), workload_args="3 raise", np=4, launcher=launcher)
+    assert job.process.wait(60) != 0
+    job.all_gone("n1", "n2")
+    failure = job.result["first_failure"]
+    assert (failure["rank"], failure["host"], failure["cause"]) == (3, "n2", "exit status 1")
+    assert "rank 3 on n2: exit status 1" in job.output
+    assert "Traceback" in Path(failure["log"]).read_text()
+    assert [row["state"] for row in job.result["ranks"]] == ["ended", "ended", "ended", "failed"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("what", ["supervisor", "guard", "daemon", "rank"])
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_part_is_killed(cluster: Cluster, bystander: None, node: str, what: str, launcher: str) -> None:
+    if (what, node, launcher) == ("daemon", "n1", "openmpi"):
+        what = "launcher"
+    job, programs = sleepers(cluster, "--escape", "--ignore-term", launcher=launcher)
+    pid = programs[node][0] if what == "rank" else job.part(node, what)
+    os.kill(pid, signal.SIGKILL)
+    job.all_gone("n1", "n2")
+    assert job.process.wait(30) != 0
+    if (what, node) == ("supervisor", "n1"):
+        assert "the supervisor on the head died: ansible-playbook clean.yml" in job.output
+        assert cluster.clean().process.returncode == 0
+    result = job.result
+    assert result["state"] == ("lost" if what == "supervisor" else "failed")
+    assert result["first_failure"]["host"] == node
+    if what == "rank":
+        assert result["first_failure"]["cause"] == "killed by SIGKILL"
+
+
+@pytest.mark.parametrize(("number", "state"), [("SIGINT", "cancelled"), ("SIGTERM", "cancelled"), ("SIGKILL", "lost")])
+def test_ansible_playbook_is_ended(cluster: Cluster, bystander: None, number: str, state: str) -> None:
+    job, _programs = sleepers(cluster, "--escape", "--ignore-term")
+    job.process.send_signal(signal.Signals[number])
+    job.all_gone("n1", "n2")
+    assert job.process.wait(20) != 0
+    job.wait_until((job.run_dir / "result.json").exists)
+    assert job.result["state"] == state
+    assert {row["state"] for row in job.result["ranks"]} == {"ended"}
+
+
+def test_the_whole_controller_is_killed(cluster: Cluster, bystander: None) -> None:
+    job, _programs = sleepers(cluster, "--escape")
+    os.killpg(job.process.pid, signal.SIGKILL)
+    for pid in children_of_sessions(job):
+        os.kill(pid, signal.SIGKILL)
+    job.all_gone("n1", "n2")
+    assert not (job.run_dir / "result.json").exists()
+    cleaned = cluster.clean()
+    assert cleaned.process.returncode == 0, cleaned.output
+    assert f"job {job.job_id} lost" in cleaned.output
+    assert job.result["state"] == "lost"
+    assert "up" in job.stdout(3)
+
+
+def children_of_sessions(job: Job) -> list[int]:
+    """Return the processes of this playbook that left its process group (Ansible's workers do)."""
+    mark = f'"job_id": "{job.job_id}"'
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                words = Path(f"/proc/{name}/cmdline").read_text()
+            except OSError:
+                continue
+            found += [int(name)] if "ansible-playbook" in words and mark in words else []
+    return found
+
+
+def test_a_node_is_cut_off(cluster: Cluster, bystander: None) -> None:
+    """No packet goes in or out: each side ends its ranks when the lease is over, and clean.yml brings the rest home."""
+    job, _programs = sleepers(cluster)
+    cluster.lab.cut("n2")
+    job.all_gone("n1", "n2", seconds=15)
+    assert job.process.wait(60) != 0
+    cluster.lab.heal("n2")
+    result = job.result
+    assert (result["state"], result["first_failure"]["host"]) == ("lost", "n2")
+    assert "n2 is lost: silent for 10 s" in job.output
+    cleaned = cluster.clean()
+    assert cleaned.process.returncode == 0, cleaned.output
+    assert "up" in job.stdout(3)
+
+
+def test_a_node_hangs(cluster: Cluster) -> None:
+    """A paused node cannot end anything: the others do, and it does so itself as soon as it runs again."""
+    job, _programs = sleepers(cluster)
+    cluster.lab.pause("n2")
+    job.all_gone("n1", seconds=15)
+    assert job.process.wait(60) != 0
+    assert job.result["state"] == "lost"
+    cluster.lab.resume("n2")
+    job.all_gone("n2")
+
+
+def test_a_node_loses_power(cluster: Cluster) -> None:
+    job, _programs = sleepers(cluster)
+    cluster.lab.kill("n2")
+    job.all_gone("n1", seconds=15)
+    assert job.process.wait(60) != 0
+    assert (job.result["state"], job.result["first_failure"]["host"]) == ("lost", "n2")
+    cluster.lab.restart("n2")
+    job.wait_until(lambda: cluster.lab.ssh("n2", "true", check=False).returncode == 0)
+    cluster.train(workload="message_passing", np=4)
+
+
+def test_job_timeout(cluster: Cluster) -> None:
+    job, _programs = sleepers(cluster, "--ignore-term", job_timeout=6)
+    assert job.process.wait(40) != 0
+    job.all_gone("n1", "n2")
+    assert (job.result["state"], job.result["rc"]) == ("timed_out", 124)
+
+
+def test_two_jobs_at_once(cluster: Cluster) -> None:
+    first, _programs = sleepers(cluster)
+    second = cluster.train(workload="message_passing", np=4)
+    assert len(first.programs("n2", "sleeper.py")) == 2
+    named = cluster.play("clean.yml", job_id=first.job_id)
+    assert named.process.returncode == 0, named.output
+    assert first.process.wait(30) != 0
+    assert first.result["state"] == "cancelled"
+    assert second.result["state"] == "succeeded"
+
+
+def test_clean_refuses_a_job_that_nobody_knows(cluster: Cluster) -> None:
+    job = cluster.play("clean.yml", job_id="never-was")
+    assert job.process.returncode != 0
+    assert "no job never-was on any machine" in job.output
+
+
+def test_a_node_that_cannot_be_reached_is_named(cluster: Cluster) -> None:
+    cluster.lab.pause("n3")
+    job = cluster.play(workload="message_passing", np=4)
+    assert job.process.returncode != 0
+    assert "n3" in job.output and "not reached from n1" in job.output
+    assert not job.run_dir.exists()
+    assert job.alive("n1") == [] == job.alive("n2")
+
+
+def test_verify_names_a_slow_link(cluster: Cluster) -> None:
+    cluster.lab.shape("n2", "50mbit", nic="eth1")
+    verified = cluster.play("verify.yml")
+    assert verified.process.returncode == 0, verified.output  # slow is no fault
+    assert "TF-VERIFY-SLOW" in verified.output and "n2" in verified.output.partition("TF-VERIFY-SLOW")[2]
+
+
+def test_verify_names_a_dead_node_and_proves_the_others(cluster: Cluster) -> None:
+    cluster.lab.kill("n4")
+    verified = cluster.play("verify.yml")
+    cluster.lab.restart("n4")
+    assert verified.process.returncode == 2
+    assert "1 error: TF-VERIFY-NODE on n4" in verified.output
+    assert "openmpi gloo all-reduce right" in verified.output and "6 links" in verified.output
+
+
+def test_a_second_setup_changes_nothing(cluster: Cluster) -> None:
+    again = cluster.play("setup.yml", fabric_subnet=cluster.second_network())
+    assert again.process.returncode == 0, again.output
+    assert "changed=0" in again.output and not re.search(r"changed=[1-9]", again.output)

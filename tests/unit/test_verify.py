@@ -1,0 +1,121 @@
+"""What is tried to prove a cluster, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _drift, _findings, _verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import Answer
+
+NODES = ("n1", "n2", "n3")
+
+
+def answer(**versions: str) -> Answer:
+    facts = {
+        "system": {"arch": "x86_64", "os": "debian", "os_version": "12", "libc": "glibc 2.36"},
+        "python": {"version": "3.11.2"},
+        "wrappers": ["abc"],
+        "home": {"path": "/home/me/.torchfleet"},
+        "versions": {"openmpi": "5.0.11", "torch": "2.13.0+cpu", "nccl": "", "driver": "", **versions},
+    }
+    return Answer(facts=facts, clock=None, problem="", failure="")
+
+
+def unreachable() -> Answer:
+    return Answer(facts=None, clock=None, problem="no route to host", failure="")
+
+
+def listened(address: str, network: str = "10.1.0.0/24") -> dict[str, Any]:
+    fabric = json.dumps({"nic": "eth0", "address": address, "network": network})
+    return {"facts": {"files": {"fabric.json": fabric}}, "agent": {"port": 4711, "token": "t", "pid": 1}}
+
+
+ALL = {name: answer() for name in NODES}
+HEARD = {name: listened(f"10.1.0.{number}") for number, name in enumerate(NODES, 11)}
+
+
+def outcome(**changed: Any) -> _verify.Outcome:
+    answers = changed.pop("answers", ALL)
+    heard = changed.pop("listened", HEARD)
+    trial = _verify.plan_trial(answers, heard, "n1", NODES)
+    versions = {name: _drift.versions_of(each.facts, "abc") for name, each in answers.items() if each.facts}
+    given = {"failures": [], "measured": links(), "runs": [run()], **changed}
+    return _verify.Outcome(answers, heard, trial=trial, drift=_drift.compare(versions, NODES), **given)
+
+
+def links(**rates: float) -> dict[str, list[dict[str, Any]]]:
+    """Return a measurement in which every link has 1000 Mbit/s but those given as n1_n2=10."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in NODES}
+    for one, two in (("n1", "n2"), ("n1", "n3"), ("n2", "n3")):
+        row = {"node": two, "network": "10.1.0.0/24", "error": "", "rtt_us": 50.0}
+        rows[one].append(
+            {**row, "mbit_out": rates.get(f"{one}_{two}", 1000.0), "mbit_in": rates.get(f"{two}_{one}", 1000.0)}
+        )
+    return rows
+
+
+def run(**changed: Any) -> dict[str, Any]:
+    return {"launcher": "openmpi", "backend": "gloo", "failed": False, "msg": "", "run_dir": "", **changed}
+
+
+def ids(given: _verify.Outcome) -> list[str]:
+    return [finding.id for finding in _findings.sort_out(_verify.judge(given))]
+
+
+def test_every_pair_is_measured_and_every_launcher_tried() -> None:
+    trial = _verify.plan_trial(ALL, HEARD, "n1", NODES)
+    pairs = {frozenset((name, step["node"])) for name, steps in trial.steps.items() for step in steps}
+    assert len(pairs) == 3 and trial.network == "10.1.0.0/24"
+    assert trial.logins[2] == {"name": "n3", "config": "/home/me/.torchfleet/ssh/config", "address": "n3"}
+    assert [dict(each) for each in trial.runs] == [
+        {"launcher": "openmpi", "backend": "gloo"},
+        {"launcher": "torchrun", "backend": "gloo"},
+    ]
+
+
+def test_nccl_is_tried_where_every_worker_has_it() -> None:
+    gpus = {name: answer(nccl="2.27.3", driver="580.1") for name in NODES}
+    assert {"launcher": "torchrun", "backend": "nccl"} in _verify.plan_trial(gpus, HEARD, "n1", NODES).runs
+    mixed = {**gpus, "n3": answer()}
+    assert all(each["backend"] == "gloo" for each in _verify.plan_trial(mixed, HEARD, "n1", NODES).runs)
+
+
+def test_a_sound_cluster_has_no_findings() -> None:
+    found = outcome()
+    assert ids(found) == []
+    text = "\n".join(_verify.show(found, []))
+    assert "1,000 / 50" in text and "all-reduce right" in text and "verify of 3 nodes: nothing found" in text
+    assert _verify.report(found, [], "now")["links"][0] == {"from": "n1", "to": "n2", "mbit": 1000.0, "rtt_us": 50.0}
+
+
+def test_a_node_that_does_not_answer_hides_no_other() -> None:
+    answers = {**ALL, "n2": unreachable(), "n3": answer(torch="2.12.0")}
+    heard = {name: told for name, told in HEARD.items() if name != "n2"} | {"n2": {}}
+    measured = {"n1": [{"node": "n3", "network": "10.1.0.0/24", "error": "timed out", "rtt_us": 0.0}], "n3": []}
+    found = outcome(answers=answers, listened=heard, measured=measured)
+    assert found.trial.nodes == ("n1", "n3")
+    assert ids(found) == ["TF-DRIFT-TORCH", "TF-VERIFY-LINK", "TF-VERIFY-NODE"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "seen"),
+    [
+        ({"failures": [{"from": "n1", "to": "n3", "why": "refused"}]}, "TF-VERIFY-LOGIN", "to n3: refused"),
+        ({"listened": {**HEARD, "n2": {"facts": {"files": {}}, "agent": {}}}}, "TF-VERIFY-FABRIC", "no fabric.json"),
+        ({"measured": links(n1_n2=10.0)}, "TF-VERIFY-SLOW", "n1 -> n2: 10 Mbit/s, the median is 1,000"),
+        ({"runs": [run(failed=True, msg="rank 1 on n2: killed")]}, "TF-VERIFY-RUN", "rank 1 on n2: killed"),
+        ({"answers": {name: answer(openmpi="", torch="") for name in NODES}}, "TF-VERIFY-LAUNCHER", "neither"),
+    ],
+)
+def test_each_fault_is_named(changed: dict[str, Any], name: str, seen: str) -> None:
+    findings = [finding for finding in _verify.judge(outcome(**changed)) if finding.id == name]
+    assert len(findings) == 1 and seen in findings[0].seen
+    assert any(seen in line for line in " ".join(_verify.show(outcome(**changed), findings)).splitlines())
+
+
+def test_every_finding_is_in_the_page(repo_docs: str) -> None:
+    for name, rule in _verify.RULES.items():
+        assert f"| `{name}` | {rule.severity} |" in repo_docs
