@@ -96,13 +96,10 @@ class JobDir:
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
         return found if isinstance(found, dict) else None
 
-    def claim_end(self, reason: str, detail: str = "", host: str = "", at: float | None = None) -> None:
-        """Note why the job is ended. Only the first reason stands: what follows is its consequence.
-
-        `host` if it happened elsewhere, `at` in seconds since the epoch by the clock of this node.
-        """
+    def claim_end(self, reason: str, detail: str = "", host: str = "") -> None:
+        """Note why the job is ended, `host` if it happened elsewhere. Only the first reason stands."""
         note = f"end.{os.getpid()}.json"
-        self.write(note, {"reason": reason, "detail": detail, "host": host, "at": at or time.time()})
+        self.write(note, {"reason": reason, "detail": detail, "host": host, "at": time.time()})
         try:
             os.link(self.at(note), self.at("end.json"))
         except FileExistsError:

@@ -263,9 +263,10 @@ def inventory(lab: Lab) -> str:
         lines.append(f"        {node.name}: {json.dumps(values)}")
     options = ["'UserKnownHostsFile=\"{{ inventory_dir }}/known_hosts\"'", "GlobalKnownHostsFile=/dev/null"]
     options += ["StrictHostKeyChecking=yes", "IdentitiesOnly=yes"]
-    lines += ["  vars:", "    ansible_python_interpreter: /usr/bin/python3"]
-    lines += ['    ansible_ssh_private_key_file: "{{ inventory_dir }}/key"']
-    lines += ["    ansible_ssh_common_args: >-", *(f"      -o {option}" for option in options)]
+    # Of the nodes only: this machine, which Ansible adds to every inventory by itself, has no inventory_dir.
+    lines += ["      vars:", "        ansible_python_interpreter: /usr/bin/python3"]
+    lines += ['        ansible_ssh_private_key_file: "{{ inventory_dir }}/key"']
+    lines += ["        ansible_ssh_common_args: >-", *(f"          -o {option}" for option in options)]
     return HEADER + "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import signal
+import threading
 import time
 from typing import Any, Callable, Collection, Iterable
 
@@ -47,6 +48,8 @@ class Part:
         self.heard = b""
         self.gone = False
         self.status = 0  # of the guard when it is gone
+        self.burial: threading.Thread | None = None
+        self.spared: Collection[int] = ()  # children of the supervisor that are no part of the job: ways to other nodes
         self.why, self.patience = "", 0.0
         self.stopped: float | None = None
 
@@ -117,9 +120,12 @@ class Part:
         os._exit(status)
 
     def be_guard(self, heard: int, says: int) -> None:
-        """In the guard process: run this node's part to its end. 0 and 1 lead to the controller: not the guard's."""
+        """In the guard process: run this node's part to its end.
+
+        It lets go of 0, 1 and 2, which lead to the other side: an sshd waits for all who hold them.
+        """
         with open(os.devnull, "r+b") as nothing:
-            for descriptor in (0, 1):
+            for descriptor in (0, 1, 2):
                 os.dup2(nothing.fileno(), descriptor)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         above = os.getppid()
@@ -155,6 +161,8 @@ class Part:
         chunk = os.read(self.ear, 65536)
         if not chunk:
             self.gone, self.status = True, os.waitpid(self.guard, 0)[1]
+            self.burial = threading.Thread(target=self.bury)  # which may take `grace`, and the leases go on
+            self.burial.start()
         *lines, self.heard = (self.heard + chunk).split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -167,14 +175,16 @@ class Part:
         if late or (self.stopped is not None and time.monotonic() - self.stopped > STOPPED_SECONDS):
             os.kill(self.guard, signal.SIGKILL)
 
-    def bury(self, spared: Collection[int] = ()) -> None:
-        """If the guard did not leave by itself, do its work; then look for what escaped both.
+    @property
+    def over(self) -> bool:
+        """Whether the guard is gone and nothing of the job is left on this node."""
+        return self.burial is not None and not self.burial.is_alive()
 
-        `spared`: pids of children that are no part of the job (the ways to other nodes).
-        """
+    def bury(self) -> None:
+        """If the guard did not leave by itself, do its work; then look for what escaped both."""
         if self.status != 0:
             reason, _tab, detail = (self.why or "guard_died\tthe guard died").partition("\t")
-            Guard(self.job, self.order, -1, -1, spared).finish((reason, detail))
+            Guard(self.job, self.order, -1, -1, self.spared).finish((reason, detail))
 
         def escaped() -> list[_processes.Process]:
             return [process for process, mark in _processes.marked() if mark.job_dir == self.job.path]
@@ -182,7 +192,6 @@ class Part:
         found = _processes.end_all(escaped, self.order["grace"])
         if found:
             self.job.write("leftovers.json", (self.job.read("leftovers.json") or []) + found)
-        self.look(last=True)
         remove(self.order["private_tmp"])
 
     def launcher_text(self) -> str:
@@ -194,6 +203,12 @@ class Part:
         except OSError:
             return ""
 
+    def close(self) -> None:
+        """Read what ranks wrote last, when nobody can write any more."""
+        if self.burial:
+            self.burial.join()
+        self.look(last=True)
+
     def report(self) -> dict[str, Json]:
         """Return what the head needs to know of a part that is over."""
         return part_report(self.job, self.order, self.metrics)
@@ -203,6 +218,9 @@ def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
     """Return what a part left: records and telling lines by rank, leftovers, launcher, metrics."""
     ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
     records = {rank: record for rank in ranks for record in [job.record(rank)] if record}
+    end = job.read("end.json")
+    for record in records.values():  # by this node's own clock
+        record["told"] = bool(end) and record.get("ended", end["at"] + 1) > end["at"]
     launcher = job.read("launcher.json") or {}
     return {
         "records": {str(rank): record for rank, record in records.items()},

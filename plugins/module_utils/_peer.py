@@ -19,6 +19,7 @@ Json = Any
 LEASE_SECONDS = 10.0  # of silence, then a node is lost (an unnoticed cut hung launchers for 8 to 16 minutes)
 BEAT_SECONDS = 2.0
 ANSWER_SECONDS = 60.0  # for a question that a slow disk may hold up
+CLOCK_LOOKS = 4
 AT_ONCE = 32  # logins in flight; sshd drops more than MaxStartups of them
 
 
@@ -45,10 +46,14 @@ class Peer:
         self.heard = self.told = time.monotonic()
 
     def measure_clock(self) -> float:
-        """Return how many seconds this node's clock is ahead of the head's, half a round trip aside."""
-        before = time.time()
-        there = self.link.ask("clock", ANSWER_SECONDS)["time"]
-        return float(there) - (before + time.time()) / 2
+        """Return how many seconds this node's clock is ahead of the head's, by the shortest of some round trips."""
+        looks = []
+        for _look in range(CLOCK_LOOKS):
+            before = time.time()
+            there = self.link.ask("clock", ANSWER_SECONDS)["time"]
+            after = time.time()
+            looks.append((after - before, float(there) - (before + after) / 2))
+        return min(looks)[1]
 
     def ask_for_folder(self, listing: Mapping[str, Json]) -> dict[str, Json]:
         """Return what the node wants of a folder. LinkLost."""
@@ -85,7 +90,7 @@ class Peer:
             self.tell("beat")
 
     def words(self) -> list[dict[str, Json]]:
-        """Return the frames that have come, times of this node turned into the head's."""
+        """Return the frames that have come."""
         found = []
         while not self.over:
             try:
@@ -99,7 +104,7 @@ class Peer:
             if frame["kind"] == "over":
                 self.report = in_our_time(frame["report"], self.offset)
             elif frame["kind"] != "beat":
-                found.append({**frame, "at": frame["at"] - self.offset} if "at" in frame else frame)
+                found.append(frame)
         return found
 
 

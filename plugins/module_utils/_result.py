@@ -48,7 +48,7 @@ def rank_state(record: Mapping[str, Json] | None, end: Mapping[str, Json] | None
         return "silent"
     if str(record.get("error", "")).startswith("placement"):
         return "failed"
-    if end and record.get("ended", end["at"] + 1) > end["at"]:
+    if record.get("told", end and record.get("ended", end["at"] + 1) > end["at"]):
         return "ended"  # also with status 0: a program that saves its state on SIGTERM was not done
     return "succeeded" if record.get("rc") == 0 or record.get("finished") else "failed"
 

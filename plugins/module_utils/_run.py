@@ -62,11 +62,12 @@ class Run:
 
     def follow(self) -> dict[str, Json]:
         """Run all parts, follow until each is over, and return the result. Whatever happens, nothing stays."""
+        self.part.spared = [peer.pid for peer in self.peers]
         self.part.start()
         for peer in self.peers:
             peer.go()
         self.channel.send("started")
-        while not self.part.gone or not all(peer.over for peer in self.peers):
+        while not self.part.over or not all(peer.over for peer in self.peers):
             self.wait()
             for peer in self.peers:
                 peer.beat()
@@ -75,7 +76,7 @@ class Run:
             if not self.part.gone:
                 self.part.look()
         self.socket.close()
-        self.part.bury(spared=[peer.pid for peer in self.peers])
+        self.part.close()
         parts = {peer.name: peer.report for peer in self.peers if peer.report}
         self.part.job.write("parts.json", parts)
         return write_result(self.part.job, self.part.metrics)
@@ -108,7 +109,7 @@ class Run:
         if word["kind"] in ("line", "report"):
             self.channel.offer(**{name: value for name, value in word.items() if name != "data"})
         elif word["kind"] == "ending":
-            self.end(word["reason"], word["detail"], host, word.get("at"))
+            self.end(word["reason"], word["detail"], host)
         elif word["kind"] == "done":
             self.undone.discard(host)
             if not self.undone:
@@ -124,12 +125,12 @@ class Run:
         if reason:
             self.end(*reason)
 
-    def end(self, reason: str, detail: str, host: str = "", at: float | None = None) -> None:
+    def end(self, reason: str, detail: str, host: str = "") -> None:
         """End the job on every node. The first reason stands."""
         if self.ended:
             return
         self.ended = True
-        self.part.job.claim_end(reason, detail, host, at)
+        self.part.job.claim_end(reason, detail, host)
         self.part.end(reason, detail)
         for peer in self.peers:
             peer.tell("end", reason=reason, detail=detail)

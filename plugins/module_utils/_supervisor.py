@@ -267,25 +267,26 @@ class Outpost:
     def follow(self) -> None:
         """Run the part to its end and report it."""
         self.part.start()
-        while not self.part.gone:
-            inputs = [self.part.ear] + ([] if self.channel.lost else [self.channel.incoming])
+        while not self.part.over:
+            inputs = [] if self.part.gone else [self.part.ear]
+            inputs += [] if self.channel.lost else [self.channel.incoming]
             if self.part.ear in select.select(inputs, [], [], LOOK_SECONDS)[0]:
                 for word in self.part.words():
                     self.pass_on(word)
+                if self.part.status and not self.part.why:
+                    self.pass_on({"kind": "ending", "reason": "guard_died", "detail": "the guard died"})
             self.listen()
             self.beat()
             self.part.check_guard()
             self.part.look()
-        if self.part.status and not self.part.why:
-            self.pass_on({"kind": "ending", "reason": "guard_died", "detail": "the guard died"})
-        self.part.bury()
+        self.part.close()
         self.channel.send("over", report=self.part.report())
 
     def pass_on(self, word: dict[str, Json]) -> None:
         """Tell the head what the guard says, with what it needs to act on it."""
         if word["kind"] == "left":
             word["text"] = self.part.launcher_text()
-        self.channel.send(**word, at=time.time())
+        self.channel.send(**word)
 
     def listen(self) -> None:
         """Do what the head says; without it, or a signal, end the part."""

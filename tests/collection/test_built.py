@@ -76,7 +76,7 @@ def test_it_trains_from_there(project: Path) -> None:
     run(["ansible-playbook", "torchfleet.cluster.train", "-e", extra], cwd=project)
     result = json.loads((project / "runs/latest/result.json").read_text())
     assert (result["state"], result["world_size"]) == ("succeeded", 2)
-    assert str(project) in json.loads((project / "runs/latest/plan.json").read_text())["app"]["argv"][1]
+    assert str(project) in json.loads((project / "runs/latest/plan.json").read_text())["head"]["argv"][1]
 
 
 @pytest.mark.parametrize("path", sorted((REPO / "plugins/modules").glob("[!_]*.py")), ids=lambda path: path.stem)

@@ -316,4 +316,5 @@ def test_verify_names_a_dead_node_and_proves_the_others(cluster: Cluster) -> Non
 def test_a_second_setup_changes_nothing(cluster: Cluster) -> None:
     again = cluster.play("setup.yml", fabric_subnet=cluster.second_network())
     assert again.process.returncode == 0, again.output
+    assert re.findall(r"TASK \[([^\]]*)\] \*+(?:(?!TASK).)*changed: \[", again.output) == []
     assert "changed=0" in again.output and not re.search(r"changed=[1-9]", again.output)

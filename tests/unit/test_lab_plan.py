@@ -142,7 +142,7 @@ def test_the_inventory_is_a_cluster(lab: Lab) -> None:
         "n1": {"ansible_host": "10.200.1.11", "ansible_user": "fleet", "slots": 2},
         "n2": {"ansible_host": "10.200.1.12", "ansible_user": "other", "slots": 1, "ansible_port": 2222},
     }
-    assert "StrictHostKeyChecking=yes" in inventory["vars"]["ansible_ssh_common_args"]
+    assert "StrictHostKeyChecking=yes" in inventory["children"]["workers"]["vars"]["ansible_ssh_common_args"]
 
 
 def test_host_keys_are_known_under_every_address_and_port(lab: Lab) -> None:
