@@ -77,7 +77,7 @@ def plan(given: dict[str, Any], fresh: tuple[_ssh.Member, ...], names: list[str]
             authority.forget([member.name for member in fresh])
             nodes = {member.name: _ssh_text.node_removal(mesh, member) for member in fresh}
             return {"changed": authority.changed, "nodes": nodes, "proof": [], "findings": []}
-        _ssh.refuse(_ssh.refusals(mesh, before, given["accept_changed"], given["rotate"], time.time()))
+        _ssh.refuse(_ssh.refusals(mesh, before, given["accept_changed"], time.time()))
         mesh = authority.sign_for(mesh, given["rotate"])
         issued = authority.issue(mesh)
         authority.remember(mesh.members)

@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import (
+    NEXT,
     KeyFailed,
     current_key,
     locked,
@@ -42,9 +43,9 @@ def survey(request: dict[str, Any], make: bool) -> dict[str, Any]:
     own = os.path.join(directory, f"sshd-{request['name']}")
     settings = sshd_settings(SSHD_CONFIG)
     key, made = keep_key(os.path.join(directory, "id_ed25519"), request, make) if request["client"] else ("", False)
-    host_made = False
+    own_key, host_made = os.path.join(own, "ssh_host_ed25519_key"), False
     if request["sshd"] == "own":
-        host_key, host_made = keep_key(os.path.join(own, "ssh_host_ed25519_key"), request, make)
+        host_key, host_made = keep_key(own_key, request, make)
         host_keys = [host_key] if host_key else []
     else:
         host_keys = system_host_keys(settings)
@@ -54,6 +55,7 @@ def survey(request: dict[str, Any], make: bool) -> dict[str, Any]:
         "directory": directory,
         "key": key,
         "host_keys": host_keys,
+        "staged": request["sshd"] == "own" and os.path.exists(own_key + NEXT),
         "addresses": own_addresses(),
         "primary": primary_address(),
         "clock": time.time(),

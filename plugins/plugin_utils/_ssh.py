@@ -46,6 +46,7 @@ class Member:
     key: str
     host_keys: tuple[str, ...]
     addresses: tuple[str, ...]
+    staged: bool = False  # its host key was made by us and is not in use yet
     primary: str = ""
     authorized_keys: str = ""  # where the system's sshd looks; "" if nowhere
     loose: str = ""
@@ -271,7 +272,7 @@ def signing_arguments(wanted: Wanted, cluster: str, authority: str, valid_days: 
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], rotated: bool, now: float) -> list[str]:
+def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], now: float) -> list[str]:
     """Return why this mesh must not be made, each in one line, most telling first.
 
     `before` are the members as they were when the mesh was last made, `now` the controller's clock.
@@ -280,7 +281,7 @@ def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], 
     found = [cloned(key, owners) for key, owners in twins.items()]
     told = {owner.name for owners in twins.values() for owner in owners}
     for member in mesh.members:
-        found += [] if member.name in told else changed_host_keys(member, before, accepted, rotated)
+        found += [] if member.name in told else changed_host_keys(member, before, accepted)
     found += [] if found else same_address(mesh.members)
     found += [line for member in mesh.members for line in cannot_take_part(mesh, member)]
     found += left_behind([member for member in mesh.members if member.sshd == "system" and runs_as_unit(member)])
@@ -289,13 +290,10 @@ def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], 
     return found
 
 
-def changed_host_keys(
-    member: Member, before: Mapping[str, Member], accepted: Sequence[str], rotated: bool
-) -> list[str]:
-    """Return a line if the node's host key is another than before. Keys of its own sshd are ours to rotate."""
+def changed_host_keys(member: Member, before: Mapping[str, Member], accepted: Sequence[str]) -> list[str]:
+    """Return a line if the node's host key is another than before, and not one that we have just made."""
     old = before.get(member.name)
-    ours = rotated and member.sshd == "own"
-    if old is None or old.sshd != member.sshd or member.name in accepted or ours:
+    if old is None or old.sshd != member.sshd or member.name in accepted or member.staged:
         return []
     kept = {key.split()[0]: key for key in old.host_keys}
     changes = [(kept[key.split()[0]], key) for key in member.host_keys if kept.get(key.split()[0], key) != key]

@@ -177,6 +177,8 @@ def unit(mesh: Mesh, member: Member, system: bool) -> str:
     for RDMA (LimitMEMLOCK, which only the system's manager may grant).
     """
     user = [f"User={member.user}", "LimitMEMLOCK=infinity", "LimitNOFILE=1048576"] if system else []
+    # Where sshd, as root, shuts in what it does before a login.
+    place = ["ExecStartPre=/bin/mkdir -p /run/sshd"] if member.user == "root" else []
     return "\n".join(
         [
             MANAGED,
@@ -186,6 +188,7 @@ def unit(mesh: Mesh, member: Member, system: bool) -> str:
             "Wants=network-online.target",
             "[Service]",
             *user,
+            *place,
             f'ExecStart={member.sshd_path} -D -e -f "{member.own.replace("%", "%%")}/sshd_config"',
             "ExecReload=/bin/kill -HUP $MAINPID",
             "KillMode=process",

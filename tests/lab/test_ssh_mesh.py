@@ -343,10 +343,15 @@ def test_every_login_that_fails_is_named_with_its_cause(mesh: Mesh, host_vars: N
     assert "2 logins fail" in line
     assert f"n1 to n1: nothing listens on {mesh.lab.address('n1')} port 2201" in line
     assert re.search(r"n1 to n2: no (route|answer) .*: set ssh_mesh_address of n2", line)
+    # Nodes may differ in all of that, and in where torchfleet's directory is.
     with_host_vars(mesh, "n1")
-    with_host_vars(mesh, "n2", ssh_mesh_address=mesh.lab.address("n2", 1))
-    mesh.make()
+    place = "/home/fleet/another place"
+    with_host_vars(mesh, "n2", ssh_mesh_address=mesh.lab.address("n2", 1), torchfleet_home=place)
+    mesh.make(any_to_any=True)
     assert mesh.login("n1", "n2", "'echo $SSH_CONNECTION'").stdout.split()[2] == mesh.lab.address("n2", 1)
+    assert mesh.lab.ssh("n2", "ssh", "-F", f"'{place}/ssh/config'", "n1", "hostname").stdout == "n1\n"
+    mesh.make(state="absent")
+    mesh.lab.ssh("n2", "rmdir", f"'{place}'")
 
 
 def test_a_node_that_is_away_stays_in_the_mesh(mesh: Mesh, lab: Lab) -> None:
@@ -362,14 +367,21 @@ def test_a_node_that_is_away_stays_in_the_mesh(mesh: Mesh, lab: Lab) -> None:
     assert mesh.lab.ssh("n1", "cat", CONFIG).stdout == config
 
 
-def test_what_sshd_would_refuse_is_told_before(mesh: Mesh) -> None:
-    mesh.lab.root("n2", "chmod", "g+w", "/home/fleet")
+def test_a_run_that_is_refused_harms_nothing_and_the_next_one_finishes_it(mesh: Mesh) -> None:
+    mesh.make()
+    key = mesh.lab.ssh("n1", "cat", f"{HOME}/id_ed25519.pub").stdout
+    mesh.lab.root("n2", "chmod", "g+w", "/home/fleet")  # for which sshd would refuse every key
     try:
-        line = mesh.refusal()
+        line = mesh.refusal(rotate=True)
     finally:
         mesh.lab.root("n2", "chmod", "g-w", "/home/fleet")
     assert "n2: others may write to /home/fleet" in line
     assert "chmod go-w /home/fleet" in line
+    assert mesh.reaches("n1", "n2")
+    assert mesh.lab.ssh("n1", "cat", f"{HOME}/id_ed25519.pub").stdout == key
+    mesh.make()
+    assert mesh.reaches("n1", "n2")
+    assert mesh.lab.ssh("n1", "cat", f"{HOME}/id_ed25519.pub").stdout != key
 
 
 def test_without_sudo_nothing_is_changed(mesh: Mesh) -> None:

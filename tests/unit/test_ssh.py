@@ -369,8 +369,8 @@ def test_removal_names_every_file_that_is_ever_written() -> None:
 
 
 def refusals(mesh: Mesh, before: dict[str, Member] | None = None, **changed: Any) -> list[str]:
-    given = {"accepted": (), "rotated": False, "now": 1e9, **changed}
-    return _ssh.refusals(mesh, before or {}, given["accepted"], given["rotated"], given["now"])
+    given = {"accepted": (), "now": 1e9, **changed}
+    return _ssh.refusals(mesh, before or {}, given["accepted"], given["now"])
 
 
 def test_a_good_mesh_is_not_refused() -> None:
@@ -386,10 +386,11 @@ def test_a_changed_host_key_is_told_with_both_fingerprints() -> None:
     assert f"it was {fingerprint(key_of(1002))}, now it is {fingerprint(CA)}" in line
     assert "-e ssh_mesh_accept_changed=n2" in line
     assert refusals(mesh, before, accepted=("n2",)) == []
-    # More kinds of keys than before are no change, and keys of its own sshd are ours to rotate.
+    # More kinds of keys than before are no change, nor is a key that we have just made for a node's own sshd.
     assert refusals(mesh_of_two(host_keys=(key_of(1002), "ecdsa-sha2-nistp256 AAAA")), before) == []
     own = mesh_of_two(sshd="own", port=2222, host_keys=(CA,))
-    assert refusals(own, {"n2": member(2, sshd="own")}, rotated=True) == []
+    staged = mesh_of_two(sshd="own", port=2222, host_keys=(CA,), staged=True)
+    assert refusals(staged, {"n2": member(2, sshd="own")}) == []
     assert len(refusals(own, {"n2": member(2, sshd="own")})) == 1
     assert refusals(own, before) == []
 
