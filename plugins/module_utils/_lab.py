@@ -252,6 +252,9 @@ def run_argv(lab: Lab, node: Node, image: str, key: str, surroundings: list[str]
     return [*argv, *surroundings, image]
 
 
+MESH = "ssh_mesh"  # directory beside the inventory
+
+
 def inventory(lab: Lab) -> str:
     """Return the inventory. It names the private key and the host keys as lying beside it, wherever that is."""
     lines = ["all:", "  children:", "    head:", "      hosts:", f"        {lab.nodes[0].name}:"]
@@ -266,6 +269,8 @@ def inventory(lab: Lab) -> str:
     # Of the nodes only: this machine, which Ansible adds to every inventory by itself, has no inventory_dir.
     lines += ["      vars:", "        ansible_python_interpreter: /usr/bin/python3"]
     lines += ['        ansible_ssh_private_key_file: "{{ inventory_dir }}/key"']
+    # The mesh's authority and what it knows of host keys go with the lab: the next one by this name has others.
+    lines += [f'        ssh_mesh_directory: "{{{{ inventory_dir }}}}/{MESH}"']
     lines += ["        ansible_ssh_common_args: >-", *(f"          -o {option}" for option in options)]
     return HEADER + "\n".join(lines) + "\n"
 

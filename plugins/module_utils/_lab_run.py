@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import shutil
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -281,5 +282,7 @@ def remove(seen: Seen, files: list[str], directory: str) -> None:
         podman("network", "rm", *(network.name for network in seen.networks))
     for path in files:
         os.unlink(path)
+    if files:
+        shutil.rmtree(os.path.join(directory, _lab.MESH), ignore_errors=True)
     if files and not os.listdir(directory):
         os.rmdir(directory)
