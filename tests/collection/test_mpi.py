@@ -36,58 +36,47 @@ def question(tmp_path: Path) -> dict[str, Any]:
     """What the role would ask."""
     (tmp_path / "bin").mkdir()
     words = {"options": ["--some"], "options_as_root": [], "variable": "RANK"}
-    return {"role": "some", "path": str(tmp_path), "version": "1.2", "pattern": r"Some MPI (\S+)", **words}
+    return {"path": str(tmp_path), "version": "1.2", "pattern": r"Some MPI (\S+)", **words}
 
 
-def launcher(question: dict[str, Any], starts: str = WORKS, version: str = "1.2") -> Path:
-    """Write a launcher that counts how often it is started."""
+def launcher(question: dict[str, Any], starts: str = WORKS) -> None:
+    """Write a launcher that notes how it is started."""
     path = Path(question["path"], "bin/mpirun")
-    says = f'[ "$1" != --version ] || {{ echo "Some MPI {version}"; exit; }}'
+    says = '[ "$1" != --version ] || { echo "Some MPI 1.2"; exit; }'
     path.write_text(f"#!/bin/sh\necho \"$@\" >>'{question['path']}/log'\n{says}\n{starts}\n")
     path.chmod(0o755)
-    return path
 
 
-def starts(question: dict[str, Any]) -> list[str]:
-    return Path(question["path"], "log").read_text().splitlines()
-
-
-def test_it_is_proven_once(question: dict[str, Any]) -> None:
+def test_it_is_proven_once(question: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     launcher(question)
     for _run in range(2):
-        assert prove.answer(question) == {"version": "1.2", "error": ""}
-    assert starts(question) == ["--version", "--some -n 2 printenv RANK"]
-    assert "should be some 1.3, but says: Some MPI 1.2" in prove.answer({**question, "version": "1.3"})["error"]
-
-
-def test_another_file_is_proven_anew(question: dict[str, Any]) -> None:
-    launcher(question)
-    prove.answer(question)
-    os.utime(launcher(question, version="1.3"), ns=(1, 1))
-    assert prove.answer({**question, "version": ""}) == {"version": "1.3", "error": ""}
+        prove.main(question, Path(question["path"], "proof"))
+        assert capsys.readouterr().out == "1.2\n"
+    log = Path(question["path"], "log").read_text().splitlines()
+    assert log == ["--version", "--some -n 2 printenv RANK"]
 
 
 @pytest.mark.parametrize(
-    ("starts", "says"),
+    ("starts", "change", "says"),
     [
-        ("echo 0", "should start ranks 0 and 1, but says: 0"),
-        ("echo '----'; echo 'no slots' >&2; exit 3", "printenv RANK ended with status 3: no slots"),
-        ("sleep 60", "printenv RANK did not end within 1 s"),
+        (WORKS, {"version": "1.3"}, "bin/mpirun should be 1.3, but says: Some MPI 1.2"),
+        (WORKS, {"pattern": "Other (.*)", "version": ""}, "should be a launcher of that kind, but says: Some MPI 1.2"),
+        (WORKS, {"path": "/no/such"}, "/no/such/bin/mpirun does not run: No such file or directory"),
+        ("echo 0", {}, "should start ranks 0 and 1, but says: 0"),
+        ("echo '----'; echo 'no slots' >&2; exit 3", {}, "printenv RANK ended with status 3 and said: no slots"),
+        ("exec sleep 60", {}, "printenv RANK did not end within 1 s"),
     ],
 )
 def test_what_does_not_work_is_told_in_a_line(
-    question: dict[str, Any], starts: str, says: str, monkeypatch: pytest.MonkeyPatch
+    question: dict[str, Any], starts: str, change: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prove, "SECONDS", 1)
-    launcher(question, f"exec {starts}" if starts.startswith("sleep") else starts)
-    error = prove.answer(question)["error"]
-    assert error.startswith("some: ") and says in error and "\n" not in error
-    assert not Path(question["path"], prove.PROOF).exists()
-
-
-def test_a_launcher_that_is_not_there_is_named(question: dict[str, Any]) -> None:
-    path = f"{question['path']}/bin/mpirun"
-    assert prove.answer(question)["error"] == f"some: {path} is not there: No such file or directory"
+    launcher(question, starts)
+    proof = Path(question["path"], "proof")
+    with pytest.raises(prove.UnprovenError) as error:
+        prove.main({**question, **change}, proof)
+    assert says in str(error.value) and "\n" not in str(error.value)
+    assert not proof.exists()
 
 
 # --- package --------------------------------------------------------------------------------------------------------
@@ -151,10 +140,13 @@ def test_a_package_that_is_not_whole_is_not_installed(request_: dict[str, Any], 
     assert (seen["installed"], seen["ready"]) == (False, False)
 
 
-def test_an_upgrade_is_linked_anew(request_: dict[str, Any], tmp_path: Path) -> None:
+def test_an_upgrade_is_linked_and_proven_anew(request_: dict[str, Any], tmp_path: Path) -> None:
     package.link(request_)
+    proof = Path(request_["path"], "torchfleet-proof.txt")
+    proof.write_text("1.2")
     (tmp_path / "version").write_text("installed 1.3-1")
     assert package.link(request_)
+    assert not proof.exists()
     receipt = json.loads(Path(request_["path"], package.RECEIPT).read_text())
     assert receipt["version"] == "1.3-1"
 

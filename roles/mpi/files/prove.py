@@ -1,11 +1,9 @@
 """Prove that an MPI launcher works on this machine: ask it for its version, start two processes.
 
-Usage: prove.py REQUEST, where REQUEST is JSON with role, path (bin/mpirun is in it), version (the one it must be, or
+Usage: prove.py REQUEST PROOF, where REQUEST is JSON with path (bin/mpirun is in it), version (the one it must be, or
 ""), pattern (finds the version in what `mpirun --version` says), options and options_as_root (for starting processes)
-and variable (by which a process knows its rank). Prints one line of JSON: {"version": "" or what was found, "error": ""
-or what is wrong, ready to be shown}.
-
-Done once: the proof lies beside the launcher and holds for as long as that is the same file.
+and variable (by which a process knows its rank). Prints the version and leaves it in the file PROOF, or fails with one
+line that says what is wrong. Where that file is, the proof was given.
 """
 
 import json
@@ -15,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROOF = "torchfleet-proof.txt"
 SECONDS = 120
 
 
@@ -34,8 +31,8 @@ def run(argv, path):
         raise UnprovenError(f"{argv[0]} does not run: {error.strerror}") from None
     if done.returncode != 0:
         lines = (done.stderr.decode(errors="replace") + done.stdout.decode(errors="replace")).splitlines()
-        said = " ".join(line.strip() for line in lines if line.strip(" -"))
-        raise UnprovenError(f"{' '.join(argv)} ended with status {done.returncode}: {said[:300]}")
+        said = " ".join(line.strip() for line in lines if line.strip(" -")) or "(nothing)"
+        raise UnprovenError(f"{' '.join(argv)} ended with status {done.returncode} and said: {said[:300]}")
     return done.stdout.decode(errors="replace")
 
 
@@ -45,8 +42,8 @@ def find_version(request, mpirun):
     match = re.search(request["pattern"], said)
     version = match.group(1) if match else ""
     if not version or version != (request["version"] or version):
-        wanted = f" {request['version']}".rstrip()
-        raise UnprovenError(f"{mpirun} should be {request['role']}{wanted}, but says: {' '.join(said.split())[:100]}")
+        wanted = request["version"] or "a launcher of that kind"
+        raise UnprovenError(f"{mpirun} should be {wanted}, but says: {' '.join(said.split())[:100]}")
     return version
 
 
@@ -59,39 +56,23 @@ def start_two(request, mpirun):
         raise UnprovenError(f"{' '.join(argv)} should start ranks 0 and 1, but says: {' '.join(said)[:100]}")
 
 
-def identity(mpirun):
-    """Return what changes when the launcher does."""
-    real = os.path.realpath(mpirun)
-    try:
-        status = os.stat(real)
-    except OSError as error:
-        raise UnprovenError(f"{mpirun} is not there: {error.strerror}") from None
-    return [real, status.st_size, status.st_mtime_ns]
-
-
 def prove(request):
     """Return the version of a launcher that works. UnprovenError if it does not."""
-    mpirun, proof = f"{request['path']}/bin/mpirun", Path(request["path"], PROOF)
-    now = identity(mpirun)
-    try:
-        known = json.loads(proof.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = {}
-    if known.get("launcher") == now and known["version"] == (request["version"] or known["version"]):
-        return known["version"]
+    mpirun = f"{request['path']}/bin/mpirun"
     version = find_version(request, mpirun)
     start_two(request, mpirun)
-    proof.write_text(json.dumps({"launcher": now, "version": version}) + "\n", encoding="utf-8")
     return version
 
 
-def answer(request):
-    """Return the answer to a request."""
-    try:
-        return {"version": prove(request), "error": ""}
-    except UnprovenError as error:
-        return {"version": "", "error": f"{request['role']}: {error}"}
+def main(request, proof):
+    """Print the version and leave it as a proof."""
+    if not proof.exists():
+        proof.write_text(prove(request) + "\n", encoding="utf-8")
+    print(proof.read_text(encoding="utf-8").strip())
 
 
 if __name__ == "__main__":
-    print(json.dumps(answer(json.loads(sys.argv[1]))))
+    try:
+        main(json.loads(sys.argv[1]), Path(sys.argv[2]))
+    except UnprovenError as error:
+        sys.exit(str(error))

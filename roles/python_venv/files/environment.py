@@ -4,8 +4,9 @@ the same kind (`send`, which starts `receive` there).
 Usage: environment.py look|make|send|receive REQUEST, where REQUEST is JSON with role, setting, path, python, packages,
 python_min, python_max, disk_mb, index_url and wheelhouse. Prints one line of JSON:
   look:    {"refusals": [why it cannot be done, ready to be shown], "ready": it is there already, "receipt": what it was
-           made from and what is in it, "kind": equal on machines that can share one, "mesh": this one reaches the
-           others, "python", "libc" and "machine": which wheels fit}, and changes nothing.
+           made from and what is in it, "proven": it was tried on this machine, "kind": equal on machines that can
+           share one, "mesh": this one reaches the others, "python", "libc" and "machine": which wheels fit}, and
+           changes nothing.
   make:    {"changed": bool, "error": "" or what went wrong, ready to be shown, "receipt": as above}. `wheels` in
            REQUEST: a tar file of wheels to install from, which is removed.
   send:    {host: "" or what went wrong}. In REQUEST: to (hosts), source (a host, or "" for this one), mesh (the ssh
@@ -211,6 +212,7 @@ def look(request):
         "refusals": [("{role}: " + says).format(**words) for says in broken],
         "ready": ready,
         "receipt": read_receipt(path) if ready else None,
+        "proven": (path / PROOF).exists(),
         "kind": kind_of_machine(request),
         "mesh": os.path.exists(os.path.expanduser(request["mesh"])),
         "python": PYTHON,
