@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -24,6 +25,12 @@ Json = Any
 HOME_MARK = "home"  # file in a job directory: the controller has it all
 BALLAST_BYTES = 1 << 20  # kept free for our own files
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+NUMBERS = itertools.count()
+
+
+def unique() -> str:
+    """Return a part of a file name that no other process and no other thread of this one uses."""
+    return f"{os.getpid()}.{next(NUMBERS)}"
 
 
 def remove(path: str) -> None:
@@ -67,7 +74,7 @@ class JobDir:
 
         On a full disk the ballast makes room: what a job came to is told even then.
         """
-        temporary = self.at(f"{name}.{os.getpid()}.tmp")
+        temporary = self.at(f"{name}.{unique()}.tmp")
         try:
             write_json(temporary, value)
         except OSError as error:
@@ -98,7 +105,7 @@ class JobDir:
 
     def claim_end(self, reason: str, detail: str = "", host: str = "") -> None:
         """Note why the job is ended, `host` if it happened elsewhere. Only the first reason stands."""
-        note = f"end.{os.getpid()}.json"
+        note = f"end.{unique()}.json"
         self.write(note, {"reason": reason, "detail": detail, "host": host, "at": time.time()})
         try:
             os.link(self.at(note), self.at("end.json"))

@@ -7,6 +7,7 @@ import os
 import re
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,16 @@ def test_job_directory(tmp_path: Path) -> None:
     os.close(lock)
     assert [found.job_id for found in jobs(str(tmp_path))] == ["one"]
     assert jobs(str(tmp_path / "none")) == []
+
+
+def test_two_threads_may_both_end_a_job(tmp_path: Path) -> None:
+    """The supervisor does while it buries a dead guard beside: neither may trip over the other's note."""
+    for number in range(50):
+        job = JobDir(str(tmp_path / str(number)))
+        job.create([])
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda reason, job=job: job.claim_end(reason), "abcd"))
+        assert job.read("end.json")["reason"] in "abcd"
 
 
 def test_survey_reads_and_changes_nothing(tmp_path: Path) -> None:
