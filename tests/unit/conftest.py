@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import Facts, facts_of_a_node
+from nodes import Facts, fabric, facts_of_a_node
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
     Cluster,
@@ -56,10 +56,6 @@ def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, wish: d
     request = parse_request({"workload": "mnist", **wish})
     program = dataclasses.replace(program, args=request.workload_args, env=request.job_env)
     return plan_job(request, cluster, facts, Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py"))
-
-
-def fabric(nic: str, address: str) -> Facts:
-    return {"version": 1, "nic": nic, "address": address, "network": "10.1.0.0/24", "mtu": 1500, "rdma": []}
 
 
 @pytest.fixture(scope="session")

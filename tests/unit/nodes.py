@@ -28,3 +28,8 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "leftovers": [],
         **changed,
     }
+
+
+def fabric(nic: str, address: str) -> Facts:
+    """Return the fabric.json of a node."""
+    return {"version": 1, "nic": nic, "address": address, "network": "10.1.0.0/24", "mtu": 1500, "rdma": []}

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import fabric
-from nodes import facts_of_a_node
+from nodes import fabric, facts_of_a_node
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
     Cluster,
