@@ -263,7 +263,12 @@ class Ranking:
         self.nodes = nodes
         self.reached = reached
         self.measured = measured
-        self.fastest = max(measured.values(), default=0.0)
+
+    def slow(self, candidate: Candidate) -> bool:
+        """Whether a network is of a slower class. What a virtual NIC carries beyond its speed does not count."""
+        speeds = [seat.nic.speed_mbit for seat in candidate.seats.values() if seat.nic.speed_mbit]
+        fastest = min([max(self.measured.values(), default=0.0), *speeds])
+        return self.measured.get(str(candidate.network), fastest) * SLOW < fastest
 
     def key(self, candidate: Candidate) -> tuple[Any, ...]:
         """Return what is compared, in the order of CRITERIA."""
@@ -273,7 +278,7 @@ class Ranking:
             candidate.network.version == 6,
             not all(seat.address.first for seat in seats),
             not all(has_rdma(node, candidate.seats[node.name]) for node in self.nodes),
-            self.measured.get(str(candidate.network), self.fastest) * SLOW < self.fastest,
+            self.slow(candidate),
             -min(speed or 0 for speed in speeds),
             -self.mtu(candidate),
             not all(node.arrival == str(candidate.seats[node.name].address.ip) for node in self.nodes if node.arrival),

@@ -296,6 +296,12 @@ def test_what_is_about_as_fast_is_left_to_the_rest() -> None:
     assert taken(choose(nodes, A, B, measured={A: 9900.0, B: 4000.0}))[0] == B
 
 
+def test_what_a_virtual_nic_carries_beyond_its_speed_does_not_count() -> None:
+    nodes = two_usable({"speed_mbit": 10000, "mtu": 1400}, {"speed_mbit": 10000})
+    assert taken(choose(nodes, A, B, measured={A: 26732.0, B: 4275.0}))[0] == B
+    assert taken(choose(nodes, A, B, measured={A: 26732.0, B: 200.0}))[0] == A
+
+
 def test_the_way_of_ansible_breaks_the_tie() -> None:
     nodes = tuple(dataclasses.replace(node, arrival=f"10.92.0.{host}") for host, node in enumerate(BOTH, 1))
     assert taken(choose(nodes, A, B))[0] == B
