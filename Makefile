@@ -16,7 +16,7 @@ ROLES := $(notdir $(wildcard roles/*))
 PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup lab lab-absent test lint types unit integration molecule molecule-pair bench bench-nodes clean
+.PHONY: help train setup lab lab-absent test lint types unit integration molecule molecule-pair bench bench-nodes bench-launchers clean
 
 help:
 	@echo 'make train        set this machine up and train on it'
@@ -26,6 +26,7 @@ help:
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
+	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
 	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
 
 train: setup
@@ -41,7 +42,7 @@ lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
 test: lint types molecule setup
-	$(call in_venv,python -m pytest -q --durations=15)
+	$(call in_venv,python -m pytest -q --numprocesses 3 --dist loadgroup --durations=15)
 
 lint: $(DEV_READY)
 	$(call in_venv,ruff check)
@@ -75,6 +76,9 @@ bench: $(READY) setup
 
 bench-nodes: $(DEV_READY)
 	$(call in_venv,python tests/bench/bench_nodes.py)
+
+bench-launchers: $(DEV_READY)
+	$(call in_venv,python tests/bench/bench_launchers.py)
 
 clean:
 	rm -rf .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz
