@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import 
     ssh_words,
     to_plain,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import why_not_home
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session

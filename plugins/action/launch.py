@@ -15,18 +15,13 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _rundir, _view
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, check_cluster
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import folder_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand, render
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for, plan_report
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
-    Cluster,
-    Job,
-    LaunchPlan,
-    Program,
-    check_cluster,
-    plan_job,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Job, LaunchPlan, Program, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request, parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._screen import Screen
@@ -71,7 +66,7 @@ class ActionModule(ActionBase):
         ssh = _border.ssh_words(self._connection, cluster.head)
         job = Job(job_id, str(run_dir), program, entry())
         with StopWatch() as stop, Session(cluster.head, ssh) as session:
-            plan = plan_job(request, cluster, session.survey(cluster, request.launcher, request.master_port), job)
+            plan = plan_job(request, cluster, session.survey(cluster, request), job)
             command = render(plan)
             if self._task.check_mode:
                 display.display("\n".join(explain(plan, command)))
@@ -96,7 +91,7 @@ class ActionModule(ActionBase):
         screen = Screen()
         hosts = [place.host for place in plan.placement]
         view = _view.View(screen.write, hosts, screen.is_terminal(), screen.width)
-        for line in [*(f"warning: {warning}" for warning in plan.warnings), _view.opening(plan)]:
+        for line in [*(f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)), _view.opening(plan)]:
             view.say(line)
         try:
             outcome = session.run(order, view.show, stop.reason)

@@ -15,7 +15,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _drift, _findings, _preflight
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _preflight_wish as _wish
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import check_cluster
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_rules import RULES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError

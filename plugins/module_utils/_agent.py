@@ -45,14 +45,19 @@ def by_hand(order: Mapping[str, Any], host: str, command: str) -> int:
     """After the job, when somebody pastes command.txt: plain ssh, with what the guard there would have set."""
     peer = next(peer for peer in order["peers"] if host in (peer["name"], peer["address"]))
     search = os.pathsep.join(peer["launcher_search"])
-    there = at_home(command, order["launcher_prefix"], peer["launcher_prefix"])
+    there = at_home(command, order, peer)
     argv = ["ssh", "-F", order["ssh_config"], peer["name"], f"export PATH={search}:$PATH; {there}"]
     os.execvp(argv[0], argv)
 
 
-def at_home(command: str, prefix: str, other: str) -> str:
-    """Return a daemon's command with the launcher's directory as it is on the other node.
+def at_home(command: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """Return a daemon's command with the launcher's directory and the NIC as they are on the other node.
 
-    Open MPI takes it for granted that it lies in the same place everywhere: 5.0.11 does so in spite of --noprefix.
+    Launchers take it for granted that both have the same name everywhere: Open MPI 5.0.11 in spite of --noprefix, Hydra
+    with -iface. `here` and `there`: launcher_prefix and nic of the head and of the other node.
     """
-    return re.sub(re.escape(prefix) + r"(?=[/;:\s]|$)", lambda _found: other, command)
+    own, other = here["launcher_prefix"], there["launcher_prefix"]
+    command = re.sub(re.escape(own) + r"(?=[/;:\s]|$)", lambda _found: other, command)
+    if not (here["nic"] and there["nic"]):
+        return command
+    return re.sub(rf"(?<=--iface ){re.escape(here['nic'])}(?=\s|$)", lambda _found: there["nic"], command)

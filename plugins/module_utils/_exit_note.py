@@ -2,20 +2,27 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Staged as `sitecustomize.py` in front of a rank's PYTHONPATH: notes that the program itself was done.
+"""Staged as `sitecustomize.py` in front of a rank's PYTHONPATH: notes that the program itself was done, and tells where
+it hangs when it is asked.
 
 Stock PyTorch with gloo aborts now and then in interpreter teardown after a correct run. The last atexit callback to
 run writes the exit status the program had reached, so that such a death is told apart from a failure. It acts in the
 rank's own process only, then hands over to the sitecustomize that would have been there without it.
+
+The guard asks before it ends a job that took too long: every thread's stack goes to stderr, also if it waits in C.
 """
 
 from __future__ import annotations
 
 import atexit
 import builtins
+import faulthandler
 import importlib
 import os
+import signal
 import sys
+
+STACKS_SIGNAL = signal.SIGRTMAX - 4  # nobody's, as far as we know: batch systems and NCCL use lower ones
 
 
 def _install(pid: str, path: str) -> None:
@@ -42,6 +49,7 @@ def _install(pid: str, path: str) -> None:
     SystemExit.__module__, SystemExit.__qualname__ = "builtins", "SystemExit"
     builtins.SystemExit = SystemExit  # type: ignore[misc]
     sys.exit = noting_exit  # type: ignore[assignment]
+    faulthandler.register(STACKS_SIGNAL)
     atexit.register(note)  # registered first, therefore run last
 
 

@@ -10,7 +10,8 @@ supervisor does the same with the same code if the guard is gone: they are twins
 
 What it starts is the launcher on the head, a launcher's daemon on other nodes, torchrun's agent on each. With its
 supervisor it exchanges JSON lines: it hears `start` (a daemon's command), `leave` (every rank of the job is done) and
-`end` (reason, detail), and says `done` (this node's ranks), `left` (what it had started, rc) and `ending`.
+`end` (reason, detail), `begin` (every rank of the job is where the plan has it), and says `placed` (this node's ranks
+are), `done` (they are), `left` (what it had started, rc) and `ending`.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ import time
 from typing import Any, Collection, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._exit_note import STACKS_SIGNAL
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
-from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import IDENTITIES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE, IDENTITIES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import signal_name
 
 LOOK_SECONDS = 0.25  # how often the guard looks around without being woken
 LEAVE_SECONDS = 2.0  # how long a launcher may take to leave after its last rank (Open MPI 5.0.11 sometimes never does)
 STOPPED_SECONDS = 4.0  # how long supervisor or guard may be stopped before its twin takes it for dead
+STACKS_SECONDS = 0.2  # for programs to tell where they are
 LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
 # What a launcher of an outer job, of a batch system or of a careless profile would pass on to ours.
 INHERITED = ("OMPI_", "PRTE_", "PMIX_", "PMI_", "HYDRA_", "I_MPI_", "MPIEXEC_", "SLURM_", "TORCHELASTIC_", "PET_")
@@ -54,6 +57,7 @@ class Guard:
         self.started = False
         self.leave_by: float | None = None
         self.told: tuple[str, str] | None = None  # why the supervisor wants the end
+        self.placed = False
         self.done: set[int] = set()
         self.deadline = time.monotonic() + order["job_timeout"] if order["job_timeout"] else None
 
@@ -101,6 +105,8 @@ class Guard:
         for word in map(json.loads, lines):
             if word["kind"] == "end" and not self.told:
                 self.told = (word["reason"], word["detail"])
+            elif word["kind"] == "begin":
+                self.job.write("begin.json", {"at": time.time()})
             elif word["kind"] == "leave":
                 self.leave_by = self.leave_by or time.monotonic() + LEAVE_SECONDS
             elif word["kind"] == "start" and not self.started:
@@ -154,6 +160,9 @@ class Guard:
 
     def look_at_ranks(self) -> tuple[str, str] | None:
         """Note which ranks are done; return which one failed."""
+        if not self.placed and all(self.job.record(rank) for rank in self.ranks):
+            self.placed = True
+            self.say("placed")
         for rank in self.ranks:
             record = None if rank in self.done else self.job.record(rank)
             if record is None:
@@ -211,30 +220,44 @@ class Guard:
         self.launchers = self.launcher_tree()
         if reason:
             self.job.claim_end(*reason)
-            self.end_programs()
+            self.end_programs(stacks=reason[0] == "timed_out")
         elif not self.below():
             return
         self.wait_for_own()
+        if reason:
+            self.job.cancel()
         leftovers = _processes.end_all(self.foreign, LEFTOVER_GRACE)
         _processes.kill_all(self.below)
         self.reap()
         if leftovers:
             self.job.write("leftovers.json", leftovers)
 
-    def end_programs(self) -> None:
-        """SIGTERM to each rank's program, `grace` seconds, then SIGKILL; their wrappers stay and write the records."""
+    def end_programs(self, stacks: bool) -> None:
+        """SIGTERM to each rank's program, `grace` seconds, then SIGKILL; their wrappers stay and write the records.
+
+        With `stacks` each says first where it hangs.
+        """
 
         def programs() -> list[Process]:
             wrappers = {record["wrapper_pid"] for record in self.open_records()}
             return [process for process in self.below() if process.parent in wrappers]
 
+        if stacks:
+            for process in programs():
+                _processes.send(process, STACKS_SIGNAL)
+            time.sleep(STACKS_SECONDS)
         _processes.terminate(programs())
         _processes.wait_gone(programs, self.order["grace"])
         _processes.kill_all(programs)
 
     def below(self) -> list[Process]:
-        """Return the living processes below this one that belong to the job."""
-        return [process for process in _processes.descendants(os.getpid()) if process.pid not in self.spared]
+        """Return the living processes of the job: those below this one, and ranks that Slurm's daemon started."""
+        found = [process for process in _processes.descendants(os.getpid()) if process.pid not in self.spared]
+        if self.order["launcher"]["name"] in ELSEWHERE:
+            tops = [process for process, mark in _processes.marked() if mark.job_dir == self.job.path]
+            below = [process for top in tops for process in _processes.descendants(top.pid)]
+            found += {process.pid: process for process in [*tops, *below] if process not in found}.values()
+        return found
 
     def open_records(self) -> list[dict[str, Any]]:
         records = (self.job.record(rank) for rank in self.ranks)
@@ -266,6 +289,9 @@ class Guard:
     def launcher_tree(self) -> set[int]:
         """Return the pids of the launcher and of what it started (a shell before a daemon), ranks aside."""
         wrappers = self.wrappers()
+        if self.order["launcher"]["name"] in ELSEWHERE:
+            below = {process.pid for pid in wrappers for process in _processes.descendants(pid)}
+            return {process.pid for process in self.below()} - wrappers - below
         found = {(self.job.read("launcher.json") or {}).get("pid", 0)}
         for process in self.below():  # parents before children
             if process.parent in found and process.pid not in wrappers:

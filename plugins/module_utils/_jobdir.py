@@ -103,6 +103,17 @@ class JobDir:
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
         return found if isinstance(found, dict) else None
 
+    def cancel(self) -> None:
+        """Take the job back from the batch system that its launcher gave it to, if it did."""
+        command = (self.read("order.json") or {}).get("cancel")
+        if command:
+            import subprocess  # late, as in remove()
+
+            try:
+                subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+            except (OSError, subprocess.TimeoutExpired):
+                pass  # what it started carries the job's mark and is ended without it
+
     def claim_end(self, reason: str, detail: str = "", host: str = "") -> None:
         """Note why the job is ended, `host` if it happened elsewhere. Only the first reason stands."""
         note = f"end.{unique()}.json"

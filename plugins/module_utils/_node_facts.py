@@ -30,7 +30,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._node_versions 
     versions,
     wrappers,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import PORTS, home_path, on_search_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._programs import on_search_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import PORTS, home_path
 
 RESOLVE_SECONDS = 3.0  # a name server that is gone keeps getaddrinfo() busy for much longer
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # not on the search path of a plain user

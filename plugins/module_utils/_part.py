@@ -22,7 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import S
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, Value, last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
-from ansible_collections.torchfleet.cluster.plugins.module_utils._result import telling_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._result import leftovers_of, records_of, telling_line
 
 Json = Any
 Show = Callable[..., None]  # show(kind, **fields): a courtesy, may drop
@@ -217,7 +217,7 @@ class Part:
 def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[str, Json]:
     """Return what a part left: records and telling lines by rank, leftovers, launcher, metrics."""
     ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
-    records = {rank: record for rank in ranks for record in [job.record(rank)] if record}
+    records = records_of(job, order)
     end = job.read("end.json")
     for record in records.values():  # by this node's own clock
         record["told"] = bool(end) and record.get("ended", end["at"] + 1) > end["at"]
@@ -225,7 +225,7 @@ def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
     return {
         "records": {str(rank): record for rank, record in records.items()},
         "lines": {str(rank): telling_line(job, rank, records.get(rank)) for rank in ranks},
-        "leftovers": job.read("leftovers.json") or [],
+        "leftovers": leftovers_of(job, records),
         "launcher": {**launcher, "last_line": last_line(job.at("launcher.out"))},
         "metrics": [[name, metrics.rank_of[name], value] for name, value in metrics.last.items()],
     }

@@ -31,7 +31,8 @@ class Peer:
         if not os.path.exists(config):
             raise LinkLost(f"there is no {config} yet: ansible-playbook setup.yml --tags ssh_mesh")
         self.name, self.home = way["name"], way["home"]
-        self.address = self.launcher_prefix = ""
+        self.address = ""
+        self.names: Mapping[str, str] = {}  # how the launcher's directory and the NIC are called there
         command = _bootstrap.bootstrap(way["interpreter"], way["home"], _bootstrap.own_digest())
         self.link = Link(["ssh", "-F", config, self.name, "exec " + shlex.join(command)], LEASE_SECONDS)
         self.channel, self.pid = self.link.channel, self.link.process.pid
@@ -109,9 +110,9 @@ class Peer:
 
 
 def in_our_time(report: dict[str, Json], offset: float) -> dict[str, Json]:
-    """Return a part's report with the times of its records as the head's clock has them: who failed first depends."""
-    for record in report["records"].values():
-        for name in ("started", "ended"):
+    """Return a part's report with its times as the head's clock has them: who failed first depends on that."""
+    for record in (*report["records"].values(), report.get("launcher", {})):
+        for name in ("started", "ended", "at"):
             if name in record:
                 record[name] -= offset
     return report
@@ -128,7 +129,8 @@ def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> N
     """Stage the job on all nodes or on none. OSError names the node that cannot."""
 
     def stage(peer: Peer) -> str:
-        peer.address, peer.launcher_prefix = orders[peer.name]["address"], orders[peer.name]["launcher_prefix"]
+        peer.address = orders[peer.name]["address"]
+        peer.names = {name: orders[peer.name][name] for name in ("launcher_prefix", "nic")}
         peer.channel.send("stage", order=orders[peer.name], lease=LEASE_SECONDS)
         try:
             return str(peer.link.answer(ANSWER_SECONDS).get("reason", ""))

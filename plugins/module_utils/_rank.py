@@ -18,14 +18,26 @@ import time
 from typing import Any, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import (
+    become_subreaper,
+    descendants,
+    end_all,
+)
 
 # Where a launcher puts rank, world size, local rank and local size. Others may be inherited and wrong.
 IDENTITIES = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     "openmpi": tuple("OMPI_COMM_WORLD_" + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    "mpich": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "intelmpi": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # the plan knows the local size
+    "sbatch": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 }
+ELSEWHERE = ("srun", "sbatch")  # launchers whose ranks are started by a daemon that is not below our guard
+GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
 MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
+BEGIN_SECONDS = 0.005  # between two looks whether the job may begin
 HOLD_SECONDS = 10.0  # how long a failed rank waits for the guard, so that the launcher does not judge first
 EXIT_PLACEMENT = 77
 FULL_BYTES = 2 << 20  # more than the ballast: it may have been dropped just before
@@ -33,12 +45,14 @@ HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecus
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def identify(launcher: str, environ: Mapping[str, str]) -> tuple[int, int, int, int]:
+def identify(order: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[int, int, int, int]:
     """Return (rank, world size, local rank, local size). LookupError if the launcher did not put them there."""
+    launcher = order["launcher"]["name"]
     values = [environ.get(name, "") for name in IDENTITIES[launcher]]
     if not all(value.isdigit() for value in values):
         raise LookupError(f"{launcher} gave this process no {', '.join(IDENTITIES[launcher])}")
-    rank, size, local_rank, local_size = map(int, values)
+    planned = sum(place["host"] == order["host"] for place in order["placement"])
+    rank, size, local_rank, local_size = [*map(int, values), planned][:4]
     return rank, size, local_rank, local_size
 
 
@@ -52,8 +66,8 @@ def rank_environment(
     if order["tmpdir"]:
         variables["TMPDIR"] = order["tmpdir"]
     variables["PATH"] = order["path_first"] + os.pathsep + inherited.get("PATH", os.defpath)
-    for names in IDENTITIES.values():
-        variables.update(zip(names, texts))
+    for launcher in GIVEN:
+        variables.update(zip(IDENTITIES[launcher], texts))
     variables.update(MASTER_ADDR=order["master_addr"], MASTER_PORT=str(order["master_port"]))
     variables.update(order["environment"])
     return variables
@@ -96,12 +110,25 @@ class RankWrapper:
             return self.refuse("placement: " + wrong)
         for number in FORWARDED:
             signal.signal(number, self.forward)
+        if self.order["launcher"]["name"] in ELSEWHERE:
+            become_subreaper()
+        self.save()
+        if not self.may_begin():
+            return self.close(signal.SIGTERM)
         self.program = os.fork()
         if self.program == 0:
             self.become_program()
         self.record["pid"] = self.program
         self.save()
         return self.close(self.wait())
+
+    def may_begin(self) -> bool:
+        """Wait until every rank is known to be in its place: no user code runs before. False if told to end."""
+        while not os.path.exists(self.job.at("begin.json")):
+            if self.told_to_end or not self.job.running():
+                return False
+            time.sleep(BEGIN_SECONDS)
+        return not self.told_to_end
 
     def refuse(self, wrong: str) -> int:
         """End the job before any user code ran here: a rank that is not where it should be makes every result a lie."""
@@ -152,6 +179,8 @@ class RankWrapper:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         finished = number in TEARDOWN_SIGNALS and self.finished()
         self.record.setdefault("ended", time.time())
+        if self.order["launcher"]["name"] in ELSEWHERE:  # what is left would be below nobody who knows it
+            self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), self.order["grace"])
         if rc and not error and disk_is_full(self.job.path):
             error = f"exit status {rc}, no space left in {self.job.path}"
         self.record.update(rc=rc, signal=number, finished=finished, error=error)
@@ -195,7 +224,7 @@ def main(job_dir: str) -> int:
     if order is None:
         sys.stderr.write(f"torchfleet: {job.path} holds no job: it was cleaned, or never staged on this node\n")
         return 1
-    identity = identify(order["launcher"]["name"], os.environ)
+    identity = identify(order, os.environ)
     if not job.running():  # command.txt typed again after the run: just the program, no job
         variables = rank_environment(order, identity, os.environ)
         start_program(order, {name: value for name, value in variables.items() if name not in MARKS})

@@ -83,5 +83,7 @@ def clear(job: JobDir, whole: bool, dry_run: bool) -> None:
     private = (job.read("order.json") or {}).get("private_tmp")
     if private and not dry_run:
         remove(private)
+    if not whole and not dry_run:
+        job.cancel()
     if whole and not dry_run:
         remove(job.path)

@@ -143,8 +143,9 @@ def summarize(
 
 
 def place_row(planned: Mapping[str, Json], record: Mapping[str, Json]) -> dict[str, Json]:
-    """Return one entry of result.placement: what was planned, and the pid and cpus that were seen."""
-    return {**planned, "pid": record.get("pid"), "cpus": record.get("cpus", [])}
+    """Return one entry of result.placement: what was planned, and what was seen: where it came up, pid and cpus."""
+    seen = {name: record.get(name) for name in ("host", "local_rank")}
+    return {**planned, "seen": seen, "pid": record.get("pid"), "cpus": record.get("cpus", [])}
 
 
 def exit_status(state: str, rows: list[dict[str, Json]], blamed: int | None, launcher: Mapping[str, Json]) -> int:
@@ -197,6 +198,35 @@ def telling_line(job: JobDir, rank: int, record: Mapping[str, Json] | None) -> t
     return next(((name, line) for name, line in lines if line), lines[0])
 
 
+def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Json]]:
+    """Return the records that lie on this node, by rank: also of ranks that the plan has elsewhere."""
+    ranks = [place["rank"] for place in order["placement"]]
+    return {rank: record for rank in ranks for record in [job.record(rank)] if record}
+
+
+def leftovers_of(job: JobDir, records: Mapping[int, Mapping[str, Json]]) -> list[Json]:
+    """Return what outlived its rank on this node, ended by the guard or by a rank that has none above it."""
+    found = list(job.read("leftovers.json") or [])
+    return found + [row for record in records.values() for row in record.get("leftovers", [])]
+
+
+def first_death(
+    end: dict[str, Json] | None, launcher: dict[str, Json], daemons: Mapping[str, Mapping[str, Json]]
+) -> tuple[dict[str, Json] | None, dict[str, Json]]:
+    """Return why the job ended, and what is known of the launcher, or of its daemon on the host where that was.
+
+    A launcher dies at once when a daemon of it is killed elsewhere; which of the two is heard of first is chance.
+    """
+    if end and end["reason"] == "launcher_died" and end.get("host") in ("", launcher["host"]) and "at" in launcher:
+        killed = {host: row["at"] for host, row in daemons.items() if row.get("rc", 0) > 128 and "at" in row}
+        host = min(killed, key=killed.__getitem__, default="")
+        if host and killed[host] <= launcher["at"]:
+            signalled = signal_name(daemons[host]["rc"] - 128)
+            end = {**end, "host": host, "detail": f"the launcher's daemon on {host} was killed by {signalled}"}
+    host = end.get("host", "") if end else ""
+    return end, {**daemons[host], "host": host} if host in daemons else launcher
+
+
 def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
     """Read what a job left in its directory, write result.json there, return it. The last one standing calls this.
 
@@ -204,19 +234,21 @@ def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
     """
     order, parts, end = job.read("order.json"), job.read("parts.json") or {}, job.read("end.json")
     own = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
-    records = {rank: record for rank in own for record in [job.record(rank)] if record}
+    records = records_of(job, order)
     lines = {place["rank"]: ("stderr", "") for place in order["placement"]}
     lines.update({rank: telling_line(job, rank, records.get(rank)) for rank in own})
     launcher = {**(job.read("launcher.json") or {}), "last_line": last_line(job.at("launcher.out"))}
-    leftovers = {order["host"]: job.read("leftovers.json") or []}
+    leftovers = {order["host"]: leftovers_of(job, records)}
     for host, part in parts.items():
-        records.update({int(rank): record for rank, record in part["records"].items()})
+        for rank, record in part["records"].items():
+            if record["host"] == order["placement"][int(rank)]["host"] or int(rank) not in records:
+                records[int(rank)] = record
         lines.update({int(rank): (stream, line) for rank, (stream, line) in part["lines"].items()})
         leftovers[host] = part["leftovers"]
         for name, rank, value in part["metrics"]:
             metrics.note(name, rank, value)
-        if end and end.get("host") == host:
-            launcher = {**part["launcher"], "host": host}
+    launcher["host"] = order["host"]
+    end, launcher = first_death(end, launcher, {host: part["launcher"] for host, part in parts.items()})
     found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time()}
     result = summarize(order, records, end, lines, launcher, found)
     job.write("result.json", result)

@@ -17,11 +17,15 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import A
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, staged
+from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import write_result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import ssh_config
 
 Json = Any
 LOOK_SECONDS = 0.1  # how often rank files are looked at for the live view
+START_SECONDS = (
+    300.0  # for all ranks to be started: big clusters on slow disks need some, a launcher that hangs takes all
+)
 AGENT_SECONDS = 2.0  # for the launcher's ssh program to say what it wants
 
 
@@ -50,6 +54,7 @@ class Run:
             self.part.take_back()
             raise
         self.undone = {place["host"] for place in order["placement"]}
+        self.unplaced = set(self.undone)
         self.ended = False
         self.agents: dict[socket.socket, Peer | None] = {}  # connections of the ssh program, and the node each wants
         self.socket = self.open_agent_socket()
@@ -110,14 +115,22 @@ class Run:
             self.channel.offer(**{name: value for name, value in word.items() if name != "data"})
         elif word["kind"] == "ending":
             self.end(word["reason"], word["detail"], host)
+        elif word["kind"] == "placed":
+            self.unplaced.discard(host)
+            if not self.unplaced:
+                self.tell_all("begin")
         elif word["kind"] == "done":
             self.undone.discard(host)
             if not self.undone:
-                self.part.tell("leave")
-                for other in self.peers:
-                    other.tell("leave")
+                self.tell_all("leave")
         elif word["kind"] == "left" and peer:
             self.answer_agents(peer, word["rc"], word["text"])
+
+    def tell_all(self, kind: str) -> None:
+        """Tell the guards of all nodes something."""
+        self.part.tell(kind)
+        for peer in self.peers:
+            peer.tell(kind)
 
     def end_if_needed(self) -> None:
         """End the job if the controller, its absence, a signal or the clock wants that."""
@@ -140,6 +153,9 @@ class Run:
         timeout = self.order["job_timeout"]
         if timeout and time.time() > self.order["started"] + timeout + 1.0:
             return "timed_out", f"job_timeout of {timeout:g} s"
+        late = time.time() > self.order["started"] + START_SECONDS
+        if self.unplaced and late and self.order["launcher"]["name"] not in ELSEWHERE:  # which may wait in a queue
+            return "placement", f"ranks on {', '.join(sorted(self.unplaced))} not started after {START_SECONDS:.0f} s"
         if self.controller.signalled:
             return "cancelled", f"{self.controller.signalled} to the supervisor"
         try:
@@ -162,8 +178,7 @@ class Run:
         if peer is None:
             answer(connection, 255, f"{wish['host']} is no other node of this job")
         else:
-            prefixes = self.order["launcher_prefix"], peer.launcher_prefix
-            peer.tell("start", command=at_home(wish["command"], *prefixes))
+            peer.tell("start", command=at_home(wish["command"], self.order, peer.names))
 
     def answer_agents(self, peer: Peer, rc: int, text: str) -> None:
         """Tell the ssh program how the command it asked for ended."""

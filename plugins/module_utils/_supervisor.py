@@ -242,7 +242,7 @@ class Supervisor:
     def on_beat(self, _frame: dict[str, Json]) -> None:
         """Hear a beat that crossed the end of the job."""
 
-    on_leave = on_end = on_start = on_beat
+    on_leave = on_end = on_start = on_begin = on_beat
 
 
 def files_of(job: JobDir) -> Iterator[str]:
@@ -296,7 +296,7 @@ class Outpost:
                 self.heard = time.monotonic()
                 if frame["kind"] == "end":
                     self.part.end(frame["reason"], frame["detail"])
-                elif frame["kind"] in ("leave", "start"):
+                elif frame["kind"] in ("leave", "start", "begin"):
                     self.part.tell(frame["kind"], command=frame.get("command", ""))
                 frame = self.channel.receive(0)
         except EOFError:

@@ -15,16 +15,19 @@ import sys
 from typing import Any, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _jobdir, _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._programs import find_launcher, refusal
 from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import leftovers
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
+ASKED = ("xccl", "ucc", "mpi", "ccl")  # backends that no file name of torch tells of
 TORCH_DEFAULT_PORT = 29500  # leftovers of other tools sit here (pytorch#126510)
 
 
 def survey(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of this node.
 
-    `request`: home, python, launcher, launcher_path (each may be empty for the default), port (wanted, or null).
+    `request`: home, python, launcher, launcher_path, backend (each may be empty for the default), launcher_args, port
+    (wanted, or null).
     """
     home = home_path(request["home"])
     python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
@@ -37,7 +40,10 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
         "python": python if os.access(python, os.X_OK) else "",
         "python_wanted": python,
         "torch": torch_build(python),
-        "launcher": find_launcher(request["launcher"], request["launcher_path"], home, python),
+        "hostname": socket.gethostname().partition(".")[0],
+        "nics": sorted(os.listdir("/sys/class/net")),
+        "launcher": launcher(request, home, python),
+        "backends": torch_backends(python) if request["backend"] in ASKED else [],
         "cores": len(os.sched_getaffinity(0)),
         "accelerators": accelerators(),
         "free_bytes": free_bytes(home),
@@ -88,6 +94,31 @@ def torch_build(python: str) -> dict[str, str] | None:
     return build
 
 
+def launcher(request: Mapping[str, Any], home: str, python: str) -> dict[str, str]:
+    """Return what find_launcher() does, and what the launcher says of launcher_args that it does not take."""
+    name = request["launcher"]
+    if name == "torchrun":
+        version = (torch_build(python) or {}).get("version", "")
+        found = {"path": python if version else "", "version": version, "wanted": python, "said": ""}
+    else:
+        found = find_launcher(name, request["launcher_path"], home)
+    return {**found, "refused": refusal(name, found, request["launcher_args"])}
+
+
+def torch_backends(python: str) -> list[str]:
+    """Return the backends that an interpreter's torch can start, by importing it."""
+    code = f"""if True:
+        import importlib.util, torch.distributed as dist
+        found = [name for name in {ASKED!r} if dist.is_available() and dist.is_backend_available(name)]
+        print(*found, *["ccl"] * bool(importlib.util.find_spec("oneccl_bindings_for_pytorch")))
+    """
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.split()
+
+
 def _ask_for_torch(python: str) -> str:
     """Return the path of torch/version.py for an interpreter that is not laid out as a venv, or an empty string."""
     code = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
@@ -98,35 +129,6 @@ def _ask_for_torch(python: str) -> str:
     origin = done.stdout.strip()
     path = os.path.join(os.path.dirname(origin), "version.py")
     return path if origin and os.path.isfile(path) else ""
-
-
-def find_launcher(name: str, path: str, home: str, python: str) -> dict[str, str]:
-    """Return path and version of a launcher (empty if it is not there), where it was looked for, and what it said."""
-    if name == "torchrun":
-        version = (torch_build(python) or {}).get("version", "")
-        return {"path": python if version else "", "version": version, "wanted": python, "said": ""}
-    own = os.path.expanduser(path) if path else os.path.join(home, name, "bin", "mpirun")
-    found = own if os.access(own, os.X_OK) else "" if path else on_search_path("mpirun")
-    version, said = launcher_version(found) if found else ("", "")
-    return {"path": found, "version": version, "wanted": own, "said": said}
-
-
-def on_search_path(program: str) -> str:
-    """Return the path of a program on PATH, or an empty string."""
-    directories = os.environ.get("PATH", "").split(os.pathsep)
-    paths = (os.path.join(directory, program) for directory in directories if directory)
-    return next((path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)), "")
-
-
-def launcher_version(path: str) -> tuple[str, str]:
-    """Return the version in the first line of `mpirun --version` ("mpirun (Open MPI) 5.0.11"), else what it said."""
-    try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", f"({error})"
-    match = re.match(r"mpi\S+ \(Open MPI\) (\d+\.\d+\.\d+\S*)", done.stdout)
-    words = " ".join((done.stderr or done.stdout).replace("-", " ").split())
-    return (match.group(1), "") if match else ("", f"({words[:200]})" if words else "")
 
 
 def accelerators(root: str = "/") -> dict[str, int]:

@@ -14,8 +14,9 @@ description:
     output live, ends whatever the job leaves, and brings per-rank output and a truthful result home to O(runs_dir).
   - The cluster is the inventory. Group C(head) has the one host that runs the launcher, group C(workers) the hosts that
     run ranks. Host variable C(slots) says how many ranks a worker takes (default its GPUs, else its cores).
-  - Host variables C(torchfleet_home), C(torchfleet_python) and C(torchfleet_mpirun) say where things are on a node; the
-    defaults are where the roles of this collection install them.
+  - Host variables C(torchfleet_home), C(torchfleet_python), C(torchfleet_mpirun), C(torchfleet_mpiexec) and
+    C(torchfleet_srun) say where things are on a node; the defaults are where the roles of this collection install them.
+    C(torchfleet_env) has environment of that node's ranks.
   - A job succeeds only if every planned rank left a record that says so. The launcher's exit status is no evidence.
 version_added: 0.1.0
 author:
@@ -33,13 +34,40 @@ options:
     description:
       - What carries the collectives. The program finds it in E(TORCHFLEET_BACKEND).
       - The default is V(nccl) where every worker has GPUs and a torch that can use them, else V(gloo).
+      - V(nccl) is RCCL on AMD GPUs. What the installed torch does not have is refused, with who provides it.
     type: str
-    choices: [gloo, nccl]
+    choices: [gloo, nccl, xccl, ucc, mpi, ccl]
   launcher:
-    description: The program that starts the ranks.
+    description:
+      - The program that starts the ranks. Each is rendered in the dialect of the version that is installed.
+      - V(srun) and V(sbatch) are for a Slurm site. Its nodes are the workers, the head is where C(srun) is.
     type: str
-    choices: [openmpi, torchrun]
+    choices: [openmpi, mpich, intelmpi, torchrun, srun, sbatch]
     default: openmpi
+  launcher_args:
+    description:
+      - More options for the launcher, as a list, or as one text that is split as a shell does. They are tried before
+        anything starts, and win over NICs and binding with a warning. What places ranks is refused.
+    type: raw
+    default: []
+  map_by:
+    description: Whether ranks fill each node before the next (V(slot)), or take the nodes in turn (V(node)).
+    type: str
+    choices: [slot, node]
+    default: slot
+  bind_to:
+    description: What each rank is bound to. A rank bound to one core trains many times slower than one that is not.
+    type: str
+    choices: [none, core, numa, socket]
+    default: none
+  ports:
+    description: First and last port that a firewall lets through, for the launcher and MPI, such as C(20000-20999).
+    type: str
+  rendezvous:
+    description: How torchrun's agents find each other.
+    type: str
+    choices: [static, c10d]
+    default: static
   np:
     description: Number of ranks. The default is all slots.
     type: int

@@ -27,10 +27,10 @@ options:
   launcher:
     description: Launcher to look for.
     type: str
-    choices: [openmpi, torchrun]
+    choices: [openmpi, mpich, intelmpi, torchrun, srun, sbatch]
     default: openmpi
   launcher_path:
-    description: Its program. The default is C(<launcher>/bin/mpirun) under O(home), then the search path.
+    description: Its program. The default is the one below C(<launcher>/bin) under O(home), then the search path.
     type: path
     default: ''
   role:
@@ -91,12 +91,16 @@ def main() -> None:
     options = {
         "home": {"type": "path", "default": "~/.torchfleet"},
         "python": {"type": "path", "default": ""},
-        "launcher": {"type": "str", "choices": ["openmpi", "torchrun"], "default": "openmpi"},
+        "launcher": {
+            "type": "str",
+            "choices": ["openmpi", "mpich", "intelmpi", "torchrun", "srun", "sbatch"],
+            "default": "openmpi",
+        },
         "launcher_path": {"type": "path", "default": ""},
         "role": {"type": "list", "elements": "str", "choices": ["head", "worker"], "default": ["head", "worker"]},
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
-    facts = survey({**module.params, "port": None})
+    facts = survey({**module.params, "port": None, "launcher_args": [], "backend": ""})
     lacks = missing(facts, module.params["role"], module.params["launcher"])
     if lacks:
         module.fail_json(msg=f"missing: {', '.join(lacks)}; install it with: ansible-playbook setup.yml", facts=facts)

@@ -10,8 +10,21 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Cluster, Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_whole
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import (
+    InputError,
+    parse_environment,
+    parse_whole,
+)
+
+# Host variables that say where a launcher's program is.
+LAUNCHER_VARIABLES = {
+    "openmpi": "torchfleet_mpirun",
+    "mpich": "torchfleet_mpiexec",
+    "intelmpi": "torchfleet_mpiexec",
+    "srun": "torchfleet_srun",
+    "sbatch": "torchfleet_srun",
+}
 
 
 def to_plain(value: Any) -> Any:
@@ -102,6 +115,7 @@ def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
         slots=parse_whole(f"slots of {name}", to_plain(variables.get("slots")), 1, None, "slots: 2"),
         home=text("torchfleet_home"),
         python=text("torchfleet_python"),
-        launcher_path=text("torchfleet_mpirun"),
+        launcher_paths={launcher: text(variable) for launcher, variable in LAUNCHER_VARIABLES.items()},
         interpreter="python3" if interpreter.startswith("auto") or not interpreter else interpreter,
+        env=parse_environment(to_plain(variables.get("torchfleet_env") or {}), f"torchfleet_env of {name}"),
     )

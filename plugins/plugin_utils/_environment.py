@@ -9,11 +9,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import backend_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, NodePlan
 
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 HIDDEN = "(hidden)"
+# = means exactly (NCCL docs). Backends that are not here find a way within a machine without a name.
+LOOPBACK = {
+    "gloo": {"GLOO_SOCKET_IFNAME": "lo"},
+    "nccl": {"NCCL_SOCKET_IFNAME": "=lo"},
+    "ccl": {"CCL_KVS_IFACE": "lo", "FI_TCP_IFACE": "lo"},
+}
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,10 @@ def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
         ),
         Setting("TORCHFLEET_JOB_ID", plan.job_id, "marks the processes of this job", "default"),
         *fabric_settings(plan, node),
+        *backend_settings(plan, node),
     ]
     chosen = {setting.name: setting for setting in settings}
+    chosen.update({name: Setting(name, value, "torchfleet_env", "inventory") for name, value in node.env.items()})
     chosen.update({name: Setting(name, value, "job_env", "user") for name, value in plan.program.env.items()})
     return tuple(chosen[name] for name in sorted(chosen))
 
@@ -53,11 +62,18 @@ def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
 def fabric_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
     """Return the NIC choice for every library. On one machine it is loopback, which no cable or host name can break."""
     if len(plan.nodes) == 1:
-        reason = "all ranks are on this machine: loopback"
-        if plan.backend == "nccl":
-            return [Setting("NCCL_SOCKET_IFNAME", "=lo", reason + " (= means exactly, NCCL docs)", "measured")]
-        return [Setting("GLOO_SOCKET_IFNAME", "lo", reason + " (Debian's 127.0.1.1 breaks gloo's default)", "measured")]
+        reason = "all ranks are on this machine: loopback, which no host name breaks (Debian's 127.0.1.1)"
+        return [Setting(name, value, reason, "measured") for name, value in LOOPBACK.get(plan.backend, {}).items()]
     if node.fabric is None:
         return []
     reason = f"{node.fabric['nic']} in {node.fabric['network']} was proven by role fabric"
     return [Setting(name, value, reason, "measured") for name, value in fabric_environment(node.fabric).items()]
+
+
+def backend_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
+    """Return what the backend wants beside the NIC, on several nodes."""
+    if len(plan.nodes) == 1:
+        return []
+    rdma = bool(node.fabric and node.fabric.get("rdma"))
+    wanted = backend_environment(plan.backend, plan.launcher, node.accelerators, rdma)
+    return [Setting(name, value, reason, "measured") for name, (value, reason) in wanted.items()]

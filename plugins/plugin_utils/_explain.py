@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shlex
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand, words_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import Setting, rank_environment
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, NodePlan
 
 
@@ -21,26 +21,19 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
         "placement",
     ]
     lines += [f"  rank {place.rank}  {place.host}  local rank {place.local_rank}" for place in plan.placement]
-    if command.hostfile:
-        lines += ["", f"host file {plan.head.job_dir}/hostfile", *indent(command.hostfile.splitlines())]
+    for name, text in command.files.items():
+        lines += ["", f"file {plan.head.job_dir}/{name}", *indent(text.splitlines())]
     for node in plan.nodes:
         settings = (*rank_environment(plan, node), *given_by_the_wrapper(plan, node))
         lines += ["", f"environment of the ranks on {node.name}", *settings_table(settings)]
     if command.environment:
         lines += ["", "environment of the launcher", *settings_table(command.environment)]
-    rows = [(shlex.join(option.words), option.reason, option.source) for option in command.options]
-    lines += ["", f"command on {command_host(plan, command)}", *table(rows)]
-    for name, words in command.on_node.items():
-        if words != command.argv:
-            lines += ["", f"command on {name}", "  " + shlex.join(words)]
+    for name, options in command.on.items():
+        rows = [(shlex.join(option.words), option.reason, option.source) for option in options]
+        lines += ["", f"command on {name}", *table(rows)]
     for node in plan.nodes:
         lines += ["", f"program of each rank on {node.name}", "  " + shlex.join(node.argv), f"  in {node.cwd}"]
-    return lines + [f"warning: {text}" for text in plan.warnings]
-
-
-def command_host(plan: LaunchPlan, command: LaunchCommand) -> str:
-    """Return where the explained command runs."""
-    return next((name for name, words in command.on_node.items() if words == command.argv), plan.head.name)
+    return lines + [f"warning: {text}" for text in (*plan.warnings, *command.warnings)]
 
 
 def given_by_the_wrapper(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
@@ -83,7 +76,7 @@ def pasteable(plan: LaunchPlan, command: LaunchCommand) -> str:
     settings = " ".join(f"{setting.name}={shlex.quote(setting.value)}" for setting in command.environment)
     lines = [f"# job {plan.job_id}: paste into a shell on the node named; works until clean.yml takes the job away"]
     for node in {node.name: node for node in (plan.head, *plan.nodes)}.values():
-        words = command.on_node.get(node.name)
+        words = words_of(command.on.get(node.name, ()))
         if words:
             search = f"PATH={shlex.quote(node.job_dir + '/bin')}:$PATH" if plan.others else ""
             prefix = " ".join(part for part in (search, settings) if part)

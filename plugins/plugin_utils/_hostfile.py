@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Cluster, Facts, slots_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Facts, slots_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 # How a launcher spells one node. Open MPI gets a file and never `-H`: 5.x does not find this node's own address there

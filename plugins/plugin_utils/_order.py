@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import AGENT_PROGRAM, RANK_PROGRAM
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand, words_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import HIDDEN, SECRET, rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import pasteable
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import LaunchCommand
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, Node, NodePlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, NodePlan
 
 
 def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: Mapping[str, Node]) -> dict[str, Any]:
@@ -23,9 +24,6 @@ def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: 
 
     What differs for the other nodes is under `others` by name.
     """
-    files = {"command.txt": pasteable(plan, command)}
-    if command.hostfile:
-        files["hostfile"] = command.hostfile
     return {
         "job_id": plan.job_id,
         "controller": controller,
@@ -42,7 +40,8 @@ def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: 
         "show_ranks": list(plan.show_ranks),
         **node_order(plan, command, plan.head),
         "shown_command": list(command.argv),
-        "files": files,
+        "files": {"command.txt": pasteable(plan, command), **command.files},
+        "cancel": list(command.cancel),
         "others": {
             node.name: {**node_order(plan, command, node), "way": way_to(node, peers[node.name])}
             for node in plan.others
@@ -56,9 +55,10 @@ def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> dict
         "host": node.name,
         "address": node.address,
         "home": node.home,
-        "command": list(command.on_node.get(node.name, ())),
+        "command": list(words_of(command.on.get(node.name, ()))),
         "launcher_search": launcher_search(node),
         "launcher_prefix": launcher_prefix(node),
+        "nic": nic_of(node),
         "argv": list(node.argv),
         "cwd": node.cwd,
         "tmpdir": node.tmpdir,
@@ -87,19 +87,27 @@ def way_to(node: NodePlan, known: Node) -> dict[str, Any]:
         "interpreter": known.interpreter,
         "launcher_search": launcher_search(node),
         "launcher_prefix": launcher_prefix(node),
+        "nic": nic_of(node),
     }
+
+
+def nic_of(node: NodePlan) -> str:
+    """Return the NIC that carries a node's traffic, or an empty text."""
+    return str(node.fabric["nic"]) if node.fabric else ""
 
 
 def plan_report(plan: LaunchPlan, command: LaunchCommand) -> str:
     """Return plan.json: the plan, the environment per node and the command with every reason; secrets hidden."""
     report = dataclasses.asdict(plan)
     report["program"]["env"] = hide_secrets(plan.program.env)
+    for node in (report["head"], *report["nodes"]):
+        node["env"] = hide_secrets(node["env"])
     report["environment"] = {
         node.name: [{**dataclasses.asdict(setting), "value": setting.shown} for setting in rank_environment(plan, node)]
         for node in plan.nodes
     }
     report["command"] = [dataclasses.asdict(option) for option in command.options]
-    report["hostfile"] = command.hostfile
+    report["files"] = dict(command.files)
     return json.dumps(report, indent=2) + "\n"
 
 

@@ -15,9 +15,16 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JOB_ID
 
-LAUNCHERS = ("openmpi", "torchrun")
-BACKENDS = ("gloo", "nccl")
-LATER = {"backend": ("mpi", "ccl", "ucc", "xccl"), "launcher": ("mpich", "intelmpi", "srun", "sbatch")}
+LAUNCHERS = ("openmpi", "mpich", "intelmpi", "torchrun", "srun", "sbatch")
+BACKENDS = ("gloo", "nccl", "xccl", "ucc", "mpi", "ccl")
+MAPPINGS = {"slot": "fill each node before the next", "node": "one rank on each node in turn"}
+BINDINGS = {
+    "none": "a rank bound to one core trains many times slower",
+    "core": "each rank on cores of its own",
+    "numa": "each rank on a NUMA node",
+    "socket": "each rank on a socket",
+}
+RENDEZVOUS = ("static", "c10d")
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # The plan's own names: a job that sets them would contradict the placement it asked for.
@@ -42,6 +49,31 @@ def shorten(text: str, limit: int = 120) -> str:
 
 
 @dataclass(frozen=True)
+class LauncherOptions:
+    """How the launcher shall start the ranks. `ports`: first and last that a firewall lets through."""
+
+    map_by: str = "slot"
+    bind_to: str = "none"
+    ports: tuple[int, int] | None = None
+    rendezvous: str = "static"
+    args: tuple[str, ...] = ()
+
+    @property
+    def mapping_reason(self) -> str:
+        """Return what the mapping means."""
+        return MAPPINGS[self.map_by]
+
+    @property
+    def binding_reason(self) -> str:
+        """Return what the binding means."""
+        return BINDINGS[self.bind_to]
+
+    def source(self, name: str) -> str:
+        """Return where a value comes from."""
+        return "default" if getattr(self, name) == getattr(LauncherOptions, name) else "user"
+
+
+@dataclass(frozen=True)
 class Request:
     """One wish to train. `None` stands for "choose for me"."""
 
@@ -58,6 +90,7 @@ class Request:
     runs_dir: str = "runs"
     show_ranks: tuple[int, ...] | None = (0,)  # None: all
     master_port: int | None = None
+    options: LauncherOptions = LauncherOptions()
     grace: float = 2.0
     result_query: str | None = None
 
@@ -85,6 +118,7 @@ def parse_request(arguments: Mapping[str, Any]) -> Request:
         runs_dir=parse_text("runs_dir", given.get("runs_dir", "runs")),
         show_ranks=parse_ranks(given.get("show_ranks", [0])),
         master_port=parse_whole("master_port", given.get("master_port"), 1024, 65535),
+        options=parse_options(given),
         grace=parse_seconds("grace", given.get("grace")) or 2.0,
         result_query=parse_query(given.get("result_query")),
     )
@@ -97,14 +131,34 @@ def parse_text(name: str, value: Any) -> str:
     return value
 
 
+def parse_options(given: Mapping[str, Any]) -> LauncherOptions:
+    """Return how the launcher shall start the ranks."""
+    usual = LauncherOptions()
+    return LauncherOptions(
+        map_by=parse_choice("map_by", given.get("map_by"), tuple(MAPPINGS)) or usual.map_by,
+        bind_to=parse_choice("bind_to", given.get("bind_to"), tuple(BINDINGS)) or usual.bind_to,
+        ports=parse_ports(given.get("ports")),
+        rendezvous=parse_choice("rendezvous", given.get("rendezvous"), RENDEZVOUS) or usual.rendezvous,
+        args=parse_words("launcher_args", given.get("launcher_args", ())),
+    )
+
+
+def parse_ports(value: Any) -> tuple[int, int] | None:
+    """Return first and last of a range of ports, None for None."""
+    if value is None:
+        return None
+    match = re.match(r"(\d{4,5})-(\d{4,5})\Z", str(value).strip())
+    first, last = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    if not 1024 <= first < last <= 65535:
+        raise InputError("ports", value, "give first and last, from 1024 to 65535: -e ports=20000-20999")
+    return first, last
+
+
 def parse_choice(name: str, value: Any, choices: tuple[str, ...]) -> str | None:
-    """Return one of the choices, None for None. A choice that is still to come is refused by name."""
+    """Return one of the choices, None for None."""
     if value is None or value in choices:
         return None if value is None else str(value)
-    allowed = f"choose one of {', '.join(choices)}: -e {name}={choices[0]}"
-    if value in LATER[name]:
-        raise InputError(name, value, f"this {name} is not there yet; {allowed}")
-    raise InputError(name, value, allowed)
+    raise InputError(name, value, f"choose one of {', '.join(choices)}: -e {name}={choices[0]}")
 
 
 def parse_whole(name: str, value: Any, least: int, most: int | None, example: str = "") -> int | None:
@@ -158,24 +212,24 @@ def plain_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parse_environment(value: Any) -> dict[str, str]:
-    """Return the job's environment. Values may hold anything but NUL; names follow POSIX."""
+def parse_environment(value: Any, source: str = "job_env") -> dict[str, str]:
+    """Return an environment of ranks. Values may hold anything but NUL; names follow POSIX."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
             value = str(value)
     if not isinstance(value, Mapping):
-        raise InputError("job_env", value, """give a dict: -e '{"job_env": {"NAME": "value"}}'""")
+        raise InputError(source, value, """give a dict: -e '{"job_env": {"NAME": "value"}}'""")
     for name, content in value.items():
         if not isinstance(name, str) or not ENV_NAME.match(name):
-            raise InputError("job_env", name, "a name is made of letters, digits and _ and starts with no digit")
+            raise InputError(source, name, "a name is made of letters, digits and _ and starts with no digit")
         if name in OWNED_NAMES:
             raise InputError(
-                "job_env", name, "this name belongs to the plan (np, backend, master_port and job_id set such)"
+                source, name, "this name belongs to the plan (np, backend, master_port and job_id set such)"
             )
         if content is None or isinstance(content, (list, tuple, Mapping)) or "\0" in str(content):
-            raise InputError("job_env", {name: content}, "a value is a text or a number, without NUL characters")
+            raise InputError(source, {name: content}, "a value is a text or a number, without NUL characters")
     return {name: plain_text(content) for name, content in value.items()}
 
 

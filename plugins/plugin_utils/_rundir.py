@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LEAST_FREE_BYTES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._requirements import LEAST_FREE_BYTES
 
 HELPER_PREFIX = "_"  # files in workloads/ that are no workloads
 

@@ -16,9 +16,9 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Cluster, Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request
 
 Frame = dict[str, Any]
 DEFAULT_HOME = "~/.torchfleet"
@@ -80,7 +80,7 @@ class Session:
         except LinkLost as lost:
             raise HeadLost(f"the head {self.head.name} is lost: {lost}") from None
 
-    def survey(self, cluster: Cluster, launcher: str, port: int | None) -> dict[str, Frame]:
+    def survey(self, cluster: Cluster, wish: Request) -> dict[str, Frame]:
         """Return the facts of every node by name, as survey() there finds them, or `unreachable` with the reason.
 
         InputError if our code cannot be laid on the head.
@@ -91,11 +91,11 @@ class Session:
                 "name": node.name,
                 "home": node.home or DEFAULT_HOME,
                 "interpreter": node.interpreter,
-                "request": survey_request(node, launcher),
+                "request": {**survey_request(node, wish), "launcher_args": []},  # the head's launcher reads them
             }
             for node in others.values()
         ]
-        request = {**survey_request(self.head, launcher), "launcher": launcher, "port": port, "others": ways}
+        request = {**survey_request(self.head, wish), "port": wish.master_port, "others": ways}
         try:
             answer = self.link.ask("survey", request=request)
         except LinkLost as lost:
@@ -167,7 +167,13 @@ class Session:
         return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run)["jobs"])
 
 
-def survey_request(node: Node, launcher: str) -> Frame:
+def survey_request(node: Node, wish: Request) -> Frame:
     """Return what a node is to look for."""
-    path = node.launcher_path if launcher != "torchrun" else ""
-    return {"home": node.home or DEFAULT_HOME, "python": node.python, "launcher_path": path}
+    return {
+        "home": node.home or DEFAULT_HOME,
+        "python": node.python,
+        "launcher": wish.launcher,
+        "launcher_path": node.launcher_paths.get(wish.launcher, ""),
+        "launcher_args": list(wish.options.args),
+        "backend": wish.backend or "",
+    }

@@ -19,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import
     fingerprint,
     read_certificate,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import ADDRESS, HOST_NAME
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import ADDRESS, HOST_NAME
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")

@@ -20,7 +20,8 @@ Json = Any
 VERSION = 1  # of the report
 SECONDS = 0.15  # per pair and direction: enough for a rate, and a minute holds 200 nodes
 MANY_NODES = 12  # above this the matrix is told in figures, and is whole in the report
-LAUNCHERS = {"openmpi": "openmpi", "torchrun": "torch"}  # launcher, and the version that says it is there
+# Launcher, and the version that says it is there.
+LAUNCHERS = {"openmpi": "openmpi", "mpich": "mpich", "intelmpi": "intelmpi", "torchrun": "torch"}
 
 RULES: Mapping[str, Rule] = {
     "TF-VERIFY-NODE": Rule(
@@ -123,7 +124,7 @@ def login_to(name: str, facts: Json) -> dict[str, str]:
 
 def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:
     """Whether a launcher is on every node that it is started on."""
-    nodes = {*workers, head} if launcher == "openmpi" else set(workers)
+    nodes = set(workers) if launcher == "torchrun" else {*workers, head}
     return bool(workers) and all((answers[name].facts or {}).get("versions", {}).get(what) for name in nodes)
 
 

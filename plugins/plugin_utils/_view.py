@@ -167,6 +167,8 @@ def summary(result: Mapping[str, Json], missing: list[str], run_dir: str, width:
     `missing`: the nodes whose files could not be brought home, each with the reason. `query`: what answer() is asked.
     """
     lines = [headline(result), *rank_table(result["ranks"], width).splitlines()]
+    if any(row["seen"]["host"] not in (None, row["host"]) for row in result["placement"]):
+        lines += placement_table(result["placement"])
     metrics = {
         name: value for name, value in result["metrics"].items() if name not in ("epoch", "epochs", "step", "steps")
     }
@@ -181,6 +183,16 @@ def summary(result: Mapping[str, Json], missing: list[str], run_dir: str, width:
         lines += [f"ended a leftover on {host}: pid {row['pid']} {row['command']}" for row in left]
     lines += [f"warning: the files of {text}; they wait there: ansible-playbook clean.yml" for text in missing]
     return [*lines, f"run: {run_dir}", *([answer(query, result)] if query else [])]
+
+
+def placement_table(rows: list[Mapping[str, Json]]) -> list[str]:
+    """Return the planned place of each rank beside the one where it came up."""
+    lines = ["planned -> came up (host/local rank)"]
+    for row in rows:
+        seen = row["seen"]
+        came = f"{seen['host']}/{seen['local_rank']}" if seen["host"] else "never"
+        lines.append(f"  rank {row['rank']:<4} {row['host']}/{row['local_rank']} -> {came}")
+    return lines
 
 
 def answer(query: str, result: Mapping[str, Json]) -> str:

@@ -138,6 +138,9 @@ def test_job_timeout(fleet: Fleet, bystander: Bystander) -> None:
     result = started.result
     assert (result["state"], result["rc"]) == ("timed_out", 124)
     assert "job_timeout of 4 s" in result["first_failure"]["cause"]
+    for rank in range(2):  # where each was when its time was over
+        told = (started.run_dir / "ranks" / str(rank) / "stderr").read_text()
+        assert "most recent call first" in told and "sleeper.py" in told
     assert result["seconds"] < 4 + 5
 
 

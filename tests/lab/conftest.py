@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+from tests.lab.cluster import Cluster
 from tests.lab.lab import Lab
 
 
@@ -28,3 +30,40 @@ def lab(two_nodes: Lab) -> Iterator[Lab]:
     """The same lab, mended after the test."""
     yield two_nodes
     two_nodes.mend()
+
+
+@pytest.fixture(scope="session")
+def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of four nodes, made by setup.yml. The last two differ in all that nodes may differ in."""
+    root = tmp_path_factory.mktemp("cluster")
+    overrides = {"n3": {"user": "other", "port": 2222, "slots": 1, "hostname": "gpu-box"}, "n4": {"slots": 3}}
+    wishes = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "packages": ["openmpi-bin", "slurm-wlm"]}
+    lab = Lab(f"c{os.getpid()}", root / "inventory", **wishes)
+    made = Cluster(lab, root)
+    try:
+        lab.up()
+        made.make_nodes_differ()
+        done = made.play("setup.yml", fabric_subnet=made.second_network(), mpis=["openmpi", "mpich", "intelmpi"])
+        assert done.process.returncode == 0, done.log.read_text()
+        yield made
+    finally:
+        lab.down()
+
+
+@pytest.fixture
+def cluster(four_nodes: Cluster) -> Iterator[Cluster]:
+    """The same cluster, mended after the test."""
+    yield four_nodes
+    four_nodes.mend()
+
+
+@pytest.fixture
+def bystander(cluster: Cluster) -> Iterator[None]:
+    """A process on n2 that looks like a rank (same program) but belongs to no job: it must live."""
+    code = "import sys, time; time.sleep(600)"
+    argv = cluster.lab.ssh_argv("n2", f"exec /srv/torchfleet/pytorch/bin/python -c '{code}' sleeper.py")
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    yield
+    assert process.poll() is None
+    process.terminate()
+    process.wait()

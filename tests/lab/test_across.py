@@ -7,54 +7,14 @@ import json
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lab.cluster import SCRIPTS, Cluster, Job
-from tests.lab.lab import Lab
 
 SLEEPER = str(SCRIPTS / "sleeper.py")
 LAUNCHERS = ["openmpi", "torchrun"]
-
-
-@pytest.fixture(scope="module")
-def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of four nodes, made by setup.yml. The last two differ in all that nodes may differ in."""
-    root = tmp_path_factory.mktemp("cluster")
-    overrides = {"n3": {"user": "other", "port": 2222, "slots": 1, "hostname": "gpu-box"}, "n4": {"slots": 3}}
-    wishes = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "packages": ["openmpi-bin"]}
-    lab = Lab(f"c{os.getpid()}", root / "inventory", **wishes)
-    made = Cluster(lab, root)
-    try:
-        lab.up()
-        made.make_nodes_differ()
-        done = made.play("setup.yml", fabric_subnet=made.second_network())
-        assert done.process.returncode == 0, done.log.read_text()
-        yield made
-    finally:
-        lab.down()
-
-
-@pytest.fixture
-def cluster(four_nodes: Cluster) -> Iterator[Cluster]:
-    """The same cluster, mended after the test."""
-    yield four_nodes
-    four_nodes.mend()
-
-
-@pytest.fixture
-def bystander(cluster: Cluster) -> Iterator[None]:
-    """A process on n2 that looks like a rank (same program) but belongs to no job: it must live."""
-    code = "import sys, time; time.sleep(600)"
-    argv = cluster.lab.ssh_argv("n2", f"exec /srv/torchfleet/pytorch/bin/python -c '{code}' sleeper.py")
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
-    yield
-    assert process.poll() is None
-    process.terminate()
-    process.wait()
 
 
 def sleepers(cluster: Cluster, *arguments: str, **given: object) -> tuple[Job, dict[str, list[int]]]:

@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 from nodes import Facts, fabric, facts_of_a_node
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
-    Cluster,
-    Job,
-    LaunchPlan,
-    Node,
-    Program,
-    plan_job,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Job, LaunchPlan, Program, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import parse_request
 
 
@@ -38,15 +32,25 @@ def plan(node: Node) -> Callable[..., LaunchPlan]:
 
 @pytest.fixture
 def plan_two() -> Callable[..., LaunchPlan]:
-    """Return a function that plans a job on two nodes; `n2` changes the facts of the second."""
+    """Return a function that plans a job on two nodes; `n1`, `n2` change their facts, `env`, `slots` are by node."""
 
-    def make(n2: Facts | None = None, launcher_facts: Facts | None = None, **wish: Any) -> LaunchPlan:
+    def make(
+        n2: Facts | None = None,
+        launcher_facts: Facts | None = None,
+        n1: Facts | None = None,
+        env: dict[str, dict[str, str]] | None = None,
+        slots: dict[str, int] | None = None,
+        **wish: Any,
+    ) -> LaunchPlan:
         both = facts_of_a_node(**({"launcher": launcher_facts} if launcher_facts else {}))
         facts = {
-            "n1": {**both, "fabric": fabric("eth0", "10.1.0.11")},
+            "n1": {**both, "fabric": fabric("eth0", "10.1.0.11"), **(n1 or {})},
             "n2": {**both, "fabric": fabric("eth1", "10.1.0.12"), **(n2 or {})},
         }
-        nodes = (Node("n1", "192.0.2.1", slots=2), Node("n2", "192.0.2.2", slots=2))
+        nodes = tuple(
+            Node(name, address, slots=(slots or {}).get(name, 2), env=(env or {}).get(name, {}))
+            for name, address in (("n1", "192.0.2.1"), ("n2", "192.0.2.2"))
+        )
         return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, "w-1234"), wish)
 
     return make

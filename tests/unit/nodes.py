@@ -7,6 +7,11 @@ from typing import Any
 Facts = dict[str, Any]
 
 
+def launcher(path: str, version: str, said: str = "", refused: str = "") -> Facts:
+    """Return a launcher as a node tells of it."""
+    return {"path": path, "version": version, "wanted": path or "/x/mpirun", "said": said, "refused": refused}
+
+
 def facts_of_a_node(**changed: Any) -> Facts:
     """Return what survey() finds on a small machine without GPU; keyword arguments replace parts."""
     return {
@@ -18,7 +23,10 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "python": "/home/me/.torchfleet/pytorch/bin/python",
         "python_wanted": "/home/me/.torchfleet/pytorch/bin/python",
         "torch": {"version": "2.13.0+cpu", "cuda": "", "hip": ""},
-        "launcher": {"path": "/opt/ompi/bin/mpirun", "version": "5.0.11", "wanted": "/opt/ompi/bin/mpirun", "said": ""},
+        "launcher": launcher("/opt/ompi/bin/mpirun", "5.0.11"),
+        "hostname": "node",
+        "nics": ["eth0", "eth1", "lo"],
+        "backends": [],
         "cores": 4,
         "accelerators": {"nvidia": 0, "amd": 0},
         "free_bytes": 1 << 40,

@@ -87,10 +87,17 @@ OPENMPI = {
 
 def test_identity_of_a_rank() -> None:
     both = {**TORCHRUN, **OPENMPI}  # one launcher under another, or a shell with leftovers: the outer names are stale
-    assert _rank.identify("torchrun", both) == (3, 4, 1, 2)
-    assert _rank.identify("openmpi", both) == (1, 2, 1, 0)
+    slurm = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+    assert _rank.identify(started_by("torchrun"), both) == (3, 4, 1, 2)
+    assert _rank.identify(started_by("openmpi"), both) == (1, 2, 1, 0)
+    assert _rank.identify(started_by("srun"), {**both, **slurm}) == (1, 2, 0, 1)
     with pytest.raises(LookupError, match="OMPI_COMM_WORLD_RANK"):
-        _rank.identify("openmpi", TORCHRUN)
+        _rank.identify(started_by("openmpi"), TORCHRUN)
+
+
+def started_by(launcher: str) -> dict[str, Any]:
+    placement = [{"rank": rank, "local_rank": 0, "host": host} for rank, host in enumerate("ab")]
+    return {"launcher": {"name": launcher}, "host": "b", "placement": placement}
 
 
 def test_a_misplaced_rank_is_noticed() -> None:
@@ -156,6 +163,8 @@ def test_survey_reads_and_changes_nothing(tmp_path: Path) -> None:
         "python": "",
         "launcher": "openmpi",
         "launcher_path": "/none",
+        "launcher_args": [],
+        "backend": "",
         "port": None,
     }
     facts = _survey.survey(request)

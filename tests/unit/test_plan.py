@@ -6,16 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from nodes import fabric, facts_of_a_node
+from nodes import fabric, facts_of_a_node, launcher
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import (
-    Cluster,
-    LaunchPlan,
-    Node,
-    Place,
-    check_cluster,
-    place_ranks,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node, check_cluster
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, Place, place_ranks
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 Planner = Callable[..., LaunchPlan]
@@ -24,6 +18,11 @@ Planner = Callable[..., LaunchPlan]
 def test_ranks_fill_each_node_before_the_next() -> None:
     assert place_ranks({"a": 2, "b": 3}, 4) == (Place(0, 0, "a"), Place(1, 1, "a"), Place(2, 0, "b"), Place(3, 1, "b"))
     assert place_ranks({"a": 2, "b": 3}, 1) == (Place(0, 0, "a"),)
+
+
+def test_ranks_take_the_nodes_in_turn() -> None:
+    hosts = [(place.host, place.local_rank) for place in place_ranks({"a": 1, "b": 3, "c": 2}, 5, "node")]
+    assert hosts == [("a", 0), ("b", 0), ("c", 0), ("b", 1), ("c", 1)]
 
 
 def test_defaults(plan: Planner) -> None:
@@ -62,8 +61,8 @@ def test_nodes_that_cannot_be_reached_are_named(plan_two: Planner) -> None:
 
 
 def test_versions_and_networks_must_be_equal(plan_two: Planner) -> None:
-    other = {"path": "/o/mpirun", "version": "4.1.4", "wanted": "", "said": ""}
-    with pytest.raises(InputError, match=r"openmpi 4\.1\.4.*on n2, but 5\.0\.11"):
+    other = launcher("/o/mpirun", "4.1.4")
+    with pytest.raises(InputError, match=r"n1 5\.0\.11, n2 4\.1\.4"):
         plan_two(n2={"launcher": other})
     with pytest.raises(InputError, match=r"n1 10\.1\.0\.0/24, n2 10\.2\.0\.0/24.*setup"):
         plan_two(n2={"fabric": {**fabric("eth1", "10.2.0.12"), "network": "10.2.0.0/24"}})
@@ -84,7 +83,7 @@ def test_slots_default_to_gpus_then_cores(plan: Planner, node: Node) -> None:
     import dataclasses
 
     bare = dataclasses.replace(node, slots=None)
-    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import slots_of
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import slots_of
 
     assert slots_of([bare], {"localhost": facts_of_a_node()}) == {"localhost": 4}
     assert slots_of([bare], {"localhost": facts_of_a_node(accelerators={"nvidia": 8, "amd": 0})}) == {"localhost": 8}
@@ -114,12 +113,12 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"torch": None}, {}, "no torch; install it with: ansible-playbook setup.yml"),
     ({"python": ""}, {}, "not on localhost; install it with: ansible-playbook setup.yml"),
     (
-        {"launcher": {"path": "", "version": "", "wanted": "/x/mpirun", "said": ""}},
+        {"launcher": launcher("", "")},
         {},
         "/x/mpirun is not there on localhost",
     ),
     (
-        {"launcher": {"path": "/x", "version": "", "wanted": "/x", "said": "(no HOME)"}},
+        {"launcher": launcher("/x", "", "(no HOME)")},
         {},
         "/x tells no version .no HOME.",
     ),

@@ -8,13 +8,15 @@ import shlex
 from collections.abc import Callable
 
 import pytest
-from nodes import facts_of_a_node
+from nodes import Facts, facts_of_a_node, launcher
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import words_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain, pasteable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for, plan_report
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 Planner = Callable[..., LaunchPlan]
@@ -23,8 +25,8 @@ HOSTFILE = "/home/me/.torchfleet/jobs/job/hostfile"
 MPIRUN = f"/opt/ompi/bin/mpirun --np 2 --hostfile {HOSTFILE} --map-by slot --bind-to none"
 
 
-def openmpi(version: str) -> dict[str, str]:
-    return {"path": "/opt/ompi/bin/mpirun", "version": version, "wanted": "", "said": ""}
+def openmpi(version: str) -> Facts:
+    return launcher("/opt/ompi/bin/mpirun", version)
 
 
 @pytest.mark.parametrize(
@@ -38,17 +40,17 @@ def openmpi(version: str) -> dict[str, str]:
 def test_openmpi(plan: Planner, version: str, uid: int, line: str) -> None:
     command = render(plan(facts=facts_of_a_node(launcher=openmpi(version), uid=uid)))
     assert shlex.join(command.argv) == line
-    assert command.hostfile == "localhost slots=2\n"
+    assert command.files["hostfile"] == "localhost slots=2\n"
 
 
 def test_torchrun(plan: Planner) -> None:
-    python = {"path": "/v/bin/python", "version": "2.13.0+cpu", "wanted": "", "said": ""}
+    python = launcher("/v/bin/python", "2.13.0+cpu")
     command = render(plan(facts=facts_of_a_node(launcher=python), launcher="torchrun"))
     assert shlex.join(command.argv) == (
         "/v/bin/python -m torch.distributed.run --nnodes 1 --nproc-per-node 2 --node-rank 0 "
         f"--master-addr 127.0.0.1 --master-port 23456 --max-restarts 0 --no-python {WRAPPER}"
     )
-    assert command.hostfile == ""
+    assert command.files == {}
 
 
 AGENT = "/home/me/.torchfleet/jobs/job/bin/torchfleet-agent"
@@ -73,7 +75,7 @@ def test_openmpi_on_two_nodes(plan_two: Planner, version: str, words: str) -> No
     command = render(plan_two(launcher_facts=openmpi(version)))
     line = f"{MPIRUN} {words} torchfleet-rank".replace("--np 2", "--np 4")
     assert shlex.join(command.argv) == line
-    assert command.hostfile == "10.1.0.11 slots=2\n10.1.0.12 slots=2\n"
+    assert command.files["hostfile"] == "10.1.0.11 slots=2\n10.1.0.12 slots=2\n"
 
 
 def test_a_home_that_openmpi_would_tear_apart_is_refused(plan_two: Planner) -> None:
@@ -84,10 +86,10 @@ def test_a_home_that_openmpi_would_tear_apart_is_refused(plan_two: Planner) -> N
 
 
 def test_torchrun_on_two_nodes(plan_two: Planner) -> None:
-    python = {"path": "/v/bin/python", "version": "2.13.0+cpu", "wanted": "", "said": ""}
+    python = launcher("/v/bin/python", "2.13.0+cpu")
     other = {**python, "path": "/other/python"}
     command = render(plan_two(launcher_facts=python, n2={"launcher": other, "home": "/tf"}, launcher="torchrun"))
-    first, second = (shlex.join(command.on_node[name]) for name in ("n1", "n2"))
+    first, second = (shlex.join(words_of(command.on[name])) for name in ("n1", "n2"))
     assert "--nnodes 2 --nproc-per-node 2 --node-rank 0 --master-addr 10.1.0.11" in first
     assert second.startswith("/other/python -m torch.distributed.run --nnodes 2 --nproc-per-node 2 --node-rank 1")
     assert second.endswith("--no-python /usr/bin/python3 -I -S /tf/lib/d/torchfleet.py rank /tf/jobs/job")

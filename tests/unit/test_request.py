@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import (
+    InputError,
+    LauncherOptions,
+    parse_request,
+)
 
 
 def test_nothing_given_is_a_whole_request() -> None:
@@ -64,9 +68,14 @@ MISTAKES = [
     ],
     *[("workload_args", value) for value in ("'open", {"a": 1}, [["nested"]], ["nul\0"], 5)],
     *[("show_ranks", value) for value in ("none", [-1], [True], {"a": 1}, 1.5)],
-    *[("backend", value) for value in ("", "tcp", "mpi", "ucc", 1)],
-    *[("launcher", value) for value in ("", "mpirun", "mpich", "srun")],
+    *[("backend", value) for value in ("", "tcp", "rccl", 1)],
+    *[("launcher", value) for value in ("", "mpirun", "slurm", "hydra")],
     *[("workload", value) for value in ("", " ", 3, ["a"])],
+    *[("ports", value) for value in ("", "20000", "20000-20000", "80-90", "30000-20000", 20000, "1-2")],
+    *[("map_by", value) for value in ("", "core", 1)],
+    *[("bind_to", value) for value in ("", "hwthread")],
+    *[("rendezvous", value) for value in ("", "etcd")],
+    *[("launcher_args", value) for value in ("'open", {"a": 1})],
     *[("runs_dir", value) for value in ("", "nul\0", 3)],
     *[("result_query", value) for value in ("ranks[?", "", 3)],
 ]
@@ -82,6 +91,9 @@ def test_mistakes_are_named(name: str, value: Any) -> None:
     assert len(text) < 400
 
 
-def test_what_is_to_come_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="this backend is not there yet; choose one of gloo, nccl"):
-        parse_request({"backend": "ccl"})
+def test_options_of_the_launcher() -> None:
+    given = {"map_by": "node", "bind_to": "core", "ports": "20000-20999", "launcher_args": "--mca a 'b c'"}
+    options = parse_request({**given, "rendezvous": "c10d"}).options
+    assert options == LauncherOptions("node", "core", (20000, 20999), "c10d", ("--mca", "a", "b c"))
+    assert parse_request({}).options == LauncherOptions("slot", "none", None, "static", ())
+    assert (options.source("map_by"), LauncherOptions().source("map_by")) == ("user", "default")

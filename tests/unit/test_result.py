@@ -169,3 +169,19 @@ def test_misplaced_rank() -> None:
     end = ("rank_failed", "", 0.5)
     result = summary([record(0), record(1, 77, error="placement: world size is 1, planned 2")], end)
     assert result["first_failure"]["cause"] == "placement: world size is 1, planned 2"
+
+
+def test_a_launcher_that_died_of_its_daemon_is_not_blamed() -> None:
+    end = {"reason": "launcher_died", "detail": "openmpi on n1 ended with status 213", "host": "n1", "at": START + 2}
+    launcher = {"rc": 213, "at": START + 1.5, "host": "n1"}
+    daemons = {"n2": {"rc": 137, "at": START + 1.4}, "n3": {"rc": 143, "at": START + 2.1}}
+    found, blamed = _result.first_death(end, launcher, daemons)
+    assert found and (found["host"], blamed["host"]) == ("n2", "n2")
+    assert found["detail"] == "the launcher's daemon on n2 was killed by SIGKILL"
+
+
+def test_daemons_that_we_ended_are_not_blamed() -> None:
+    end = {"reason": "launcher_died", "detail": "openmpi on n1 was killed by SIGKILL", "host": "", "at": START + 2}
+    launcher = {"rc": 137, "at": START + 1.5, "host": "n1"}
+    assert _result.first_death(end, launcher, {"n2": {"rc": 143, "at": START + 1.8}}) == (end, launcher)
+    assert _result.first_death(None, launcher, {}) == (None, launcher)

@@ -44,7 +44,12 @@ def test_a_way_that_leads_nowhere_tells_why() -> None:
 def test_a_daemon_is_looked_for_where_it_lies_on_its_node() -> None:
     command = "PRTE_PREFIX=/home/a/ompi;export PRTE_PREFIX;/home/a/ompi/bin/prted -x /home/a/ompi2"
     there = "PRTE_PREFIX=/srv/o;export PRTE_PREFIX;/srv/o/bin/prted -x /home/a/ompi2"
-    assert _agent.at_home(command, "/home/a/ompi", "/srv/o") == there
+    names = {"launcher_prefix": "/home/a/ompi", "nic": "eth0"}, {"launcher_prefix": "/srv/o", "nic": "ib0"}
+    assert _agent.at_home(command, *names) == there
+    proxy = '"/home/a/ompi/bin/hydra_pmi_proxy" --control-port 10.0.0.1:1 --iface eth0 --pgid 0 --x eth0'
+    assert _agent.at_home(proxy, *names) == (
+        '"/srv/o/bin/hydra_pmi_proxy" --control-port 10.0.0.1:1 --iface ib0 --pgid 0 --x eth0'
+    )
 
 
 def test_times_of_a_node_are_turned_into_ours() -> None:

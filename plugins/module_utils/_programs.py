@@ -1,0 +1,97 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Launchers on this node: where they are, which version they are, whether they take the user's options."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import Mapping, Sequence
+
+SECONDS = 20.0  # for a program that is asked for something
+# What each says on --version. MPICH's launcher is Hydra; Slurm's version has no program's name in it.
+SAYS = {
+    "openmpi": r"\(Open MPI\) (\d[\w.]*)",
+    "mpich": r"HYDRA build details:\s+Version:\s+(\d[\w.]*)",
+    "intelmpi": r"Intel\(R\) MPI Library[^,]*, Version (\d[\w. ]*?)(?: Build|$)",
+    "srun": r"^slurm\S* (\d[\w.]*)",
+    "sbatch": r"^slurm\S* (\d[\w.]*)",
+}
+# Names of the program. Intel's mpirun is a shell script that leaves its ranks running when it dies.
+PROGRAMS = {
+    "openmpi": ("mpirun", "mpirun.openmpi"),
+    "mpich": ("mpiexec", "mpiexec.hydra", "mpiexec.mpich"),
+    "intelmpi": ("mpiexec.hydra",),
+    "srun": ("srun",),
+    "sbatch": ("sbatch",),
+}
+
+
+def find_launcher(name: str, path: str, home: str) -> dict[str, str]:
+    """Return path and version of a launcher (empty if it is not there), where it was looked for, and what it said.
+
+    It is the one at `path` if that is given, else the one that our role installed, else the first one of that kind on
+    the search path.
+    """
+    own = os.path.expanduser(path) if path else os.path.join(home, name, "bin", PROGRAMS[name][0])
+    others = [] if path else [on_search_path(program) for program in PROGRAMS[name]]
+    found = {"path": "", "version": "", "wanted": own, "said": ""}
+    for candidate in filter(None, [own if os.access(own, os.X_OK) else "", *others]):
+        version, said = launcher_version(name, candidate)
+        if version or not found["path"]:
+            found.update(path=candidate, version=version, said=said)
+        if version:
+            break
+    return found
+
+
+def on_search_path(program: str) -> str:
+    """Return the path of a program on PATH, or an empty string."""
+    directories = os.environ.get("PATH", "").split(os.pathsep)
+    paths = (os.path.join(directory, program) for directory in directories if directory)
+    return next((path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)), "")
+
+
+def launcher_version(name: str, path: str) -> tuple[str, str]:
+    """Return the version that a launcher tells of itself, else what it said."""
+    rc, out, err = ask([path, "--version"])
+    match = re.search(SAYS[name], out, re.MULTILINE) if rc == 0 else None
+    words = " ".join((err or out).replace("-", " ").split())
+    return (match.group(1), "") if match else ("", f"({words[:200]})" if words else "")
+
+
+def ask(argv: Sequence[str]) -> tuple[int, str, str]:
+    """Return status, stdout and stderr of a program; status 127 and why where it does not run or end."""
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 127, "", str(error)
+    return done.returncode, done.stdout, done.stderr
+
+
+def refusal(name: str, launcher: Mapping[str, str], words: Sequence[str]) -> str:
+    """Return what a launcher says of options that it does not take, by starting `true` once with them on this node."""
+    if not words or not launcher["version"]:
+        return ""
+    rc, out, err = ask([*trial(name, launcher, words), "true"])
+    told = [line.strip() for line in (err + out).splitlines() if line.strip("- ")]
+    return f"{' '.join(words)} ({' '.join(told[:3])[:300]})" if rc else ""
+
+
+def trial(name: str, launcher: Mapping[str, str], words: Sequence[str]) -> list[str]:
+    """Return the command that starts one process here with the user's options."""
+    path, root = launcher["path"], os.getuid() == 0
+    if name == "openmpi":
+        old = launcher["version"].startswith("4.")
+        no_ssh = ["--mca", "plm", "isolated"] if old else ["--prtemca", "plm_ssh_agent", "false"]
+        return [path, *["--allow-run-as-root"] * root, "--np", "1", *no_ssh, *words]
+    if name == "torchrun":
+        return [path, "-m", "torch.distributed.run", "--nproc-per-node", "1", *words, "--no-python"]
+    if name in ("srun", "sbatch"):
+        return [path, "--test-only", *words, *["--wrap"] * (name == "sbatch")]
+    return [path, "-launcher", "fork", "-n", "1", *words]

@@ -1,0 +1,52 @@
+"""A real Slurm on lab nodes: munge, slurmctld on the first node, slurmd on all. Packages: slurm-wlm."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from tests.lab.lab import Lab
+
+CGROUPS = "CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n"
+
+
+def configuration(lab: Lab, nodes: Sequence[str], cpus: int) -> str:
+    """Return slurm.conf: one partition of all nodes, accounting of nothing, processes followed without cgroups."""
+    lines = [
+        *("ClusterName=lab", f"SlurmctldHost={nodes[0]}({lab.address(nodes[0])})", "AuthType=auth/munge"),
+        *("ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SelectType=select/cons_tres"),
+        *("SelectTypeParameters=CR_CPU", "ReturnToService=2", "MpiDefault=none", "SlurmUser=root"),
+        *("StateSaveLocation=/var/spool/slurmctld", "SlurmdSpoolDir=/var/spool/slurmd", "KillWait=5"),
+        *[f"NodeName={node} NodeAddr={lab.address(node)} CPUs={cpus} State=UNKNOWN" for node in nodes],
+        f"PartitionName=all Nodes={','.join(nodes)} Default=YES MaxTime=INFINITE State=UP",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def bring_up(lab: Lab, nodes: Sequence[str], cpus: int = 2) -> None:
+    """Start Slurm on nodes that have its packages, and wait until all of them take jobs."""
+    key = secrets.token_hex(64)
+    files = {"/etc/slurm/slurm.conf": configuration(lab, nodes, cpus), "/etc/slurm/cgroup.conf": CGROUPS}
+    for node in nodes:
+        write(lab, node, "/etc/munge/munge.key", key, "munge", "0400")
+        for path, text in files.items():
+            write(lab, node, path, text, "root", "0644")
+        lab.root(node, "mkdir", "-p", "/var/spool/slurmctld", "/var/spool/slurmd")
+        lab.root(node, "systemctl", "restart", "munge")
+    lab.root(nodes[0], "systemctl", "restart", "slurmctld")
+    for node in nodes:
+        lab.root(node, "systemctl", "restart", "slurmd")
+    lab.root(nodes[0], "srun", f"--nodes={len(nodes)}", "--immediate=30", "true")
+
+
+def write(lab: Lab, node: str, path: str, text: str, owner: str, mode: str) -> None:
+    """Write a file on a node."""
+    code = "import os, sys; path, text = sys.argv[1:]; os.makedirs(os.path.dirname(path), exist_ok=True)"
+    lab.root(node, "python3", "-c", code + "; open(path, 'w').write(text)", path, text)
+    lab.root(node, "chown", owner, path)
+    lab.root(node, "chmod", mode, path)
+
+
+def queue(lab: Lab, node: str) -> str:
+    """Return the jobs that Slurm knows of."""
+    return lab.root(node, "squeue", "--noheader", "--format=%j %T")

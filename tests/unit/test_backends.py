@@ -1,0 +1,160 @@
+"""Which backend the nodes can run, what it wants of the environment, and the NICs that a user names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from nodes import fabric, facts_of_a_node, launcher
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _requirements
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import ROCM_LIMITS, backend_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import rank_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import plan_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+
+Planner = Callable[..., LaunchPlan]
+NONE, NVIDIA, AMD = {"nvidia": 0, "amd": 0}, {"nvidia": 2, "amd": 0}, {"nvidia": 0, "amd": 2}
+CUDA, ROCM = {"version": "2.13.0", "cuda": "13.0", "hip": ""}, {"version": "2.13.0", "cuda": "", "hip": "7.2"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "told"),
+    [
+        ("xccl", "torch on localhost has no such backend (PyTorch's wheels for Intel GPUs have it)"),
+        ("ucc", "a PyTorch that was built with UCC has it"),
+        ("mpi", "a PyTorch that was built from source with an MPI has it"),
+        ("ccl", "oneccl_bindings_for_pytorch has it"),
+    ],
+)
+def test_what_torch_lacks_is_refused(plan: Planner, backend: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        plan(backend=backend)
+    assert told in str(caught.value) and "use -e backend=gloo" in str(caught.value)
+    assert plan(facts=facts_of_a_node(backends=[backend]), backend=backend).backend == backend
+
+
+def test_mpi_needs_an_mpi(plan: Planner) -> None:
+    facts = facts_of_a_node(backends=["mpi"], launcher=launcher("/v/python", "2.13.0"))
+    with pytest.raises(InputError, match="torchrun starts no MPI; use -e launcher=openmpi"):
+        plan(facts=facts, backend="mpi", launcher="torchrun")
+
+
+def test_vendors_are_not_mixed_under_nccl(plan_two: Planner) -> None:
+    mixed = {"accelerators": AMD, "torch": ROCM}
+    with pytest.raises(InputError, match="cannot be mixed under nccl; use -e backend=mpi or -e backend=gloo"):
+        plan_two(n1={"accelerators": NVIDIA, "torch": CUDA}, n2=mixed, backend="nccl")
+    assert plan_two(n1={"accelerators": NVIDIA, "torch": CUDA}, n2=mixed, backend="gloo").backend == "gloo"
+
+
+def test_gpus_of_one_vendor_are_the_default(plan_two: Planner) -> None:
+    for accelerators, torch in ((NVIDIA, CUDA), (AMD, ROCM)):
+        both = {"accelerators": accelerators, "torch": torch}
+        assert plan_two(n1=both, n2=both).backend == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "accelerators", "rdma", "wanted"),
+    [
+        ("gloo", "openmpi", NONE, False, {}),
+        ("nccl", "openmpi", NVIDIA, True, {}),
+        ("nccl", "openmpi", NVIDIA, False, {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "8"}),
+        ("mpi", "openmpi", NONE, False, {"UCX_TLS": "tcp,sm,self", "FI_PROVIDER": "tcp"}),
+        ("mpi", "openmpi", NVIDIA, True, {"UCX_TLS": "rc,tcp,sm,self,cuda"}),
+        ("mpi", "openmpi", AMD, True, {"UCX_TLS": "rc,tcp,sm,self,rocm", **dict.fromkeys(ROCM_LIMITS, "0")}),
+        ("ucc", "openmpi", NVIDIA, True, {"UCX_TLS": "rc,tcp,sm,self,cuda", "UCC_TLS": "ucp,self,nccl"}),
+        ("ucc", "torchrun", NONE, False, {"UCX_TLS": "tcp,sm,self", "UCC_TLS": "ucp,self"}),
+        (
+            *("ccl", "intelmpi", NONE, False),
+            {
+                **{"FI_PROVIDER": "tcp", "CCL_ATL_TRANSPORT": "mpi"},
+                **{"CCL_PROCESS_LAUNCHER": "hydra", "CCL_WORKER_COUNT": "1"},
+            },
+        ),
+        (
+            *("ccl", "torchrun", NONE, True),
+            {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "torchrun", "CCL_WORKER_COUNT": "1"},
+        ),
+    ],
+)
+def test_environment_of_a_backend(
+    backend: str, name: str, accelerators: dict[str, int], rdma: bool, wanted: dict[str, str]
+) -> None:
+    told = backend_environment(backend, name, accelerators, rdma)
+    assert {key: value for key, (value, _reason) in told.items()} == wanted
+    assert all(reason for _value, reason in told.values())
+
+
+def test_each_node_has_what_it_needs(plan_two: Planner) -> None:
+    """A mixed cluster under mpi: ROCm's limits where ROCm is, each node's own transports."""
+    both = {"backends": ["mpi"]}
+    made = plan_two(n1={"accelerators": NVIDIA, **both}, n2={"accelerators": AMD, **both}, backend="mpi")
+    first, second = ({item.name: item.value for item in rank_environment(made, node)} for node in made.nodes)
+    assert (first["UCX_TLS"], second["UCX_TLS"]) == ("tcp,sm,self,cuda", "tcp,sm,self,rocm")
+    assert "UCX_ROCM_COPY_D2H_THRESH" in second and "UCX_ROCM_COPY_D2H_THRESH" not in first
+
+
+def test_environment_of_a_node_and_of_the_job(plan_two: Planner) -> None:
+    made = plan_two(env={"n2": {"MINE": "node", "BOTH": "node"}}, job_env={"BOTH": "job"})
+    first, second = ({item.name: item for item in rank_environment(made, node)} for node in made.nodes)
+    assert "MINE" not in first
+    assert (second["MINE"].value, second["MINE"].source) == ("node", "inventory")
+    assert (second["BOTH"].value, second["BOTH"].source) == ("job", "user")
+
+
+def test_a_secret_of_a_node_stays_out_of_the_report(plan_two: Planner) -> None:
+    made = plan_two(env={"n2": {"HF_TOKEN": "hush"}})
+    assert "hush" not in plan_report(made, render(made))
+
+
+REJECTED = [{"nic": "eth0", "address": "10.9.0.1/24", "reason": "10.9.0.2 does not answer"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rejected", "told"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth9", [], "there is no eth9, but eth0, eth1, lo on n1"),
+        ("NCCL_SOCKET_IFNAME", "=eth9", [], "there is no eth9"),
+        ("FI_TCP_IFACE", "lo", [], "lo reaches no other node: a job would hang on n1"),
+        ("I_MPI_HYDRA_IFACE", "eth0", REJECTED, "role fabric rejected eth0 (10.9.0.2 does not answer) on n2"),
+    ],
+)
+def test_a_nic_that_cannot_work_is_refused(
+    plan_two: Planner, name: str, value: str, rejected: list[dict[str, str]], told: str
+) -> None:
+    chosen = {**fabric("eth1", "10.1.0.12"), "rejected": rejected}
+    with pytest.raises(InputError) as caught:
+        plan_two(n2={"fabric": chosen}, job_env={name: value})
+    assert told in str(caught.value)
+
+
+def test_a_nic_that_was_not_chosen_is_warned_of(plan_two: Planner) -> None:
+    usable = [{"nic": "eth1", "address": "10.9.0.1/24", "reason": "usable; 10.1.0.0/24 is preferred: faster"}]
+    chosen = {**fabric("eth0", "10.1.0.12"), "rejected": usable}
+    made = plan_two(n2={"fabric": chosen}, job_env={"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "^lo"})
+    assert "GLOO_SOCKET_IFNAME=eth1 contradicts role fabric, which proved eth0 on n1" in made.warnings
+    assert "NCCL_SOCKET_IFNAME=^lo contradicts role fabric, which proved =eth0 on n2" in made.warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "nics"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0,eth1", ["eth0", "eth1"]),
+        ("NCCL_SOCKET_IFNAME", "=eth0", ["eth0"]),
+        ("NCCL_SOCKET_IFNAME", "eth", []),  # a prefix
+        ("NCCL_SOCKET_IFNAME", "^docker", []),
+        ("OTHER", "eth0", []),
+    ],
+)
+def test_nics_that_a_variable_names(name: str, value: str, nics: list[str]) -> None:
+    assert _requirements.nics_named(name, value) == nics
+
+
+def test_a_node_without_fabric_has_no_rejections() -> None:
+    node = Node("n1", "192.0.2.1")
+    facts: dict[str, Any] = {"n1": facts_of_a_node()}
+    _requirements.check_nics([node], facts, {"GLOO_SOCKET_IFNAME": "eth1"})
