@@ -9,6 +9,7 @@ import pytest
 GROUPS = {"tests/lab/test_across": "cluster", "tests/lab": "nodes"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads it
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give every test its group."""
     for item in items:

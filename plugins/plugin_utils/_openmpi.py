@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
 
+MOST = 64  # ports of the daemons: with 1000, Open MPI 5.0.11 runs out of the usual 1024 descriptors
 # Options that place ranks, and what to type instead.
 PLACED_BY = {
     **dict.fromkeys(("np", "n", "c"), "-e np="),
@@ -68,7 +69,11 @@ class OpenMPI:
             return []
         first, last = plan.options.ports
         ranks = ("--mca", "btl_tcp_port_min_v4", str(first)), ("--mca", "btl_tcp_port_range_v4", str(last - first + 1))
-        daemons = ("--mca" if old else "--prtemca", "oob_tcp_dynamic_ipv4_ports", f"{first}-{last}")
+        daemons = (
+            "--mca" if old else "--prtemca",
+            "oob_tcp_dynamic_ipv4_ports",
+            f"{first}-{min(last, first + MOST - 1)}",
+        )
         return [Option(words, "ports: what the firewall lets through", "user") for words in (*ranks, daemons)]
 
     @staticmethod

@@ -55,7 +55,7 @@ def remedy(launcher: str) -> str:
     """Return how to get a launcher."""
     if launcher in ("mpich", "intelmpi"):
         return f"""{SETUP} -e '{{"mpis": ["{launcher}"]}}'"""
-    return "it is part of Slurm" if launcher in ("srun", "sbatch") else SETUP
+    return "it is part of Slurm; torchfleet_srun says where it lies" if launcher in ("srun", "sbatch") else SETUP
 
 
 def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], needs_torch: bool) -> None:
@@ -110,7 +110,7 @@ def why_not(nic: str, fact: Facts, several: bool) -> str:
     rows = [row for row in (fact["fabric"] or {}).get("rejected", []) if row["nic"] == nic]
     if nic == (fact["fabric"] or {}).get("nic") or not rows:
         return ""
-    flaws = [row["reason"] for row in rows if not row["reason"].startswith("usable")]
+    flaws = [row["reason"] for row in rows if not row["reason"].startswith(("usable", "fabric_"))]  # wishes are no flaw
     return f"role fabric rejected {nic} ({flaws[0]})" if len(flaws) == len(rows) else ""
 
 

@@ -79,6 +79,11 @@ def rendezvous(plan: LaunchPlan, number: int) -> tuple[Option, ...]:
             Option(("--rdzv-backend", "c10d"), "rendezvous: the agents negotiate", "user"),
             Option(("--rdzv-endpoint", endpoint), "where rank 0 runs, a free port there", "measured"),
             Option(("--rdzv-id", plan.job_id), "no other job's agents", "default"),
+            Option(
+                ("--rdzv-conf", f"is_host={int(number == 0)}"),
+                "else an address that no host name has is nobody's",
+                "default",
+            ),
         )
     return (
         Option(("--node-rank", str(number)), "the node's place in rank order", "inventory"),

@@ -133,7 +133,8 @@ def test_a_nic_that_cannot_work_is_refused(
 
 
 def test_a_nic_that_was_not_chosen_is_warned_of(plan_two: Planner) -> None:
-    usable = [{"nic": "eth1", "address": "10.9.0.1/24", "reason": "usable; 10.1.0.0/24 is preferred: faster"}]
+    reasons = ("usable; 10.1.0.0/24 is preferred: faster", "fabric_subnet is 10.1.0.0/24")
+    usable = [{"nic": "eth1", "address": "10.9.0.1/24", "reason": reason} for reason in reasons]
     chosen = {**fabric("eth0", "10.1.0.12"), "rejected": usable}
     made = plan_two(n2={"fabric": chosen}, job_env={"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "^lo"})
     assert "GLOO_SOCKET_IFNAME=eth1 contradicts role fabric, which proved eth0 on n1" in made.warnings

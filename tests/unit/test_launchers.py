@@ -83,8 +83,9 @@ def test_slurm_needs_one_path(plan_two: Planner) -> None:
 def test_torchruns_agents_may_negotiate(plan_two: Planner) -> None:
     made = two(plan_two, "torchrun", rendezvous="c10d")
     words = "--rdzv-backend c10d --rdzv-endpoint 10.1.0.11:23456 --rdzv-id job"
-    for options in made.on.values():
-        assert words in shlex.join(words_of(options)) and "--node-rank" not in words_of(options)
+    for number, options in enumerate(made.on.values()):
+        line = shlex.join(words_of(options))
+        assert f"{words} --rdzv-conf is_host={1 - number}" in line and "--node-rank" not in line
 
 
 def test_c10d_numbers_the_nodes_by_their_addresses(plan_two: Planner) -> None:
@@ -104,7 +105,7 @@ def test_c10d_numbers_the_nodes_by_their_addresses(plan_two: Planner) -> None:
         ("intelmpi", {"bind_to": "core"}, "-genv I_MPI_PIN_DOMAIN core"),
         ("srun", {"bind_to": "socket"}, "--cpu-bind=sockets"),
         ("openmpi", {"ports": "20000-20099"}, "--mca btl_tcp_port_min_v4 20000 --mca btl_tcp_port_range_v4 100"),
-        ("openmpi", {"ports": "20000-20099"}, "--prtemca oob_tcp_dynamic_ipv4_ports 20000-20099"),
+        ("openmpi", {"ports": "20000-20099"}, "--prtemca oob_tcp_dynamic_ipv4_ports 20000-20063"),
     ],
 )
 def test_options(plan_two: Planner, name: str, wish: dict[str, str], words: str) -> None:
@@ -116,7 +117,7 @@ def test_ports_of_hydra_and_of_open_mpi_4(plan_two: Planner) -> None:
         setting = two(plan_two, name, ports="20000-20099").environment[0]
         assert (setting.name, setting.value) == (variable, "20000:20099")
     old = render(plan_two(launcher_facts=launcher("/l/mpirun", "4.1.4"), ports="20000-20099", bind_to="socket"))
-    assert "--mca oob_tcp_dynamic_ipv4_ports 20000-20099" in shlex.join(old.argv)
+    assert "--mca oob_tcp_dynamic_ipv4_ports 20000-20063" in shlex.join(old.argv)
     assert "--bind-to socket" in shlex.join(old.argv)
 
 
