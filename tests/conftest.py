@@ -1,17 +1,24 @@
-"""What all tests share: which of them may run beside each other."""
+"""What all tests share: which of them run beside each other in `make test`."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-# Most tests wait for nodes and for processes to end, so three groups of them run at the same time (`make test`); the
-# tests of a group share nodes, and what setup.yml installed on this machine.
-GROUPS = {"tests/lab/test_across": "cluster", "tests/lab": "nodes"}
+CLUSTER = "tests/lab/test_across"  # its four nodes are made once
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads it
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test its group."""
-    for item in items:
-        group = next((name for start, name in GROUPS.items() if item.nodeid.startswith(start)), "here")
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have two groups of tests run at the same time: most wait for nodes, or for processes to end.
+
+    The tests of a group share nodes, or what setup.yml installed on this machine.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TwoGroups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "cluster" if nodeid.startswith(CLUSTER) else "others"
+
+    return TwoGroups(config, log)

@@ -18,6 +18,10 @@ from tests.lab.lab import ENVIRONMENT, REPO, Lab
 
 SCRIPTS = REPO / "tests" / "integration" / "scripts"
 SCHEMA = json.loads((REPO / "docs" / "result.schema.json").read_text())
+HYDRA = ["mpich", "intelmpi"]
+DAEMONS = ("prted", "orted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
+SLURM = ["srun", "sbatch"]
+LAUNCHERS = ["openmpi", "torchrun", *HYDRA, *SLURM]
 END_SECONDS = 5.0  # what the README promises for the end of a job that no network hides
 
 
@@ -154,17 +158,18 @@ class Job:
             time.sleep(0.05)
 
     def part(self, node: str, what: str) -> int:
-        """Return the pid on this machine of a part of the job: supervisor, guard or daemon."""
+        """Return the pid on this machine of a part of the job: supervisor, guard, launcher or daemon."""
         if what == "daemon":
             return next(pid for pid in self.alive(node) if is_daemon(command(pid)))
         above = supervisors(self.cluster.lab, node)
         if what == "supervisor":
             return next(pid for pid in above if parent(pid) not in above)
-        return next(pid for pid in above if parent(pid) in above)
+        guard = next(pid for pid in above if parent(pid) in above)
+        return guard if what == "guard" else next(pid for pid in self.alive(node) if parent(pid) == guard)
 
 
 def is_daemon(words: list[str]) -> bool:
-    return words[0].rpartition("/")[2] in ("prted", "orted") or "torch.distributed.run" in words
+    return words[0].rpartition("/")[2] in DAEMONS or "torch.distributed.run" in words
 
 
 def supervisors(lab: Lab, node: str) -> list[int]:

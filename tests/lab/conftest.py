@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.cluster import Cluster
+from tests.lab import slurm
+from tests.lab.cluster import SLURM, Cluster
 from tests.lab.lab import Lab
 
 
@@ -67,3 +68,17 @@ def bystander(cluster: Cluster) -> Iterator[None]:
     assert process.poll() is None
     process.terminate()
     process.wait()
+
+
+@pytest.fixture
+def launching(cluster: Cluster, request: pytest.FixtureRequest) -> Cluster:
+    """The cluster, with Slurm on its first two nodes if the test's launcher is one of Slurm's."""
+    if request.node.callspec.params["launcher"] in SLURM:
+        request.getfixturevalue("slurm_nodes")
+        slurm.wake(cluster.lab, ["n1", "n2"])
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def slurm_nodes(four_nodes: Cluster) -> None:
+    slurm.bring_up(four_nodes.lab, ["n1", "n2"])

@@ -24,7 +24,7 @@ def configuration(lab: Lab, nodes: Sequence[str], cpus: int) -> str:
 
 
 def bring_up(lab: Lab, nodes: Sequence[str], cpus: int = 2) -> None:
-    """Start Slurm on nodes that have its packages, and wait until all of them take jobs."""
+    """Configure and start Slurm on nodes that have its packages."""
     key = secrets.token_hex(64)
     files = {"/etc/slurm/slurm.conf": configuration(lab, nodes, cpus), "/etc/slurm/cgroup.conf": CGROUPS}
     for node in nodes:
@@ -32,11 +32,16 @@ def bring_up(lab: Lab, nodes: Sequence[str], cpus: int = 2) -> None:
         for path, text in files.items():
             write(lab, node, path, text, "root", "0644")
         lab.root(node, "mkdir", "-p", "/var/spool/slurmctld", "/var/spool/slurmd")
-        lab.root(node, "systemctl", "restart", "munge")
-    lab.root(nodes[0], "systemctl", "restart", "slurmctld")
+        lab.root(node, "systemctl", "stop", "slurmd", "slurmctld", "munge")
+    wake(lab, nodes)
+
+
+def wake(lab: Lab, nodes: Sequence[str]) -> None:
+    """Start what does not run, as on a node that was off, and wait until all nodes take jobs."""
     for node in nodes:
-        lab.root(node, "systemctl", "restart", "slurmd")
-    lab.root(nodes[0], "srun", f"--nodes={len(nodes)}", "--immediate=30", "true")
+        services = ["munge", *["slurmctld"] * (node == nodes[0]), "slurmd"]
+        lab.root(node, "systemctl", "start", *services)
+    lab.root(nodes[0], "srun", f"--nodes={len(nodes)}", "--immediate=60", "true")
 
 
 def write(lab: Lab, node: str, path: str, text: str, owner: str, mode: str) -> None:

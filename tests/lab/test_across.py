@@ -11,10 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.cluster import SCRIPTS, Cluster, Job
+from tests.lab import slurm
+from tests.lab.cluster import LAUNCHERS, SCRIPTS, SLURM, Cluster, Job
 
 SLEEPER = str(SCRIPTS / "sleeper.py")
-LAUNCHERS = ["openmpi", "torchrun"]
+# A launcher's daemon on the head is the launcher itself, but for torchrun's; Slurm's daemons are the site's.
+PARTS = [
+    (launcher, node, what)
+    for launcher in LAUNCHERS
+    for node in ("n1", "n2")
+    for what in ("supervisor", "guard", "launcher" if node == "n1" and launcher != "torchrun" else "daemon", "rank")
+    if what != "daemon" or launcher not in SLURM
+]
 
 
 def sleepers(cluster: Cluster, *arguments: str, **given: object) -> tuple[Job, dict[str, list[int]]]:
@@ -24,8 +32,8 @@ def sleepers(cluster: Cluster, *arguments: str, **given: object) -> tuple[Job, d
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_message_passing_on_two_nodes(cluster: Cluster, launcher: str) -> None:
-    job = cluster.train(workload="message_passing", np=4, launcher=launcher, show_ranks="all")
+def test_message_passing_on_two_nodes(launching: Cluster, launcher: str) -> None:
+    job = launching.train(workload="message_passing", np=4, launcher=launcher, show_ranks="all")
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2"]
     assert "[3@n2] rank 3 received from rank 0" in job.output
     assert job.stdout(3) == "rank 3 received from rank 0\n"
@@ -116,8 +124,8 @@ def test_output_comes_home_byte_exact(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_rank_fails(cluster: Cluster, bystander: None, launcher: str) -> None:
-    job = cluster.start(workload=str(SCRIPTS / "fail.py"), workload_args="3 raise", np=4, launcher=launcher)
+def test_a_rank_fails(launching: Cluster, bystander: None, launcher: str) -> None:
+    job = launching.start(workload=str(SCRIPTS / "fail.py"), workload_args="3 raise", np=4, launcher=launcher)
     assert job.process.wait(60) != 0
     job.all_gone("n1", "n2")
     failure = job.result["first_failure"]
@@ -127,12 +135,9 @@ def test_a_rank_fails(cluster: Cluster, bystander: None, launcher: str) -> None:
     assert [row["state"] for row in job.result["ranks"]] == ["ended", "ended", "ended", "failed"]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("what", ["supervisor", "guard", "daemon", "rank"])
-@pytest.mark.parametrize("node", ["n1", "n2"])
-def test_a_part_is_killed(cluster: Cluster, bystander: None, node: str, what: str, launcher: str) -> None:
-    if (what, node, launcher) == ("daemon", "n1", "openmpi"):
-        what = "launcher"
+@pytest.mark.parametrize(("launcher", "node", "what"), PARTS)
+def test_a_part_is_killed(launching: Cluster, bystander: None, launcher: str, node: str, what: str) -> None:
+    cluster = launching
     job, programs = sleepers(cluster, "--escape", "--ignore-term", launcher=launcher)
     pid = programs[node][0] if what == "rank" else job.part(node, what)
     os.kill(pid, signal.SIGKILL)
@@ -146,17 +151,25 @@ def test_a_part_is_killed(cluster: Cluster, bystander: None, node: str, what: st
     assert result["first_failure"]["host"] == node
     if what == "rank":
         assert result["first_failure"]["cause"] == "killed by SIGKILL"
+    if launcher in SLURM:
+        job.wait_until(lambda: job.job_id not in slurm.queue(cluster.lab, "n1"))
 
 
-@pytest.mark.parametrize(("number", "state"), [("SIGINT", "cancelled"), ("SIGTERM", "cancelled"), ("SIGKILL", "lost")])
-def test_ansible_playbook_is_ended(cluster: Cluster, bystander: None, number: str, state: str) -> None:
-    job, _programs = sleepers(cluster, "--escape", "--ignore-term")
+@pytest.mark.parametrize(
+    ("launcher", "number", "state"),
+    [("openmpi", "SIGTERM", "cancelled"), ("openmpi", "SIGKILL", "lost"), ("sbatch", "SIGKILL", "lost")]
+    + [(launcher, "SIGINT", "cancelled") for launcher in LAUNCHERS],
+)
+def test_ansible_playbook_is_ended(launching: Cluster, bystander: None, launcher: str, number: str, state: str) -> None:
+    job, _programs = sleepers(launching, "--escape", "--ignore-term", launcher=launcher)
     job.process.send_signal(signal.Signals[number])
     job.all_gone("n1", "n2")
     assert job.process.wait(20) != 0
     job.wait_until((job.run_dir / "result.json").exists)
     assert job.result["state"] == state
     assert {row["state"] for row in job.result["ranks"]} == {"ended"}
+    if launcher in SLURM:
+        job.wait_until(lambda: job.job_id not in slurm.queue(launching.lab, "n1"))
 
 
 def test_the_whole_controller_is_killed(cluster: Cluster, bystander: None) -> None:
