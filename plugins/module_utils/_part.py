@@ -29,6 +29,7 @@ Show = Callable[..., None]  # show(kind, **fields): a courtesy, may drop
 END_SECONDS = 3.0  # beyond `grace`, for a guard that was told to end the job
 RANK_PROGRAM = "torchfleet-rank"
 AGENT_PROGRAM = "torchfleet-agent"
+PLACE_BYTES = 40  # of $TMPDIR: Open MPI makes directories below ours before its sockets
 TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
 
 
@@ -242,7 +243,11 @@ def close_all_but(kept: Collection[int]) -> None:
 
 
 def private_directory() -> str:
-    """Make a directory of the launcher's own: 0700, and short, because Unix sockets go in there (108 bytes at most)."""
-    path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"torchfleet-{os.urandom(8).hex()}")
+    """Make a directory of the launcher's own: 0700, and short, because Unix sockets go in there (108 bytes at most).
+
+    It is in $TMPDIR, unless that is long already.
+    """
+    place = os.environ.get("TMPDIR", "/tmp")
+    path = os.path.join(place if len(place) <= PLACE_BYTES else "/tmp", f"torchfleet-{os.urandom(8).hex()}")
     os.mkdir(path, 0o700)
     return path

@@ -129,9 +129,10 @@ class Started:
         raise AssertionError(f"not within {seconds} s; output so far:\n{self.log.read_text()}")
 
     def record(self, rank: int) -> dict[str, Any]:
-        """Return the record of a rank that runs."""
+        """Return the record of a rank whose program runs."""
         path = self.job_dir / "ranks" / str(rank) / "record.json"
-        return dict(self.wait_until(lambda: path.exists() and json.loads(path.read_text())))
+        self.wait_until(lambda: path.exists() and "pid" in json.loads(path.read_text()))
+        return dict(json.loads(path.read_text()))
 
     def wait_for_output(self, rank: int, text: str) -> None:
         """Wait until a rank has written a text to stdout."""

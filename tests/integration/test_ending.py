@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -202,12 +203,14 @@ def test_two_jobs_at_once_stay_apart(fleet: Fleet) -> None:
     second.all_gone()
 
 
-def test_no_directory_of_the_launcher_stays(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = fleet.root / "tmp"
-    scratch.mkdir()
-    monkeypatch.setenv("TMPDIR", str(scratch))
-    assert fleet.play(workload="/bin/true").rc == 0
-    assert list(scratch.iterdir()) == []
+@pytest.mark.parametrize("name", ["t", "a-name-that-leaves-no-room-for-unix-sockets" * 2])
+def test_no_directory_of_the_launcher_stays(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="tf") as short:
+        scratch = Path(short) / name
+        scratch.mkdir()
+        monkeypatch.setenv("TMPDIR", str(scratch))
+        assert fleet.play(workload="/bin/true").rc == 0
+        assert list(scratch.iterdir()) == []
 
 
 def test_saving_state_on_sigterm_is_no_success(fleet: Fleet) -> None:
@@ -229,7 +232,8 @@ def test_nobody_reads_the_output(fleet: Fleet, number: str) -> None:
     started = fleet.start(stdout=writer, workload=str(script), show_ranks="all")
     os.close(writer)
     first = started.record(0)["pid"]
-    started.wait_until(lambda: (started.job_dir / "ranks/0/stdout").stat().st_size > 1 << 20)
+    output = started.job_dir / "ranks/0/stdout"
+    started.wait_until(lambda: output.exists() and output.stat().st_size > 1 << 20)
     workers = [pid for pid in pids() if parent(pid) == started.process.pid]
     assert workers
     started.process.send_signal(signal.Signals[number])
