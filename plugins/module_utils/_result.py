@@ -26,6 +26,7 @@ RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1}  # 124 as timeout(
 CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed out waiting|SIGPIPE|RendezvousConn")
 
 SAME_MOMENT = 0.05  # seconds
+SOON = 0.4  # seconds in which a SIGKILL is not ours: it is noticed later than its consequences on a busy machine
 
 
 def signal_name(number: int) -> str:
@@ -215,16 +216,24 @@ def first_death(
 ) -> tuple[dict[str, Json] | None, dict[str, Json]]:
     """Return why the job ended, and what is known of the launcher, or of its daemon on the host where that was.
 
-    A launcher dies at once when a daemon of it is killed elsewhere; which of the two is heard of first is chance.
+    A launcher ends at once when a daemon of it is killed elsewhere, and daemons when their launcher is; who of them is
+    heard of first is chance. Whoever was killed before we ended the job is the one.
     """
-    if end and end["reason"] == "launcher_died" and end.get("host") in ("", launcher["host"]) and "at" in launcher:
-        killed = {host: row["at"] for host, row in daemons.items() if row.get("rc", 0) > 128 and "at" in row}
-        host = min(killed, key=killed.__getitem__, default="")
-        if host and killed[host] <= launcher["at"]:
-            signalled = signal_name(daemons[host]["rc"] - 128)
-            end = {**end, "host": host, "detail": f"the launcher's daemon on {host} was killed by {signalled}"}
-    host = end.get("host", "") if end else ""
-    return end, {**daemons[host], "host": host} if host in daemons else launcher
+    everyone = {launcher["host"]: launcher, **daemons}
+    host = end.get("host") or launcher["host"] if end else ""
+    if end and end["reason"] == "launcher_died":
+        deaths = {name: row["at"] for name, row in everyone.items() if was_killed(row, end["at"])}
+        if deaths and host not in deaths:
+            host = min(deaths, key=deaths.__getitem__)
+            killer = signal_name(everyone[host]["rc"] - 128)
+            end = {**end, "host": host, "detail": f"the launcher's process on {host} was killed by {killer}"}
+    return end, {**everyone.get(host, launcher), "host": host if host in everyone else launcher["host"]}
+
+
+def was_killed(row: Mapping[str, Json], ended: float) -> bool:
+    """Whether a signal ended a launcher or a daemon before we did: we send SIGTERM, and SIGKILL half a second later."""
+    number = row.get("rc", 0) - 128
+    return 0 < number <= signal.SIGRTMAX and row["at"] <= ended + (SOON if number == signal.SIGKILL else 0.0)
 
 
 def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:

@@ -31,7 +31,7 @@ def memory_of_ours(seen: dict[str, int]) -> None:
         part = next(
             (word for word in (b"supervise", b"rank") if word in words and b"torchfleet.py" in b" ".join(words)), None
         )
-        if part:
+        if part and "VmHWM:" in status:  # which a zombie has not
             peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
             seen[part.decode()] = max(seen.get(part.decode(), 0), peak)
 

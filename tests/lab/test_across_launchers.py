@@ -73,10 +73,12 @@ def test_training_comes_to_the_same_under_every_launcher(cluster: Cluster, slurm
     for launcher in LAUNCHERS:
         saved = f"/tmp/{cluster.lab.name}-{launcher}.pt"
         words = ["--epochs", "1", "--target-accuracy", "0", "--checkpoint", saved]
-        cluster.train(workload="mnist", np=4, launcher=launcher, workload_args=words)
+        cluster.train(workload="mnist", nodes="n1,n2", ranks_per_node=1, launcher=launcher, workload_args=words)
         python = "/srv/torchfleet/pytorch/bin/python"
         digests[launcher] = cluster.lab.root("n1", python, "-c", DIGEST, saved)
-        sums.add(cluster.train(workload="pi", np=4, launcher=launcher).result["metrics"]["pi"])
+        sums.add(
+            cluster.train(workload="pi", nodes="n1,n2", ranks_per_node=1, launcher=launcher).result["metrics"]["pi"]
+        )
     assert len(set(digests.values())) == 1, digests
     assert len(sums) == 1, sums
 

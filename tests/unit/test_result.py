@@ -171,17 +171,29 @@ def test_misplaced_rank() -> None:
     assert result["first_failure"]["cause"] == "placement: world size is 1, planned 2"
 
 
-def test_a_launcher_that_died_of_its_daemon_is_not_blamed() -> None:
-    end = {"reason": "launcher_died", "detail": "openmpi on n1 ended with status 213", "host": "n1", "at": START + 2}
-    launcher = {"rc": 213, "at": START + 1.5, "host": "n1"}
-    daemons = {"n2": {"rc": 137, "at": START + 1.4}, "n3": {"rc": 143, "at": START + 2.1}}
-    found, blamed = _result.first_death(end, launcher, daemons)
-    assert found and (found["host"], blamed["host"]) == ("n2", "n2")
-    assert found["detail"] == "the launcher's daemon on n2 was killed by SIGKILL"
+def death(host: str, reason: str = "launcher_died") -> dict[str, Any]:
+    return {"reason": reason, "detail": "openmpi ended", "host": host, "at": START + 2}
 
 
-def test_daemons_that_we_ended_are_not_blamed() -> None:
-    end = {"reason": "launcher_died", "detail": "openmpi on n1 was killed by SIGKILL", "host": "", "at": START + 2}
-    launcher = {"rc": 137, "at": START + 1.5, "host": "n1"}
-    assert _result.first_death(end, launcher, {"n2": {"rc": 143, "at": START + 1.8}}) == (end, launcher)
+KILLED = [
+    ("n1", {"rc": 213, "at": START + 1.5}, {"rc": 137, "at": START + 1.4}, "n2"),  # mpirun dies of its daemon
+    ("", {"rc": 213, "at": START + 1.5}, {"rc": 137, "at": START + 1.4}, "n2"),
+    ("n2", {"rc": 137, "at": START + 2.1}, {"rc": 7, "at": START + 1.9}, "n1"),  # a daemon ends when mpiexec is killed
+    ("n1", {"rc": 137, "at": START + 1.5}, {"rc": 143, "at": START + 2.1}, "n1"),  # that was us
+    ("n1", {"rc": 213, "at": START + 1.5}, {"rc": 137, "at": START + 2.6}, "n1"),  # and that
+]
+
+
+@pytest.mark.parametrize(("claimed", "launcher", "daemon", "blamed"), KILLED)
+def test_whoever_was_killed_first_is_blamed(
+    claimed: str, launcher: dict[str, Any], daemon: dict[str, Any], blamed: str
+) -> None:
+    end, known = _result.first_death(death(claimed), {**launcher, "host": "n1"}, {"n2": daemon})
+    assert end and (end["host"] or "n1", known["host"]) == (blamed, blamed)
+
+
+def test_what_is_no_death_of_a_launcher_is_left_alone() -> None:
+    launcher = {"rc": 143, "at": START + 3, "host": "n1"}
+    failed = death("n2", "rank_failed")
+    assert _result.first_death(failed, launcher, {"n2": {"rc": 0, "at": START}})[0] == failed
     assert _result.first_death(None, launcher, {}) == (None, launcher)
