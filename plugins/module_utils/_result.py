@@ -233,7 +233,8 @@ def first_death(
 def was_killed(row: Mapping[str, Json], ended: float) -> bool:
     """Whether a signal ended a launcher or a daemon before we did: we send SIGTERM, and SIGKILL half a second later."""
     number = row.get("rc", 0) - 128
-    return 0 < number <= signal.SIGRTMAX and row["at"] <= ended + (SOON if number == signal.SIGKILL else 0.0)
+    patience = SOON if number == signal.SIGKILL else 0.0
+    return 0 < number <= signal.SIGRTMAX and float(row["at"]) <= ended + patience
 
 
 def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
