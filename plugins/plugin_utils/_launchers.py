@@ -20,7 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._torchrun impor
 
 
 class Launcher(Protocol):
-    """What each launcher's class offers: the versions that are proven, the options that place ranks, with what to type
+    """What each launcher's class offers: the versions whose dialect it speaks, the options that place ranks, with what to type
     instead, and the command of a plan."""
 
     versions: tuple[str, ...]
@@ -41,7 +41,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
 
 
 def render(plan: LaunchPlan) -> LaunchCommand:
-    """Return the command of a plan, launcher_args in it. InputError for a version that nobody has proven."""
+    """Return the command of a plan, launcher_args in it. InputError for a version whose dialect is not known."""
     launcher = LAUNCHERS[plan.launcher]
     if not plan.launcher_version.startswith(launcher.versions):
         known = " or ".join(version + "x" for version in launcher.versions)
