@@ -20,8 +20,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._torchrun impor
 
 
 class Launcher(Protocol):
-    """What each launcher's class offers: the versions whose dialect it speaks, the options that place ranks, with what to type
-    instead, and the command of a plan."""
+    """What each launcher's class offers.
+
+    The versions whose dialect it speaks, the options that place ranks with what to type instead, the command of a plan.
+    """
 
     versions: tuple[str, ...]
     placed_by: Mapping[str, str]
