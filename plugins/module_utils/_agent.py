@@ -34,11 +34,21 @@ def main(job_dir: str, words: list[str]) -> int:
         connection.connect(os.path.join(order["private_tmp"], AGENT_SOCKET))
     except OSError:
         return by_hand(order, host, command)
+    open(os.path.join(order["private_tmp"], f"{AGENT_SOCKET}.{os.getpid()}"), "w").close()
     connection.sendall(json.dumps({"host": host, "command": command}).encode() + b"\n")
     answer = json.loads(connection.makefile().readline() or '{"rc": 255, "text": "the supervisor is gone"}')
     if answer["text"]:
         sys.stderr.write(answer["text"] + "\n")
     return int(answer["rc"])
+
+
+def agents(private_tmp: str) -> list[int]:
+    """Return the pids of the agents of a job: the launcher's, though each dies a moment after it."""
+    try:
+        names = os.listdir(private_tmp)
+    except OSError:
+        return []
+    return [int(name[len(AGENT_SOCKET) + 1 :]) for name in names if name.startswith(AGENT_SOCKET + ".")]
 
 
 def by_hand(order: Mapping[str, Any], host: str, command: str) -> int:

@@ -24,6 +24,7 @@ import time
 from typing import Any, Collection, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import agents
 from ansible_collections.torchfleet.cluster.plugins.module_utils._exit_note import STACKS_SIGNAL
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
@@ -59,6 +60,7 @@ class Guard:
         self.told: tuple[str, str] | None = None  # why the supervisor wants the end
         self.placed = False
         self.done: set[int] = set()
+        self.ending = False
         self.deadline = time.monotonic() + order["job_timeout"] if order["job_timeout"] else None
 
     def run(self) -> None:
@@ -207,7 +209,7 @@ class Guard:
             if pid == self.launcher:
                 self.launcher = 0
                 rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-                self.job.write("launcher.json", {"pid": pid, "rc": rc, "at": time.time()})
+                self.job.write("launcher.json", {"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
                 self.say("left", rc=rc)
 
     def launcher_epitaph(self) -> str:
@@ -217,6 +219,8 @@ class Guard:
 
     def finish(self, reason: tuple[str, str] | None) -> None:
         """End all that is left, ranks first so that they can write their records, and note what had outlived them."""
+        self.reap()  # what is dead by now was ended by somebody else
+        self.ending = True
         self.launchers = self.launcher_tree()
         if reason:
             self.job.claim_end(*reason)
@@ -287,12 +291,15 @@ class Guard:
         return {record["wrapper_pid"] for rank in self.ranks for record in [self.job.record(rank)] if record}
 
     def launcher_tree(self) -> set[int]:
-        """Return the pids of the launcher and of what it started (a shell before a daemon), ranks aside."""
+        """Return the pids of the launcher and of what it started (a shell before a daemon), ranks aside.
+
+        An agent is known by name: it may be about to die after a launcher that is gone.
+        """
         wrappers = self.wrappers()
         if self.order["launcher"]["name"] in ELSEWHERE:
             below = {process.pid for pid in wrappers for process in _processes.descendants(pid)}
             return {process.pid for process in self.below()} - wrappers - below
-        found = {(self.job.read("launcher.json") or {}).get("pid", 0)}
+        found = {(self.job.read("launcher.json") or {}).get("pid", 0), *agents(self.order["private_tmp"])}
         for process in self.below():  # parents before children
             if process.parent in found and process.pid not in wrappers:
                 found.add(process.pid)

@@ -26,7 +26,7 @@ RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1}  # 124 as timeout(
 CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed out waiting|SIGPIPE|RendezvousConn")
 
 SAME_MOMENT = 0.05  # seconds
-SOON = 0.4  # seconds in which a SIGKILL is not ours: it is noticed later than its consequences on a busy machine
+KILLED = 128 + signal.SIGKILL
 
 
 def signal_name(number: int) -> str:
@@ -217,24 +217,19 @@ def first_death(
     """Return why the job ended, and what is known of the launcher, or of its daemon on the host where that was.
 
     A launcher ends at once when a daemon of it is killed elsewhere, and daemons when their launcher is; who of them is
-    heard of first is chance. Whoever was killed before we ended the job is the one.
+    heard of first is chance, and some of them abort. The one is whoever a signal ended before we had begun to: SIGKILL
+    before others, for nobody does that to himself, then the earliest.
     """
     everyone = {launcher["host"]: launcher, **daemons}
     host = end.get("host") or launcher["host"] if end else ""
     if end and end["reason"] == "launcher_died":
-        deaths = {name: row["at"] for name, row in everyone.items() if was_killed(row, end["at"])}
-        if deaths and host not in deaths:
-            host = min(deaths, key=deaths.__getitem__)
-            killer = signal_name(everyone[host]["rc"] - 128)
-            end = {**end, "host": host, "detail": f"the launcher's process on {host} was killed by {killer}"}
+        killed = {name: row for name, row in everyone.items() if row.get("unasked") and row.get("rc", 0) > 128}
+        blamed = min(killed, key=lambda name: (killed[name]["rc"] != KILLED, killed[name]["at"]), default=host)
+        if blamed != host:
+            killer = signal_name(everyone[blamed]["rc"] - 128)
+            end = {**end, "host": blamed, "detail": f"the launcher's process on {blamed} was killed by {killer}"}
+            host = blamed
     return end, {**everyone.get(host, launcher), "host": host if host in everyone else launcher["host"]}
-
-
-def was_killed(row: Mapping[str, Json], ended: float) -> bool:
-    """Whether a signal ended a launcher or a daemon before we did: we send SIGTERM, and SIGKILL half a second later."""
-    number = row.get("rc", 0) - 128
-    patience = SOON if number == signal.SIGKILL else 0.0
-    return 0 < number <= signal.SIGRTMAX and float(row["at"]) <= ended + patience
 
 
 def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:

@@ -175,12 +175,19 @@ def death(host: str, reason: str = "launcher_died") -> dict[str, Any]:
     return {"reason": reason, "detail": "openmpi ended", "host": host, "at": START + 2}
 
 
+def ended(rc: int, at: float, unasked: bool = True) -> dict[str, Any]:
+    return {"rc": rc, "at": START + at, "unasked": unasked}
+
+
 KILLED = [
-    ("n1", {"rc": 213, "at": START + 1.5}, {"rc": 137, "at": START + 1.4}, "n2"),  # mpirun dies of its daemon
-    ("", {"rc": 213, "at": START + 1.5}, {"rc": 137, "at": START + 1.4}, "n2"),
-    ("n2", {"rc": 137, "at": START + 2.1}, {"rc": 7, "at": START + 1.9}, "n1"),  # a daemon ends when mpiexec is killed
-    ("n1", {"rc": 137, "at": START + 1.5}, {"rc": 143, "at": START + 2.1}, "n1"),  # that was us
-    ("n1", {"rc": 213, "at": START + 1.5}, {"rc": 137, "at": START + 2.6}, "n1"),  # and that
+    ("n1", ended(213, 1.5), ended(137, 1.4), "n2"),  # mpirun dies of its daemon
+    ("", ended(213, 1.5), ended(137, 1.4), "n2"),
+    ("n2", ended(137, 2.1), ended(7, 1.9), "n1"),  # a daemon ends when mpiexec is killed
+    ("n2", ended(137, 2.1), ended(134, 1.9), "n1"),  # or aborts, and is heard of first
+    ("n1", ended(137, 1.5), ended(137, 1.4), "n2"),
+    ("n1", ended(137, 1.5), ended(143, 1.4, unasked=False), "n1"),  # that was us
+    ("n1", ended(213, 1.5), ended(137, 1.4, unasked=False), "n1"),  # and that
+    ("n1", {"pid": 7}, {}, "n1"),  # nobody ended
 ]
 
 
@@ -193,7 +200,7 @@ def test_whoever_was_killed_first_is_blamed(
 
 
 def test_what_is_no_death_of_a_launcher_is_left_alone() -> None:
-    launcher = {"rc": 143, "at": START + 3, "host": "n1"}
+    launcher = {**ended(143, 3, unasked=False), "host": "n1"}
     failed = death("n2", "rank_failed")
-    assert _result.first_death(failed, launcher, {"n2": {"rc": 0, "at": START}})[0] == failed
+    assert _result.first_death(failed, launcher, {"n2": ended(137, 0)})[0] == failed
     assert _result.first_death(None, launcher, {}) == (None, launcher)
