@@ -30,7 +30,8 @@ TOOLS = {
     "nft": "nftables",
     "ssh": "openssh-client",
 }
-INOTIFY = "/proc/sys/fs/inotify/max_user_instances"
+INOTIFY = "fs.inotify.max_user_instances"
+NEIGHBOURS = "net.ipv4.neigh.default.gc_thresh3"
 
 
 def missing_packages() -> list[str]:
@@ -53,26 +54,47 @@ def refuse_what_is_not_here(mounts: Iterable[tuple[str, str]], ca_bundle: str) -
         raise ValueError(f"lab_ca_bundle: there is no file {ca_bundle}; give one, or '' for Debian's own")
 
 
-def enough_inotify(nodes: int) -> int:
-    """Return how many inotify instances that many systemd need (measured: 25 of them use up Debian's 128)."""
-    return 64 + 8 * nodes
+def needs(nodes: int, nics: int) -> dict[str, tuple[int, int]]:
+    """Return which limits of the kernel nodes share: what so many of them need at least, and a good value to raise to.
+
+    Measured: 25 systemd use up Debian's 128 inotify instances; of the 1024 neighbours that all network namespaces have
+    together, 32 nodes that talk with each other and with their gateway need 1056, and the last 32 get no answer.
+    """
+    neighbours = 64 + nics * nodes * (nodes + 1)
+    return {INOTIFY: (64 + 8 * nodes, 1024), NEIGHBOURS: (neighbours, 4096)}
 
 
-def raise_inotify(nodes: int, check: bool) -> str:
-    """Let that many nodes boot. Return what was changed on this machine, if anything. ValueError: it may not be."""
-    with open(INOTIFY) as file:
-        now = int(file.read())
-    if now >= enough_inotify(nodes):
-        return ""
-    wanted = max(1024, enough_inotify(nodes))
+def raise_limits(nodes: int, nics: int, check: bool) -> list[str]:
+    """Let that many nodes boot and talk. Return what was changed on this machine. ValueError: it may not be."""
+    return [
+        raise_limit(name, least, good, check, nodes)
+        for name, (least, good) in needs(nodes, nics).items()
+        if os.path.exists(path_of(name)) and limit(name) < least
+    ]
+
+
+def limit(name: str) -> int:
+    """Return the value of a sysctl that is one number."""
+    with open(path_of(name)) as file:
+        return int(file.read())
+
+
+def path_of(name: str) -> str:
+    """Return the file of a sysctl."""
+    return "/proc/sys/" + name.replace(".", "/")
+
+
+def raise_limit(name: str, least: int, good: int, check: bool, nodes: int) -> str:
+    """Raise a limit, and say what it was."""
+    now, wanted = limit(name), max(least, good)
     try:
         if not check:
-            with open(INOTIFY, "w") as file:
+            with open(path_of(name), "w") as file:
                 file.write(str(wanted))
     except OSError:
-        line = f"type sysctl -w fs.inotify.max_user_instances={wanted}"
-        raise ValueError(f"lab_nodes: {nodes} nodes need more than {now} inotify instances; {line}") from None
-    return f"fs.inotify.max_user_instances is {wanted} now, was {now}, until this machine boots again"
+        line = f"type sysctl -w {name}={wanted}"
+        raise ValueError(f"lab_nodes: {nodes} nodes need {name} of {least}, here it is {now}; {line}") from None
+    return f"{name} is {wanted} now, was {now}, until this machine boots again"
 
 
 def limits() -> list[str]:

@@ -14,7 +14,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _lab, _lab_host, _lab_image
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import LABEL, NODE_LABEL, SHAPE_LABEL, Lab, Node
@@ -94,7 +94,7 @@ def present(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
     images = {node.release: _lab_image.node_tag(node.release, given) for node in lab.nodes}
     refuse_others(lab, seen, images, given["directory"])
     todo = [node for node in lab.nodes if node.name not in seen.nodes or seen.nodes[node.name].state != "running"]
-    raised = _lab_host.raise_inotify(seen.running + len(todo), check)
+    raised = _lab_host.raise_limits(seen.running + len(todo), len(lab.networks), check)
     changed = bool(todo)
     if not check:
         start(lab, seen, todo, images, given)
@@ -249,11 +249,11 @@ def write(path: str, text: str) -> bool:
     return True
 
 
-def tell(lab: Lab, directory: str, raised: str) -> str:
+def tell(lab: Lab, directory: str, raised: Sequence[str]) -> str:
     """Return the outcome for people."""
     nodes = f"{len(lab.nodes)} node{'s' * (len(lab.nodes) > 1)}, {len(lab.networks)} NIC{'s' * (len(lab.networks) > 1)}"
     reach = f"ansible -i {directory}/hosts.yml all -m ansible.builtin.ping"
-    return f"lab {lab.name}: {nodes}; reach them with: {reach}" + (f"; {raised}" if raised else "")
+    return f"lab {lab.name}: {nodes}; reach them with: {'; '.join([reach, *raised])}"
 
 
 # --- absent --------------------------------------------------------------------------------------------------------

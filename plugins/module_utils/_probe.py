@@ -18,6 +18,7 @@ from typing import Any, Mapping, Sequence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric_netlink import route_to
 
 AT_ONCE = 64  # connections that one node opens at the same time
+BUSY_SECONDS = 20.0  # how long an agent that was reached may take to answer: 32 nodes on 2 cores took 5
 PINGS = 20
 ENOUGH_LOOKS, PATIENCE = 20, 10  # looks at a connection, and how many times longer they may take
 BLOCK = bytes(1 << 18)
@@ -77,7 +78,7 @@ def greet(name: str, address: str, agent: Mapping[str, Any], seconds: float) -> 
     """Connect to an agent and return the line and its answer: node, and seen (the address that we came from)."""
     connection = socket.create_connection((address, int(agent["port"])), timeout=seconds)
     try:
-        connection.settimeout(2 * seconds)
+        connection.settimeout(BUSY_SECONDS)  # the kernel there answered: the rest is the node's own pace
         line = Line(connection)
         line.send(token=agent["token"], **{"from": name})
         return line, line.receive()
@@ -136,6 +137,7 @@ def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, L
             f"arrives there from {hello.get('seen')}, not from {peer['source']}: something rewrites addresses"
         )
     size = 4 * max(int(peer["mtu"]), 1500)
+    line.socket.settimeout(4 * seconds)
     try:
         line.send(do="echo", size=size)
         line.socket.sendall(bytes(size))

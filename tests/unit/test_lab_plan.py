@@ -304,3 +304,17 @@ def test_a_shape_survives_being_a_label(lab: Lab) -> None:
     container = _lab_run.Container("lab-n2", shape, "running", 1)
     assert (container.addresses, container.port) == ({"eth0": "10.200.1.12", "eth1": "10.200.2.12"}, 2222)
     assert json.loads(shape)["lab_mounts"] == [["/a", "/a"], ["/b", "/c"]]
+
+
+def test_limits_that_nodes_share_are_raised_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 32 nodes knows the 31 others and its gateway: more than the 1024 neighbours of a kernel."""
+    kernel = {_lab_host.INOTIFY: 128, _lab_host.NEIGHBOURS: 1024}
+    for name, value in kernel.items():
+        (tmp_path / name).write_text(str(value))
+    monkeypatch.setattr(_lab_host, "path_of", lambda name: str(tmp_path / name))
+    assert _lab_host.raise_limits(4, 2, check=False) == []
+    assert len(_lab_host.raise_limits(32, 1, check=True)) == 2
+    assert (tmp_path / _lab_host.NEIGHBOURS).read_text() == "1024"
+    said = _lab_host.raise_limits(32, 1, check=False)
+    assert said[1] == f"{_lab_host.NEIGHBOURS} is 4096 now, was 1024, until this machine boots again"
+    assert _lab_host.raise_limits(32, 1, check=False) == []
