@@ -217,14 +217,15 @@ def first_death(
     """Return why the job ended, and what is known of the launcher, or of its daemon on the host where that was.
 
     A launcher ends at once when a daemon of it is killed elsewhere, and daemons when their launcher is; who of them is
-    heard of first is chance, and some of them abort. The one is whoever a signal ended before we had begun to: SIGKILL
-    before others, for nobody does that to himself, then the earliest.
+    heard of first is chance. The one is whoever a signal ended before we had begun to: SIGKILL before others, by which
+    a process aborts, the launcher before its daemons (Hydra's kill themselves when it is gone), then the earliest.
     """
     everyone = {launcher["host"]: launcher, **daemons}
     host = end.get("host") or launcher["host"] if end else ""
     if end and end["reason"] == "launcher_died":
         killed = {name: row for name, row in everyone.items() if row.get("unasked") and row.get("rc", 0) > 128}
-        blamed = min(killed, key=lambda name: (killed[name]["rc"] != KILLED, killed[name]["at"]), default=host)
+        order = {name: (row["rc"] != KILLED, name != launcher["host"], row["at"]) for name, row in killed.items()}
+        blamed = min(order, key=order.__getitem__, default=host)
         if blamed != host:
             killer = signal_name(everyone[blamed]["rc"] - 128)
             end = {**end, "host": blamed, "detail": f"the launcher's process on {blamed} was killed by {killer}"}

@@ -184,7 +184,7 @@ KILLED = [
     ("", ended(213, 1.5), ended(137, 1.4), "n2"),
     ("n2", ended(137, 2.1), ended(7, 1.9), "n1"),  # a daemon ends when mpiexec is killed
     ("n2", ended(137, 2.1), ended(134, 1.9), "n1"),  # or aborts, and is heard of first
-    ("n1", ended(137, 1.5), ended(137, 1.4), "n2"),
+    ("n2", ended(137, 2.1), ended(137, 1.9), "n1"),  # or kills itself
     ("n1", ended(137, 1.5), ended(143, 1.4, unasked=False), "n1"),  # that was us
     ("n1", ended(213, 1.5), ended(137, 1.4, unasked=False), "n1"),  # and that
     ("n1", {"pid": 7}, {}, "n1"),  # nobody ended
