@@ -29,7 +29,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._exit_note impo
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
 from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE, IDENTITIES
-from ansible_collections.torchfleet.cluster.plugins.module_utils._result import signal_name
+from ansible_collections.torchfleet.cluster.plugins.module_utils._result import TORN, signal_name
 
 LOOK_SECONDS = 0.25  # how often the guard looks around without being woken
 LEAVE_SECONDS = 2.0  # how long a launcher may take to leave after its last rank (Open MPI 5.0.11 sometimes never does)
@@ -194,7 +194,7 @@ class Guard:
 
     def bury_rank(self, rank: int, record: dict[str, Any]) -> None:
         """Write the end of a rank whose wrapper could not."""
-        end = {"rc": 1, "signal": None, "finished": False, "error": "its wrapper died", "ended": time.time()}
+        end = {"rc": 1, "signal": None, "finished": False, "error": TORN, "ended": time.time()}
         self.job.write(os.path.join("ranks", str(rank), "record.json"), {**record, **end})
 
     def reap(self) -> None:

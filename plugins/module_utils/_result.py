@@ -26,7 +26,7 @@ RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1}  # 124 as timeout(
 CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed out waiting|SIGPIPE|RendezvousConn")
 
 SAME_MOMENT = 0.05  # seconds
-KILLED = 128 + signal.SIGKILL
+TORN = "its wrapper died"
 
 
 def signal_name(number: int) -> str:
@@ -79,7 +79,7 @@ def cause_of(record: Mapping[str, Json] | None) -> str:
         return f"killed by {signal_name(record['signal'])}"
     if "rc" in record:
         return f"exit status {record['rc']}"
-    return "its wrapper died"
+    return TORN
 
 
 def first_failed(rows: Iterable[Mapping[str, Json]], records: Mapping[int, Mapping[str, Json]]) -> int | None:
@@ -212,25 +212,51 @@ def leftovers_of(job: JobDir, records: Mapping[int, Mapping[str, Json]]) -> list
 
 
 def first_death(
-    end: dict[str, Json] | None, launcher: dict[str, Json], daemons: Mapping[str, Mapping[str, Json]]
+    end: dict[str, Json] | None,
+    launcher: dict[str, Json],
+    daemons: Mapping[str, Mapping[str, Json]],
+    records: Mapping[int, dict[str, Json]],
 ) -> tuple[dict[str, Json] | None, dict[str, Json]]:
     """Return why the job ended, and what is known of the launcher, or of its daemon on the host where that was.
 
-    A launcher ends at once when a daemon of it is killed elsewhere, and daemons when their launcher is; who of them is
-    heard of first is chance. The one is whoever a signal ended before we had begun to: SIGKILL before others, by which
-    a process aborts, the launcher before its daemons (Hydra's kill themselves when it is gone), then the earliest.
+    A launcher ends at once when a daemon of it is killed elsewhere, daemons when their launcher is, and Hydra's kill
+    the rank wrappers and themselves then; who of them all is heard of first is chance. Wrappers that died with a
+    launcher are noted as ended.
     """
     everyone = {launcher["host"]: launcher, **daemons}
     host = end.get("host") or launcher["host"] if end else ""
-    if end and end["reason"] == "launcher_died":
-        killed = {name: row for name, row in everyone.items() if row.get("unasked") and row.get("rc", 0) > 128}
-        order = {name: (row["rc"] != KILLED, name != launcher["host"], row["at"]) for name, row in killed.items()}
-        blamed = min(order, key=order.__getitem__, default=host)
-        if blamed != host:
-            killer = signal_name(everyone[blamed]["rc"] - 128)
-            end = {**end, "host": blamed, "detail": f"the launcher's process on {blamed} was killed by {killer}"}
-            host = blamed
+    torn = [record for record in records.values() if record.get("error") == TORN]
+    claimed = end["reason"] == "launcher_died" if end else False
+    if end and (claimed or (torn and end["detail"].startswith("the wrapper of"))):
+        before = min((record["ended"] for record in torn), default=end["at"])
+        blamed = first_killed(everyone, launcher["host"], before if not claimed else None)
+        if blamed and not (claimed and blamed == host):
+            killer = signal_name(signal_of(everyone[blamed]))
+            detail = f"the launcher's process on {blamed} was killed by {killer}"
+            end, host = {**end, "reason": "launcher_died", "host": blamed, "detail": detail}, blamed
+        for record in torn if blamed else ():
+            record["told"] = True
     return end, {**everyone.get(host, launcher), "host": host if host in everyone else launcher["host"]}
+
+
+def first_killed(everyone: Mapping[str, Mapping[str, Json]], head: str, before: float | None) -> str:
+    """Return the host of the launcher or daemon that a signal ended first, and not we; an empty text if none was.
+
+    SIGKILL before other signals, by which a process aborts; the launcher before its daemons: nothing that befalls them
+    kills it. With `before` daemons count only if they died before that time.
+    """
+    order = {
+        name: (signal_of(row) != signal.SIGKILL, name != head, row["at"])
+        for name, row in everyone.items()
+        if signal_of(row) and (name == head or before is None or row["at"] < before)
+    }
+    return min(order, key=order.__getitem__, default="")
+
+
+def signal_of(row: Mapping[str, Json]) -> int:
+    """Return the signal that ended a launcher or a daemon before we had begun to, 0 if none did."""
+    number = int(row.get("rc", 0)) - 128
+    return number if row.get("unasked") and 0 < number <= signal.SIGRTMAX else 0
 
 
 def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
@@ -254,7 +280,7 @@ def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
         for name, rank, value in part["metrics"]:
             metrics.note(name, rank, value)
     launcher["host"] = order["host"]
-    end, launcher = first_death(end, launcher, {host: part["launcher"] for host, part in parts.items()})
+    end, launcher = first_death(end, launcher, {host: part["launcher"] for host, part in parts.items()}, records)
     found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time()}
     result = summarize(order, records, end, lines, launcher, found)
     job.write("result.json", result)

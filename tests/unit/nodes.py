@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Job, LaunchPlan, Program, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import parse_request
+
 Facts = dict[str, Any]
+HERE = Node("localhost", "localhost", local=True, slots=2)
 
 
 def launcher(path: str, version: str, said: str = "", refused: str = "") -> Facts:
@@ -41,3 +47,36 @@ def facts_of_a_node(**changed: Any) -> Facts:
 def fabric(nic: str, address: str) -> Facts:
     """Return the fabric.json of a node."""
     return {"version": 1, "nic": nic, "address": address, "network": "10.1.0.0/24", "mtu": 1500, "rdma": []}
+
+
+def plan_here(facts: Facts | None = None, script: str = "/w/mnist.py", **wish: Any) -> LaunchPlan:
+    """Plan a job on this machine: facts may be changed, the rest is the user's wish."""
+    return planned(Cluster(HERE, (HERE,)), {HERE.name: facts or facts_of_a_node()}, Program(script, (), {}), wish)
+
+
+def plan_on_two(
+    n2: Facts | None = None,
+    launcher_facts: Facts | None = None,
+    n1: Facts | None = None,
+    env: dict[str, dict[str, str]] | None = None,
+    slots: dict[str, int] | None = None,
+    **wish: Any,
+) -> LaunchPlan:
+    """Plan a job on two nodes; `n1`, `n2` change their facts, `env`, `slots` are by node."""
+    both = facts_of_a_node(**({"launcher": launcher_facts} if launcher_facts else {}))
+    facts = {
+        "n1": {**both, "fabric": fabric("eth0", "10.1.0.11"), **(n1 or {})},
+        "n2": {**both, "fabric": fabric("eth1", "10.1.0.12"), **(n2 or {})},
+    }
+    nodes = tuple(
+        Node(name, address, slots=(slots or {}).get(name, 2), env=(env or {}).get(name, {}))
+        for name, address in (("n1", "192.0.2.1"), ("n2", "192.0.2.2"))
+    )
+    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, "w-1234"), wish)
+
+
+def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, wish: dict[str, Any]) -> LaunchPlan:
+    """Plan a job of the workload mnist with what the user wishes beside it."""
+    request = parse_request({"workload": "mnist", **wish})
+    program = dataclasses.replace(program, args=request.workload_args, env=request.job_env)
+    return plan_job(request, cluster, facts, Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py"))

@@ -195,12 +195,29 @@ KILLED = [
 def test_whoever_was_killed_first_is_blamed(
     claimed: str, launcher: dict[str, Any], daemon: dict[str, Any], blamed: str
 ) -> None:
-    end, known = _result.first_death(death(claimed), {**launcher, "host": "n1"}, {"n2": daemon})
+    end, known = _result.first_death(death(claimed), {**launcher, "host": "n1"}, {"n2": daemon}, {})
     assert end and (end["host"] or "n1", known["host"]) == (blamed, blamed)
 
 
 def test_what_is_no_death_of_a_launcher_is_left_alone() -> None:
     launcher = {**ended(143, 3, unasked=False), "host": "n1"}
     failed = death("n2", "rank_failed")
-    assert _result.first_death(failed, launcher, {"n2": ended(137, 0)})[0] == failed
-    assert _result.first_death(None, launcher, {}) == (None, launcher)
+    assert _result.first_death(failed, launcher, {"n2": ended(137, 0)}, {})[0] == failed
+    assert _result.first_death(None, launcher, {}, {}) == (None, launcher)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "daemon", "host", "told"),
+    [
+        (ended(137, 1.9), ended(137, 1.8), "n1", True),  # mpiexec was killed: its daemons kill wrappers and themselves
+        (ended(213, 1.9), ended(137, 1.2), "n2", True),  # a daemon was
+        (ended(213, 1.9), ended(137, 1.8), "n1", None),  # the wrapper was, and Hydra ends the rest
+    ],
+)
+def test_a_wrapper_that_died_with_a_launcher(
+    launcher: dict[str, Any], daemon: dict[str, Any], host: str, told: bool | None
+) -> None:
+    torn = {"ended": START + 1.5, "error": "its wrapper died"}
+    claimed = {**death("n1", "rank_failed"), "detail": "the wrapper of rank 0 died"}
+    end, _known = _result.first_death(claimed, {**launcher, "host": "n1"}, {"n2": daemon}, {0: torn})
+    assert end and (end["host"], torn.get("told")) == (host, told)
