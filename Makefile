@@ -42,7 +42,7 @@ lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
 test: lint types molecule setup
-	$(call in_venv,python -m pytest -q --numprocesses 2 --durations=15)
+	$(call in_venv,python -m pytest -q --numprocesses 3 --durations=15)
 
 lint: $(DEV_READY)
 	$(call in_venv,ruff check)

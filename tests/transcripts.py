@@ -13,9 +13,11 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand, words_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
 from tests.unit.nodes import facts_of_a_node, launcher, plan_here, plan_on_two
 
 DIRECTORY = Path(__file__).parent / "transcripts"
+CORES = 2  # of a node
 ALONE = "alone"  # no other machine
 AS_ROOT = "root"
 TWO = {"two nodes": {}, "three ranks": {"np": 3}}
@@ -60,17 +62,30 @@ class Transcript:
     came: list[str]
 
 
-def command_of(program: Program, case: str) -> LaunchCommand:
-    """Return the command of a case."""
+def plan_of(program: Program, case: str) -> LaunchPlan:
+    """Return the plan of a case."""
     facts = launcher(program.path, program.version)
     wish = {"launcher": program.launcher, **program.cases[case]}
     uid = 0 if case.endswith(AS_ROOT) else 1000
     if case.startswith(ALONE):
-        return render(plan_here(facts_of_a_node(launcher=facts, uid=uid), **wish))
-    both = {"uid": uid}
-    return render(
-        plan_on_two(n1={"hostname": "n1", **both}, n2={"hostname": "n2", **both}, launcher_facts=facts, **wish)
-    )
+        return plan_here(facts_of_a_node(launcher=facts, uid=uid), **wish)
+    both = {"uid": uid, "cores": CORES}
+    return plan_on_two(n1={"hostname": "n1", **both}, n2={"hostname": "n2", **both}, launcher_facts=facts, **wish)
+
+
+def command_of(program: Program, case: str) -> LaunchCommand:
+    """Return the command of a case."""
+    return render(plan_of(program, case))
+
+
+def ranks_of(program: Program, case: str) -> list[str]:
+    """Return what the ranks of a case tell, if each is where the plan has it."""
+    plan = plan_of(program, case)
+    hosts = {"localhost": "n1"}
+    return [
+        f"rank {place.rank} of {plan.world_size}, local {place.local_rank}, on {hosts.get(place.host, place.host)}"
+        for place in plan.placement
+    ]
 
 
 def text_of(command: LaunchCommand) -> str:

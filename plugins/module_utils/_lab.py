@@ -237,9 +237,10 @@ def mac_of(address: str) -> str:
 def run_argv(lab: Lab, node: Node, image: str, key: str, surroundings: list[str]) -> list[str]:
     """Return the words after `podman` that start a node. `surroundings`: options owed to this machine alone."""
     argv = ["run", "--detach", "--name", lab.container(node), "--hostname", node.hostname, "--systemd=always"]
-    # NET_ADMIN and the writable /proc/sys let tests change routes, MTU and net.ipv4.* on a node; NET_RAW is for ping.
+    # NET_ADMIN and the writable /proc/sys let tests change routes, MTU and net.ipv4.* on a node; NET_RAW is for ping,
+    # SYS_NICE for slurmd, which binds its users' ranks.
     # No /etc/hosts from podman: it would hold this machine's names, and the node's own in any order.
-    argv += ["--cap-add=NET_ADMIN,NET_RAW", "--security-opt=unmask=ALL", "--pids-limit=-1", "--no-hosts"]
+    argv += ["--cap-add=NET_ADMIN,NET_RAW,SYS_NICE", "--security-opt=unmask=ALL", "--pids-limit=-1", "--no-hosts"]
     argv += ["--shm-size", f"{lab.shm_mb}m"]
     labels = {LABEL: lab.name, NODE_LABEL: node.name, SHAPE_LABEL: shape(lab, node, image, key)}
     argv += [word for name, text in labels.items() for word in ("--label", f"{name}={text}")]

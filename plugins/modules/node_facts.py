@@ -77,6 +77,11 @@ facts:
     system: {kernel: Linux, arch: x86_64, os: debian, os_version: "12", libc: glibc 2.36}
     home: {path: /home/mpi/.torchfleet, free: 72219758592, writable: true, read_only: false, noexec: false}
     versions: {kernel: 6.1.0, python: 3.11.2, torch: 2.13.0+cpu, openmpi: 5.0.11, nccl: "", driver: ""}
+ansible_facts:
+  description: The V(system), V(machine), V(env) and V(python) of M(ansible.builtin.setup).
+  returned: when the node answered
+  type: dict
+  sample: {system: Linux, machine: x86_64, env: {HOME: /home/mpi}, python: {executable: /usr/bin/python3}}
 clock:
   description: How far the clock of the node is ahead of the controller's, in seconds, and how far off that may be.
   returned: when the node answered
@@ -94,9 +99,24 @@ failure:
   sample: The module interpreter '/usr/bin/python3' was not found.
 """
 
+import os
+import sys
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._node_facts import node_facts
+
+
+def usual(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what the roles that install read of Ansible's own facts: one round to every node less."""
+    version = dict(zip(("major", "minor", "micro"), sys.version_info[:3]))
+    return {
+        "system": facts["system"]["kernel"],
+        "machine": facts["system"]["arch"],
+        "env": dict(os.environ),
+        "python": {"executable": sys.executable, "version": version},
+    }
 
 
 def main() -> None:
@@ -110,7 +130,8 @@ def main() -> None:
         "sudo": {"type": "bool", "default": False},
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
-    module.exit_json(changed=False, facts=node_facts(module.params))
+    facts = node_facts(module.params)
+    module.exit_json(changed=False, facts=facts, ansible_facts=usual(facts))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class NodePlan:
     address: str
     ranks: int
     slots: int
-    threads: int
+    cores: int
     home: str
     job_dir: str
     argv: tuple[str, ...]
@@ -80,6 +80,11 @@ class NodePlan:
     hostname: str
     accelerators: Mapping[str, int]
     env: Mapping[str, str]
+
+    @property
+    def threads(self) -> int:
+        """Return how many cores each of its ranks has."""
+        return max(1, self.cores // max(1, self.ranks))
 
 
 @dataclass(frozen=True)
@@ -154,7 +159,7 @@ def plan_node(node: Node, facts: Mapping[str, Facts], placed: Sequence[Place], r
         address=address_of(node, fact),
         ranks=ranks,
         slots=room,
-        threads=max(1, fact["cores"] // max(1, ranks)),
+        cores=fact["cores"],
         home=fact["home"],
         job_dir=job_dir,
         argv=argv,

@@ -52,20 +52,21 @@ class Srun:
     @staticmethod
     def wishes(plan: LaunchPlan) -> tuple[Option, ...]:
         """Return what the allocation is asked for. The list of nodes has a line per rank: any placement can be said."""
-        crowded = any(node.ranks > node.threads * node.ranks for node in plan.nodes)
-        many = Option(("--overcommit",), "more ranks than cores", "inventory")
+        cores = str(min(node.cores for node in plan.nodes))
+        why = "the cores that the plan counts on: ranks are confined to what is allocated, also with --cpu-bind=none"
         return (
             Option((f"--nodes={len(plan.nodes)}",), "the planned nodes", "inventory"),
             Option((f"--ntasks={plan.world_size}",), f"ranks: {plan.np_reason}", count_source(plan)),
             Option((f"--nodelist={plan.head.job_dir}/hostfile",), "the node of each rank", "inventory"),
             Option(("--distribution=arbitrary",), "as that list says", "default"),
-            *([many] if crowded else []),
+            Option((f"--mincpus={cores}",), why, "measured", free=True),
         )
 
     @staticmethod
     def ranks(plan: LaunchPlan) -> tuple[Option, ...]:
         """Return how each rank is started."""
         check_homes(plan)
+        check_cores(plan)
         binding = f"--cpu-bind={BINDINGS[plan.options.bind_to]}"
         return (
             Option((binding,), plan.options.binding_reason, plan.options.source("bind_to"), free=True),
@@ -113,6 +114,14 @@ def check_homes(plan: LaunchPlan) -> None:
     if len(set(homes.values())) > 1:
         told = ", ".join(f"{name} {home}" for name, home in homes.items())
         raise InputError("torchfleet_home", told, f"{plan.launcher} needs one path on all nodes")
+
+
+def check_cores(plan: LaunchPlan) -> None:
+    """InputError for more ranks than cores: `--overcommit` makes Slurm 22.05 confine them all to one."""
+    for node in plan.nodes:
+        if node.ranks > node.cores:
+            told = f"it wants a core for each rank, {node.name} has {node.ranks} ranks and {node.cores} of them"
+            raise InputError("launcher", plan.launcher, f"{told}: -e launcher=openmpi, or fewer slots")
 
 
 def cancel(plan: LaunchPlan) -> tuple[str, ...]:

@@ -10,23 +10,26 @@ from tests.lab.lab import Lab
 CGROUPS = "CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n"
 
 
-def configuration(lab: Lab, nodes: Sequence[str], cpus: int) -> str:
+def configuration(lab: Lab, nodes: Sequence[str]) -> str:
     """Return slurm.conf: one partition of all nodes, accounting of nothing, processes followed without cgroups."""
+    seen = lab.root(nodes[0], "slurmd", "-C").split()
+    processors = " ".join(word for word in seen if word.startswith(("CPUs=", "Sockets", "Cores", "Threads")))
     lines = [
         *("ClusterName=lab", f"SlurmctldHost={nodes[0]}({lab.address(nodes[0])})", "AuthType=auth/munge"),
-        *("ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SelectType=select/cons_tres"),
+        *("ProctrackType=proctrack/linuxproc", "TaskPlugin=task/affinity", "SelectType=select/cons_tres"),
         *("SelectTypeParameters=CR_CPU", "ReturnToService=2", "MpiDefault=none", "SlurmUser=root"),
+        "SchedulerParameters=batch_sched_delay=0,sched_interval=1",  # else a batch job may wait for a minute
         *("StateSaveLocation=/var/spool/slurmctld", "SlurmdSpoolDir=/var/spool/slurmd", "KillWait=5"),
-        *[f"NodeName={node} NodeAddr={lab.address(node)} CPUs={cpus} State=UNKNOWN" for node in nodes],
+        *[f"NodeName={node} NodeAddr={lab.address(node)} {processors} State=UNKNOWN" for node in nodes],
         f"PartitionName=all Nodes={','.join(nodes)} Default=YES MaxTime=INFINITE State=UP",
     ]
     return "\n".join(lines) + "\n"
 
 
-def bring_up(lab: Lab, nodes: Sequence[str], cpus: int = 2) -> None:
+def bring_up(lab: Lab, nodes: Sequence[str]) -> None:
     """Configure and start Slurm on nodes that have its packages."""
     key = secrets.token_hex(64)
-    files = {"/etc/slurm/slurm.conf": configuration(lab, nodes, cpus), "/etc/slurm/cgroup.conf": CGROUPS}
+    files = {"/etc/slurm/slurm.conf": configuration(lab, nodes), "/etc/slurm/cgroup.conf": CGROUPS}
     for node in nodes:
         write(lab, node, "/etc/munge/munge.key", key, "munge", "0400")
         for path, text in files.items():

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 
 import pytest
-from nodes import Facts, facts_of_a_node, launcher
+from nodes import Facts, launcher
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand, words_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
@@ -15,8 +15,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import La
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 Planner = Callable[..., LaunchPlan]
-JOB = "/home/me/.torchfleet/jobs/job"
-WRAPPER = f"/usr/bin/python3 -I -S /home/me/.torchfleet/lib/d/torchfleet.py rank {JOB}"
 PROGRAMS = {
     "openmpi": launcher("/l/bin/mpirun", "5.0.11"),
     "mpich": launcher("/l/bin/mpiexec", "5.0.2"),
@@ -25,11 +23,6 @@ PROGRAMS = {
     "srun": launcher("/usr/bin/srun", "22.05.8"),
     "sbatch": launcher("/usr/bin/sbatch", "22.05.8"),
 }
-MPICH = f"-n 4 -f {JOB}/hostfile -genvnone -wdir /"
-INTEL = f"-n 4 -machinefile {JOB}/hostfile -genvnone -wdir /"
-SSH = f"-launcher ssh -launcher-exec {JOB}/bin/torchfleet-agent -iface eth0"
-ASKED = f"--nodes=2 --ntasks=4 --nodelist={JOB}/hostfile --distribution=arbitrary"
-SRUN = f"--cpu-bind=none --mpi=none --chdir=/ --input=none {JOB}/bin/torchfleet-rank"
 
 
 def two(plan_two: Planner, name: str, n2: Facts | None = None, **wish: object) -> LaunchCommand:
@@ -37,47 +30,19 @@ def two(plan_two: Planner, name: str, n2: Facts | None = None, **wish: object) -
     return render(plan_two(n2=n2, launcher_facts=PROGRAMS[name], launcher=name, **wish))
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("mpich", f"/l/bin/mpiexec {MPICH} -bind-to none {SSH} torchfleet-rank"),
-        ("intelmpi", f"/l/bin/mpiexec.hydra {INTEL} -genv I_MPI_PIN 0 {SSH} -branch-count 2 torchfleet-rank"),
-        ("srun", f"/usr/bin/srun --job-name=job {ASKED} {SRUN}"),
-        ("sbatch", f"/usr/bin/sbatch --job-name=job --wait {JOB}/batch.sh"),
-    ],
-)
-def test_command_on_two_nodes(plan_two: Planner, name: str, line: str) -> None:
-    assert shlex.join(two(plan_two, name).argv) == line
-
-
-def test_host_files(plan_two: Planner) -> None:
-    for name in ("mpich", "intelmpi"):
-        assert two(plan_two, name).files == {"hostfile": "10.1.0.11:2\n10.1.0.12:2\n"}
+def test_a_job_is_taken_back_from_slurm(plan_two: Planner) -> None:
     for name in ("srun", "sbatch"):
-        assert two(plan_two, name).files["hostfile"] == "node\nnode\nsecond\nsecond\n"
-
-
-def test_hydra_on_this_machine(plan: Planner) -> None:
-    for name, words in (("mpich", f"{MPICH} -bind-to none"), ("intelmpi", f"{INTEL} -genv I_MPI_PIN 0")):
-        command = render(plan(facts=facts_of_a_node(launcher=PROGRAMS[name]), launcher=name))
-        line = f"{PROGRAMS[name]['path']} {words} -launcher fork {WRAPPER}".replace("-n 4", "-n 2")
-        assert shlex.join(command.argv) == line
-        assert command.files["hostfile"] == "localhost:2\n"
-
-
-def test_the_batch_file(plan_two: Planner) -> None:
-    command = two(plan_two, "sbatch")
-    directives = "".join(f"#SBATCH {word}\n" for word in ASKED.split())
-    assert command.files["batch.sh"] == (
-        f"#!/bin/sh\n{directives}#SBATCH --output={JOB}/batch.out\n#SBATCH --chdir=/\n"
-        f"exec /usr/bin/srun {ASKED} {SRUN}\n"
-    )
-    assert command.cancel == ("/usr/bin/scancel", "--quiet", "--name=job")
+        assert two(plan_two, name).cancel == ("/usr/bin/scancel", "--quiet", "--name=job")
 
 
 def test_slurm_needs_one_path(plan_two: Planner) -> None:
     with pytest.raises(InputError, match='n2 /tf"; srun needs one path on all nodes'):
         two(plan_two, "srun", n2={"home": "/tf"})
+
+
+def test_slurm_takes_no_more_ranks_than_cores(plan_two: Planner) -> None:
+    with pytest.raises(InputError, match="n2 has 2 ranks and 1 of them"):
+        two(plan_two, "sbatch", n2={"cores": 1})
 
 
 def test_torchruns_agents_may_negotiate(plan_two: Planner) -> None:
@@ -95,42 +60,10 @@ def test_c10d_numbers_the_nodes_by_their_addresses(plan_two: Planner) -> None:
     assert made.master_addr == "10.1.0.100"
 
 
-@pytest.mark.parametrize(
-    ("name", "wish", "words"),
-    [
-        ("openmpi", {"map_by": "node"}, "--map-by node"),
-        ("mpich", {"map_by": "node"}, "-ppn 1"),
-        ("openmpi", {"bind_to": "socket"}, "--bind-to package"),
-        ("mpich", {"bind_to": "numa"}, "-bind-to numa"),
-        ("intelmpi", {"bind_to": "core"}, "-genv I_MPI_PIN_DOMAIN core"),
-        ("srun", {"bind_to": "socket"}, "--cpu-bind=sockets"),
-        ("openmpi", {"ports": "20000-20099"}, "--mca btl_tcp_port_min_v4 20000 --mca btl_tcp_port_range_v4 100"),
-        ("openmpi", {"ports": "20000-20099"}, "--prtemca oob_tcp_dynamic_ipv4_ports 20000-20063"),
-    ],
-)
-def test_options(plan_two: Planner, name: str, wish: dict[str, str], words: str) -> None:
-    assert words in shlex.join(two(plan_two, name, **wish).argv)
-
-
-def test_ports_of_hydra_and_of_open_mpi_4(plan_two: Planner) -> None:
-    for name, variable in (("mpich", "MPIEXEC_PORT_RANGE"), ("intelmpi", "I_MPI_PORT_RANGE")):
-        setting = two(plan_two, name, ports="20000-20099").environment[0]
-        assert (setting.name, setting.value) == (variable, "20000:20099")
-    old = render(plan_two(launcher_facts=launcher("/l/mpirun", "4.1.4"), ports="20000-20099", bind_to="socket"))
-    assert "--mca oob_tcp_dynamic_ipv4_ports 20000-20063" in shlex.join(old.argv)
-    assert "--bind-to socket" in shlex.join(old.argv)
-
-
 @pytest.mark.parametrize("wish", [{"map_by": "node"}, {"bind_to": "core"}])
 def test_what_torchrun_does_not_know_is_refused(plan_two: Planner, wish: dict[str, str]) -> None:
     with pytest.raises(InputError, match="torchrun knows only"):
         two(plan_two, "torchrun", **wish)
-
-
-def test_nodes_in_turn(plan_two: Planner) -> None:
-    intel = two(plan_two, "intelmpi", map_by="node").files["hostfile"]
-    assert intel == "10.1.0.11:1\n10.1.0.12:1\n" * 2
-    assert two(plan_two, "srun", map_by="node").files["hostfile"] == "node\nsecond\nnode\nsecond\n"
 
 
 def test_own_arguments_come_before_the_program(plan_two: Planner) -> None:

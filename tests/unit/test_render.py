@@ -29,55 +29,6 @@ def openmpi(version: str) -> Facts:
     return launcher("/opt/ompi/bin/mpirun", version)
 
 
-@pytest.mark.parametrize(
-    ("version", "uid", "line"),
-    [
-        ("5.0.11", 1000, f"{MPIRUN} --prtemca plm_ssh_agent false {WRAPPER}"),
-        ("5.0.11", 0, f"{MPIRUN} --allow-run-as-root --prtemca plm_ssh_agent false {WRAPPER}"),
-        ("4.1.4", 1000, f"{MPIRUN} --mca plm isolated {WRAPPER}"),
-    ],
-)
-def test_openmpi(plan: Planner, version: str, uid: int, line: str) -> None:
-    command = render(plan(facts=facts_of_a_node(launcher=openmpi(version), uid=uid)))
-    assert shlex.join(command.argv) == line
-    assert command.files["hostfile"] == "localhost slots=2\n"
-
-
-def test_torchrun(plan: Planner) -> None:
-    python = launcher("/v/bin/python", "2.13.0+cpu")
-    command = render(plan(facts=facts_of_a_node(launcher=python), launcher="torchrun"))
-    assert shlex.join(command.argv) == (
-        "/v/bin/python -m torch.distributed.run --nnodes 1 --nproc-per-node 2 --node-rank 0 "
-        f"--master-addr 127.0.0.1 --master-port 23456 --max-restarts 0 --no-python {WRAPPER}"
-    )
-    assert command.files == {}
-
-
-AGENT = "/home/me/.torchfleet/jobs/job/bin/torchfleet-agent"
-
-
-@pytest.mark.parametrize(
-    ("version", "words"),
-    [
-        (
-            "5.0.11",
-            f"--prtemca plm_ssh_agent {AGENT} --prtemca plm_ssh_no_tree_spawn 1 --leave-session-attached --noprefix "
-            "--prtemca prte_if_include 10.1.0.0/24 --mca btl_tcp_if_include 10.1.0.0/24",
-        ),
-        (
-            "4.1.4",
-            f"--mca plm_rsh_agent {AGENT} --mca plm_rsh_no_tree_spawn 1 --leave-session-attached --noprefix "
-            "--mca oob_tcp_if_include 10.1.0.0/24 --mca btl_tcp_if_include 10.1.0.0/24",
-        ),
-    ],
-)
-def test_openmpi_on_two_nodes(plan_two: Planner, version: str, words: str) -> None:
-    command = render(plan_two(launcher_facts=openmpi(version)))
-    line = f"{MPIRUN} {words} torchfleet-rank".replace("--np 2", "--np 4")
-    assert shlex.join(command.argv) == line
-    assert command.files["hostfile"] == "10.1.0.11 slots=2\n10.1.0.12 slots=2\n"
-
-
 def test_a_home_that_openmpi_would_tear_apart_is_refused(plan_two: Planner) -> None:
     made = plan_two(launcher_facts=openmpi("4.1.4"))
     bad = dataclasses.replace(made, head=dataclasses.replace(made.head, job_dir="/my home/$(id)/jobs/job"))
