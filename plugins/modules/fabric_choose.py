@@ -67,7 +67,7 @@ attributes:
     support: none
 seealso:
   - module: torchfleet.cluster.fabric_probe
-  - module: torchfleet.cluster.fabric_publish
+  - module: torchfleet.cluster.publish
 """
 
 EXAMPLES = r"""

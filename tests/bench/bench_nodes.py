@@ -1,7 +1,8 @@
 """What setting up costs as the cluster grows, as ratios within one run: `make bench-nodes` (needs root, for the lab).
 
 For each number of lab nodes: the second run of setup.yml and of verify.yml against `ansible -m ping` of the same nodes,
-in turns. Nothing here passes or fails: these machines are noisy, people read the figures.
+in turns; and PyTorch sent from one node to all others against one copy of it by tar and ssh. Nothing here passes or
+fails: these machines are noisy, people read the figures.
 """
 
 from __future__ import annotations
@@ -38,6 +39,19 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
 
 
+def send(lab: Lab, play: Callable[[], float], usual: float) -> None:
+    """Take PyTorch from all nodes but the first, and print what sending it there costs, in copies of it."""
+    copy = "tar -C .torchfleet -c pytorch | ssh -F .torchfleet/ssh/config n2 'mkdir copy && tar -C copy -x'"
+    start = time.perf_counter()
+    lab.ssh("n1", copy)
+    once = time.perf_counter() - start
+    others = [name for name in lab.hosts() if name != "n1"]
+    for name in others:
+        lab.ssh(name, "rm -rf copy .torchfleet/pytorch .torchfleet/pytorch.*")
+    took = play() - usual
+    print(f"  PyTorch to {len(others)} others  {took:.1f} s = {took / once:.2f} copies of {once:.1f} s", flush=True)
+
+
 def measure(nodes: int, rounds: int, skipped: str, scratch: Path) -> None:
     """Bring up so many nodes, set them up, and print what the second time costs."""
     lab = Lab(f"bench{nodes}", scratch / f"inventory{nodes}", nodes=nodes, nics=1, slots=1)
@@ -63,6 +77,8 @@ def measure(nodes: int, rounds: int, skipped: str, scratch: Path) -> None:
         for name, values in figures.items():
             ratios = [value / ping for value, ping in zip(values, figures["ping"], strict=True)]
             print(f"  {name:<20} {spread(values)} s   {spread(ratios)} pings", flush=True)
+        if not skipped:
+            send(lab, sides["setup again"], statistics.median(figures["setup again"]))
     finally:
         lab.down()
 

@@ -371,7 +371,7 @@ def test_a_firewall_that_leaves_some_ports_open(nodes: Nodes) -> None:
 def test_a_home_that_cannot_be_written(nodes: Nodes) -> None:
     nodes.do("ip link set eth1 down")
     nodes.do("chown root {home}", "n2")
-    assert f"home: {HOME} cannot be written: Permission denied; set torchfleet_home of this node" in nodes.refusal()
+    assert f"{HOME} cannot be written: Permission denied; set torchfleet_home of this node" in nodes.refusal()
     nodes.do("chown fleet {home}", "n2")
     nodes.take("eth0")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import subprocess
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _rank, _survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BLOCK, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import BALLAST_BYTES, JOB_ID, JobDir, jobs
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
@@ -360,3 +362,16 @@ def test_table_of_many_ranks_shows_what_went_wrong() -> None:
     text = rank_table(rows, 80)
     assert "[rank17]: ValueError" in text and "39 more ranks" in text
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_an_agent_that_dies_after_its_launcher_is_no_leftover(tmp_path: Path) -> None:
+    order = {"placement": [], "host": "n1", "job_timeout": None, "private_tmp": str(tmp_path)}
+    guard = Guard(JobDir(str(tmp_path)), {**order, "launcher": {"name": "openmpi"}}, supervisor=-1, says=-1)
+    with subprocess.Popen(["sleep", "60"]) as orphan:
+        try:
+            assert orphan.pid in [process.pid for process in guard.foreign()]
+            (tmp_path / f"agent.{orphan.pid}").touch()
+            guard.launchers = guard.launcher_tree()
+            assert orphan.pid not in [process.pid for process in guard.foreign()]
+        finally:
+            orphan.kill()

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: fabric_publish
-short_description: Write down the fabric of a node
+module: publish
+short_description: Write small text files that everybody may read
 description:
-  - Writes C(fabric.json) and C(fabric.env) under O(home), each at once or not at all.
-version_added: 0.1.0
+  - Writes all files in one go, each at once or not at all.
+version_added: 0.3.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
-  home:
-    description: Directory of torchfleet on the node.
+  directory:
+    description: Where they lie, on the node. It is made where it is not there.
     type: path
-    default: ~/.torchfleet
+    required: true
   files:
-    description: The text of each file, as M(torchfleet.cluster.fabric_choose) returns it.
+    description: The text of each file by its name.
     type: dict
     required: true
 attributes:
@@ -36,7 +36,8 @@ seealso:
 
 EXAMPLES = r"""
 - name: Publish the fabric
-  torchfleet.cluster.fabric_publish:
+  torchfleet.cluster.publish:
+    directory: ~/.torchfleet
     files: "{{ fabric_choice.files[inventory_hostname] }}"
 """
 
@@ -54,12 +55,12 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._nics import FILES, read
+from ansible_collections.torchfleet.cluster.plugins.module_utils._nics import read
 
 
 def publish(path: str, text: str) -> None:
     """Replace a file at once."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=os.path.dirname(path))
     with os.fdopen(handle, "w") as file:
         file.write(text)
@@ -69,23 +70,20 @@ def publish(path: str, text: str) -> None:
 
 def main() -> None:
     """Entry of the module."""
-    options = {"home": {"type": "path", "default": "~/.torchfleet"}, "files": {"type": "dict", "required": True}}
+    options = {"directory": {"type": "path", "required": True}, "files": {"type": "dict", "required": True}}
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
-    home, files = os.path.abspath(module.params["home"]), module.params["files"]
-    stray = sorted(set(files) - set(FILES))
-    if stray:
-        module.fail_json(msg=f"files: got {stray}; only {' and '.join(FILES)} are published")
-    before = {name: read(os.path.join(home, name), strip=False) for name in files}
+    directory, files = os.path.abspath(module.params["directory"]), module.params["files"]
+    before = {name: read(os.path.join(directory, name), strip=False) for name in files}
     stale = [name for name in files if before[name] != files[name]]
     try:
         for name in stale if not module.check_mode else []:
-            publish(os.path.join(home, name), files[name])
+            publish(os.path.join(directory, name), files[name])
     except OSError as error:
-        module.fail_json(msg=f"home: {home} cannot be written: {error.strerror}; set torchfleet_home of this node")
+        module.fail_json(msg=f"{directory} cannot be written: {error.strerror}; set torchfleet_home of this node")
     diff = [
         {"before": before[name], "after": files[name], "before_header": name, "after_header": name} for name in stale
     ]
-    module.exit_json(changed=bool(stale), files=[os.path.join(home, name) for name in stale], diff=diff)
+    module.exit_json(changed=bool(stale), files=[os.path.join(directory, name) for name in stale], diff=diff)
 
 
 if __name__ == "__main__":
