@@ -38,6 +38,7 @@ GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are w
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
 MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
 BEGIN_SECONDS = 0.005  # between two looks whether the job may begin
+TELL_SECONDS = 1.0  # for ranks that came up in the wrong place together
 HOLD_SECONDS = 10.0  # how long a failed rank waits for the guard, so that the launcher does not judge first
 EXIT_PLACEMENT = 77
 FULL_BYTES = 2 << 20  # more than the ballast: it may have been dropped just before
@@ -132,12 +133,23 @@ class RankWrapper:
 
     def refuse(self, wrong: str) -> int:
         """End the job before any user code ran here: a rank that is not where it should be makes every result a lie."""
+        first = self.job.record(self.record["rank"]) is None
+        if first:
+            self.save()
+        self.let_others_tell()
         self.job.claim_end("rank_failed", wrong)
-        if self.job.record(self.record["rank"]) is None:
+        if first:
             return self.close(EXIT_PLACEMENT << 8, error=wrong)
         self.job.wake()  # another process is this rank already, and keeps its record
         self.hold()
         return EXIT_PLACEMENT
+
+    def let_others_tell(self) -> None:
+        """Wait a moment for the ranks that came up here too: people are shown all places. None of them may begin."""
+        deadline = time.monotonic() + TELL_SECONDS
+        ranks = [place["rank"] for place in self.order["placement"]]
+        while time.monotonic() < deadline and not all(self.job.record(rank) for rank in ranks):
+            time.sleep(BEGIN_SECONDS)
 
     def forward(self, number: int, _frame: object) -> None:
         self.told_to_end = True

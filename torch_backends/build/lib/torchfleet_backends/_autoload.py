@@ -1,0 +1,34 @@
+"""Serves `init_process_group("mpi")` of an unchanged script on the stock PyTorch wheel.
+
+PyTorch calls autoload() when it is imported (entry point group `torch.backends`). Nothing is loaded and no MPI begun
+before a script asks for the backend. The name "mpi" is torch's own: two private names of torch.distributed make it
+reach us, `_MPI_AVAILABLE` and `ProcessGroupMPI`; a test holds them for the version of torch that is pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class ProcessGroupMPI:
+    """What torch.distributed takes for its own MPI backend."""
+
+    @staticmethod
+    def create(ranks: Sequence[int]) -> Any:
+        """Return a backend of these ranks of the world, all if there are none; None for a process outside of them."""
+        from torchfleet_backends import create
+
+        return create(ranks)
+
+
+def autoload() -> None:
+    """Put our backend where a PyTorch that was built with MPI has its own; leave such a PyTorch alone."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or dist.is_mpi_available():
+        return
+    from torch.distributed import distributed_c10d
+
+    distributed_c10d.ProcessGroupMPI = ProcessGroupMPI
+    distributed_c10d._MPI_AVAILABLE = True

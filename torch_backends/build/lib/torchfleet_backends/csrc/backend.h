@@ -1,0 +1,67 @@
+// torch's collectives over MPI: a c10d backend for the stock PyTorch wheel.
+#pragma once
+
+#include "message.h"
+#include "worker.h"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <list>
+
+namespace torchfleet {
+
+using Tensors = std::vector<at::Tensor>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+class MPIBackend : public c10d::Backend {
+ public:
+  // `comm` is a communicator of this group's own.
+  MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseconds timeout);
+
+  const std::string getBackendName() const override { return "mpi"; }
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+ private:
+  WorkPtr submit(c10d::OpType type, Tensors outputs, std::chrono::milliseconds timeout,
+                 std::function<void()> operation);
+  WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
+  std::string name_of(const std::string& operation);
+
+  MPI_Comm comm_;      // of collectives
+  MPI_Comm messages_;  // of send and recv: no message of a program meets one of ours
+  std::chrono::milliseconds timeout_;
+  std::atomic<uint64_t> sequence_{0};
+  std::list<c10::intrusive_ptr<Message>> posted_;  // which nobody may have kept: MPI still uses their buffers
+  std::mutex posted_mutex_;
+  Worker worker_;  // the last: its thread is gone before what it uses
+};
+
+}  // namespace torchfleet

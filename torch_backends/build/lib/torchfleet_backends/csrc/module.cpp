@@ -1,0 +1,33 @@
+// What Python sees of the backend.
+#include "backend.h"
+
+#include <pybind11/chrono.h>
+#include <torch/extension.h>
+
+namespace {
+using torchfleet::MPIBackend;
+
+c10::intrusive_ptr<c10d::Backend> create(const std::vector<int>& ranks, std::chrono::milliseconds timeout) {
+  torchfleet::begin();
+  const MPI_Comm comm = torchfleet::communicator(ranks);
+  if (comm == MPI_COMM_NULL) {
+    return nullptr;
+  }
+  int rank = 0, size = 0;
+  TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
+  TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
+  return c10::make_intrusive<MPIBackend>(comm, rank, size, timeout);
+}
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  module.doc() = "torch.distributed over MPI, for the stock PyTorch wheel";
+  module.def("create", &create, py::arg("ranks"), py::arg("timeout"), Unlocked(),
+             "A backend of these ranks of the world, all if there are none; None if this process is not among them.");
+  module.def("begin", &torchfleet::begin, Unlocked(), "MPI_Init_thread.");
+  module.def("end", &torchfleet::end, Unlocked(), "MPI_Finalize, unless an operation was given up.");
+  module.def("world_rank", &torchfleet::world_rank);
+  module.def("world_size", &torchfleet::world_size);
+  module.def("library_version", &torchfleet::library_version);
+}

@@ -1,0 +1,91 @@
+#include "worker.h"
+
+#include "world.h"
+
+#include <ATen/core/ivalue_inl.h>
+#include <torch/csrc/distributed/c10d/exception.h>
+
+namespace torchfleet {
+
+Collective::Collective(c10d::OpType type, int rank, std::vector<at::Tensor> outputs,
+                       std::chrono::milliseconds timeout, std::string name)
+    : Work(rank, type),
+      outputs_(std::move(outputs)),
+      timeout_(timeout),
+      name_(std::move(name)),
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+bool Collective::wait(std::chrono::milliseconds timeout) {
+  const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!cv_.wait_for(lock, limit, [this] { return completed_; })) {
+    abandon();
+    TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: ", name_, " has not ended within ", limit.count(),
+                     " ms: another rank does not take part in it");
+  }
+  if (exception_) {
+    std::rethrow_exception(exception_);
+  }
+  return true;
+}
+
+void Collective::run(const std::function<void()>& operation) {
+  try {
+    operation();
+  } catch (...) {
+    future_->setError(std::current_exception());
+    finish(std::current_exception());
+    return;
+  }
+  future_->markCompleted(at::IValue(outputs_));
+  finish();
+}
+
+struct Worker::Queue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::pair<c10::intrusive_ptr<Collective>, std::function<void()>>> jobs;
+  bool closed = false;
+
+  void serve() {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      changed.wait(lock, [this] { return closed || !jobs.empty(); });
+      if (jobs.empty()) {
+        return;
+      }
+      auto [work, operation] = std::move(jobs.front());
+      jobs.pop_front();
+      lock.unlock();
+      work->run(operation);
+      operation = nullptr;  // its tensors may go now
+      work.reset();
+      lock.lock();
+    }
+  }
+};
+
+Worker::Worker() : queue_(std::make_shared<Queue>()), thread_([queue = queue_] { queue->serve(); }) {}
+
+Worker::~Worker() {
+  {
+    std::lock_guard<std::mutex> lock(queue_->mutex);
+    queue_->closed = true;
+  }
+  queue_->changed.notify_all();
+  if (is_abandoned()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+void Worker::submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation) {
+  {
+    std::lock_guard<std::mutex> lock(queue_->mutex);
+    queue_->jobs.emplace_back(std::move(work), std::move(operation));
+  }
+  queue_->changed.notify_one();
+}
+
+}  // namespace torchfleet

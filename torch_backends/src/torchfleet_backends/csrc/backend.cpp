@@ -1,0 +1,351 @@
+#include "backend.h"
+
+#include <torch/csrc/distributed/c10d/exception.h>
+
+namespace torchfleet {
+
+using c10d::OpType;
+
+namespace {
+// torch's own names of operations are in capitals, people know them as they are typed.
+const char* typed(OpType type) {
+  switch (type) {
+    case OpType::BROADCAST:
+      return "broadcast";
+    case OpType::ALLREDUCE:
+    case OpType::ALLREDUCE_COALESCED:
+      return "all_reduce";
+    case OpType::REDUCE:
+      return "reduce";
+    case OpType::ALLGATHER:
+    case OpType::_ALLGATHER_BASE:
+      return "all_gather";
+    case OpType::GATHER:
+      return "gather";
+    case OpType::SCATTER:
+      return "scatter";
+    case OpType::REDUCE_SCATTER:
+    case OpType::_REDUCE_SCATTER_BASE:
+      return "reduce_scatter";
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE:
+      return "all_to_all";
+    case OpType::SEND:
+      return "send";
+    case OpType::RECV:
+    case OpType::RECVANYSOURCE:
+      return "recv";
+    default:
+      return "barrier";
+  }
+}
+
+at::Tensor dense(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(!tensor.is_sparse(), "backend mpi: got a sparse tensor, and MPI knows only dense ones");
+  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "backend mpi: got a tensor on ", tensor.device(), "; only cpu is served");
+  return tensor.contiguous();
+}
+
+void put_back(const at::Tensor& target, const at::Tensor& buffer) {
+  if (!target.is_same(buffer)) {
+    target.copy_(buffer);
+  }
+}
+
+const at::Tensor& only(const Tensors& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "backend mpi: got ", tensors.size(), " tensors; give one");
+  return tensors[0];
+}
+
+char* bytes_of(const at::Tensor& tensor) {
+  return static_cast<char*>(tensor.data_ptr());
+}
+
+std::vector<Piece> pieces(const Tensors& parts) {
+  std::vector<Piece> found;
+  for (const at::Tensor& part : parts) {
+    found.push_back({static_cast<int>(found.size()), bytes_of(part), static_cast<int64_t>(part.nbytes())});
+  }
+  return found;
+}
+
+Tensors all_dense(const Tensors& tensors) {
+  Tensors found;
+  for (const at::Tensor& tensor : tensors) {
+    found.push_back(dense(tensor));
+  }
+  return found;
+}
+
+void put_all_back(const Tensors& targets, const Tensors& buffers) {
+  for (size_t i = 0; i < targets.size(); ++i) {
+    put_back(targets[i], buffers[i]);
+  }
+}
+
+// The parts of a tensor along its first dimension: equal ones if no sizes are given.
+Tensors parts_of(const at::Tensor& tensor, const std::vector<int64_t>& sizes, int ranks) {
+  if (!sizes.empty()) {
+    return tensor.split_with_sizes(sizes, 0);
+  }
+  TORCH_CHECK_VALUE(tensor.size(0) % ranks == 0, "backend mpi: all_to_all: the first dimension is ", tensor.size(0),
+                    ", no multiple of ", ranks, " ranks; give split sizes");
+  return tensor.chunk(ranks, 0);
+}
+}  // namespace
+
+MPIBackend::MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseconds timeout)
+    : Backend(rank, size), comm_(comm), timeout_(timeout) {
+  TORCHFLEET_MPI(MPI_Comm_dup(comm_, &messages_));
+  TORCHFLEET_MPI(MPI_Comm_set_errhandler(messages_, MPI_ERRORS_RETURN));
+}
+
+std::string MPIBackend::name_of(const std::string& operation) {
+  return c10::str(operation, " number ", ++sequence_, " of group ", pg_uid_.empty() ? "world" : pg_uid_, " (rank ", rank_,
+                  " of ", size_, ")");
+}
+
+WorkPtr MPIBackend::submit(OpType type, Tensors outputs, std::chrono::milliseconds timeout,
+                           std::function<void()> operation) {
+  const auto limit = timeout == c10d::kUnsetTimeout ? timeout_ : timeout;
+  auto work = c10::make_intrusive<Collective>(type, rank_, std::move(outputs), limit, name_of(typed(type)));
+  worker_.submit(work, std::move(operation));
+  return work;
+}
+
+WorkPtr MPIBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  const at::Tensor tensor = only(tensors);
+  const at::Tensor buffer = dense(tensor);
+  const int root = static_cast<int>(opts.rootRank);
+  return submit(OpType::BROADCAST, tensors, opts.timeout, [=, this] {
+    torchfleet::broadcast(comm_, buffer.data_ptr(), static_cast<int64_t>(buffer.nbytes()), root);
+    put_back(tensor, buffer);
+  });
+}
+
+WorkPtr MPIBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  const at::Tensor tensor = only(tensors);
+  at::Tensor buffer = dense(tensor);
+  reduction(buffer.scalar_type(), opts.reduceOp);  // refuses before anything is asked of the others
+  return submit(OpType::ALLREDUCE, tensors, opts.timeout, [this, tensor, buffer, op = opts.reduceOp]() mutable {
+    all_reduce(comm_, buffer, op);
+    put_back(tensor, buffer);
+  });
+}
+
+WorkPtr MPIBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  Tensors buffers = all_dense(tensors);
+  for (const at::Tensor& buffer : buffers) {
+    reduction(buffer.scalar_type(), opts.reduceOp);
+  }
+  return submit(OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
+                [this, tensors, buffers, op = opts.reduceOp]() mutable {
+                  for (at::Tensor& buffer : buffers) {
+                    all_reduce(comm_, buffer, op);
+                  }
+                  put_all_back(tensors, buffers);
+                });
+}
+
+WorkPtr MPIBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const at::Tensor tensor = only(tensors);
+  at::Tensor buffer = dense(tensor);
+  reduction(buffer.scalar_type(), opts.reduceOp);
+  const int root = static_cast<int>(opts.rootRank);
+  return submit(OpType::REDUCE, tensors, opts.timeout, [this, tensor, buffer, root, op = opts.reduceOp]() mutable {
+    torchfleet::reduce(comm_, buffer, op, root);
+    if (rank_ == root) {
+      put_back(tensor, buffer);
+    }
+  });
+}
+
+WorkPtr MPIBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  const at::Tensor input = dense(only(inputs));
+  TORCH_CHECK_VALUE(outputs.size() == 1 && outputs[0].size() == static_cast<size_t>(size_),
+                    "backend mpi: all_gather: give a list of ", size_, " tensors");
+  const Tensors targets = outputs[0];
+  bool equal = true;
+  for (const at::Tensor& target : targets) {
+    equal = equal && target.numel() == input.numel();
+  }
+  return submit(OpType::ALLGATHER, targets, opts.timeout, [=, this] {
+    if (!equal) {  // parts of other sizes than ours: each comes from its own rank
+      const Tensors buffers = all_dense(targets);
+      put_back(buffers[rank_], input.view_as(buffers[rank_]));
+      for (int root = 0; root < size_; ++root) {
+        torchfleet::broadcast(comm_, buffers[root].data_ptr(), static_cast<int64_t>(buffers[root].nbytes()), root);
+      }
+      put_all_back(targets, buffers);
+      return;
+    }
+    const at::Tensor whole = at::empty({size_, input.numel()}, input.options());
+    all_gather(comm_, input.data_ptr(), whole.data_ptr(), static_cast<int64_t>(input.nbytes()));
+    for (int rank = 0; rank < size_; ++rank) {
+      targets[rank].copy_(whole[rank].view(targets[rank].sizes()));
+    }
+  });
+}
+
+WorkPtr MPIBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
+  Tensors outputs{output}, inputs{input};
+  return allgather_into_tensor_coalesced(outputs, inputs, opts);
+}
+
+WorkPtr MPIBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                    const c10d::AllgatherOptions& opts) {
+  const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
+  for (size_t i = 0; i < to.size(); ++i) {
+    TORCH_CHECK_VALUE(to[i].nbytes() == from[i].nbytes() * size_, "backend mpi: all_gather: the output has ",
+                      to[i].numel(), " elements, ", size_, " ranks give ", from[i].numel(), " each");
+  }
+  return submit(OpType::_ALLGATHER_BASE, targets, opts.timeout, [=, this] {
+    for (size_t i = 0; i < to.size(); ++i) {
+      all_gather(comm_, from[i].data_ptr(), to[i].data_ptr(), static_cast<int64_t>(from[i].nbytes()));
+    }
+    put_all_back(targets, to);
+  });
+}
+
+WorkPtr MPIBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+  const at::Tensor input = dense(only(inputs));
+  const int root = static_cast<int>(opts.rootRank);
+  const Tensors targets = rank_ == root ? outputs.at(0) : Tensors{};
+  const Tensors buffers = all_dense(targets);
+  return submit(OpType::GATHER, targets, opts.timeout, [=, this] {
+    exchange(comm_, {{root, bytes_of(input), static_cast<int64_t>(input.nbytes())}}, pieces(buffers));
+    put_all_back(targets, buffers);
+  });
+}
+
+WorkPtr MPIBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) {
+  const at::Tensor target = only(outputs);
+  const at::Tensor buffer = dense(target);
+  const int root = static_cast<int>(opts.rootRank);
+  const Tensors parts = rank_ == root ? all_dense(inputs.at(0)) : Tensors{};
+  return submit(OpType::SCATTER, outputs, opts.timeout, [=, this] {
+    exchange(comm_, pieces(parts), {{root, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())}});
+    put_back(target, buffer);
+  });
+}
+
+WorkPtr MPIBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                   const c10d::ReduceScatterOptions& opts) {
+  Tensors flat;
+  for (const at::Tensor& part : inputs.at(0)) {
+    flat.push_back(dense(part).view(-1));
+  }
+  at::Tensor whole = at::cat(flat);
+  at::Tensor output = only(outputs);
+  return _reduce_scatter_base(output, whole, opts);
+}
+
+WorkPtr MPIBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                         const c10d::ReduceScatterOptions& opts) {
+  Tensors outputs{output}, inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+}
+
+WorkPtr MPIBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                    const c10d::ReduceScatterOptions& opts) {
+  const Tensors from = all_dense(inputs), targets = outputs;
+  Tensors to;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    reduction(from[i].scalar_type(), opts.reduceOp);
+    TORCH_CHECK_VALUE(from[i].numel() == targets[i].numel() * size_, "backend mpi: reduce_scatter: the input has ",
+                      from[i].numel(), " elements, the output of each of ", size_, " ranks ", targets[i].numel());
+    to.push_back(at::empty(targets[i].sizes(), targets[i].options()));  // the output may be a part of the input
+  }
+  return submit(OpType::_REDUCE_SCATTER_BASE, targets, opts.timeout, [=, this, op = opts.reduceOp]() mutable {
+    for (size_t i = 0; i < to.size(); ++i) {
+      torchfleet::reduce_scatter(comm_, from[i], to[i], op);
+      targets[i].copy_(to[i]);
+    }
+  });
+}
+
+WorkPtr MPIBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                  std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+  const at::Tensor target = output, from = dense(input), to = dense(output);
+  const Tensors sends = parts_of(from, input_splits, size_), receives = parts_of(to, output_splits, size_);
+  return submit(OpType::ALLTOALL_BASE, {output}, opts.timeout, [=, this] {
+    exchange(comm_, pieces(sends), pieces(receives));
+    put_back(target, to);
+  });
+}
+
+WorkPtr MPIBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
+  return submit(OpType::ALLTOALL, targets, opts.timeout, [=, this] {
+    exchange(comm_, pieces(from), pieces(to));
+    put_all_back(targets, to);
+  });
+}
+
+WorkPtr MPIBackend::barrier(const c10d::BarrierOptions& opts) {
+  return submit(OpType::BARRIER, {}, opts.timeout, [this] { TORCHFLEET_MPI(MPI_Barrier(comm_)); });
+}
+
+void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
+  // Every rank tells rank 0 that it is here, and rank 0 answers when all have: so it can name who is missing.
+  constexpr int kTag = (1 << 15) - 2;  // MPI promises tags up to 32767
+  auto token = at::zeros({1}, at::kByte);
+  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout;
+  const auto transfer = [&](OpType type, int peer) {
+    Tensors tensors{token.clone()};
+    return type == OpType::SEND ? send(tensors, peer, kTag) : recv(tensors, peer, kTag);
+  };
+  if (rank_ != 0) {
+    transfer(OpType::SEND, 0)->wait(timeout);
+    transfer(OpType::RECV, 0)->wait(timeout);
+    return;
+  }
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::vector<WorkPtr> heard;
+  for (int rank = 1; rank < size_; ++rank) {
+    heard.push_back(transfer(OpType::RECV, rank));
+  }
+  std::vector<int> missing;
+  for (int rank = 1; rank < size_; ++rank) {
+    while (!heard[rank - 1]->isCompleted() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    if (!heard[rank - 1]->isCompleted()) {
+      missing.push_back(rank);
+    }
+  }
+  if (!missing.empty()) {
+    abandon();
+    TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: monitored_barrier: not there within ", timeout.count(),
+                     " ms: rank ", c10::Join(", ", missing));
+  }
+  for (int rank = 1; rank < size_; ++rank) {
+    transfer(OpType::SEND, rank)->wait(timeout);
+  }
+}
+
+WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int tag) {
+  const at::Tensor buffer = dense(tensor);
+  const Piece piece{peer, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())};
+  auto requests = type == OpType::SEND ? post_send(messages_, piece, tag) : post_receive(messages_, piece, tag);
+  auto message = c10::make_intrusive<Message>(type, rank_, buffer, type == OpType::SEND ? buffer : tensor,
+                                              std::move(requests), timeout_, name_of(typed(type)));
+  std::lock_guard<std::mutex> lock(posted_mutex_);
+  posted_.remove_if([](const auto& other) { return other->isCompleted(); });
+  posted_.push_back(message);
+  return message;
+}
+
+WorkPtr MPIBackend::send(Tensors& tensors, int to, int tag) {
+  return post(OpType::SEND, only(tensors), to, tag);
+}
+
+WorkPtr MPIBackend::recv(Tensors& tensors, int from, int tag) {
+  return post(OpType::RECV, only(tensors), from, tag);
+}
+
+WorkPtr MPIBackend::recvAnysource(Tensors& tensors, int tag) {
+  return post(OpType::RECVANYSOURCE, only(tensors), MPI_ANY_SOURCE, tag);
+}
+
+}  // namespace torchfleet

@@ -1,0 +1,23 @@
+// What torch's dtypes and reductions are for MPI.
+#pragma once
+
+#include "world.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+namespace torchfleet {
+
+struct Reduction {
+  MPI_Datatype type;
+  MPI_Op op;
+  int per_element = 1;  // how many of `type` an element of the tensor is
+};
+
+// Throws c10::ValueError for what MPI cannot reduce: MIN of complex numbers, bitwise operations on floats, PREMUL_SUM.
+Reduction reduction(at::ScalarType dtype, const c10d::ReduceOp& op);
+
+// What AVG does after the sum; other reductions leave the tensor alone.
+void average(at::Tensor& sum, const c10d::ReduceOp& op, int size);
+
+}  // namespace torchfleet

@@ -1,0 +1,108 @@
+#include "world.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <stdexcept>
+
+namespace torchfleet {
+
+namespace {
+std::atomic<bool> abandoned{false};
+std::once_flag begun, ended;
+
+bool is_initialized() {
+  int flag = 0;
+  MPI_Initialized(&flag);
+  return flag != 0;
+}
+
+bool is_finalized() {
+  int flag = 0;
+  MPI_Finalized(&flag);
+  return flag != 0;
+}
+
+void initialize() {
+  int provided = MPI_THREAD_SINGLE;
+  if (is_initialized()) {
+    check(MPI_Query_thread(&provided), "MPI_Query_thread");
+  } else {
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  }
+  if (provided < MPI_THREAD_MULTIPLE) {
+    throw std::runtime_error(
+        "backend mpi: this MPI gives no MPI_THREAD_MULTIPLE, and every group of torch has a thread of its own: " +
+        library_version());
+  }
+  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+}  // namespace
+
+void check(int status, const char* call) {
+  if (status == MPI_SUCCESS) {
+    return;
+  }
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  throw std::runtime_error("backend mpi: " + std::string(call) + ": " + std::string(text, length));
+}
+
+void begin() {
+  std::call_once(begun, initialize);
+}
+
+void end() {
+  if (is_initialized() && !is_finalized() && !abandoned) {
+    std::call_once(ended, [] { MPI_Finalize(); });
+  }
+}
+
+void abandon() {
+  abandoned = true;
+}
+
+bool is_abandoned() {
+  return abandoned;
+}
+
+int world_rank() {
+  int rank = 0;
+  TORCHFLEET_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  return rank;
+}
+
+int world_size() {
+  int size = 0;
+  TORCHFLEET_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  return size;
+}
+
+std::string library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  std::string version(text, length);
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
+MPI_Comm communicator(const std::vector<int>& ranks) {
+  MPI_Comm made = MPI_COMM_NULL;
+  if (ranks.empty()) {
+    TORCHFLEET_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &made));
+  } else if (std::find(ranks.begin(), ranks.end(), world_rank()) != ranks.end()) {
+    MPI_Group world, group;
+    TORCHFLEET_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
+    TORCHFLEET_MPI(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group));
+    TORCHFLEET_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, group, 0, &made));
+    MPI_Group_free(&group);
+    MPI_Group_free(&world);
+  }
+  if (made != MPI_COMM_NULL) {
+    TORCHFLEET_MPI(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN));
+  }
+  return made;
+}
+
+}  // namespace torchfleet

@@ -1,0 +1,359 @@
+"""Runs on every rank: all checks of a backend against what each rank can work out by itself.
+
+Arguments: backend, directory. Each rank writes <directory>/<rank>.json: the name of each check, and what went wrong.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+CHECKS: dict[str, Callable[[], None]] = {}
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+COMPLEX = [torch.complex64, torch.complex128]
+OPS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "SUM": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+SIZES = [0, 1, 7, 4096, 100_003]
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+def size() -> int:
+    return dist.get_world_size()
+
+
+def values(of: int, dtype: torch.dtype, count: int = 24) -> torch.Tensor:
+    """Return what a rank brings: small whole numbers, which every type holds and adds exactly."""
+    return ((torch.arange(count) * (of + 1)) % 3 + 1).to(dtype)
+
+
+def reduced(op: str, dtype: torch.dtype, count: int = 24) -> torch.Tensor:
+    """Return what all ranks together make of it, in rank order."""
+    return functools.reduce(OPS[op], (values(of, dtype, count) for of in range(size())))
+
+
+def all_equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return len(found) == len(expected) and all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@check
+def all_reduce_of_every_type_and_operation() -> None:
+    for dtype in [*FLOATS, *INTEGERS, *COMPLEX]:
+        for name in OPS:
+            bitwise = name.startswith("B")
+            if (bitwise and dtype not in INTEGERS) or (dtype in COMPLEX and name != "SUM"):
+                continue
+            tensor = values(rank(), dtype)
+            dist.all_reduce(tensor, op=getattr(dist.ReduceOp, name))
+            assert torch.equal(tensor, reduced(name, dtype)), (dtype, name)
+
+
+@check
+def all_reduce_of_booleans() -> None:
+    for name, combine in (("SUM", any), ("MAX", any), ("PRODUCT", all), ("MIN", all), ("BOR", any), ("BAND", all)):
+        tensor = torch.tensor([True, False, rank() == 0])
+        dist.all_reduce(tensor, op=getattr(dist.ReduceOp, name))
+        mixed = combine(of == 0 for of in range(size()))
+        assert tensor.tolist() == [True, False, mixed], name
+
+
+@check
+def the_mean() -> None:
+    for dtype in FLOATS:
+        tensor = values(rank(), dtype)
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+        assert torch.allclose(tensor.double(), reduced("SUM", torch.float64) / size(), rtol=1e-2)
+
+
+@check
+def all_reduce_of_every_size() -> None:
+    for count in SIZES:
+        tensor = values(rank(), torch.float32, count)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, reduced("SUM", torch.float32, count)), count
+
+
+@check
+def what_does_not_lie_in_one_piece() -> None:
+    whole = values(rank(), torch.float32, 48).view(6, 8)
+    dist.all_reduce(whole.t())
+    assert torch.equal(whole.flatten(), reduced("SUM", torch.float32, 48))
+    strided = torch.zeros(10)
+    dist.broadcast(strided[::2], src=0)
+    strided[::2] = rank()
+    dist.broadcast(strided[::2], src=size() - 1)
+    assert strided.tolist() == [size() - 1, 0] * 5
+
+
+@check
+def several_tensors_at_once() -> None:
+    tensors = [values(rank(), torch.float32, count) for count in (3, 5)]
+    dist.all_reduce_coalesced(tensors)
+    assert all_equal(tensors, [reduced("SUM", torch.float32, count) for count in (3, 5)])
+
+
+@check
+def broadcast_from_every_rank() -> None:
+    for root in range(size()):
+        for dtype in (torch.float32, torch.bfloat16, torch.bool):
+            tensor = values(rank(), dtype)
+            dist.broadcast(tensor, src=root)
+            assert torch.equal(tensor, values(root, dtype))
+
+
+@check
+def reduce_to_every_rank() -> None:
+    for root in range(size()):
+        tensor = values(rank(), torch.float32)
+        dist.reduce(tensor, dst=root)
+        expected = reduced("SUM", torch.float32) if rank() == root else values(rank(), torch.float32)
+        assert torch.equal(tensor, expected), "the others keep theirs"
+
+
+@check
+def all_gather() -> None:
+    everything = [values(of, torch.float32) for of in range(size())]
+    parts = [torch.empty(24) for _ in range(size())]
+    dist.all_gather(parts, values(rank(), torch.float32))
+    assert all_equal(parts, everything)
+    one = torch.empty(24 * size())
+    dist.all_gather_into_tensor(one, values(rank(), torch.float32))
+    assert torch.equal(one, torch.cat(everything))
+    one[24 * rank() : 24 * (rank() + 1)] = rank()
+    dist.all_gather_into_tensor(one, one[24 * rank() : 24 * (rank() + 1)])
+    assert torch.equal(one, torch.arange(float(size())).repeat_interleave(24)), "the input is a part of the output"
+
+
+@check
+def all_gather_of_unequal_parts() -> None:
+    parts = [torch.empty(of + 1) for of in range(size())]
+    dist.all_gather(parts, torch.full((rank() + 1,), float(rank())))
+    assert all_equal(parts, [torch.full((of + 1,), float(of)) for of in range(size())])
+
+
+@check
+def reduce_scatter() -> None:
+    whole = reduced("SUM", torch.float32, 4 * size())
+    mine = whole[4 * rank() : 4 * (rank() + 1)]
+    given = values(rank(), torch.float32, 4 * size())
+    output = torch.empty(4)
+    dist.reduce_scatter(output, list(given.chunk(size())))
+    assert torch.equal(output, mine)
+    dist.reduce_scatter_single(output, given)
+    assert torch.equal(output, mine)
+    dist.reduce_scatter_single(given[:4], given)
+    assert torch.equal(given[:4], mine), "the output is a part of the input"
+
+
+@check
+def gather_and_scatter() -> None:
+    for root in range(size()):
+        parts = [torch.empty(24) for _ in range(size())] if rank() == root else None
+        dist.gather(values(rank(), torch.float32), parts, dst=root)
+        assert parts is None or all_equal(parts, [values(of, torch.float32) for of in range(size())])
+        output = torch.empty(24)
+        dist.scatter(output, [values(of, torch.float32) for of in range(size())] if rank() == root else None, src=root)
+        assert torch.equal(output, values(rank(), torch.float32))
+
+
+@check
+def all_to_all() -> None:
+    given = [torch.full((of + 1,), float(10 * rank() + of)) for of in range(size())]
+    output = [torch.empty(rank() + 1) for _ in range(size())]
+    dist.all_to_all(output, given)
+    expected = [torch.full((rank() + 1,), float(10 * of + rank())) for of in range(size())]
+    assert all_equal(output, expected)
+    one = torch.empty((rank() + 1) * size())
+    dist.all_to_all_single(one, torch.cat(given), [rank() + 1] * size(), [of + 1 for of in range(size())])
+    assert torch.equal(one, torch.cat(expected))
+    even = torch.empty(2 * size())
+    dist.all_to_all_single(even, torch.arange(2.0 * size()) + 100 * rank())
+    assert even.tolist() == [100 * of + 2 * rank() + place for of in range(size()) for place in (0, 1)]
+
+
+@check
+def messages_cross() -> None:
+    """All send before anybody receives, more than any MPI buffers."""
+    after, before = (rank() + 1) % size(), (rank() - 1) % size()
+    for count in (1, 1 << 20):
+        given, output = torch.full((count,), float(rank())), torch.empty(count)
+        orders = [dist.P2POp(dist.isend, given, after), dist.P2POp(dist.irecv, output, before)]
+        for work in dist.batch_isend_irecv(orders):
+            work.wait()
+        assert bool((output == before).all())
+
+
+@check
+def messages_from_anybody() -> None:
+    if rank() == 0:
+        output, seen = torch.empty(2), []
+        for _message in range(size() - 1):
+            sender = dist.recv(output)
+            assert output.tolist() == [sender, sender]
+            seen.append(sender)
+        assert sorted(seen) == list(range(1, size()))
+    else:
+        dist.send(torch.full((2,), float(rank())), 0)
+
+
+@check
+def messages_with_tags_and_gaps() -> None:
+    if rank() == 0:
+        for tag in (1, 2):
+            dist.send(torch.full((3,), float(tag)), 1, tag=tag)
+    elif rank() == 1:
+        second, first = torch.zeros(6), torch.zeros(3)
+        dist.recv(second[::2], 0, tag=2)
+        dist.recv(first, 0, tag=1)
+        assert second.tolist() == [2, 0] * 3 and first.tolist() == [1] * 3
+
+
+@check
+def many_in_flight() -> None:
+    tensors = [torch.full((1000,), float(number)) for number in range(50)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in reversed(works):
+        work.wait()
+    assert [tensor[0].item() for tensor in tensors] == [number * size() for number in range(50)]
+    future = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda done: done.value()[0] * 2)
+    assert future.wait().tolist() == [2 * size()] * 3
+
+
+@check
+def objects() -> None:
+    found: list[object] = [None] * size()
+    dist.all_gather_object(found, {"rank": rank(), "text": "x" * rank()})
+    assert found == [{"rank": of, "text": "x" * of} for of in range(size())]
+    sent = [{"from": rank()}]
+    dist.broadcast_object_list(sent, src=size() - 1)
+    assert sent == [{"from": size() - 1}]
+
+
+@check
+def groups_within() -> None:
+    lower = list(range(size() - 1))
+    groups = {"one": [rank_ for rank_ in range(size()) if rank_ == size() - 1], "lower": lower, "all": range(size())}
+    made = {name: dist.new_group(list(ranks)) for name, ranks in groups.items()}
+    for name, ranks in groups.items():
+        if rank() in ranks:
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor, group=made[name])
+            assert tensor.tolist() == [len(ranks)] * 3, name
+    for group in made.values():
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)
+
+
+@check
+def barriers() -> None:
+    dist.barrier()
+    # dist.monitored_barrier() itself asks for gloo by name
+    dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=30), wait_all_ranks=True)
+
+
+@check
+def what_cannot_be_done_is_refused() -> None:
+    """At once, and on every rank: the group works as before."""
+    try:
+        dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
+    except ValueError as error:
+        assert str(error) == "backend mpi: BAND of Float is not to be had"
+    else:
+        raise AssertionError("it was done")
+    dist.barrier()
+
+
+def train(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the parameters after a few steps, each rank with data of its own."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        torch.manual_seed(100 * step + rank())
+        optimizer.zero_grad()
+        model(torch.randn(8, 16)).pow(2).mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+
+
+@check
+def data_parallel_training() -> None:
+    """DDP comes to what gradients that are added in rank order come to."""
+    parameters = train(torch.nn.parallel.DistributedDataParallel(model()))
+    reference = model()
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        for of in range(size()):
+            torch.manual_seed(100 * step + of)
+            (reference(torch.randn(8, 16)).pow(2).mean() / size()).backward()
+        optimizer.step()
+    for found, expected in zip(parameters, reference.parameters(), strict=True):
+        assert torch.allclose(found, expected, atol=1e-6)
+
+
+@check
+def fully_sharded_training_and_checkpoint() -> None:
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    sharded = model()
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (size(),)))
+    train(sharded)
+    where: list[object] = [tempfile.mkdtemp() if rank() == 0 else None]
+    dist.broadcast_object_list(where, src=0)
+    state = get_model_state_dict(sharded)
+    checkpoint.save(state, checkpoint_id=where[0])
+    kept = {name: tensor.to_local().clone() for name, tensor in state.items()}
+    for tensor in state.values():
+        tensor.to_local().zero_()
+    checkpoint.load(state, checkpoint_id=where[0])
+    assert all(torch.equal(kept[name], tensor.to_local()) for name, tensor in state.items())
+
+
+def main() -> None:
+    """Run all checks in the order in which they stand here, and write down what came of each."""
+    backend, directory = sys.argv[1:3]
+    dist.init_process_group(backend)
+    found = {}
+    for name, function in CHECKS.items():
+        try:
+            function()
+            found[name] = ""
+        except Exception:
+            found[name] = traceback.format_exc()
+    (Path(directory) / f"{rank()}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The backend under every MPI, with 2 to 4 ranks: every check of ranks.py, and what goes wrong."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torch_backends.tests.conftest import PYTHON, Run
+
+RANKS = Path(__file__).with_name("ranks.py")
+CHECKS = re.findall(r"^@check\ndef (\w+)", RANKS.read_text(), re.MULTILINE)
+SMALL_STEPS = {"TORCHFLEET_MPI_STEP": "1000"}  # as if an int counted no further
+WORLDS = [
+    ("openmpi", 2, {}),
+    ("openmpi", 3, SMALL_STEPS),
+    ("openmpi", 4, {}),
+    ("mpich", 2, {}),
+    ("mpich", 3, {}),
+    ("intelmpi", 2, {}),
+    ("intelmpi", 3, {}),
+]
+ALONE = "import torch.distributed as dist\ndist.init_process_group('mpi')\nrank = dist.get_rank()\n"
+
+
+@pytest.fixture(scope="module")
+def came(run: Run, tmp_path_factory: pytest.TempPathFactory) -> functools._lru_cache_wrapper[list[dict[str, str]]]:
+    """Return a function that tells what came of all checks on every rank of a world; each world runs once."""
+
+    @functools.cache
+    def play(number: int) -> list[dict[str, str]]:
+        mpi, ranks, environment = WORLDS[number]
+        place = tmp_path_factory.mktemp("ranks")
+        done = run(mpi, ranks, RANKS, "mpi", place, **environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [json.loads((place / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+    return play
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("number", range(len(WORLDS)), ids=[f"{mpi}-{ranks}" for mpi, ranks, _env in WORLDS])
+def test_every_rank_finds_what_it_should(
+    came: functools._lru_cache_wrapper[list[dict[str, str]]], number: int, name: str
+) -> None:
+    wrong = {rank: found[name] for rank, found in enumerate(came(number)) if found[name]}
+    assert not wrong, "\n".join(wrong.values())
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich", "intelmpi"])
+def test_an_operation_that_one_rank_leaves_out_times_out(run: Run, mpi: str) -> None:
+    code = ALONE + (
+        "import datetime, sys, time\n"
+        "if rank == 0:\n"
+        "    work = dist.all_reduce(__import__('torch').ones(2), async_op=True)\n"
+        "    try:\n        work.wait(datetime.timedelta(seconds=1))\n"
+        "    except Exception as error:\n        print(error, flush=True); sys.exit(3)\n"
+        "time.sleep(3)\n"
+    )
+    done = run(mpi, 2, "-c", code)
+    assert done.returncode != 0
+    told = "all_reduce number 1 of group 0 (rank 0 of 2) has not ended within 1000 ms"
+    assert told in done.stdout, done.stdout + done.stderr
+
+
+def test_monitored_barrier_names_who_is_missing(run: Run) -> None:
+    code = ALONE + (
+        "import datetime, sys, time\n"
+        "if rank == 2: time.sleep(5)\n"
+        "try:\n    dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=2))\n"
+        "except Exception as error:\n    print(error, flush=True); sys.exit(3)\n"
+    )
+    done = run("openmpi", 3, "-c", code)
+    assert "not there within 2000 ms: rank 2" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_group_that_is_never_destroyed(run: Run) -> None:
+    """MPI is finalised all the same, in the right order."""
+    done = run("openmpi", 2, "-c", ALONE + "dist.barrier(); print('end', rank)")
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["end 0", "end 1"]), done.stderr
+
+
+def test_without_a_launcher_it_says_so(installed: Path) -> None:
+    environment = {"PYTHONPATH": str(installed), "HOME": str(Path.home())}
+    done = subprocess.run([PYTHON, "-c", ALONE], env=environment, capture_output=True, text=True, check=False)
+    assert "no MPI launcher started this process: start it with mpirun" in done.stderr
+
+
+def test_a_wrong_library_is_named(run: Run, tmp_path: Path) -> None:
+    done = run("openmpi", 1, "-c", ALONE, TORCHFLEET_MPI_LIBRARY=str(tmp_path / "libmpi.so.40"))
+    assert f"{tmp_path}/libmpi.so.40" in done.stderr and "TORCHFLEET_MPI_LIBRARY" in done.stderr
+
+
+def test_the_private_names_that_are_used_are_there(installed: Path) -> None:
+    """Those of the torch that is pinned: another one may have others."""
+    code = (
+        "from torch.distributed import distributed_c10d as c10d\n"
+        "import torch, inspect, torchfleet_backends._autoload as ours\n"
+        "assert '_MPI_AVAILABLE' in inspect.getsource(c10d.is_mpi_available)\n"
+        "assert 'ProcessGroupMPI.create(' in inspect.getsource(c10d._new_process_group_helper)\n"
+        "assert torch.distributed.is_mpi_available() and c10d.ProcessGroupMPI is ours.ProcessGroupMPI\n"
+    )
+    environment = {"PYTHONPATH": str(installed), "HOME": str(Path.home())}
+    done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
