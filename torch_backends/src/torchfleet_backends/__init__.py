@@ -63,7 +63,7 @@ def load_library(name: str, environ: Mapping[str, str]) -> None:
 def module() -> ModuleType:
     """Return the compiled module that fits the launcher, its MPI loaded. BackendError."""
     build, library = kind_of(os.environ)
-    import torch  # noqa: F401 - the compiled module needs its libraries
+    importlib.import_module("torch")  # the compiled module needs its libraries
 
     load_library(library, os.environ)
     return importlib.import_module(f"{__name__}.{build}")
