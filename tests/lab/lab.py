@@ -21,6 +21,9 @@ ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"),
 }
+# Before a bare mpirun: that of Open MPI 5 sometimes stays for ever after its last rank on another node (prrte#1839),
+# whatever its options: 10 of 100 on busy cores.
+PATIENCE, OUT_OF_PATIENCE = "timeout -k 5 30", 124
 
 
 class Lab:
