@@ -23,9 +23,10 @@ AS_ROOT = "root"
 TWO = {"two nodes": {}, "three ranks": {"np": 3}}
 TURN = {"in turn": {"map_by": "node"}}
 BOUND = {f"bound to a {kind}": {"bind_to": kind} for kind in ("core", "numa", "socket")}
+MIXED = {"NVIDIA and AMD": {"mixed": True}}
 PORTS = {"ports": {"ports": "24000-24999"}}
 ROOT: dict[str, dict[str, Any]] = {f"{ALONE}, as {AS_ROOT}": {}, f"two nodes, as {AS_ROOT}": {}}
-MPI = {ALONE: {}, **TWO, **TURN, **BOUND, **PORTS}
+MPI = {ALONE: {}, **TWO, **TURN, **BOUND, **PORTS, **MIXED}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +67,15 @@ def plan_of(program: Program, case: str) -> LaunchPlan:
     """Return the plan of a case."""
     facts = launcher(program.path, program.version)
     wish = {"launcher": program.launcher, **program.cases[case]}
+    vendors = ("nvidia", "amd") if wish.pop("mixed", False) else ("", "")
     uid = 0 if case.endswith(AS_ROOT) else 1000
     if case.startswith(ALONE):
         return plan_here(facts_of_a_node(launcher=facts, uid=uid), **wish)
-    both = {"uid": uid, "cores": CORES}
-    return plan_on_two(n1={"hostname": "n1", **both}, n2={"hostname": "n2", **both}, launcher_facts=facts, **wish)
+    n1, n2 = (
+        {"hostname": f"n{number}", "uid": uid, "cores": CORES, "accelerators": {vendor: 2} if vendor else {}}
+        for number, vendor in enumerate(vendors, 1)
+    )
+    return plan_on_two(n1=n1, n2=n2, launcher_facts=facts, **wish)
 
 
 def command_of(program: Program, case: str) -> LaunchCommand:

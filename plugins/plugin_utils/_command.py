@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._part import AGENT_PROGRAM
+from ansible_collections.torchfleet.cluster.plugins.module_utils._part import AGENT_PROGRAM, RANK_PROGRAM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import Setting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._hostfile import hostfile_lines
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
@@ -61,6 +61,27 @@ class LaunchCommand:
 def words_of(options: Iterable[Option]) -> tuple[str, ...]:
     """Return the words of options in order."""
     return tuple(word for option in options for word in option.words)
+
+
+def count_option(plan: LaunchPlan, flag: str) -> Option:
+    """Return the number of ranks of the first app context."""
+    _kind, ranks = plan.contexts[0]
+    which = "ranks" if ranks == plan.world_size else f"the first of {plan.world_size} ranks"
+    return Option((flag, str(ranks)), f"{which}: {plan.np_reason}", count_source(plan))
+
+
+def rank_option(plan: LaunchPlan, *again: str) -> Option:
+    """Return the program of all ranks, an app context for each kind of node.
+
+    `again`: the words, without their number, that begin the second and further ones.
+    """
+    program = (RANK_PROGRAM,) if plan.others else plan.head.wrapper
+    _first, *more = plan.contexts
+    words = [*program]
+    for _kind, ranks in more:
+        words += [":", *again, str(ranks), *program]
+    kinds = ", ".join(f"{ranks} ranks on nodes with {kind}" for kind, ranks in plan.contexts)
+    return Option(tuple(words), WRAPPER + f" ({kinds})" * bool(more), "inventory" if more else "default")
 
 
 def count_source(plan: LaunchPlan) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import groupby
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._part import RANK_PROGRAM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import (
-    WRAPPER,
     LaunchCommand,
     Option,
     agent_path,
-    count_source,
+    count_option,
     hostfile,
+    rank_option,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import Setting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
@@ -42,7 +41,7 @@ class Hydra:
         """Return the mpiexec command of a plan."""
         options = [
             Option((plan.launcher_path,), f"{self.name} {plan.launcher_version}", "measured"),
-            Option(("-n", str(plan.world_size)), f"ranks: {plan.np_reason}", count_source(plan)),
+            count_option(plan, "-n"),
             *self.mapping(plan),
             Option(("-genvnone",), "the head's environment is not that of the other nodes", "default"),
             Option(
@@ -50,8 +49,7 @@ class Hydra:
             ),
         ]
         options += [*self.binding(plan), *self.ways_to_nodes(plan)]
-        rank = (RANK_PROGRAM,) if plan.others else plan.head.wrapper
-        command = (*options, Option(rank, WRAPPER, "default"))
+        command = (*options, rank_option(plan, "-wdir", "/", "-n"))
         files = {"hostfile": self.hostfile(plan)}
         return LaunchCommand({plan.head.name: command}, self.environment(plan), files)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._part import RANK_PROGRAM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import (
-    WRAPPER,
     LaunchCommand,
     Option,
     agent_path,
-    count_source,
+    count_option,
     hostfile,
+    rank_option,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
@@ -39,7 +38,7 @@ class OpenMPI:
         old = plan.launcher_version.startswith("4.")
         options = [
             Option((plan.launcher_path,), f"Open MPI {plan.launcher_version}", "measured"),
-            Option(("--np", str(plan.world_size)), f"ranks: {plan.np_reason}", count_source(plan)),
+            count_option(plan, "--np"),
             Option(("--hostfile", f"{plan.head.job_dir}/hostfile"), "the planned nodes and their slots", "inventory"),
             Option(("--map-by", plan.options.map_by), plan.options.mapping_reason, plan.options.source("map_by")),
             self.binding(plan, old),
@@ -50,8 +49,7 @@ class OpenMPI:
             )
         options += self.ports(plan, old)
         options += self.ways_to_nodes(plan, old) if plan.others else [self.no_agent(old)]
-        rank = (RANK_PROGRAM,) if plan.others else plan.head.wrapper
-        command = (*options, Option(rank, WRAPPER, "default"))
+        command = (*options, rank_option(plan, "--np"))
         files = {"hostfile": hostfile(plan, "openmpi")}
         return LaunchCommand({plan.head.name: command}, files=files)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._folder import FOLDERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import choose_backend
@@ -22,6 +23,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._requirements i
     check_reached,
     warnings_for,
 )
+
+VENDORS = {"nvidia": "NVIDIA", "amd": "AMD"}
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,12 @@ class NodePlan:
     env: Mapping[str, str]
 
     @property
+    def vendors(self) -> str:
+        """Return whose GPUs it has, in words."""
+        names = sorted(VENDORS[vendor] for vendor, count in self.accelerators.items() if count)
+        return " and ".join([*names[:-1], f"{names[-1]} GPUs"]) if names else "no GPU"
+
+    @property
     def threads(self) -> int:
         """Return how many cores each of its ranks has."""
         return max(1, self.cores // max(1, self.ranks))
@@ -112,6 +121,18 @@ class LaunchPlan:
     show_ranks: tuple[int, ...]
     uid: int
     warnings: tuple[str, ...] = ()
+
+    @property
+    def contexts(self) -> tuple[tuple[str, int], ...]:
+        """Return kind and number of ranks of each app context: runs of ranks on nodes with the same vendor's GPUs.
+
+        Where ranks take the nodes in turn, there is one for all of them.
+        """
+        vendors = {node.name: node.vendors for node in self.nodes}
+        runs = [(kind, len(list(run))) for kind, run in groupby(vendors[place.host] for place in self.placement)]
+        if self.options.map_by == "node" and len(runs) > 1:
+            return ((" and ".join(sorted(set(vendors.values()))), self.world_size),)
+        return tuple(runs)
 
     @property
     def others(self) -> tuple[NodePlan, ...]:

@@ -62,6 +62,19 @@ def test_hydra_on_nodes_that_differ(launching: Cluster, launcher: str) -> None:
     assert [told[rank]["HOME"] for rank in (0, 4)] == ["/home/fleet", "/home/other"]
 
 
+@pytest.mark.parametrize("launcher", ["openmpi", *HYDRA])
+def test_nodes_of_different_vendors_train_together(cluster: Cluster, launcher: str) -> None:
+    """An app context for each run of nodes of one kind; n2 looks as if it had a GPU."""
+    cluster.lab.root("n2", "touch", "/dev/nvidia0")
+    try:
+        job = cluster.train(workload="message_passing", launcher=launcher)
+    finally:
+        cluster.lab.root("n2", "rm", "/dev/nvidia0")
+    assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2", "n3", "n4", "n4", "n4"]
+    command = " ".join(job.result["command"])
+    assert command.count(" : ") == 2, command
+
+
 def test_torchruns_agents_negotiate(cluster: Cluster) -> None:
     job = cluster.train(workload="message_passing", np=4, launcher="torchrun", rendezvous="c10d")
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2"]

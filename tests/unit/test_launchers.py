@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from nodes import Facts, launcher
@@ -25,7 +26,7 @@ PROGRAMS = {
 }
 
 
-def two(plan_two: Planner, name: str, n2: Facts | None = None, **wish: object) -> LaunchCommand:
+def two(plan_two: Planner, name: str, n2: Facts | None = None, **wish: Any) -> LaunchCommand:
     n2 = {"hostname": "second", **(n2 or {})}
     return render(plan_two(n2=n2, launcher_facts=PROGRAMS[name], launcher=name, **wish))
 
@@ -115,6 +116,26 @@ def test_what_the_launcher_does_not_take_is_refused(plan_two: Planner) -> None:
     refused = {**PROGRAMS["mpich"], "refused": "-x y (unrecognized argument x)"}
     with pytest.raises(InputError, match=r"launcher_args.*unrecognized argument x.*mpich 5\.0\.2 does not take"):
         plan_two(launcher_facts=refused, launcher="mpich")
+
+
+NVIDIA, AMD = {"accelerators": {"nvidia": 2, "amd": 0}}, {"accelerators": {"nvidia": 0, "amd": 2}}
+
+
+@pytest.mark.parametrize(
+    ("name", "context"), [("openmpi", ": --np 2"), ("mpich", ": -wdir / -n 2"), ("intelmpi", ": -wdir / -n 2")]
+)
+def test_each_vendor_has_an_app_context(plan_two: Planner, name: str, context: str) -> None:
+    command = two(plan_two, name, n1=NVIDIA, n2=AMD, launcher_args="--verbose")
+    assert command.options[1].words[1] == "2"
+    assert shlex.join(command.argv).endswith(f" --verbose torchfleet-rank {context} torchfleet-rank")
+    assert "2 ranks on nodes with NVIDIA GPUs, 2 ranks on nodes with AMD GPUs" in command.options[-1].reason
+    alike = two(plan_two, name, n1=AMD, n2=AMD)
+    assert alike.options[1].words[1] == "4" and ":" not in alike.argv
+
+
+def test_ranks_that_take_nodes_in_turn_have_one_app_context(plan_two: Planner) -> None:
+    command = two(plan_two, "openmpi", n1=NVIDIA, n2=AMD, map_by="node")
+    assert command.options[1].words[1] == "4" and ":" not in command.argv
 
 
 def test_everything_is_explained(plan_two: Planner) -> None:
