@@ -20,7 +20,7 @@ class ActionModule(ActionBase):
 
     BYPASS_HOST_LOOP = True
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset({"nodes", "listened", "reached", "measuring", "measured", "subnet", "nccl_gid"})
+    _VALID_ARGS = frozenset({"nodes", "seen", "listened", "reached", "measuring", "measured", "subnet", "nccl_gid"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return state, and what the next tasks need."""
@@ -30,7 +30,11 @@ class ActionModule(ActionBase):
         known = {name: {node: row for node, row in table.items() if row} for name, table in tables.items()}
         try:
             step = next_step(
-                given["nodes"], **known, subnet=given.get("subnet") or "", nccl_gid=given.get("nccl_gid") or "auto"
+                given["nodes"],
+                **known,
+                seen=given.get("seen"),
+                subnet=given.get("subnet") or "",
+                nccl_gid=given.get("nccl_gid") or "auto",
             )
         except InputError as error:
             return {**result, "failed": True, "msg": str(error)}

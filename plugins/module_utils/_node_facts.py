@@ -23,6 +23,7 @@ import sys
 import threading
 from typing import Any, Mapping
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _nics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._node_versions import (
     PROGRAM_SECONDS,
     said,
@@ -31,8 +32,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._node_versions 
     wrappers,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._programs import on_search_path
-from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import PORTS, home_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import PORTS, home_path, seat
 
+LINUX = sys.platform.startswith("linux")
 RESOLVE_SECONDS = 3.0  # a name server that is gone keeps getaddrinfo() busy for much longer
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # not on the search path of a plain user
 ABOUT_PYTHON = (
@@ -67,6 +69,8 @@ def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "rdma": names_in("/sys/class/infiniband"),
         "wrappers": wrappers(home),
         "versions": versions(home, python, os.path.expanduser(request["mpirun"])),
+        "networks": _nics.survey(home) if LINUX else None,
+        "seat": seat(home) if LINUX else None,
     }
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pwd
@@ -41,7 +42,30 @@ def apply(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
             told += in_words(partial(apply_roots, step, dry_run))
         else:
             told += as_user(work["user"], partial(in_words, partial(apply_mine, cluster, step, dry_run)))
+    if work["record"] and not dry_run:
+        as_user(work["user"], partial(in_words, partial(remember, cluster, work)))
     return told
+
+
+def remember(cluster: str, work: dict[str, Any]) -> list[str]:
+    """Write down what was done, for applied(). That is no change of its own."""
+    put(work["record"], json.dumps({"cluster": cluster, "work": work}), 0o600, dry_run=False)
+    return []
+
+
+def applied(record: str) -> str:
+    """Return the digest of the work that was done on this node last, if nothing of it would have to be done now."""
+    try:
+        with open(record) as file:
+            there = json.load(file)
+        return "" if apply(there["cluster"], there["work"], dry_run=True) else digest(there["work"])
+    except (OSError, ValueError, LookupError, TypeError, MeshFailed):  # then it is done again, and tells what is wrong
+        return ""
+
+
+def digest(work: dict[str, Any]) -> str:
+    """Return the digest of a node's work."""
+    return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
 
 
 def in_words(action: Callable[[], list[str]]) -> list[str]:

@@ -32,7 +32,7 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
     home = home_path(request["home"])
     python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
     return {
-        "home": home,
+        **seat(home),
         "cwd": os.getcwd(),
         "uid": os.getuid(),
         "tmpdir": os.environ.get("TMPDIR", ""),
@@ -44,12 +44,19 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
         "nics": sorted(os.listdir("/sys/class/net")),
         "launcher": launcher(request, home, python),
         "backends": torch_backends(python) if request["backend"] in ASKED else [],
-        "cores": len(os.sched_getaffinity(0)),
-        "accelerators": accelerators(),
         "free_bytes": free_bytes(home),
         "port": free_port(request["port"]),
-        "fabric": fabric(home),
         **job_state(home),
+    }
+
+
+def seat(home: str) -> dict[str, Any]:
+    """Return what a host file takes of this node: home, cores, accelerators and the fabric."""
+    return {
+        "home": home,
+        "cores": len(os.sched_getaffinity(0)),
+        "accelerators": accelerators(),
+        "fabric": fabric(home),
     }
 
 

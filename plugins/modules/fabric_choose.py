@@ -27,7 +27,12 @@ options:
   listened:
     description: What O(torchfleet.cluster.fabric_probe#module:state=listen) returned on each node.
     type: dict
-    required: true
+    default: {}
+  seen:
+    description:
+      - What each node told before, as O(listened) but without an agent. A choice that is published and rests on the
+        same facts stands, and nothing has to be tried; else RV(state) is V(listen).
+    type: dict
   reached:
     description: What O(torchfleet.cluster.fabric_probe#module:state=connect) returned on each node.
     type: dict
@@ -82,7 +87,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: What comes next, V(connect), V(measure) or V(done).
+  description: What comes next, V(listen), V(connect), V(measure) or V(done).
   returned: success
   type: str
 peers:

@@ -90,8 +90,11 @@ member:
     addresses: [192.0.2.12, 198.51.100.12]
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshapply import applied
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import KeyFailed
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshsurvey import survey
 
@@ -118,6 +121,7 @@ def main() -> None:
         found = survey({**given, "fresh": given["rotate"] and present}, make=present and not module.check_mode)
     except KeyFailed as error:
         module.fail_json(msg=f"ssh_mesh: {given['name']}: {error}")
+    found["applied"] = applied(os.path.join(found["directory"], f"applied-{given['name']}.json"))
     passed_on = {name: given[name] for name in ("name", "address", "port", "sshd", "become", "client")}
     module.exit_json(changed=found.pop("made"), member={**found, **passed_on})
 

@@ -370,6 +370,14 @@ def published(nodes: Sequence[NodeNet], digest: str, usable: Sequence[Candidate]
     )
 
 
+def standing(nodes: Sequence[NodeNet], wish: Wish) -> Choice | None:
+    """Return the choice that every node has, if a look at the nodes gives no reason to try them again; else None."""
+    digest = digest_of(nodes, wish, candidates(nodes, wish)[0])
+    marks = {(node.published.get("network"), node.published.get("digest")) for node in nodes}
+    same = len(marks) == 1 and marks.pop()[1] == digest
+    return Choice(None, digest, (), settled=True) if same else None
+
+
 def alone(node: NodeNet, wish: Wish) -> Choice:
     """Return the choice for one node: loopback, which no cable can break, unless something is asked for."""
     if wish.subnet is not None or node.wishes:

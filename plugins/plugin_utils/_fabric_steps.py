@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_choice 
     parse_subnet,
     refusal,
     some,
+    standing,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import NodeNet, node_net
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._matrix import rates, steps
@@ -40,16 +41,20 @@ def next_step(
     reached: Results,
     measuring: Results,
     measured: Results,
+    seen: Results | None = None,
     subnet: str = "",
     nccl_gid: str = "auto",
 ) -> dict[str, Any]:
     """Return `state` and what belongs to it.
 
-    connect: `peers` of each node; measure: `steps` of each node, once its agents are there; done: `fabric`, `files`
-    and `publish` of each node, and `msg`. InputError for what cannot be done.
+    `seen` is what each node told before, without an agent. listen: that is not enough, they have to be tried; connect:
+    `peers` of each node; measure: `steps` of each node, once its agents are there; done: `fabric`, `files` and
+    `publish` of each node, and `msg`. InputError for what cannot be done.
     """
-    nodes = read_nodes(names, listened)
     wish = Wish(parse_subnet(subnet), nccl_gid)
+    if seen is not None:
+        return at_a_glance(names, seen, wish)
+    nodes = read_nodes(names, listened)
     check_wishes(nodes, wish)
     if len(nodes) == 1:
         return done(alone(nodes[0], wish), nodes, wish)
@@ -67,6 +72,16 @@ def next_step(
         plan = steps(seats, agents_of(measuring), *how) if measuring else {}
         return {"state": "measure", "steps": plan}
     return done(choice, nodes, wish)
+
+
+def at_a_glance(names: Sequence[str], seen: Results, wish: Wish) -> dict[str, Any]:
+    """Return done if the choice that is published still stands, or there is none to make; else listen."""
+    if not all((seen.get(name) or {}).get("facts") for name in names):
+        return {"state": "listen"}
+    nodes = read_nodes(names, seen)
+    check_wishes(nodes, wish)
+    choice = standing(nodes, wish) if len(nodes) > 1 else alone(nodes[0], wish)
+    return done(choice, nodes, wish) if choice else {"state": "listen"}
 
 
 def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:

@@ -56,6 +56,7 @@ class Member:
     limits: Mapping[str, str] | None = None
     root_files: tuple[str, ...] = ()
     clock: float = 0.0
+    applied: str = ""  # the digest of the work that was done there last and still stands
 
     @property
     def own(self) -> str:

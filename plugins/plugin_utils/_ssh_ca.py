@@ -85,7 +85,7 @@ class Authority:
 
     def remember(self, members: Sequence[Member]) -> None:
         """Write down the nodes, without what is of the moment only: a second run must change nothing."""
-        moment = {"clock": 0.0, "limits": None, "root_files": (), "loose": "", "staged": False}
+        moment = {"clock": 0.0, "limits": None, "root_files": (), "loose": "", "staged": False, "applied": ""}
         nodes = {member.name: {**asdict(member), **moment} for member in members}
         self.write("nodes.json", json.dumps({"cluster": self.cluster, "nodes": nodes}, indent=2, sort_keys=True) + "\n")
 

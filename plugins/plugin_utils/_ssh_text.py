@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshapply import digest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import (
     UNMADE,
     Member,
@@ -237,10 +238,14 @@ class Places:
     def unit(self) -> str:
         return f"torchfleet-sshd-{self.mesh.cluster}.service"
 
+    @property
+    def record(self) -> str:
+        return f"{self.member.directory}/applied-{self.member.name}.json"
+
     def of_user(self) -> list[str]:
         """Return all that is ever written below the user's home, directories after what is in them."""
         pairs = [f"{key}{end}" for key in (self.key, self.host_key) for end in ("", ".pub", "-cert.pub", *STAGED)]
-        mine = [f"{self.member.directory}/{name}" for name in ("config", "known_hosts")]
+        mine = [f"{self.member.directory}/{name}" for name in ("config", "known_hosts")] + [self.record]
         names = ("sshd_config", "user_ca.pub", "authorized_keys", "sshd.pid", "sshd.log")
         return [*mine, *pairs, *(f"{self.member.own}/{name}" for name in names), self.member.own]
 
@@ -259,7 +264,7 @@ def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
     own, places = member.sshd == "own", Places(mesh, member)
     files, roots_files = user_files(mesh, member, issued), root_files(mesh, member, issued)
     keys = [places.key] * member.client + [places.host_key] * own
-    kept = {*files, *(f"{key}{end}" for key in keys for end in ("", ".pub", *STAGED))}
+    kept = {*files, places.record, *(f"{key}{end}" for key in keys for end in ("", ".pub", *STAGED))}
     kept |= {f"{member.own}/sshd.pid", f"{member.own}/sshd.log", member.own} if own else set()
     by_line = not own and not (member.become and mesh.certificates)
     user = {
@@ -274,7 +279,9 @@ def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
     gone = [path for path in places.of_root() if path not in kept_roots]
     root = {"by": "root", "files": roots_files, "absent": gone, "sshd": own_service(mesh, member)}
     roots = [root] * member.become
-    return {"user": member.user, "steps": [user, *roots] if own else [*roots, user]}
+    steps = [user, *roots] if own else [*roots, user]
+    work = {"user": member.user, "record": places.record, "steps": steps}
+    return work if digest(work) != member.applied else {**work, "steps": []}
 
 
 def node_removal(mesh: Mesh, member: Member) -> Json:
@@ -285,7 +292,7 @@ def node_removal(mesh: Mesh, member: Member) -> Json:
     gone = [*places.of_user(), member.directory]
     user = {"by": "user", "files": {}, "promote": [], "absent": gone, "authorized_keys": block, "sshd": service}
     root = {"by": "root", "files": {}, "absent": places.of_root(), "sshd": service}
-    return {"user": member.user, "steps": [*([root] * member.become), user]}
+    return {"user": member.user, "record": "", "steps": [*([root] * member.become), user]}
 
 
 def proof(mesh: Mesh) -> list[Json]:

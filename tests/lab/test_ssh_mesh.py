@@ -117,7 +117,7 @@ def test_the_head_gets_in_everywhere_and_a_second_run_changes_nothing(mesh: Mesh
     stranger = mesh.login("n1", "n2", options=("-o", "HostKeyAlias=stranger"))
     assert "Host key verification failed" in stranger.stderr
     # The worker has no key, and so no way in anywhere.
-    assert mesh.lab.ssh("n2", "ls", HOME).stdout == ""
+    assert mesh.lab.ssh("n2", "ls", HOME).stdout == "applied-n2.json\n"
     require_secrecy(mesh, said.stdout + said.stderr)
 
 
@@ -167,7 +167,7 @@ def test_any_node_gets_in_everywhere_by_keys(mesh: Mesh) -> None:
     assert f"1 login fails: n2 to n1: nothing listens on {mesh.lab.address('n1')} port 22" in line
     # What is no longer wanted is taken away.
     mesh.make(trust="keys")
-    assert mesh.lab.ssh("n2", "ls", HOME).stdout == ""
+    assert mesh.lab.ssh("n2", "ls", HOME).stdout == "applied-n2.json\n"
     assert mesh.lab.ssh("n2", "grep", "-c", "restrict", ".ssh/authorized_keys").stdout == "1\n"
 
 

@@ -600,6 +600,51 @@ def test_an_edited_file_is_written_anew() -> None:
     assert next_step(NAMES, nodes, REACHED, {}, {})["publish"] == {"n1": False, "n2": True}
 
 
+# --- without trying it again ----------------------------------------------------------------------------------------
+
+
+def published_everywhere() -> dict[str, Any]:
+    """Return what both nodes tell of themselves after a choice was published."""
+    files = next_step(NAMES, LISTENED, REACHED, {}, {"n1": {"measured": []}})["files"]
+    nodes = {name: json.loads(json.dumps(row)) for name, row in LISTENED.items()}
+    for name in NAMES:
+        nodes[name]["facts"]["files"] = files[name]
+    return nodes
+
+
+def test_a_choice_that_rests_on_the_same_facts_stands() -> None:
+    step = next_step(NAMES, {}, {}, {}, {}, seen=published_everywhere())
+    assert (step["state"], step["publish"]) == ("done", {"n1": False, "n2": False})
+    assert step["msg"].startswith(A)
+
+
+@pytest.mark.parametrize("what", ["mtu", "address", "file", "wish", "other choice", "nothing", "subnet"])
+def test_whatever_else_is_seen_is_tried(what: str) -> None:
+    nodes = published_everywhere()
+    mine, subnet = nodes["n2"], ""
+    if what == "mtu":
+        mine["facts"]["nics"][1]["mtu"] = 9000
+    elif what == "address":
+        mine["facts"]["nics"][0]["addresses"][0]["address"] = "10.91.0.3"
+    elif what == "file":
+        mine["facts"]["files"]["fabric.json"] = "{}"
+    elif what == "wish":
+        mine["wish"] = {"nic": "eth0"}
+    elif what == "other choice":
+        fabric = json.loads(mine["facts"]["files"]["fabric.json"])
+        mine["facts"]["files"]["fabric.json"] = json.dumps({**fabric, "network": B})
+    elif what == "nothing":
+        mine["facts"] = {}
+    else:
+        subnet = B
+    assert next_step(NAMES, {}, {}, {}, {}, seen=nodes, subnet=subnet) == {"state": "listen"}
+
+
+def test_one_node_alone_needs_no_probe() -> None:
+    step = next_step(["n1"], {}, {}, {}, {}, seen={"n1": LISTENED["n1"]})
+    assert (step["state"], step["fabric"]["n1"]["nic"], step["publish"]) == ("done", "lo", {"n1": True})
+
+
 @pytest.mark.parametrize("table", ["listened", "reached"])
 def test_a_node_that_told_nothing_is_named(table: str) -> None:
     tables = {"listened": LISTENED, "reached": REACHED, "measuring": {}, "measured": {}}

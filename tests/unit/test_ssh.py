@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshapply import applied, apply, digest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshfiles import MeshFailed, put, set_block, with_block
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import (
     KeyFailed,
@@ -318,6 +321,34 @@ def test_the_work_of_a_node() -> None:
     assert {f"{home}/id_ed25519", f"{home}/config"} <= set(workers["absent"])
     assert not {f"{home}/id_ed25519", f"{home}/config"} & set(heads["absent"])
     assert workers["authorized_keys"]["lines"] == _ssh_text.authorized_keys(mesh)
+
+
+def test_work_that_stands_is_not_done_again() -> None:
+    mesh = mesh_of_two()
+    work = _ssh_text.node_work(mesh, mesh.members[0], ISSUED)
+    done = replace(mesh.members[0], applied=digest(work))
+    assert _ssh_text.node_work(mesh, done, ISSUED) == {**work, "steps": []}
+    assert _ssh_text.node_work(mesh, done, {**ISSUED, "n1-user": "a new certificate"})["steps"] != []
+
+
+def test_what_was_done_stands_until_something_is_changed(tmp_path: Path) -> None:
+    user = pwd.getpwuid(os.getuid()).pw_name
+    member_here = replace(mesh_of_two().members[0], user=user, directory=str(tmp_path / "ssh"), authorized_keys="")
+    work = _ssh_text.node_work(mesh_of_two(), member_here, ISSUED)
+    record = tmp_path / "ssh/applied-n1.json"
+    assert applied(str(record)) == ""
+    assert apply("mine", work, dry_run=True) != []
+    assert not record.exists()
+    assert apply("mine", work, dry_run=False) != []
+    assert record.stat().st_mode & 0o777 == 0o600
+    assert applied(str(record)) == digest(work)
+    config = tmp_path / "ssh/config"
+    config.write_text(config.read_text() + "# mine\n")
+    assert applied(str(record)) == ""
+    assert apply("mine", work, dry_run=False) == [f"{config} written"]
+    assert applied(str(record)) == digest(work)
+    record.write_text("{")
+    assert applied(str(record)) == ""
 
 
 def test_the_work_of_root() -> None:
