@@ -76,11 +76,12 @@ def plan(given: dict[str, Any], fresh: tuple[_ssh.Member, ...], names: list[str]
             _ssh.refuse(_ssh.left_behind(fresh))
             authority.forget([member.name for member in fresh])
             nodes = {member.name: _ssh_text.node_removal(mesh, member) for member in fresh}
-            return {"changed": authority.changed, "nodes": nodes, "proof": [], "findings": []}
+            return {"changed": authority.changed, "nodes": nodes, "open": list(nodes), "proof": [], "findings": []}
         _ssh.refuse(_ssh.refusals(mesh, before, given["accept_changed"], time.time()))
         mesh = authority.sign_for(mesh, given["rotate"])
         issued = authority.issue(mesh)
         authority.remember(mesh.members)
     nodes = {member.name: _ssh_text.node_work(mesh, member, issued) for member in fresh}
     proof, findings = _ssh_text.proof(mesh), _ssh.findings(mesh, fresh)
-    return {"changed": authority.changed, "nodes": nodes, "proof": proof, "findings": findings}
+    open_ = [name for name, work in nodes.items() if work["steps"]]
+    return {"changed": authority.changed, "nodes": nodes, "open": open_, "proof": proof, "findings": findings}

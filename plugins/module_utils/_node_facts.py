@@ -12,8 +12,10 @@ from __future__ import annotations
 import base64
 import glob
 import hashlib
+import importlib.util
 import json
 import os
+import platform
 import pwd
 import re
 import resource
@@ -148,6 +150,8 @@ def sudo_state(may_try: bool) -> str:
 def python_facts(path: str) -> dict[str, Any]:
     """Return path, version and venv (can it make environments) of the interpreter that torch is installed with."""
     path = path or sys.executable
+    if path == sys.executable:  # which need not be started to be asked
+        return {"path": path, "version": platform.python_version(), "venv": bool(importlib.util.find_spec("ensurepip"))}
     try:
         return {"path": path, **json.loads(said([path, "-c", ABOUT_PYTHON]))}
     except ValueError:

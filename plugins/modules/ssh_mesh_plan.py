@@ -88,6 +88,11 @@ nodes:
   description: The work of each node by its name, for M(torchfleet.cluster.ssh_mesh_apply).
   returned: success
   type: dict
+open:
+  description: The nodes that have something to do.
+  returned: success
+  type: list
+  elements: str
 proof:
   description: The nodes of the mesh, for M(torchfleet.cluster.ssh_mesh_prove).
   returned: success

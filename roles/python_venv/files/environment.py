@@ -34,7 +34,6 @@ import sys
 import tarfile
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 RECEIPT = "torchfleet-receipt.json"
@@ -435,6 +434,8 @@ def send(request):
     hosts = request["to"]
     branches = [hosts[number::SENT_AT_A_TIME] for number in range(min(SENT_AT_A_TIME, len(hosts)))]
     answer = {}
+    from concurrent.futures import ThreadPoolExecutor  # takes long to import, and only sending needs it
+
     with ThreadPoolExecutor(len(branches) or 1) as pool:
         for part in pool.map(lambda some: branch(request, some), branches):
             answer.update(part)
