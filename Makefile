@@ -16,7 +16,7 @@ ROLES := $(notdir $(wildcard roles/*))
 PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup lab lab-absent test lint types unit integration molecule molecule-pair bench bench-nodes bench-launchers clean
+.PHONY: help train setup lab lab-absent test lint types unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it'
@@ -27,6 +27,7 @@ help:
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
 	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
+	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
 	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
 
 train: setup
@@ -79,6 +80,9 @@ bench-nodes: $(DEV_READY)
 
 bench-launchers: $(DEV_READY)
 	$(call in_venv,python tests/bench/bench_launchers.py)
+
+bench-backends: $(DEV_READY)
+	$(call in_venv,python tests/bench/bench_backends.py)
 
 clean:
 	rm -rf .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz

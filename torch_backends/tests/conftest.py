@@ -1,85 +1,28 @@
-"""The package as a user has it, built for the MPIs that setup.yml installs, and a way to start ranks with each."""
+"""What all tests here share: the package, built once, and a way to start ranks."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
+import functools
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1]
-REPO = PACKAGE.parent
-HOME = Path.home() / ".torchfleet"
-PYTHON = HOME / "pytorch" / "bin" / "python"
-ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-LAUNCHERS = {
-    "openmpi": ["mpirun", *ROOT, "--prtemca", "plm_ssh_agent", "false", "--oversubscribe"],
-    "mpich": ["mpiexec", "-launcher", "fork"],
-    "intelmpi": ["mpiexec.hydra", "-launcher", "fork"],
-}
-BUILT_FOR = ("openmpi", "mpich")  # the second serves Intel MPI too
+from torch_backends.tests import package
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def called(*argv: object) -> None:
-    """Run a program that must succeed."""
-    done = subprocess.run([str(word) for word in argv], cwd=REPO, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.fixture(scope="session")
-def mpis() -> None:
-    """All MPIs and PyTorch, as our own roles install them."""
-    words = ["-e", json.dumps({"mpis": list(LAUNCHERS)}), "--skip-tags", "ssh_mesh,fabric,hostfile,verify"]
-    called(Path(sys.executable).with_name("ansible-playbook"), "setup.yml", *words)
-
-
-@pytest.fixture(scope="session")
-def compiler() -> None:
-    if not shutil.which("g++"):
-        assert os.geteuid() == 0, "there is no C++ compiler: apt install g++"
-        called("apt-get", "install", "--yes", "--no-install-recommends", "g++")
-
-
-@pytest.fixture(scope="session")
-def installed(mpis: None, compiler: None) -> Path:
-    """Return a directory for PYTHONPATH. What is in it was built from these sources, this time or before."""
-    sources = sorted(path for path in (PACKAGE / "src").rglob("*") if path.suffix in (".cpp", ".h", ".py"))
-    text = b"".join(path.read_bytes() for path in [*sources, PACKAGE / "pyproject.toml"]) + bytes(PYTHON)
-    place = REPO / ".cache" / f"backends-{hashlib.sha256(text).hexdigest()[:16]}"
-    if not place.exists():
-        draft = place.with_suffix(".new")
-        shutil.rmtree(draft, ignore_errors=True)
-        options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", draft]
-        called(PYTHON, "-m", "pip", "install", *options, PACKAGE)
-        for mpi in BUILT_FOR:
-            package = draft / "torchfleet_backends"
-            called(PYTHON, package / "build.py", "--mpi", HOME / mpi, "--into", package)
-        draft.rename(place)
-    return place
+def installed() -> Path:
+    """Return the directory with the package, for PYTHONPATH."""
+    package.install_mpis()
+    package.install_compiler()
+    return package.build()
 
 
 @pytest.fixture(scope="session")
 def run(installed: Path) -> Run:
     """Return a function that runs a program on so many ranks of an MPI, to its end."""
-
-    def start(mpi: str, ranks: int, *argv: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        program, *options = LAUNCHERS[mpi]
-        words = [HOME / mpi / "bin" / program, *options, "-n", ranks, PYTHON, "-W", "ignore", *argv]
-        return subprocess.run(
-            [str(word) for word in words],
-            env={**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1", **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-
-    return start
+    return functools.partial(package.start, installed)

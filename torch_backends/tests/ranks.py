@@ -8,8 +8,11 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import os
+import random
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +73,33 @@ def all_reduce_of_every_type_and_operation() -> None:
             tensor = values(rank(), dtype)
             dist.all_reduce(tensor, op=getattr(dist.ReduceOp, name))
             assert torch.equal(tensor, reduced(name, dtype)), (dtype, name)
+
+
+@check
+def many_small_ones_after_each_other() -> None:
+    """Sizes on both sides of where the way through shared memory changes; now and then a rank is late."""
+    chance = random.Random(7)  # on all ranks the same
+    for number in range(5000):
+        count = chance.choice([1, 5, 1000, 4096, 4097, 20_000, 70_001]) if number % 50 == 0 else chance.randint(1, 64)
+        if chance.random() < 0.002 and number % size() == rank():
+            time.sleep(0.003)
+        tensor = torch.full((count,), float(rank() + number))
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, torch.full((count,), float(sum(range(size())) + size() * number))), (number, count)
+
+
+@check
+def all_ranks_get_the_same_bits() -> None:
+    """And they are those of a sum in the order of the ranks, where no MPI chooses another."""
+    for count in (7, 5000, 300_001):
+        parts = [torch.randn(count, generator=torch.Generator().manual_seed(of)) for of in range(size())]
+        tensor = parts[rank()].clone()
+        dist.all_reduce(tensor)
+        together = [torch.empty(count) for _rank in range(size())]
+        dist.all_gather(together, tensor)
+        assert all(torch.equal(other, tensor) for other in together)
+        if os.environ.get("TORCHFLEET_MPI_SHARED") != "0":
+            assert torch.equal(tensor, functools.reduce(torch.add, parts))
 
 
 @check

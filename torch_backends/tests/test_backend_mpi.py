@@ -10,19 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from torch_backends.tests.conftest import PYTHON, Run
+from torch_backends.tests.conftest import Run
+from torch_backends.tests.package import PYTHON
 
 RANKS = Path(__file__).with_name("ranks.py")
 CHECKS = re.findall(r"^@check\ndef (\w+)", RANKS.read_text(), re.MULTILINE)
-SMALL_STEPS = {"TORCHFLEET_MPI_STEP": "1000"}  # as if an int counted no further
+MPI_ALONE = {"TORCHFLEET_MPI_SHARED": "0"}  # as between nodes
+SMALL_STEPS = {"TORCHFLEET_MPI_STEP": "1000", **MPI_ALONE}  # as if an int counted no further
 WORLDS = [
     ("openmpi", 2, {}),
     ("openmpi", 3, SMALL_STEPS),
     ("openmpi", 4, {}),
-    ("mpich", 2, {}),
+    ("mpich", 2, MPI_ALONE),
     ("mpich", 3, {}),
     ("intelmpi", 2, {}),
-    ("intelmpi", 3, {}),
+    ("intelmpi", 3, MPI_ALONE),
 ]
 ALONE = "import torch.distributed as dist\ndist.init_process_group('mpi')\nrank = dist.get_rank()\n"
 
@@ -63,8 +65,16 @@ def test_an_operation_that_one_rank_leaves_out_times_out(run: Run, mpi: str) -> 
     )
     done = run(mpi, 2, "-c", code)
     assert done.returncode != 0
-    told = "all_reduce number 1 of group 0 (rank 0 of 2) has not ended within 1000 ms"
+    told = "all_reduce number 1 of group 0 (rank 0 of 2) has not ended within 1000 ms: rank 1 does not take part in it"
     assert told in done.stdout, done.stdout + done.stderr
+
+
+def test_nothing_stays_in_shared_memory(run: Run) -> None:
+    """What ranks share has no name: even of a job that is killed nothing is left."""
+    before = set(Path("/dev/shm").iterdir())
+    code = ALONE + "import os, torch\ndist.all_reduce(torch.ones(10**6)); os.kill(os.getpid(), 9)"
+    assert run("openmpi", 2, "-c", code).returncode != 0
+    assert {path for path in set(Path("/dev/shm").iterdir()) - before if "torchfleet" in path.name} == set()
 
 
 def test_monitored_barrier_names_who_is_missing(run: Run) -> None:

@@ -31,7 +31,7 @@ def command(prefix: Path, into: Path, compiler: str) -> list[str]:
     includes = [home / "include", home / "include/torch/csrc/api/include", sysconfig.get_path("include")]
     libraries = ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python", f"-l:{library}"]
     return [
-        *(compiler, "-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", *flags),
+        *(compiler, "-O3", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", *flags),
         *("-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={name}"),
         *(f"-I{path}" for path in [*includes, prefix / "include"]),
         *(str(SOURCE / "all.cpp"), "-o", str(into / f"{name}.so")),

@@ -95,7 +95,7 @@ Tensors parts_of(const at::Tensor& tensor, const std::vector<int64_t>& sizes, in
 }  // namespace
 
 MPIBackend::MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseconds timeout)
-    : Backend(rank, size), comm_(comm), timeout_(timeout) {
+    : Backend(rank, size), comm_(comm), shared_(Shared::among(comm)), timeout_(timeout) {
   TORCHFLEET_MPI(MPI_Comm_dup(comm_, &messages_));
   TORCHFLEET_MPI(MPI_Comm_set_errhandler(messages_, MPI_ERRORS_RETURN));
 }
@@ -108,7 +108,8 @@ std::string MPIBackend::name_of(const std::string& operation) {
 WorkPtr MPIBackend::submit(OpType type, Tensors outputs, std::chrono::milliseconds timeout,
                            std::function<void()> operation) {
   const auto limit = timeout == c10d::kUnsetTimeout ? timeout_ : timeout;
-  auto work = c10::make_intrusive<Collective>(type, rank_, std::move(outputs), limit, name_of(typed(type)));
+  auto missing = [shared = shared_] { return shared ? shared->missing() : std::vector<int>(); };
+  auto work = c10::make_intrusive<Collective>(type, rank_, std::move(outputs), limit, name_of(typed(type)), missing);
   worker_.submit(work, std::move(operation));
   return work;
 }
@@ -127,8 +128,8 @@ WorkPtr MPIBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
   const at::Tensor tensor = only(tensors);
   at::Tensor buffer = dense(tensor);
   reduction(buffer.scalar_type(), opts.reduceOp);  // refuses before anything is asked of the others
-  return submit(OpType::ALLREDUCE, tensors, opts.timeout, [this, tensor, buffer, op = opts.reduceOp]() mutable {
-    all_reduce(comm_, buffer, op);
+  return submit(OpType::ALLREDUCE, tensors, opts.timeout, [this, shared = shared_, tensor, buffer, op = opts.reduceOp]() mutable {
+    all_reduce(comm_, shared.get(), buffer, op);
     put_back(tensor, buffer);
   });
 }
@@ -139,9 +140,9 @@ WorkPtr MPIBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceC
     reduction(buffer.scalar_type(), opts.reduceOp);
   }
   return submit(OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
-                [this, tensors, buffers, op = opts.reduceOp]() mutable {
+                [this, shared = shared_, tensors, buffers, op = opts.reduceOp]() mutable {
                   for (at::Tensor& buffer : buffers) {
-                    all_reduce(comm_, buffer, op);
+                    all_reduce(comm_, shared.get(), buffer, op);
                   }
                   put_all_back(tensors, buffers);
                 });
@@ -283,7 +284,13 @@ WorkPtr MPIBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllT
 }
 
 WorkPtr MPIBackend::barrier(const c10d::BarrierOptions& opts) {
-  return submit(OpType::BARRIER, {}, opts.timeout, [this] { TORCHFLEET_MPI(MPI_Barrier(comm_)); });
+  return submit(OpType::BARRIER, {}, opts.timeout, [this, shared = shared_] {
+    if (shared) {
+      shared->barrier();
+    } else {
+      TORCHFLEET_MPI(MPI_Barrier(comm_));
+    }
+  });
 }
 
 void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {

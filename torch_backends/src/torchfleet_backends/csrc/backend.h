@@ -2,6 +2,7 @@
 #pragma once
 
 #include "message.h"
+#include "shared.h"
 #include "worker.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -57,6 +58,7 @@ class MPIBackend : public c10d::Backend {
 
   MPI_Comm comm_;      // of collectives
   MPI_Comm messages_;  // of send and recv: no message of a program meets one of ours
+  std::shared_ptr<Shared> shared_;  // null where the ranks are on several nodes
   std::chrono::milliseconds timeout_;
   std::atomic<uint64_t> sequence_{0};
   std::list<c10::intrusive_ptr<Message>> posted_;  // which nobody may have kept: MPI still uses their buffers

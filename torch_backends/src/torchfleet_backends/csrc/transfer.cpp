@@ -45,13 +45,18 @@ void broadcast(MPI_Comm comm, void* data, int64_t bytes, int root) {
   });
 }
 
-void all_reduce(MPI_Comm comm, at::Tensor& tensor, const c10d::ReduceOp& op) {
+void all_reduce(MPI_Comm comm, Shared* shared, at::Tensor& tensor, const c10d::ReduceOp& op) {
   const Reduction how = reduction(tensor.scalar_type(), op);
   char* data = static_cast<char*>(tensor.data_ptr());
   const int64_t size = tensor.element_size() / how.per_element;
-  in_steps(tensor.numel() * how.per_element, [&](int64_t first, int count) {
-    TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, data + first * size, count, how.type, how.op, comm));
-  });
+  const int64_t all = tensor.numel() * how.per_element;
+  if (shared != nullptr) {
+    shared->all_reduce(data, all, how, size);
+  } else {
+    in_steps(all, [&](int64_t first, int count) {
+      TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, data + first * size, count, how.type, how.op, comm));
+    });
+  }
   average(tensor, op, size_of(comm));
 }
 

@@ -1,7 +1,7 @@
 // Moving and reducing memory of any size: MPI before version 4 counts in int.
 #pragma once
 
-#include "types.h"
+#include "shared.h"
 
 #include <vector>
 
@@ -14,7 +14,8 @@ struct Piece {
 };
 
 void broadcast(MPI_Comm comm, void* data, int64_t bytes, int root);
-void all_reduce(MPI_Comm comm, at::Tensor& tensor, const c10d::ReduceOp& op);
+// Through `shared` unless it is null.
+void all_reduce(MPI_Comm comm, Shared* shared, at::Tensor& tensor, const c10d::ReduceOp& op);
 void reduce(MPI_Comm comm, at::Tensor& tensor, const c10d::ReduceOp& op, int root);
 void all_gather(MPI_Comm comm, const void* input, void* output, int64_t bytes);
 

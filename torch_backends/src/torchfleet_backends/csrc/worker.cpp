@@ -8,20 +8,24 @@
 namespace torchfleet {
 
 Collective::Collective(c10d::OpType type, int rank, std::vector<at::Tensor> outputs,
-                       std::chrono::milliseconds timeout, std::string name)
+                       std::chrono::milliseconds timeout, std::string name,
+                       std::function<std::vector<int>()> missing)
     : Work(rank, type),
       outputs_(std::move(outputs)),
       timeout_(timeout),
       name_(std::move(name)),
+      missing_(std::move(missing)),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
 
 bool Collective::wait(std::chrono::milliseconds timeout) {
   const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
   std::unique_lock<std::mutex> lock(mutex_);
   if (!cv_.wait_for(lock, limit, [this] { return completed_; })) {
+    const auto ranks = missing_();
     abandon();
-    TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: ", name_, " has not ended within ", limit.count(),
-                     " ms: another rank does not take part in it");
+    TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: ", name_, " has not ended within ", limit.count(), " ms: ",
+                     ranks.empty() ? "another rank" : c10::str("rank ", c10::Join(", ", ranks)),
+                     " does not take part in it");
   }
   if (exception_) {
     std::rethrow_exception(exception_);

@@ -18,7 +18,7 @@ namespace torchfleet {
 class Collective : public c10d::Work {
  public:
   Collective(c10d::OpType type, int rank, std::vector<at::Tensor> outputs, std::chrono::milliseconds timeout,
-             std::string name);
+             std::string name, std::function<std::vector<int>()> missing);
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
@@ -31,6 +31,7 @@ class Collective : public c10d::Work {
   std::vector<at::Tensor> outputs_;
   std::chrono::milliseconds timeout_;
   std::string name_;
+  std::function<std::vector<int>()> missing_;  // the ranks that it waits for, as far as they are known
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -1,0 +1,65 @@
+"""Runs on every rank: all_reduce by gloo, by backend mpi, and by the same MPI's own MPI_Allreduce, in turns.
+
+Arguments: the sizes in bytes, then the rounds. Rank 0 prints JSON by size: each side's seconds in every round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+RANK, SIZE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK"), ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+SHARED = "TORCHFLEET_MPI_SHARED"
+SECONDS = 0.05  # of each side in each round, at least one operation
+
+
+def given(names: tuple[str, ...]) -> int:
+    return next(int(os.environ[name]) for name in names if name in os.environ)
+
+
+def once(tensor: torch.Tensor, group: dist.ProcessGroup, times: int) -> float:
+    """Return the seconds of one all_reduce, of so many in a row."""
+    dist.barrier(group=group)
+    start = time.perf_counter()
+    for _time in range(times):
+        dist.all_reduce(tensor, group=group)
+    return (time.perf_counter() - start) / times
+
+
+def agreed(times: int, group: dist.ProcessGroup) -> int:
+    """Return what rank 0 says, so that all ranks do it as often."""
+    said = torch.tensor([times])
+    dist.broadcast(said, 0, group=group)
+    return max(1, int(said))
+
+
+def main() -> None:
+    """Measure."""
+    sizes, rounds = [int(word) for word in sys.argv[1:-1]], int(sys.argv[-1])
+    dist.init_process_group("gloo", rank=given(RANK), world_size=given(SIZE))
+    groups = {"gloo": dist.group.WORLD}
+    for name, shared in (("mpi", "1"), ("plain", "0")):
+        os.environ[SHARED] = shared
+        groups[name] = dist.new_group(backend="mpi")
+    for size in sizes:
+        tensor = torch.zeros(size // 4)
+        told: dict[str, list[float]] = {name: [] for name in groups}
+        times = {}
+        for name, group in groups.items():
+            first = min(once(tensor, group, 2) for _try in range(2))
+            times[name] = agreed(int(SECONDS / first), dist.group.WORLD)
+        for _round in range(rounds):
+            for name, group in groups.items():
+                told[name].append(once(tensor, group, times[name]))
+        if dist.get_rank() == 0:
+            print(json.dumps({"bytes": size, **told}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+#include "shared.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+
+namespace torchfleet {
+
+namespace {
+constexpr int64_t kSmall = 16 << 10;   // bytes up to which every rank reduces everything itself: one wait instead of two
+constexpr int64_t kChunk = 256 << 10;  // bytes that are under way at a time, twice: they stay in the cache
+constexpr int64_t kLeastPart = 4 << 10;
+constexpr int kLooks = 4000;  // looks before a waiting rank sleeps, some ten microseconds
+constexpr timespec kNap{0, 100'000'000};
+
+int64_t part_bytes(int size) {
+  return std::max(kLeastPart, kChunk / size / 64 * 64);
+}
+
+int own_cores() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+bool wanted() {
+  const char* given = std::getenv("TORCHFLEET_MPI_SHARED");
+  return given == nullptr || std::string(given) != "0";
+}
+
+// to = one + two, also into `too`; the compiler makes vectors of it.
+template <typename T>
+void add(const void* one, const void* two, void* to, void* too, int64_t count) {
+  const T *a = static_cast<const T*>(one), *b = static_cast<const T*>(two);
+  T *c = static_cast<T*>(to), *d = static_cast<T*>(too);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) {
+    const T sum = a[i] + b[i];
+    c[i] = sum;
+    d[i] = sum;
+  }
+}
+
+// What combine() does for what trains models: the sum of floats.
+bool add_fast(const Reduction& how, const void* one, const void* two, void* to, void* too, int64_t count) {
+  if (how.op != MPI_SUM || (how.type != MPI_FLOAT && how.type != MPI_DOUBLE)) {
+    return false;
+  }
+  (how.type == MPI_FLOAT ? add<float> : add<double>)(one, two, to, too, count);
+  return true;
+}
+
+// Puts the elements of all ranks together in their order, into `to` and `too`.
+void combine(const std::vector<const char*>& from, char* to, char* too, int64_t count, const Reduction& how,
+             int64_t size) {
+  if (from.size() == 2 && add_fast(how, from[0], from[1], to, too, count)) {
+    return;
+  }
+  std::memcpy(to, from[0], count * size);
+  for (size_t i = 1; i < from.size(); ++i) {
+    if (!add_fast(how, to, from[i], to, to, count)) {
+      TORCHFLEET_MPI(MPI_Reduce_local(from[i], to, static_cast<int>(count), how.type, how.op));
+    }
+  }
+  if (too != to) {
+    std::memcpy(too, to, count * size);
+  }
+}
+
+// The parts of a chunk, one for each rank: equal ones, of whole lines of the cache.
+struct Parts {
+  Parts(int64_t elements, int ranks, int64_t size) : elements(elements), size(size) {
+    const int64_t line = std::max<int64_t>(1, 64 / size);
+    each = ((elements + ranks - 1) / ranks + line - 1) / line * line;
+  }
+  int64_t first(int rank) const { return std::min(rank * each, elements); }
+  int64_t count(int rank) const { return first(rank + 1) - first(rank); }
+  char* at(char* chunk, int rank) const { return chunk + first(rank) * size; }
+
+  int64_t elements, size, each;
+};
+
+// Maps the anonymous file of rank 0 into this process. Null if that cannot be: another machine, another container.
+char* map_file_of(int rank, int64_t* owner, size_t bytes) {
+  int file = -1;
+  if (rank == 0) {
+    file = memfd_create("torchfleet", MFD_CLOEXEC);
+    if (file >= 0 && posix_fallocate(file, 0, static_cast<off_t>(bytes)) != 0) {
+      close(file);
+      file = -1;
+    }
+    owner[0] = getpid();
+    owner[1] = file;
+    owner[2] = std::random_device()() | int64_t{1} << 32;
+  } else if (owner[1] >= 0) {
+    const std::string path = "/proc/" + std::to_string(owner[0]) + "/fd/" + std::to_string(owner[1]);
+    file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  }
+  if (file < 0) {
+    return nullptr;
+  }
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+  if (rank != 0) {
+    close(file);
+  }
+  return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
+}
+}  // namespace
+
+std::shared_ptr<Shared> Shared::among(MPI_Comm comm) {
+  int rank = 0, size = 0;
+  TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
+  TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
+  const size_t bytes = bytes_for(size);
+  int64_t owner[3] = {0, -1, 0};  // process, file, and a mark by which the others know it
+  char* memory = rank == 0 && wanted() && size > 1 ? map_file_of(0, owner, bytes) : nullptr;
+  TORCHFLEET_MPI(MPI_Bcast(owner, 3, MPI_INT64_T, 0, comm));
+  if (rank != 0) {
+    memory = map_file_of(rank, owner, bytes);
+  }
+  // A file of that number in a process of that number may be another one: each rank shows that it is the same memory.
+  auto* first = reinterpret_cast<std::atomic<int64_t>*>(memory);
+  if (rank == 0 && memory != nullptr) {
+    first->store(owner[2]);
+  }
+  TORCHFLEET_MPI(MPI_Barrier(comm));
+  int good = memory != nullptr && first->load() == owner[2] ? 1 : 0;
+  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, comm));
+  if (rank == 0 && owner[1] >= 0) {
+    close(static_cast<int>(owner[1]));
+  }
+  if (good == 0) {
+    if (memory != nullptr) {
+      munmap(memory, bytes);
+    }
+    return nullptr;
+  }
+  if (rank == 0) {
+    first->store(0);
+  }
+  TORCHFLEET_MPI(MPI_Barrier(comm));
+  return std::shared_ptr<Shared>(new Shared(rank, size, memory, bytes));
+}
+
+Shared::Shared(int rank, int size, char* memory, size_t bytes)
+    : rank_(rank),
+      size_(size),
+      memory_(memory),
+      bytes_(bytes),
+      part_bytes_(part_bytes(size)),
+      spins_(size > own_cores() ? 1 : kLooks) {}
+
+Shared::~Shared() {
+  munmap(memory_, bytes_);
+}
+
+size_t Shared::bytes_for(int size) {
+  const int64_t chunks = 2 * (static_cast<int64_t>(size) * size + size) * part_bytes(size);
+  return static_cast<size_t>(size * sizeof(Marks) + 2 * size * kSmall + chunks);
+}
+
+char* Shared::small_slot(uint32_t number, int rank) const {
+  return memory_ + size_ * sizeof(Marks) + ((number & 1) * size_ + rank) * kSmall;
+}
+
+char* Shared::slot(uint32_t chunk, int from, int part) const {
+  return small_slot(2, 0) + 2 * size_ * kSmall + (((chunk & 1) * size_ + from) * size_ + part) * part_bytes_;
+}
+
+char* Shared::result(uint32_t chunk, int part) const {
+  return slot(0, 0, 0) + (2 * size_ * size_ + (chunk & 1) * size_ + part) * part_bytes_;
+}
+
+void Shared::publish(Mark& mark, uint32_t value) {
+  mark.value.store(value, std::memory_order_seq_cst);
+  if (mark.sleepers.load(std::memory_order_seq_cst) != 0) {
+    syscall(SYS_futex, &mark.value, FUTEX_WAKE, size_, nullptr, nullptr, 0);
+  }
+}
+
+// Waits until a mark of a rank has come to a value. Looks first and sleeps then: a waiting rank must not take the core
+// of the one that it waits for.
+void Shared::await(Mark Marks::*which, int rank, uint32_t value) {
+  Mark& mark = marks_of(rank).*which;
+  const auto there = [&] { return static_cast<int32_t>(mark.value.load(std::memory_order_acquire) - value) >= 0; };
+  for (int i = 0; i < spins_; ++i) {
+    if (there()) {
+      return;
+    }
+    pause();
+  }
+  awaited_ = value;
+  waiting_ = which;
+  mark.sleepers.fetch_add(1);
+  while (!there()) {
+    const uint32_t seen = mark.value.load();
+    if (static_cast<int32_t>(seen - value) < 0) {
+      syscall(SYS_futex, &mark.value, FUTEX_WAIT, seen, &kNap, nullptr, 0);
+    }
+  }
+  mark.sleepers.fetch_sub(1);
+  waiting_ = nullptr;
+}
+
+std::vector<int> Shared::missing() const {
+  std::vector<int> ranks;
+  const auto which = waiting_.load();
+  for (int rank = 0; which != nullptr && rank < size_; ++rank) {
+    if (static_cast<int32_t>((marks_of(rank).*which).value.load() - awaited_) < 0) {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+void Shared::barrier() {
+  publish(marks_of(rank_).small, ++operations_);
+  for (int rank = 0; rank < size_; ++rank) {
+    await(&Marks::small, rank, operations_);
+  }
+}
+
+void Shared::all_reduce(char* data, int64_t count, const Reduction& how, int64_t size) {
+  if (count * size <= kSmall) {
+    all_at_once(data, count, how, size);
+  } else {
+    in_chunks(data, count, how, size);
+  }
+}
+
+// A slot is written again two operations later, and whoever has brought data to the one between has read it.
+void Shared::all_at_once(char* data, int64_t count, const Reduction& how, int64_t size) {
+  const uint32_t number = ++operations_;
+  std::memcpy(small_slot(number, rank_), data, count * size);
+  publish(marks_of(rank_).small, number);
+  std::vector<const char*> from;
+  for (int rank = 0; rank < size_; ++rank) {
+    await(&Marks::small, rank, number);
+    from.push_back(small_slot(number, rank));
+  }
+  combine(from, data, data, count, how, size);
+}
+
+// Each rank reduces one part of every chunk: it has its own elements of it already, the others bring theirs to its slots,
+// and take the result. What the next chunk needs is brought before this one is reduced.
+void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t size) {
+  const int64_t most = part_bytes_ / size * size_;  // elements of a chunk
+  const uint32_t number = static_cast<uint32_t>((count + most - 1) / most), base = chunks_;
+  const auto begin = [&](uint32_t k) { return data + k * most * size; };
+  const auto elements = [&](uint32_t k) { return std::min(most, count - k * most); };
+  Marks& own = marks_of(rank_);
+  bring(begin(0), base, elements(0), size);
+  for (uint32_t k = 0; k < number; ++k) {
+    const uint32_t chunk = base + k;
+    if (k + 1 < number) {
+      bring(begin(k + 1), chunk + 1, elements(k + 1), size);
+    }
+    const Parts parts(elements(k), size_, size);
+    char* mine = parts.at(begin(k), rank_);
+    std::vector<const char*> from;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) {
+        await(&Marks::brought, rank, chunk + 1);
+        await(&Marks::taken, rank, chunk - 1);  // the results that lie where ours go now
+      }
+      from.push_back(rank == rank_ ? mine : slot(chunk, rank, rank_));
+    }
+    combine(from, result(chunk, rank_), mine, parts.count(rank_), how, size);
+    publish(own.reduced, chunk + 1);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) {
+        await(&Marks::reduced, rank, chunk + 1);
+        std::memcpy(parts.at(begin(k), rank), result(chunk, rank), parts.count(rank) * size);
+      }
+    }
+    publish(own.taken, chunk + 1);
+  }
+  chunks_ += number;
+}
+
+void Shared::bring(char* data, uint32_t chunk, int64_t elements, int64_t size) {
+  const Parts parts(elements, size_, size);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) {
+      std::memcpy(slot(chunk, rank_, rank), parts.at(data, rank), parts.count(rank) * size);
+    }
+  }
+  publish(marks_of(rank_).brought, chunk + 1);
+}
+
+}  // namespace torchfleet

@@ -1,0 +1,64 @@
+// Memory that the ranks of a group share where all of them are on one node, and collectives that go through it.
+//
+// Every rank has slots in one anonymous file (memfd_create(2)): it has no name, so nothing is left in /dev/shm whoever is
+// killed, and its size is not bounded by the size of /dev/shm. Reductions are done in the order of the ranks, each element
+// once, so every rank gets the same bits. Nothing is allocated and no system call is made while all are at it.
+#pragma once
+
+#include "types.h"
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+namespace torchfleet {
+
+class Shared {
+ public:
+  // Called by all ranks of `comm`. Null on all of them where some cannot share memory with the others.
+  static std::shared_ptr<Shared> among(MPI_Comm comm);
+  ~Shared();
+
+  void all_reduce(char* data, int64_t count, const Reduction& how, int64_t size);
+  void barrier();
+
+  // The ranks that the operation which runs now waits for; none if it waits for nobody.
+  std::vector<int> missing() const;
+
+ private:
+  // What one rank has done, for the others to wait for. Each has a line of the cache to itself.
+  struct alignas(64) Mark {
+    std::atomic<uint32_t> value;
+    std::atomic<uint32_t> sleepers;
+  };
+  // Of a rank: how many small operations it has brought its data to; how many chunks it has brought, reduced its part of,
+  // and taken the results of.
+  struct Marks {
+    Mark small, brought, reduced, taken;
+  };
+
+  Shared(int rank, int size, char* memory, size_t bytes);
+  static size_t bytes_for(int size);
+
+  void publish(Mark& mark, uint32_t value);
+  void await(Mark Marks::*which, int rank, uint32_t value);
+  void all_at_once(char* data, int64_t count, const Reduction& how, int64_t size);
+  void in_chunks(char* data, int64_t count, const Reduction& how, int64_t size);
+  void bring(char* data, uint32_t chunk, int64_t elements, int64_t size);
+
+  Marks& marks_of(int rank) const { return reinterpret_cast<Marks*>(memory_)[rank]; }
+  char* small_slot(uint32_t number, int rank) const;
+  char* slot(uint32_t chunk, int from, int part) const;
+  char* result(uint32_t chunk, int part) const;
+
+  const int rank_, size_;
+  char* const memory_;
+  const size_t bytes_;
+  const int64_t part_bytes_;
+  uint32_t operations_ = 0, chunks_ = 0;
+  int spins_;
+  std::atomic<Mark Marks::*> waiting_{nullptr};
+  std::atomic<uint32_t> awaited_{0};
+};
+
+}  // namespace torchfleet
