@@ -259,7 +259,8 @@ void Shared::all_at_once(char* data, int64_t count, const Reduction& how, int64_
 }
 
 // Each rank reduces one part of every chunk: it has its own elements of it already, the others bring theirs to its slots,
-// and take the result. What the next chunk needs is brought before this one is reduced.
+// and take the result. What the next chunk needs is brought before this one is reduced. A slot is free again when the
+// chunk before the last is reduced; so is a result, for whoever has brought a chunk has taken those of the last but one.
 void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t size) {
   const int64_t most = part_bytes_ / size * size_;  // elements of a chunk
   const uint32_t number = static_cast<uint32_t>((count + most - 1) / most), base = chunks_;
@@ -278,7 +279,6 @@ void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t 
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
         await(&Marks::brought, rank, chunk + 1);
-        await(&Marks::taken, rank, chunk - 1);  // the results that lie where ours go now
       }
       from.push_back(rank == rank_ ? mine : slot(chunk, rank, rank_));
     }
@@ -290,7 +290,6 @@ void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t 
         std::memcpy(parts.at(begin(k), rank), result(chunk, rank), parts.count(rank) * size);
       }
     }
-    publish(own.taken, chunk + 1);
   }
   chunks_ += number;
 }

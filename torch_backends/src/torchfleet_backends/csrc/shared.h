@@ -31,10 +31,10 @@ class Shared {
     std::atomic<uint32_t> value;
     std::atomic<uint32_t> sleepers;
   };
-  // Of a rank: how many small operations it has brought its data to; how many chunks it has brought, reduced its part of,
-  // and taken the results of.
+  // Of a rank: how many small operations it has brought its data to; how many chunks it has brought, and reduced its
+  // part of.
   struct Marks {
-    Mark small, brought, reduced, taken;
+    Mark small, brought, reduced;
   };
 
   Shared(int rank, int size, char* memory, size_t bytes);
