@@ -5,14 +5,16 @@
 """Reads what ranks write while they write it: whole lines for the live view, reports for metrics.jsonl.
 
 The rank files are the truth and are never touched; this reads them with bounded memory and may drop lines for people,
-never a report. A report is a line `torchfleet: name=value ...` on stdout (docs/reporting.md).
+never a report while the job runs. A report is a line `torchfleet: name=value ...` on stdout (docs/reporting.md).
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import time
-from typing import Callable, NamedTuple, Union
+from typing import BinaryIO, Callable, NamedTuple, Union
 
 CHUNK = 1 << 18  # bytes read at a time
 LOOK_SECONDS = 0.02  # that one look at one file takes, about
@@ -65,6 +67,8 @@ def number(text: str) -> Value:
 def clean(raw: bytes) -> str:
     """Return a line fit for a terminal: bad bytes replaced, no control characters, of `\\r` redraws only the last."""
     text = raw.decode("utf-8", errors="replace").rstrip("\r").rsplit("\r", 1)[-1]
+    if text.isprintable():
+        return text
     return "".join(character for character in text if character == "\t" or character.isprintable())
 
 
@@ -88,24 +92,45 @@ class Follower:
         self.skipped_line = b""  # the last one of them
         self.shown = 0
 
-    def look(self, last: bool = False) -> None:
-        """Take in what was written since the last look; with `last`, everything, also a line without an end."""
+    def look(self, last: bool = False, until: float = math.inf) -> int:
+        """Take in what was written since the last look; with `last`, to its end, also a line that has none.
+
+        Return how many bytes were passed over to get there: what is still to be read at `until` (time.monotonic()).
+        """
         self.shown = 0
+        passed = 0
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.position)
-                until = time.monotonic() + LOOK_SECONDS  # a look stays short, so that the others get their turn
-                chunk = b"go"
-                while chunk and (last or time.monotonic() < until):
-                    chunk = file.read(CHUNK)
-                    self.position += len(chunk)
-                    self.take(chunk)
+                # A look stays short, so that the others get their turn.
+                self.read(file, until if last else time.monotonic() + LOOK_SECONDS)
+                if last:
+                    passed = self.pass_over(file)
+                    self.read(file, math.inf)
         except FileNotFoundError:
-            return
+            return 0
         if last and self.rest:
             self.line(self.rest)
         if last and self.skipped:
             self.on_line(Line(self.rank, self.stream, shorten(self.skipped_line), self.skipped - 1))
+        return passed
+
+    def read(self, file: BinaryIO, until: float) -> None:
+        chunk = b"go"
+        while chunk and time.monotonic() < until:
+            chunk = file.read(CHUNK)
+            self.position += len(chunk)
+            self.take(chunk)
+
+    def pass_over(self, file: BinaryIO) -> int:
+        """Go to the first whole line of the last chunk, if there is more than that to read; return the bytes between."""
+        start = self.position
+        if file.seek(0, os.SEEK_END) - start > CHUNK:
+            file.seek(-CHUNK, os.SEEK_END)
+            file.readline()
+            self.position, self.rest = file.tell(), b""
+        file.seek(self.position)
+        return self.position - start
 
     def take(self, chunk: bytes) -> None:
         head, newline, tail = chunk.rpartition(b"\n")

@@ -15,6 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Value
 
 Json = Any
+ROWS = 1000  # that are written at once
 
 
 class Metrics:
@@ -22,18 +23,25 @@ class Metrics:
 
     def __init__(self, job: JobDir) -> None:
         self.file = os.open(job.at("metrics.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self.rows: list[str] = []  # that are not in the file yet
         self.last: dict[str, Value] = {}
         self.rank_of: dict[str, int] = {}
 
     def add(self, rank: int, values: dict[str, Value]) -> None:
-        """Take one report."""
-        try:
-            row = {**values, "time": round(time.time(), 3), "rank": rank}
-            os.write(self.file, (json.dumps(row) + "\n").encode())
-        except OSError:  # a full disk ends the job by the rank that hits it, not by its metrics
-            pass
+        """Take one report; flush() writes it."""
+        self.rows.append(json.dumps({**values, "time": round(time.time(), 3), "rank": rank}))
+        if len(self.rows) >= ROWS:
+            self.flush()
         for name, value in values.items():
             self.note(name, rank, value)
+
+    def flush(self) -> None:
+        """Write what was taken: many rows at once, a write for each costs as much as all the rest."""
+        try:
+            os.write(self.file, "".join(row + "\n" for row in self.rows).encode())
+        except OSError:  # a full disk ends the job by the rank that hits it, not by its metrics
+            pass
+        self.rows.clear()
 
     def note(self, name: str, rank: int, value: Value) -> None:
         """Take one value for the result. Of several ranks that report the same name the lowest is believed."""
@@ -47,4 +55,5 @@ def final_metrics(job: JobDir, order: dict[str, Json]) -> Metrics:
     for place in order["placement"]:
         rank = place["rank"]
         Follower(job.rank(rank, "stdout"), rank, "stdout", False, lambda _line: None, metrics.add).look(last=True)
+    metrics.flush()
     return metrics

@@ -26,6 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._result import 
 
 Json = Any
 Show = Callable[..., None]  # show(kind, **fields): a courtesy, may drop
+LAST_SECONDS = 2.0  # for reading what ranks wrote before they ended
 END_SECONDS = 3.0  # beyond `grace`, for a guard that was told to end the job
 RANK_PROGRAM = "torchfleet-rank"
 AGENT_PROGRAM = "torchfleet-agent"
@@ -150,9 +151,16 @@ class Part:
             self.tell("end", reason=reason, detail=detail)
 
     def look(self, last: bool = False) -> None:
-        """Read what ranks wrote; of many reports in one look the last is shown, all are kept."""
+        """Read what ranks wrote; of many reports in one look the last is shown, all are kept.
+
+        The last look takes no longer than LAST_SECONDS: of a flood of reports only the end is read then.
+        """
+        until = time.monotonic() + LAST_SECONDS
         for follower in self.followers:
-            follower.look(last)
+            passed = follower.look(last, until)
+            if passed and follower.stream == "stdout":
+                self.metrics.add(follower.rank, {"bytes_not_read": passed})
+        self.metrics.flush()
         for rank, values in self.latest.items():
             self.show("report", rank=rank, values=values)
         self.latest.clear()

@@ -105,6 +105,18 @@ def test_reports_in_a_flood_are_kept(tmp_path: Path) -> None:
     assert [report["step"] for report in seen.reports] == list(range(30))
 
 
+def test_of_a_flood_at_the_end_the_last_is_read(tmp_path: Path) -> None:
+    """And the bytes that are passed over are told."""
+    seen = Seen(tmp_path)
+    lines = [f"torchfleet: step={number}\n" for number in range(100_000)]
+    seen.path.write_text("".join(lines))
+    passed = seen.follower.look(last=True, until=0.0)
+    steps = [report["step"] for report in seen.reports]
+    assert steps == list(range(100_000 - len(steps), 100_000))
+    assert passed == sum(map(len, lines[: 100_000 - len(steps)])) > 0
+    assert seen.follower.look(last=True) == 0
+
+
 def test_a_line_without_end_does_not_fill_memory(tmp_path: Path) -> None:
     seen = Seen(tmp_path)
     for _ in range(8):
