@@ -16,13 +16,16 @@ from torch_backends.tests.package import PYTHON
 RANKS = Path(__file__).with_name("ranks.py")
 CHECKS = re.findall(r"^@check\ndef (\w+)", RANKS.read_text(), re.MULTILINE)
 MPI_ALONE = {"TORCHFLEET_MPI_SHARED": "0"}  # as between nodes
+TWO_LEVELS = {"TORCHFLEET_MPI_NODE_RANKS": "2"}  # as if two ranks were on each node
 SMALL_STEPS = {"TORCHFLEET_MPI_STEP": "1000", **MPI_ALONE}  # as if an int counted no further
 WORLDS = [
     ("openmpi", 2, {}),
     ("openmpi", 3, SMALL_STEPS),
     ("openmpi", 4, {}),
+    ("openmpi", 4, TWO_LEVELS),
     ("mpich", 2, MPI_ALONE),
     ("mpich", 3, {}),
+    ("mpich", 3, TWO_LEVELS),
     ("intelmpi", 2, {}),
     ("intelmpi", 3, MPI_ALONE),
 ]

@@ -95,8 +95,8 @@ Tensors parts_of(const at::Tensor& tensor, const std::vector<int64_t>& sizes, in
 }  // namespace
 
 MPIBackend::MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseconds timeout)
-    : Backend(rank, size), comm_(comm), shared_(Shared::among(comm)), timeout_(timeout) {
-  TORCHFLEET_MPI(MPI_Comm_dup(comm_, &messages_));
+    : Backend(rank, size), way_(way_of(comm)), timeout_(timeout) {
+  TORCHFLEET_MPI(MPI_Comm_dup(comm, &messages_));
   TORCHFLEET_MPI(MPI_Comm_set_errhandler(messages_, MPI_ERRORS_RETURN));
 }
 
@@ -106,11 +106,12 @@ std::string MPIBackend::name_of(const std::string& operation) {
 }
 
 WorkPtr MPIBackend::submit(OpType type, Tensors outputs, std::chrono::milliseconds timeout,
-                           std::function<void()> operation) {
+                           std::function<void(const Way&)> operation) {
   const auto limit = timeout == c10d::kUnsetTimeout ? timeout_ : timeout;
-  auto missing = [shared = shared_] { return shared ? shared->missing() : std::vector<int>(); };
+  auto missing = [shared = way_.shared] { return shared ? shared->missing() : std::vector<int>(); };
   auto work = c10::make_intrusive<Collective>(type, rank_, std::move(outputs), limit, name_of(typed(type)), missing);
-  worker_.submit(work, std::move(operation));
+  // What is given up may still run when the group is gone: it has its own way.
+  worker_.submit(work, [way = way_, operation = std::move(operation)] { operation(way); });
   return work;
 }
 
@@ -118,8 +119,8 @@ WorkPtr MPIBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
   const at::Tensor tensor = only(tensors);
   const at::Tensor buffer = dense(tensor);
   const int root = static_cast<int>(opts.rootRank);
-  return submit(OpType::BROADCAST, tensors, opts.timeout, [=, this] {
-    torchfleet::broadcast(comm_, buffer.data_ptr(), static_cast<int64_t>(buffer.nbytes()), root);
+  return submit(OpType::BROADCAST, tensors, opts.timeout, [=](const Way& way) {
+    torchfleet::broadcast(way, buffer.data_ptr(), static_cast<int64_t>(buffer.nbytes()), root);
     put_back(tensor, buffer);
   });
 }
@@ -128,8 +129,8 @@ WorkPtr MPIBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
   const at::Tensor tensor = only(tensors);
   at::Tensor buffer = dense(tensor);
   reduction(buffer.scalar_type(), opts.reduceOp);  // refuses before anything is asked of the others
-  return submit(OpType::ALLREDUCE, tensors, opts.timeout, [this, shared = shared_, tensor, buffer, op = opts.reduceOp]() mutable {
-    all_reduce(comm_, shared.get(), buffer, op);
+  return submit(OpType::ALLREDUCE, tensors, opts.timeout, [tensor, buffer, op = opts.reduceOp](const Way& way) mutable {
+    all_reduce(way, buffer, op);
     put_back(tensor, buffer);
   });
 }
@@ -140,9 +141,9 @@ WorkPtr MPIBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceC
     reduction(buffer.scalar_type(), opts.reduceOp);
   }
   return submit(OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
-                [this, shared = shared_, tensors, buffers, op = opts.reduceOp]() mutable {
+                [tensors, buffers, op = opts.reduceOp](const Way& way) mutable {
                   for (at::Tensor& buffer : buffers) {
-                    all_reduce(comm_, shared.get(), buffer, op);
+                    all_reduce(way, buffer, op);
                   }
                   put_all_back(tensors, buffers);
                 });
@@ -153,9 +154,10 @@ WorkPtr MPIBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   at::Tensor buffer = dense(tensor);
   reduction(buffer.scalar_type(), opts.reduceOp);
   const int root = static_cast<int>(opts.rootRank);
-  return submit(OpType::REDUCE, tensors, opts.timeout, [this, tensor, buffer, root, op = opts.reduceOp]() mutable {
-    torchfleet::reduce(comm_, buffer, op, root);
-    if (rank_ == root) {
+  const bool here = rank_ == root;
+  return submit(OpType::REDUCE, tensors, opts.timeout, [=, op = opts.reduceOp](const Way& way) mutable {
+    torchfleet::reduce(way, buffer, op, root);
+    if (here) {
       put_back(tensor, buffer);
     }
   });
@@ -170,19 +172,19 @@ WorkPtr MPIBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, co
   for (const at::Tensor& target : targets) {
     equal = equal && target.numel() == input.numel();
   }
-  return submit(OpType::ALLGATHER, targets, opts.timeout, [=, this] {
+  return submit(OpType::ALLGATHER, targets, opts.timeout, [=, own = rank_, size = size_](const Way& way) {
     if (!equal) {  // parts of other sizes than ours: each comes from its own rank
       const Tensors buffers = all_dense(targets);
-      put_back(buffers[rank_], input.view_as(buffers[rank_]));
-      for (int root = 0; root < size_; ++root) {
-        torchfleet::broadcast(comm_, buffers[root].data_ptr(), static_cast<int64_t>(buffers[root].nbytes()), root);
+      put_back(buffers[own], input.view_as(buffers[own]));
+      for (int root = 0; root < size; ++root) {
+        torchfleet::broadcast(way, buffers[root].data_ptr(), static_cast<int64_t>(buffers[root].nbytes()), root);
       }
       put_all_back(targets, buffers);
       return;
     }
-    const at::Tensor whole = at::empty({size_, input.numel()}, input.options());
-    all_gather(comm_, input.data_ptr(), whole.data_ptr(), static_cast<int64_t>(input.nbytes()));
-    for (int rank = 0; rank < size_; ++rank) {
+    const at::Tensor whole = at::empty({size, input.numel()}, input.options());
+    all_gather(way, input.data_ptr(), whole.data_ptr(), static_cast<int64_t>(input.nbytes()));
+    for (int rank = 0; rank < size; ++rank) {
       targets[rank].copy_(whole[rank].view(targets[rank].sizes()));
     }
   });
@@ -200,9 +202,9 @@ WorkPtr MPIBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& i
     TORCH_CHECK_VALUE(to[i].nbytes() == from[i].nbytes() * size_, "backend mpi: all_gather: the output has ",
                       to[i].numel(), " elements, ", size_, " ranks give ", from[i].numel(), " each");
   }
-  return submit(OpType::_ALLGATHER_BASE, targets, opts.timeout, [=, this] {
+  return submit(OpType::_ALLGATHER_BASE, targets, opts.timeout, [=](const Way& way) {
     for (size_t i = 0; i < to.size(); ++i) {
-      all_gather(comm_, from[i].data_ptr(), to[i].data_ptr(), static_cast<int64_t>(from[i].nbytes()));
+      all_gather(way, from[i].data_ptr(), to[i].data_ptr(), static_cast<int64_t>(from[i].nbytes()));
     }
     put_all_back(targets, to);
   });
@@ -213,8 +215,8 @@ WorkPtr MPIBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const
   const int root = static_cast<int>(opts.rootRank);
   const Tensors targets = rank_ == root ? outputs.at(0) : Tensors{};
   const Tensors buffers = all_dense(targets);
-  return submit(OpType::GATHER, targets, opts.timeout, [=, this] {
-    exchange(comm_, {{root, bytes_of(input), static_cast<int64_t>(input.nbytes())}}, pieces(buffers));
+  return submit(OpType::GATHER, targets, opts.timeout, [=](const Way& way) {
+    exchange(way.comm, {{root, bytes_of(input), static_cast<int64_t>(input.nbytes())}}, pieces(buffers));
     put_all_back(targets, buffers);
   });
 }
@@ -224,8 +226,8 @@ WorkPtr MPIBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, cons
   const at::Tensor buffer = dense(target);
   const int root = static_cast<int>(opts.rootRank);
   const Tensors parts = rank_ == root ? all_dense(inputs.at(0)) : Tensors{};
-  return submit(OpType::SCATTER, outputs, opts.timeout, [=, this] {
-    exchange(comm_, pieces(parts), {{root, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())}});
+  return submit(OpType::SCATTER, outputs, opts.timeout, [=](const Way& way) {
+    exchange(way.comm, pieces(parts), {{root, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())}});
     put_back(target, buffer);
   });
 }
@@ -257,9 +259,9 @@ WorkPtr MPIBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& i
                       from[i].numel(), " elements, the output of each of ", size_, " ranks ", targets[i].numel());
     to.push_back(at::empty(targets[i].sizes(), targets[i].options()));  // the output may be a part of the input
   }
-  return submit(OpType::_REDUCE_SCATTER_BASE, targets, opts.timeout, [=, this, op = opts.reduceOp]() mutable {
+  return submit(OpType::_REDUCE_SCATTER_BASE, targets, opts.timeout, [=, op = opts.reduceOp](const Way& way) mutable {
     for (size_t i = 0; i < to.size(); ++i) {
-      torchfleet::reduce_scatter(comm_, from[i], to[i], op);
+      torchfleet::reduce_scatter(way, from[i], to[i], op);
       targets[i].copy_(to[i]);
     }
   });
@@ -269,28 +271,22 @@ WorkPtr MPIBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::ve
                                   std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
   const at::Tensor target = output, from = dense(input), to = dense(output);
   const Tensors sends = parts_of(from, input_splits, size_), receives = parts_of(to, output_splits, size_);
-  return submit(OpType::ALLTOALL_BASE, {output}, opts.timeout, [=, this] {
-    exchange(comm_, pieces(sends), pieces(receives));
+  return submit(OpType::ALLTOALL_BASE, {output}, opts.timeout, [=](const Way& way) {
+    exchange(way.comm, pieces(sends), pieces(receives));
     put_back(target, to);
   });
 }
 
 WorkPtr MPIBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
-  return submit(OpType::ALLTOALL, targets, opts.timeout, [=, this] {
-    exchange(comm_, pieces(from), pieces(to));
+  return submit(OpType::ALLTOALL, targets, opts.timeout, [=](const Way& way) {
+    exchange(way.comm, pieces(from), pieces(to));
     put_all_back(targets, to);
   });
 }
 
 WorkPtr MPIBackend::barrier(const c10d::BarrierOptions& opts) {
-  return submit(OpType::BARRIER, {}, opts.timeout, [this, shared = shared_] {
-    if (shared) {
-      shared->barrier();
-    } else {
-      TORCHFLEET_MPI(MPI_Barrier(comm_));
-    }
-  });
+  return submit(OpType::BARRIER, {}, opts.timeout, [](const Way& way) { torchfleet::barrier(way); });
 }
 
 void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "message.h"
-#include "shared.h"
+#include "transfer.h"
 #include "worker.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -52,13 +52,12 @@ class MPIBackend : public c10d::Backend {
 
  private:
   WorkPtr submit(c10d::OpType type, Tensors outputs, std::chrono::milliseconds timeout,
-                 std::function<void()> operation);
+                 std::function<void(const Way&)> operation);
   WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
   std::string name_of(const std::string& operation);
 
-  MPI_Comm comm_;      // of collectives
+  const Way way_;      // of collectives
   MPI_Comm messages_;  // of send and recv: no message of a program meets one of ours
-  std::shared_ptr<Shared> shared_;  // null where the ranks are on several nodes
   std::chrono::milliseconds timeout_;
   std::atomic<uint64_t> sequence_{0};
   std::list<c10::intrusive_ptr<Message>> posted_;  // which nobody may have kept: MPI still uses their buffers

@@ -165,6 +165,7 @@ Shared::Shared(int rank, int size, char* memory, size_t bytes)
       memory_(memory),
       bytes_(bytes),
       part_bytes_(part_bytes(size)),
+      row_bytes_(part_bytes_ * size),
       spins_(size > own_cores() ? 1 : kLooks) {}
 
 Shared::~Shared() {
@@ -258,43 +259,21 @@ void Shared::all_at_once(char* data, int64_t count, const Reduction& how, int64_
   combine(from, data, data, count, how, size);
 }
 
-// Each rank reduces one part of every chunk: it has its own elements of it already, the others bring theirs to its slots,
-// and take the result. What the next chunk needs is brought before this one is reduced. A slot is free again when the
-// chunk before the last is reduced; so is a result, for whoever has brought a chunk has taken those of the last but one.
-void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t size) {
-  const int64_t most = part_bytes_ / size * size_;  // elements of a chunk
-  const uint32_t number = static_cast<uint32_t>((count + most - 1) / most), base = chunks_;
-  const auto begin = [&](uint32_t k) { return data + k * most * size; };
-  const auto elements = [&](uint32_t k) { return std::min(most, count - k * most); };
-  Marks& own = marks_of(rank_);
-  bring(begin(0), base, elements(0), size);
-  for (uint32_t k = 0; k < number; ++k) {
-    const uint32_t chunk = base + k;
-    if (k + 1 < number) {
-      bring(begin(k + 1), chunk + 1, elements(k + 1), size);
-    }
-    const Parts parts(elements(k), size_, size);
-    char* mine = parts.at(begin(k), rank_);
-    std::vector<const char*> from;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_) {
-        await(&Marks::brought, rank, chunk + 1);
-      }
-      from.push_back(rank == rank_ ? mine : slot(chunk, rank, rank_));
-    }
-    combine(from, result(chunk, rank_), mine, parts.count(rank_), how, size);
-    publish(own.reduced, chunk + 1);
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_) {
-        await(&Marks::reduced, rank, chunk + 1);
-        std::memcpy(parts.at(begin(k), rank), result(chunk, rank), parts.count(rank) * size);
-      }
-    }
+// The slots of a chunk are those of the last but one: free when nobody reads them any more.
+void Shared::make_room(uint32_t chunk) {
+  for (int rank = 0; rank < size_; ++rank) {
+    await(&Marks::done, rank, chunk - 1);
   }
-  chunks_ += number;
 }
 
-void Shared::bring(char* data, uint32_t chunk, int64_t elements, int64_t size) {
+void Shared::bring(const char* data, int64_t bytes, uint32_t chunk) {
+  make_room(chunk);
+  std::memcpy(slot(chunk, rank_, 0), data, bytes);
+  publish(marks_of(rank_).brought, chunk + 1);
+}
+
+void Shared::bring_parts(char* data, uint32_t chunk, int64_t elements, int64_t size) {
+  make_room(chunk);
   const Parts parts(elements, size_, size);
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_) {
@@ -302,6 +281,110 @@ void Shared::bring(char* data, uint32_t chunk, int64_t elements, int64_t size) {
     }
   }
   publish(marks_of(rank_).brought, chunk + 1);
+}
+
+template <typename Step>
+void Shared::chunk_by_chunk(int64_t total, int64_t most, Step step) {
+  for (int64_t first = 0; first < total; first += most) {
+    step(chunks_, first, std::min(most, total - first));
+    publish(marks_of(rank_).done, ++chunks_);
+  }
+}
+
+// Each rank reduces one part of every chunk: it has its own elements of it already, the others bring theirs to its slots,
+// and take the result. What the next chunk needs is brought before this one is reduced. A result may be overwritten two
+// chunks later: whoever has brought that one has taken it.
+void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t size) {
+  const int64_t most = part_bytes_ / size * size_;
+  bring_parts(data, chunks_, std::min(most, count), size);
+  for (int64_t first = 0; first < count; first += most) {
+    const uint32_t chunk = chunks_++;
+    char* here = data + first * size;
+    if (first + most < count) {
+      bring_parts(here + most * size, chunk + 1, std::min(most, count - first - most), size);
+    }
+    const Parts parts(std::min(most, count - first), size_, size);
+    std::vector<const char*> from;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) {
+        await(&Marks::brought, rank, chunk + 1);
+      }
+      from.push_back(rank == rank_ ? parts.at(here, rank) : slot(chunk, rank, rank_));
+    }
+    combine(from, result(chunk, rank_), parts.at(here, rank_), parts.count(rank_), how, size);
+    publish(marks_of(rank_).done, chunk + 1);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) {
+        await(&Marks::done, rank, chunk + 1);
+        std::memcpy(parts.at(here, rank), result(chunk, rank), parts.count(rank) * size);
+      }
+    }
+  }
+}
+
+void Shared::reduce(char* data, int64_t count, const Reduction& how, int64_t size, int root) {
+  chunk_by_chunk(count, row_bytes_ / size, [&](uint32_t chunk, int64_t first, int64_t elements) {
+    char* here = data + first * size;
+    if (rank_ != root) {
+      bring(here, elements * size, chunk);
+      return;
+    }
+    std::vector<const char*> from;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) {
+        await(&Marks::brought, rank, chunk + 1);
+      }
+      from.push_back(rank == rank_ ? here : slot(chunk, rank, 0));
+    }
+    combine(from, slot(chunk, rank_, 0), here, elements, how, size);
+  });
+}
+
+void Shared::reduce_scatter(const char* input, char* output, int64_t count, const Reduction& how, int64_t size) {
+  chunk_by_chunk(count, part_bytes_ / size, [&](uint32_t chunk, int64_t first, int64_t elements) {
+    make_room(chunk);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) {
+        std::memcpy(slot(chunk, rank_, rank), input + (rank * count + first) * size, elements * size);
+      }
+    }
+    publish(marks_of(rank_).brought, chunk + 1);
+    std::vector<const char*> from;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) {
+        await(&Marks::brought, rank, chunk + 1);
+      }
+      from.push_back(rank == rank_ ? input + (rank * count + first) * size : slot(chunk, rank, rank_));
+    }
+    char* here = output + first * size;
+    combine(from, here, here, elements, how, size);
+  });
+}
+
+void Shared::broadcast(char* data, int64_t bytes, int root) {
+  chunk_by_chunk(bytes, row_bytes_, [&](uint32_t chunk, int64_t first, int64_t count) {
+    if (rank_ == root) {
+      bring(data + first, count, chunk);
+    } else {
+      await(&Marks::brought, root, chunk + 1);
+      std::memcpy(data + first, slot(chunk, root, 0), count);
+    }
+  });
+}
+
+void Shared::all_gather(const char* input, char* output, int64_t bytes) {
+  if (output + rank_ * bytes != input) {
+    std::memcpy(output + rank_ * bytes, input, bytes);
+  }
+  chunk_by_chunk(bytes, row_bytes_, [&](uint32_t chunk, int64_t first, int64_t count) {
+    bring(input + first, count, chunk);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) {
+        await(&Marks::brought, rank, chunk + 1);
+        std::memcpy(output + rank * bytes + first, slot(chunk, rank, 0), count);
+      }
+    }
+  });
 }
 
 }  // namespace torchfleet

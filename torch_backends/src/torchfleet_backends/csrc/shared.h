@@ -19,7 +19,12 @@ class Shared {
   static std::shared_ptr<Shared> among(MPI_Comm comm);
   ~Shared();
 
+  // `count` is in elements of `size` bytes.
   void all_reduce(char* data, int64_t count, const Reduction& how, int64_t size);
+  void reduce(char* data, int64_t count, const Reduction& how, int64_t size, int root);
+  void reduce_scatter(const char* input, char* output, int64_t count, const Reduction& how, int64_t size);
+  void broadcast(char* data, int64_t bytes, int root);
+  void all_gather(const char* input, char* output, int64_t bytes);
   void barrier();
 
   // The ranks that the operation which runs now waits for; none if it waits for nobody.
@@ -31,10 +36,10 @@ class Shared {
     std::atomic<uint32_t> value;
     std::atomic<uint32_t> sleepers;
   };
-  // Of a rank: how many small operations it has brought its data to; how many chunks it has brought, and reduced its
-  // part of.
+  // Of a rank: how many small operations it has brought its data to; how many chunks it has brought, and is done with:
+  // nobody's slots of those are read by it any more.
   struct Marks {
-    Mark small, brought, reduced;
+    Mark small, brought, done;
   };
 
   Shared(int rank, int size, char* memory, size_t bytes);
@@ -44,17 +49,22 @@ class Shared {
   void await(Mark Marks::*which, int rank, uint32_t value);
   void all_at_once(char* data, int64_t count, const Reduction& how, int64_t size);
   void in_chunks(char* data, int64_t count, const Reduction& how, int64_t size);
-  void bring(char* data, uint32_t chunk, int64_t elements, int64_t size);
+  void make_room(uint32_t chunk);
+  void bring(const char* data, int64_t bytes, uint32_t chunk);
+  void bring_parts(char* data, uint32_t chunk, int64_t elements, int64_t size);
+  // Calls step(chunk, first, count) until `total` is done, `most` at a time, and marks each chunk as done after it.
+  template <typename Step>
+  void chunk_by_chunk(int64_t total, int64_t most, Step step);
 
   Marks& marks_of(int rank) const { return reinterpret_cast<Marks*>(memory_)[rank]; }
   char* small_slot(uint32_t number, int rank) const;
-  char* slot(uint32_t chunk, int from, int part) const;
+  char* slot(uint32_t chunk, int from, int part) const;  // the slots of a rank lie one after the other: `row_`
   char* result(uint32_t chunk, int part) const;
 
   const int rank_, size_;
   char* const memory_;
   const size_t bytes_;
-  const int64_t part_bytes_;
+  const int64_t part_bytes_, row_bytes_;
   uint32_t operations_ = 0, chunks_ = 0;
   int spins_;
   std::atomic<Mark Marks::*> waiting_{nullptr};

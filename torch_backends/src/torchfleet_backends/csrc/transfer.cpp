@@ -37,77 +37,145 @@ void in_steps(int64_t total, Step step) {
     first += count;
   } while (first < total);
 }
+// The ranks of a group on this node. Tests make nodes of one machine, of so many ranks each.
+MPI_Comm node_of(MPI_Comm comm) {
+  MPI_Comm node;
+  const char* given = std::getenv("TORCHFLEET_MPI_NODE_RANKS");
+  if (given != nullptr) {
+    TORCHFLEET_MPI(MPI_Comm_split(comm, rank_in(comm) / std::max(1, std::atoi(given)), rank_in(comm), &node));
+  } else {
+    TORCHFLEET_MPI(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank_in(comm), MPI_INFO_NULL, &node));
+  }
+  return node;
+}
+
+void reduce_by_mpi(MPI_Comm comm, char* data, int64_t count, const Reduction& how, int64_t size) {
+  in_steps(count, [&](int64_t first, int some) {
+    TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, data + first * size, some, how.type, how.op, comm));
+  });
+}
 }  // namespace
 
-void broadcast(MPI_Comm comm, void* data, int64_t bytes, int root) {
+Way way_of(MPI_Comm comm) {
+  MPI_Comm node = node_of(comm), leaders;
+  const bool alone = size_of(node) == size_of(comm);
+  auto shared = Shared::among(node);
+  // In two levels only if no node of several ranks has to do without memory, for all have to take the same way.
+  int good = shared || size_of(node) == 1 ? 1 : 0, several = size_of(node) > 1 ? 1 : 0;
+  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, comm));
+  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &several, 1, MPI_INT, MPI_MAX, comm));
+  TORCHFLEET_MPI(MPI_Comm_split(comm, rank_in(node) == 0 ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders));
+  TORCHFLEET_MPI(MPI_Comm_free(&node));
+  if (alone) {
+    return {comm, shared, nullptr, leaders};
+  }
+  // A node of one rank has no memory to share, and its only rank is its leader.
+  return {comm, nullptr, good && several ? shared : nullptr, good && several ? leaders : MPI_COMM_NULL};
+}
+
+void broadcast(const Way& way, void* data, int64_t bytes, int root) {
+  char* all = static_cast<char*>(data);
+  if (way.shared) {
+    way.shared->broadcast(all, bytes, root);
+    return;
+  }
   in_steps(bytes, [&](int64_t first, int count) {
-    TORCHFLEET_MPI(MPI_Bcast(static_cast<char*>(data) + first, count, MPI_BYTE, root, comm));
+    TORCHFLEET_MPI(MPI_Bcast(all + first, count, MPI_BYTE, root, way.comm));
   });
 }
 
-void all_reduce(MPI_Comm comm, Shared* shared, at::Tensor& tensor, const c10d::ReduceOp& op) {
+void all_reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op) {
   const Reduction how = reduction(tensor.scalar_type(), op);
   char* data = static_cast<char*>(tensor.data_ptr());
-  const int64_t size = tensor.element_size() / how.per_element;
-  const int64_t all = tensor.numel() * how.per_element;
-  if (shared != nullptr) {
-    shared->all_reduce(data, all, how, size);
+  const int64_t size = tensor.element_size() / how.per_element, all = tensor.numel() * how.per_element;
+  if (way.shared) {
+    way.shared->all_reduce(data, all, how, size);
+  } else if (way.node || way.leaders != MPI_COMM_NULL) {
+    if (way.node) {
+      way.node->reduce(data, all, how, size, 0);
+    }
+    if (way.leaders != MPI_COMM_NULL) {
+      reduce_by_mpi(way.leaders, data, all, how, size);
+    }
+    if (way.node) {
+      way.node->broadcast(data, all * size, 0);
+    }
+  } else {
+    reduce_by_mpi(way.comm, data, all, how, size);
+  }
+  average(tensor, op, size_of(way.comm));
+}
+
+void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int root) {
+  const Reduction how = reduction(tensor.scalar_type(), op);
+  const bool here = rank_in(way.comm) == root;
+  char* data = static_cast<char*>(tensor.data_ptr());
+  const int64_t size = tensor.element_size() / how.per_element, all = tensor.numel() * how.per_element;
+  if (way.shared) {
+    way.shared->reduce(data, all, how, size, root);
   } else {
     in_steps(all, [&](int64_t first, int count) {
-      TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, data + first * size, count, how.type, how.op, comm));
+      char* part = data + first * size;
+      const void* from = here ? MPI_IN_PLACE : part;
+      TORCHFLEET_MPI(MPI_Reduce(from, here ? part : nullptr, count, how.type, how.op, root, way.comm));
     });
   }
-  average(tensor, op, size_of(comm));
-}
-
-void reduce(MPI_Comm comm, at::Tensor& tensor, const c10d::ReduceOp& op, int root) {
-  const Reduction how = reduction(tensor.scalar_type(), op);
-  const bool here = rank_in(comm) == root;
-  char* data = static_cast<char*>(tensor.data_ptr());
-  const int64_t size = tensor.element_size() / how.per_element;
-  in_steps(tensor.numel() * how.per_element, [&](int64_t first, int count) {
-    char* part = data + first * size;
-    TORCHFLEET_MPI(MPI_Reduce(here ? MPI_IN_PLACE : part, here ? part : nullptr, count, how.type, how.op, root, comm));
-  });
   if (here) {
-    average(tensor, op, size_of(comm));
+    average(tensor, op, size_of(way.comm));
   }
 }
 
-void all_gather(MPI_Comm comm, const void* input, void* output, int64_t bytes) {
+void all_gather(const Way& way, const void* input, void* output, int64_t bytes) {
   char* all = static_cast<char*>(output);
-  char* own = all + rank_in(comm) * bytes;
+  char* own = all + rank_in(way.comm) * bytes;
   const bool in_place = own == input;
+  if (way.shared) {
+    way.shared->all_gather(static_cast<const char*>(input), all, bytes);
+    return;
+  }
   if (bytes <= kMost) {
     const void* from = in_place ? MPI_IN_PLACE : input;
     const int count = static_cast<int>(bytes);
-    TORCHFLEET_MPI(MPI_Allgather(from, count, MPI_BYTE, all, count, MPI_BYTE, comm));
+    TORCHFLEET_MPI(MPI_Allgather(from, count, MPI_BYTE, all, count, MPI_BYTE, way.comm));
     return;
   }
   if (!in_place) {
     std::memcpy(own, input, bytes);
   }
-  for (int root = 0; root < size_of(comm); ++root) {
-    broadcast(comm, all + root * bytes, bytes, root);
+  for (int root = 0; root < size_of(way.comm); ++root) {
+    broadcast(way, all + root * bytes, bytes, root);
   }
 }
 
-void reduce_scatter(MPI_Comm comm, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) {
+void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) {
   const Reduction how = reduction(output.scalar_type(), op);
   const int64_t count = output.numel() * how.per_element;
-  if (count <= kMost) {
+  if (way.shared) {
+    const char* from = static_cast<const char*>(input.data_ptr());
+    const int64_t size = output.element_size() / how.per_element;
+    way.shared->reduce_scatter(from, static_cast<char*>(output.data_ptr()), count, how, size);
+  } else if (count <= kMost) {
     TORCHFLEET_MPI(MPI_Reduce_scatter_block(input.data_ptr(), output.data_ptr(), static_cast<int>(count), how.type,
-                                            how.op, comm));
-    average(output, op, size_of(comm));
-    return;
-  }
-  const auto parts = input.view({size_of(comm), -1});
-  for (int root = 0; root < size_of(comm); ++root) {
-    at::Tensor part = parts[root].clone();
-    reduce(comm, part, op, root);
-    if (root == rank_in(comm)) {
-      output.view(-1).copy_(part);
+                                            how.op, way.comm));
+  } else {
+    const auto parts = input.view({size_of(way.comm), -1});
+    for (int root = 0; root < size_of(way.comm); ++root) {
+      at::Tensor part = parts[root].clone();
+      reduce(way, part, op, root);
+      if (root == rank_in(way.comm)) {
+        output.view(-1).copy_(part);
+      }
     }
+    return;  // reduce() has averaged
+  }
+  average(output, op, size_of(way.comm));
+}
+
+void barrier(const Way& way) {
+  if (way.shared) {
+    way.shared->barrier();
+  } else {
+    TORCHFLEET_MPI(MPI_Barrier(way.comm));
   }
 }
 

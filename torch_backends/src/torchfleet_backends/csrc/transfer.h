@@ -7,20 +7,31 @@
 
 namespace torchfleet {
 
+// How the ranks of a group reach each other.
+struct Way {
+  MPI_Comm comm;                   // all of them
+  std::shared_ptr<Shared> shared;  // all of them, where they are on one node that lets them share memory
+  std::shared_ptr<Shared> node;    // those of this node, where a group is on several and that pays
+  MPI_Comm leaders;                // the first ranks of the nodes; MPI_COMM_NULL on others
+};
+
+// Called by all ranks of `comm`.
+Way way_of(MPI_Comm comm);
+
 struct Piece {
   int rank;
   char* data;
   int64_t bytes;
 };
 
-void broadcast(MPI_Comm comm, void* data, int64_t bytes, int root);
-// Through `shared` unless it is null.
-void all_reduce(MPI_Comm comm, Shared* shared, at::Tensor& tensor, const c10d::ReduceOp& op);
-void reduce(MPI_Comm comm, at::Tensor& tensor, const c10d::ReduceOp& op, int root);
-void all_gather(MPI_Comm comm, const void* input, void* output, int64_t bytes);
+void broadcast(const Way& way, void* data, int64_t bytes, int root);
+void all_reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op);
+void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int root);
+void all_gather(const Way& way, const void* input, void* output, int64_t bytes);
 
-// `input` holds as many parts of the size of `output` as there are ranks.
-void reduce_scatter(MPI_Comm comm, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op);
+// `input` holds as many parts of the size of `output` as there are ranks; `output` is none of them.
+void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op);
+void barrier(const Way& way);
 
 // Every piece goes to, or comes from, its rank; what a rank has for itself is copied.
 void exchange(MPI_Comm comm, const std::vector<Piece>& sends, const std::vector<Piece>& receives);
