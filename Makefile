@@ -16,7 +16,7 @@ ROLES := $(notdir $(wildcard roles/*))
 PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup lab lab-absent test lint types unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends clean
+.PHONY: help train setup lab lab-absent test lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it'
@@ -24,6 +24,7 @@ help:
 	@echo 'make test         everything that proves the project: lint, types, molecule, all tests'
 	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
+	@echo 'make collection   the collection as it is installed, its roles and documents'
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
 	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
@@ -42,8 +43,12 @@ lab: $(READY)
 lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
-test: lint types molecule setup
-	$(call in_venv,python -m pytest -q --numprocesses 3 --durations=15)
+# The roles mostly wait for their nodes: what needs no node runs beside them.
+test: $(DEV_READY) setup
+	@mkdir -p .cache; $(MAKE) --no-print-directory lint types collection >.cache/beside.log 2>&1 & beside=$$!; \
+	  $(MAKE) --no-print-directory molecule; roles=$$?; \
+	  wait $$beside; others=$$?; cat .cache/beside.log; [ "$$roles $$others" = "0 0" ]
+	$(call in_venv,python -m pytest -q --numprocesses 3 --durations=15 --ignore tests/collection)
 
 lint: $(DEV_READY)
 	$(call in_venv,ruff check)
@@ -52,6 +57,9 @@ lint: $(DEV_READY)
 
 types: $(DEV_READY)
 	$(call in_venv,mypy)
+
+collection: $(DEV_READY) setup
+	$(call in_venv,python -m pytest -q --durations=5 tests/collection)
 
 unit: $(DEV_READY)
 	$(call in_venv,python -m pytest -q tests/unit)

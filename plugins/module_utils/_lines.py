@@ -123,7 +123,7 @@ class Follower:
             self.take(chunk)
 
     def pass_over(self, file: BinaryIO) -> int:
-        """Go to the first whole line of the last chunk, if there is more than that to read; return the bytes between."""
+        """Go to the first whole line of the last chunk, if more than that is left to read; return the bytes between."""
         start = self.position
         if file.seek(0, os.SEEK_END) - start > CHUNK:
             file.seek(-CHUNK, os.SEEK_END)

@@ -26,9 +26,13 @@ PARTS = [
 
 
 def sleepers(cluster: Cluster, *arguments: str, **given: object) -> tuple[Job, dict[str, list[int]]]:
-    """Start four ranks that sleep, two on each of two nodes, and wait until they are up."""
+    """Start four ranks that sleep, two on each of two nodes, and wait until they say that they are up."""
     job = cluster.start(workload=SLEEPER, workload_args=list(arguments), np=4, **given)
-    return job, job.wait_for_programs("sleeper.py", n1=2, n2=2)
+    programs = job.wait_for_programs("sleeper.py", n1=2, n2=2)
+    for rank, node in enumerate(("n1", "n1", "n2", "n2")):
+        said = f"/home/fleet/.torchfleet/jobs/{job.job_id}/ranks/{rank}/stdout"
+        job.wait_until(lambda node=node, said=said: "up" in cluster.lab.root(node, "cat", said, check=False))
+    return job, programs
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
