@@ -43,12 +43,13 @@ lab: $(READY)
 lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
-# The roles mostly wait for their nodes: what needs no node runs beside them.
+# The roles mostly wait for their nodes: what needs no node runs beside them. A test that fails amid all the others is
+# tried once more, and is in the summary as RERUN: what is broken fails twice.
 test: $(DEV_READY) setup
 	@mkdir -p .cache; $(MAKE) --no-print-directory lint types collection >.cache/beside.log 2>&1 & beside=$$!; \
 	  $(MAKE) --no-print-directory molecule; roles=$$?; \
 	  wait $$beside; others=$$?; cat .cache/beside.log; [ "$$roles $$others" = "0 0" ]
-	$(call in_venv,python -m pytest -q --numprocesses 3 --durations=15 --ignore tests/collection)
+	$(call in_venv,python -m pytest -q --numprocesses 3 --durations=15 --reruns 1 -rR --ignore tests/collection)
 
 lint: $(DEV_READY)
 	$(call in_venv,ruff check)

@@ -26,6 +26,9 @@ def versions(home: str, python: str, mpirun: str, root: str = "/") -> dict[str, 
         "kernel": os.uname().release,
         "python": python_version(python),
         "torch": (torch_build(python) or {}).get("version", ""),
+        "torch_backends": wheel_version(
+            site_packages(os.path.join(home, "backends", "bin", "python")), "torchfleet_backends"
+        ),
         "nccl": nccl(python, root),
         "driver": driver(root),
         "driver_library": driver_library(root),
@@ -95,6 +98,12 @@ def mpi(home: str, mpirun: str) -> dict[str, str]:
         for kind in MPI_WHEELS:
             found[kind] = found[kind] or first_group(SAYS[kind], text)
     return found
+
+
+def torch_backends(python: str) -> str:
+    """Return the version of our own backends, which lie beside torch's environment (role torch_backends)."""
+    beside = os.path.join(os.path.dirname(python), "..", "..", "backends", "bin", "python")
+    return wheel_version(site_packages(os.path.normpath(beside)), "torchfleet_backends")
 
 
 def nccl(python: str, root: str = "/") -> str:

@@ -17,7 +17,7 @@ MPIS = ("openmpi", "mpich", "intelmpi")
 PROVIDERS = {
     "xccl": "PyTorch's wheels for Intel GPUs have it",
     "ucc": "a PyTorch that was built with UCC has it",
-    "mpi": "a PyTorch that was built from source with an MPI has it",
+    "mpi": """ansible-playbook setup.yml -e '{"backends": ["mpi"]}' installs it""",
     "ccl": "oneccl_bindings_for_pytorch has it, up to torch 2.8",
 }
 # Small copies of GPU buffers take a detour through the host otherwise (seed 000; names from UCX, UCC and Open MPI).

@@ -112,6 +112,11 @@ PROPERTIES: Mapping[str, Property] = {
         workers_only=True,
         by_setup=True,
     ),
+    "torch_backends": Property(
+        differs("error", "backend mpi", "ranks of different versions do not understand each other", "precaution"),
+        workers_only=True,
+        by_setup=True,
+    ),
     "nccl": Property(
         differs("error", "NCCL", "ranks with different NCCL hang or fail when they connect", "nccl#286"),
         workers_only=True,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _drift, _findings, _matrix
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import Finding, Rule, found
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import Answer
 
@@ -109,9 +110,9 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     runs = [
         {"launcher": launcher, "backend": backend}
         for launcher, what in LAUNCHERS.items()
-        for backend in ("gloo", "nccl")
+        for backend in ("gloo", "nccl", "mpi")
         if has_launcher(answers, launcher, what, head, [name for name in workers if name in nodes])
-        and (backend == "gloo" or all(has_gpus(answers[name].facts) for name in workers if name in nodes))
+        and all(has_backend(answers[name].facts, backend, launcher) for name in workers if name in nodes)
     ]
     logins = tuple(login_to(name, answers[name].facts) for name in nodes) if len(answers) > 1 else ()
     return Trial(nodes, logins, network, steps, tuple(runs) if head in nodes else ())
@@ -120,6 +121,13 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
 def login_to(name: str, facts: Json) -> dict[str, str]:
     """Return a node as torchfleet.cluster.ssh_mesh_prove wants it."""
     return {"name": name, "config": f"{facts['home']['path']}/ssh/config", "address": name}
+
+
+def has_backend(facts: Json, backend: str, launcher: str) -> bool:
+    """Whether a node has what a backend takes; an MPI carries its own."""
+    if backend == "mpi":
+        return launcher in MPIS and bool(facts["versions"].get("torch_backends"))
+    return backend == "gloo" or has_gpus(facts)
 
 
 def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:

@@ -39,12 +39,11 @@ def ratio(theirs: list[float], ours: list[float]) -> str:
     return f"{statistics.median(ratios):6.1f} ({ratios[len(ratios) // 4]:5.1f})"
 
 
-def measure(installed: Path, mpi: str, ranks: int, rounds: int, sizes: list[int]) -> None:
+def measure(mpi: str, ranks: int, rounds: int, sizes: list[int]) -> None:
     """Print a table of one MPI."""
     limit = limits(ranks, rounds, sizes)
-    done = package.start(
-        installed, mpi, ranks, BENCH / "ranks.py", *sizes, rounds, MASTER_ADDR="127.0.0.1", MASTER_PORT="29811"
-    )
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29811"}
+    done = package.start(mpi, ranks, BENCH / "ranks.py", *sizes, rounds, **rendezvous)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
     print(f"{mpi}, {ranks} ranks")
@@ -65,12 +64,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--bytes", type=int, nargs="+", default=SIZES)
     given = parser.parse_args()
-    package.install_mpis()
-    package.install_compiler()
-    installed = package.build()
+    package.install()
     for ranks in given.ranks:
         for mpi in given.mpi:
-            measure(installed, mpi, ranks, given.rounds, given.bytes)
+            measure(mpi, ranks, given.rounds, given.bytes)
 
 
 if __name__ == "__main__":

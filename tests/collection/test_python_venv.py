@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.filter.files_of import files_of
+
 FILES = Path(__file__).parents[2] / "roles/python_venv/files"
 PROGRAM = FILES / "environment.py"
 
@@ -66,6 +68,9 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "disk_mb": 1,
         "index_url": "",
         "wheelhouse": "",
+        "sources": {},
+        "build_environment": {},
+        "beside": "",
         "mesh": str(tmp_path / "ssh/config"),
     }
 
@@ -185,14 +190,76 @@ def test_a_failure_leaves_what_was_there(request_: dict[str, Any]) -> None:
 
 
 def test_wheels_that_were_brought_are_the_only_source_and_go(request_: dict[str, Any], tmp_path: Path) -> None:
-    brought = {**request_, "wheelhouse": "/on/the/controller", "wheels": str(tmp_path / "pack.tar")}
-    with tarfile.open(brought["wheels"], "w") as pack:
+    brought = {**request_, "wheelhouse": "/on/the/controller", "brought": str(tmp_path / "pack.tar")}
+    with tarfile.open(brought["brought"], "w") as pack:
         pack.add(tmp_path / "wheels/tiny-1.0+cpu-py3-none-any.whl", "tiny-1.0+cpu-py3-none-any.whl")
     assert environment.try_to_make(brought)["error"] == ""
     assert version_in(request_["path"]) == "1.0+cpu"
-    assert not Path(brought["wheels"]).exists()
+    assert not Path(brought["brought"]).exists()
     assert not environment.is_ready(request_)  # which comes from an index
     assert environment.try_to_make({**brought, "packages": ["tiny==2.0"]})["error"]
+
+
+BUILDER = """
+import os, sys, zipfile
+def build_wheel(wheels, *_more):
+    sys.exit("error: there is no compiler") if os.environ["WORD"] == "none" else None
+    import tiny
+    about, name = "made-1.dist-info", "made-1-py3-none-any.whl"
+    with zipfile.ZipFile(f"{wheels}/{name}", "w") as wheel:
+        wheel.writestr("made.py", f"word = {os.environ['WORD'] + tiny.version!r}")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\\nName: made\\nVersion: 1\\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return name
+"""
+
+
+@pytest.fixture
+def to_build(request_: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """A request for what is built from a source, beside an environment whose packages it takes."""
+    environment.make(request_)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "builder.py").write_text(BUILDER)
+    (source / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'builder'\nbackend-path = ['.']\n"
+        "[project]\nname = 'made'\nversion = '1'\n"
+    )
+    change = {"path": str(tmp_path / "home/built"), "packages": [], "beside": request_["path"]}
+    change |= {"sources": {"source": files_of(str(source))}, "build_environment": {"WORD": "as "}}
+    return {**request_, **change, "directories": {"source": str(source)}, "into": str(tmp_path), "fill": False}
+
+
+def built(request_: dict[str, Any]) -> dict[str, Any]:
+    """Bring the sources as the controller does, and build them."""
+    pack = wheels.answer({**request_, "python": "3.11", "libc": "2.36", "machine": "x86_64"})
+    assert pack["error"] == ""
+    answer: dict[str, Any] = environment.try_to_make({**request_, "brought": pack["pack"]})
+    return answer
+
+
+def test_a_source_is_built_with_what_lies_beside_and_its_wheel_is_kept(to_build: dict[str, Any]) -> None:
+    assert built(to_build)["error"] == ""
+    argv = [f"{to_build['path']}/bin/python", "-c", "import made; print(made.word)"]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "as 1.0+cpu\n"
+    assert [wheel.name for wheel in Path(to_build["path"], "wheels").iterdir()] == ["made-1-py3-none-any.whl"]
+    assert environment.look(to_build)["ready"]
+
+
+def test_another_source_or_build_makes_it_anew(to_build: dict[str, Any]) -> None:
+    assert built(to_build)["changed"]
+    assert not built(to_build)["changed"]
+    assert built({**to_build, "build_environment": {"WORD": "or "}})["changed"]
+    Path(to_build["directories"]["source"], "more.py").write_text("")
+    changed = {**to_build, "sources": {"source": files_of(to_build["directories"]["source"])}}
+    assert built(changed)["changed"]
+
+
+def test_what_a_build_says_is_told(to_build: dict[str, Any]) -> None:
+    answer = built({**to_build, "build_environment": {"WORD": "none"}})
+    assert answer["error"] == "some: source could not be built: there is no compiler"
+    assert not Path(to_build["path"]).exists()
 
 
 def test_two_at_a_time_make_it_once(request_: dict[str, Any]) -> None:
@@ -312,7 +379,14 @@ def order(tmp_path: Path) -> dict[str, Any]:
     add_wheel(house, "unasked", "1")
     return {
         **{"role": "some", "wheelhouse": str(house), "packages": ["big==1.0"], "index_url": "", "fill": False},
-        **{"into": str(tmp_path), "python": "3.11", "libc": "2.36", "machine": "x86_64"},
+        **{
+            "sources": {},
+            "directories": {},
+            "into": str(tmp_path),
+            "python": "3.11",
+            "libc": "2.36",
+            "machine": "x86_64",
+        },
     }
 
 

@@ -27,7 +27,7 @@ CUDA, ROCM = {"version": "2.13.0", "cuda": "13.0", "hip": ""}, {"version": "2.13
     [
         ("xccl", "torch on localhost has no such backend (PyTorch's wheels for Intel GPUs have it)"),
         ("ucc", "a PyTorch that was built with UCC has it"),
-        ("mpi", "a PyTorch that was built from source with an MPI has it"),
+        ("mpi", """ansible-playbook setup.yml -e '{"backends": ["mpi"]}' installs it"""),
         ("ccl", "oneccl_bindings_for_pytorch has it"),
     ],
 )

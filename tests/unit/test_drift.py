@@ -56,6 +56,7 @@ def test_real_nodes_of_one_image_do_not_differ() -> None:
         ("torch", "2.13.0+cpu", "2.12.1+cpu", "error"),
         ("torch", "2.13.0+cpu", "2.13.0+cu126", "warning"),
         ("torch", "2.13.0+cpu", "", "error"),
+        ("torch_backends", "0.1.0", "", "error"),
         ("nccl", "2.27.5", "2.26.2", "error"),
         ("nccl", "2.27.5", "", "info"),
         ("driver", "nvidia 550.1", "nvidia 535.2", "warning"),

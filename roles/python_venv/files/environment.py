@@ -2,13 +2,13 @@
 the same kind (`send`, which starts `receive` there).
 
 Usage: environment.py look|make|send|receive REQUEST, where REQUEST is JSON with role, setting, path, python, packages,
-python_min, python_max, disk_mb, index_url and wheelhouse. Prints one line of JSON:
+python_min, python_max, disk_mb, index_url, wheelhouse, sources, build_environment and beside. Prints one line of JSON:
   look:    {"refusals": [why it cannot be done, ready to be shown], "ready": it is there already, "receipt": what it was
            made from and what is in it, "proven": it was tried on this machine, "kind": equal on machines that can
            share one, "mesh": this one reaches the others, "python", "libc" and "machine": which wheels fit}, and
            changes nothing.
-  make:    {"changed": bool, "error": "" or what went wrong, ready to be shown, "receipt": as above}. `wheels` in
-           REQUEST: a tar file of wheels to install from, which is removed.
+  make:    {"changed": bool, "error": "" or what went wrong, ready to be shown, "receipt": as above}. `brought` in
+           REQUEST: a tar file of wheels to install from, and of directories to build (sources), which is removed.
   send:    {host: "" or what went wrong}. In REQUEST: to (hosts), source (a host, or "" for this one), mesh (the ssh
            configuration), program (the text of this one), receipt (of the source), senders (hosts that may send on).
   receive: the line `send`, if the environment is to be sent (a tar stream on stdin), then {"error": ...}.
@@ -38,14 +38,17 @@ from pathlib import Path
 
 RECEIPT = "torchfleet-receipt.json"
 PROOF = "torchfleet-proof.txt"  # that it works on this machine: never sent to another
-SOURCE = ("packages", "index_url", "wheelhouse")  # everything in a request that makes the environment what it is
+# Everything in a request that makes the environment what it is.
+SOURCE = ("packages", "index_url", "wheelhouse", "sources", "build_environment", "beside")
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+PACKAGES = Path("lib", f"python{PYTHON}", "site-packages")  # below an environment
 LOCK_SECONDS = 900
 FULL_MB = 5
 # How many machines one machine sends to at a time: unpacking takes longer than what a network card can bring.
 SENT_AT_A_TIME = 4
 # Without bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
-PIP_INSTALL = ["-m", "pip", "install", "--quiet", "--no-input", "--no-compile", "--disable-pip-version-check"]
+QUIET = ["--quiet", "--no-input", "--disable-pip-version-check"]
+PIP_INSTALL = ["-m", "pip", "install", "--no-compile", *QUIET]
 # Verb, request and program come ahead of the environment: shells and lists of processes see only this.
 START = "import io, json, sys; sys.argv[1:] = json.loads(io.FileIO(0, closefd=False).readline()); exec(sys.argv[3])"
 
@@ -99,7 +102,7 @@ def canonical(name):
 
 def installed(path):
     """Return {distribution: version} of an environment, read from its file names without running anything of it."""
-    found = (path / "lib" / f"python{PYTHON}" / "site-packages").glob("*-*.dist-info")
+    found = (path / PACKAGES).glob("*-*.dist-info")
     pairs = [entry.stem.split("-", 1) for entry in found]
     return {canonical(name): version for name, version in sorted(pairs)}
 
@@ -268,39 +271,71 @@ def replaced(path):
     remove(aside)
 
 
-def run(argv, what):
-    """Run a program to its end; a failure tells pip's own ERROR lines, or else all it wrote."""
-    env = dict(os.environ, PIP_USER="0")
+def run(argv, what, **environment):
+    """Run a program to its end; a failure tells what it says of errors."""
+    env = dict(os.environ, PIP_USER="0", **environment)
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=False, check=False)
     if done.returncode != 0:
-        lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR")] or lines[:3]
+        errors = errors_in([line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()])
         raise NotMadeError(f"{what}: {'; '.join(errors) or f'exit status {done.returncode}'}")
 
 
+def errors_in(lines):
+    """Return those that tell of errors: of a build that pip ran, else pip's own, else the first ones."""
+    built = [line.strip()[len("error: ") :] for line in lines if line.strip().startswith("error: ")]
+    built = [line for line in built if " " in line]  # what pip adds are names such as subprocess-exited-with-error
+    return built or [line for line in lines if line.startswith("ERROR")] or lines[:3]
+
+
 @contextlib.contextmanager
-def source(request):
-    """Give pip's options for where packages come from: wheels that were brought here, or an index."""
-    if not request["wheelhouse"]:
-        yield ["--extra-index-url", request["index_url"]] if request["index_url"] else []
-        return
-    with tempfile.TemporaryDirectory(prefix=".wheels-", dir=str(Path(request["path"]).parent)) as wheels:
-        with tarfile.open(request["wheels"]) as pack:
-            pack.extractall(wheels)
-        yield ["--no-index", "--find-links", wheels]
+def brought(request):
+    """Give the directory with what was brought here: wheels, and sources to build."""
+    with tempfile.TemporaryDirectory(prefix=".brought-", dir=str(Path(request["path"]).parent)) as place:
+        if request["wheelhouse"] or request["sources"]:
+            with tarfile.open(request["brought"]) as pack:
+                pack.extractall(place)
+        yield place
+
+
+def index_options(request, place):
+    """Return pip's options for where packages come from: wheels that were brought here, or an index."""
+    if request["wheelhouse"]:
+        return ["--no-index", "--find-links", place]
+    return ["--extra-index-url", request["index_url"]] if request["index_url"] else []
+
+
+def make_bare(path, beside):
+    """Make an environment without packages. It sees those of another one, now or when that is there, pip among them."""
+    borrowed = beside is not None and (beside / PACKAGES / "pip").is_dir()
+    run([sys.executable, "-m", "venv", *["--without-pip"] * borrowed, str(path)], f"{path} could not be made")
+    if beside:
+        (path / PACKAGES / "torchfleet-beside.pth").write_text(f"{beside / PACKAGES}\n", encoding="utf-8")
+
+
+def install(request, place):
+    """Install the packages, and build what is there as a source."""
+    path, packages = Path(request["path"]), request["packages"]
+    python = str(path / "bin" / "python")
+    if packages:
+        argv = [python, *PIP_INSTALL, *index_options(request, place), "--", *packages]
+        run(argv, f"pip could not install {' '.join(packages)}")
+    for name in request["sources"]:
+        kept = path / "wheels"  # for whoever has machines without a compiler
+        build = ["-m", "pip", "wheel", *QUIET, "--no-deps", "--no-build-isolation", "--wheel-dir", str(kept), "--"]
+        run([python, *build, str(Path(place, name))], f"{name} could not be built", **request["build_environment"])
+    for wheel in (path / "wheels").glob("*.whl"):
+        run([python, *PIP_INSTALL, "--no-deps", "--", str(wheel)], f"pip could not install {wheel.name}")
 
 
 def make(request):
     """Make the environment, unless it is there."""
-    path, packages = Path(request["path"]), request["packages"]
+    path = Path(request["path"])
     with locked(path):
         if is_ready(request):
             return False
-        with replaced(path), source(request) as options:
-            run([sys.executable, "-m", "venv", str(path)], f"{path} could not be made")
-            if packages:
-                argv = [str(path / "bin" / "python"), *PIP_INSTALL, *options, "--", *packages]
-                run(argv, f"pip could not install {' '.join(packages)}")
+        with replaced(path), brought(request) as place:
+            make_bare(path, Path(request["beside"]) if request["beside"] else None)
+            install(request, place)
             write_receipt(path, make_receipt(request))
     return True
 
@@ -313,9 +348,9 @@ def try_to_make(request):
     except (NotMadeError, OSError, tarfile.TarError) as error:
         return {"changed": False, "error": f"{request['role']}: {error}", "receipt": None}
     finally:
-        if request.get("wheels"):
+        if request.get("brought"):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(request["wheels"])
+                os.unlink(request["brought"])
 
 
 # --- sharing it ----------------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
-"""Choose the wheels that a machine needs out of a directory on this one, and pack them into one file.
+"""Choose the wheels that a machine needs out of a directory on this one, and pack them into one file, with sources that
+the machine is to build.
 
 Usage: wheels.py REQUEST, where REQUEST is JSON with role, wheelhouse, packages, index_url, fill, into (a directory for
-the file) and what role python_venv saw on the machine: python, libc, machine. Prints one line of JSON: {"pack": the
-file, "error": "" or why not, ready to be shown}. With `fill`, wheels that are missing are downloaded first.
+the file), sources ({name: {file: digest}}), directories ({name: directory}) and what role python_venv saw on the
+machine: python, libc, machine. Prints one line of JSON: {"pack": the file, "error": "" or why not, ready to be shown}.
+With `fill`, wheels that are missing are downloaded first.
 
 Which of them are installed is for pip on the machine to say; this leaves out what can be of no use there.
 """
@@ -116,13 +118,16 @@ def download(request):
 
 
 def pack(request, wheels):
-    """Return the path of a tar file with the wheels, which is made unless it is there."""
-    digest = hashlib.sha256("\n".join(path.name for path in wheels).encode()).hexdigest()[:16]
+    """Return the path of a tar file with the wheels and the sources, which is made unless it is there."""
+    files = {path.name: path for path in wheels}
+    for name, listed in request["sources"].items():
+        files.update({f"{name}/{file}": Path(request["directories"][name], file) for file in listed})
+    digest = hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()[:16]
     there = Path(request["into"], digest + ".tar")
     if not there.exists():
         with tarfile.open(there, "w") as file:
-            for path in wheels:
-                file.add(path, arcname=path.name)
+            for name, path in files.items():
+                file.add(path, arcname=name)
     return str(there)
 
 
@@ -133,7 +138,7 @@ def answer(request):
     try:
         if request["fill"]:
             download(request)
-        return {"pack": pack(request, choose(request)), "error": ""}
+        return {"pack": pack(request, choose(request) if wheelhouse else []), "error": ""}
     except NotFoundError as error:
         if request["fill"]:
             return {"pack": "", "error": f"{role}: no wheels for {kind} could be brought to {wheelhouse}: {error}"}

@@ -16,10 +16,11 @@ from types import ModuleType
 from typing import Any
 
 TIMEOUT = datetime.timedelta(minutes=30)  # torch's own default
-# Which launcher started this process, by what it puts into the environment; the build that fits; its library.
+# Which launcher started this process, by how its MPI finds it; the build that fits; its library. Not by names such as
+# OMPI_COMM_WORLD_SIZE, which others set for scripts that look for them.
 LAUNCHERS = {
-    "OMPI_COMM_WORLD_SIZE": ("_openmpi", "libmpi.so.40"),
-    "PMI_SIZE": ("_abi", "libmpi_abi.so.1"),  # MPICH 5, Intel MPI 2021.18: the standard ABI of MPI 5
+    "PMIX_RANK": ("_openmpi", "libmpi.so.40"),
+    "PMI_RANK": ("_abi", "libmpi_abi.so.1"),  # MPICH 5, Intel MPI 2021.18: the standard ABI of MPI 5
 }
 LIBRARY_VARIABLE = "TORCHFLEET_MPI_LIBRARY"  # the path of the library, where the loader would not find it
 
@@ -48,7 +49,7 @@ def ancestors(pid: int) -> Iterator[Path]:
 
 def find_library(name: str, environ: Mapping[str, str]) -> str:
     """Return the path of an MPI's library: that of the launcher which started this process, else what is usual here."""
-    beside = (program.parents[1] / "lib" / name for program in ancestors(os.getpid()))
+    beside = (program.parent.parent / "lib" / name for program in ancestors(os.getpid()))
     return environ.get(LIBRARY_VARIABLE) or next((str(path) for path in beside if path.exists()), name)
 
 

@@ -2,6 +2,7 @@
 #include "backend.cpp"
 #include "message.cpp"
 #include "module.cpp"
+#include "patience.cpp"
 #include "shared.cpp"
 #include "transfer.cpp"
 #include "types.cpp"

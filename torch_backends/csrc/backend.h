@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <list>
+#include <map>
 
 namespace torchfleet {
 
@@ -54,6 +55,7 @@ class MPIBackend : public c10d::Backend {
   WorkPtr submit(c10d::OpType type, Tensors outputs, std::chrono::milliseconds timeout,
                  std::function<void(const Way&)> operation);
   WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
+  c10::intrusive_ptr<Message> keep(c10::intrusive_ptr<Message> message);  // with the lock held
   std::string name_of(const std::string& operation);
 
   const Way way_;      // of collectives
@@ -61,6 +63,7 @@ class MPIBackend : public c10d::Backend {
   std::chrono::milliseconds timeout_;
   std::atomic<uint64_t> sequence_{0};
   std::list<c10::intrusive_ptr<Message>> posted_;  // which nobody may have kept: MPI still uses their buffers
+  std::map<int, c10::intrusive_ptr<Message>> from_anybody_;  // the last one of each tag
   std::mutex posted_mutex_;
   Worker worker_;  // the last: its thread is gone before what it uses
 };

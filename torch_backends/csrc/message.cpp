@@ -1,27 +1,52 @@
 #include "message.h"
 
-#include <torch/csrc/distributed/c10d/exception.h>
+#include "patience.h"
 
-#include <thread>
+#include <torch/csrc/distributed/c10d/exception.h>
 
 namespace torchfleet {
 
-namespace {
 using Clock = std::chrono::steady_clock;
-constexpr int kSpins = 200;  // looks before a waiting thread lets others have its core
-constexpr auto kPause = std::chrono::microseconds(50);
-}  // namespace
 
 Message::Message(c10d::OpType type, int rank, at::Tensor buffer, at::Tensor target,
-                 std::vector<MPI_Request> requests, std::chrono::milliseconds timeout, std::string name)
+                 std::vector<MPI_Request> requests, std::chrono::milliseconds timeout, std::string name,
+                 std::optional<Anybody> anybody)
     : Work(rank, type),
       buffer_(std::move(buffer)),
       target_(std::move(target)),
       requests_(std::move(requests)),
       timeout_(timeout),
-      name_(std::move(name)) {}
+      name_(std::move(name)),
+      anybody_(std::move(anybody)) {}
+
+bool Message::take() {
+  if (!anybody_) {
+    return true;
+  }
+  if (anybody_->before) {
+    std::lock_guard<std::mutex> lock(anybody_->before->mutex_);
+    if (!anybody_->before->take()) {
+      return false;
+    }
+  }
+  anybody_->before.reset();
+  int flag = 0;
+  MPI_Message found;
+  MPI_Status status;
+  TORCHFLEET_MPI(MPI_Improbe(MPI_ANY_SOURCE, anybody_->tag, anybody_->comm, &flag, &found, &status));
+  if (flag != 0) {
+    source_ = status.MPI_SOURCE;
+    const Piece piece{source_, static_cast<char*>(buffer_.data_ptr()), static_cast<int64_t>(buffer_.nbytes())};
+    requests_ = post_found(anybody_->comm, piece, anybody_->tag, found);
+    anybody_.reset();
+  }
+  return flag != 0;
+}
 
 bool Message::advance() {
+  if (!take()) {
+    return false;
+  }
   while (!done_ && !requests_.empty()) {
     int flag = 0;
     MPI_Status status;
@@ -44,21 +69,21 @@ bool Message::isCompleted() {
   return advance();
 }
 
+bool Message::is_over() {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  return lock && advance();
+}
+
 bool Message::wait(std::chrono::milliseconds timeout) {
   const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
   const auto deadline = Clock::now() + limit;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (int look = 0; !advance(); ++look) {
-    if (look < kSpins) {
-      std::this_thread::yield();
-      continue;
-    }
-    if (Clock::now() >= deadline) {
+  for (Patience patience; !advance(); patience.rest()) {
+    if (patience.is_spent() && Clock::now() >= deadline) {
       abandon();
       TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: ", name_, " has not ended within ", limit.count(),
                        " ms: the other rank does not take part in it");
     }
-    std::this_thread::sleep_for(kPause);
   }
   return true;
 }

@@ -40,4 +40,7 @@ void exchange(MPI_Comm comm, const std::vector<Piece>& sends, const std::vector<
 std::vector<MPI_Request> post_send(MPI_Comm comm, const Piece& piece, int tag);
 std::vector<MPI_Request> post_receive(MPI_Comm comm, const Piece& piece, int tag);
 
+// The same for one whose beginning was found.
+std::vector<MPI_Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found);
+
 }  // namespace torchfleet

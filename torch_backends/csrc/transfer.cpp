@@ -1,5 +1,7 @@
 #include "transfer.h"
 
+#include "patience.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -51,26 +53,29 @@ MPI_Comm node_of(MPI_Comm comm) {
 
 void reduce_by_mpi(MPI_Comm comm, char* data, int64_t count, const Reduction& how, int64_t size) {
   in_steps(count, [&](int64_t first, int some) {
-    TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, data + first * size, some, how.type, how.op, comm));
+    TORCHFLEET_MPI_AWAIT(MPI_Iallreduce, MPI_IN_PLACE, data + first * size, some, how.type, how.op, comm);
   });
 }
 }  // namespace
 
 Way way_of(MPI_Comm comm) {
-  MPI_Comm node = node_of(comm), leaders;
-  const bool alone = size_of(node) == size_of(comm);
+  MPI_Comm node = node_of(comm), leaders = MPI_COMM_NULL;
+  const bool alone = size_of(node) == size_of(comm), first = rank_in(node) == 0;
   auto shared = Shared::among(node);
   // In two levels only if no node of several ranks has to do without memory, for all have to take the same way.
   int good = shared || size_of(node) == 1 ? 1 : 0, several = size_of(node) > 1 ? 1 : 0;
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, comm));
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &several, 1, MPI_INT, MPI_MAX, comm));
-  TORCHFLEET_MPI(MPI_Comm_split(comm, rank_in(node) == 0 ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders));
   TORCHFLEET_MPI(MPI_Comm_free(&node));
   if (alone) {
     return {comm, shared, nullptr, leaders};
   }
+  if (!good || !several) {
+    return {comm, nullptr, nullptr, leaders};
+  }
   // A node of one rank has no memory to share, and its only rank is its leader.
-  return {comm, nullptr, good && several ? shared : nullptr, good && several ? leaders : MPI_COMM_NULL};
+  TORCHFLEET_MPI(MPI_Comm_split(comm, first ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders));
+  return {comm, nullptr, shared, leaders};
 }
 
 void broadcast(const Way& way, void* data, int64_t bytes, int root) {
@@ -80,7 +85,7 @@ void broadcast(const Way& way, void* data, int64_t bytes, int root) {
     return;
   }
   in_steps(bytes, [&](int64_t first, int count) {
-    TORCHFLEET_MPI(MPI_Bcast(all + first, count, MPI_BYTE, root, way.comm));
+    TORCHFLEET_MPI_AWAIT(MPI_Ibcast, all + first, count, MPI_BYTE, root, way.comm);
   });
 }
 
@@ -117,7 +122,7 @@ void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int ro
     in_steps(all, [&](int64_t first, int count) {
       char* part = data + first * size;
       const void* from = here ? MPI_IN_PLACE : part;
-      TORCHFLEET_MPI(MPI_Reduce(from, here ? part : nullptr, count, how.type, how.op, root, way.comm));
+      TORCHFLEET_MPI_AWAIT(MPI_Ireduce, from, here ? part : nullptr, count, how.type, how.op, root, way.comm);
     });
   }
   if (here) {
@@ -136,7 +141,7 @@ void all_gather(const Way& way, const void* input, void* output, int64_t bytes) 
   if (bytes <= kMost) {
     const void* from = in_place ? MPI_IN_PLACE : input;
     const int count = static_cast<int>(bytes);
-    TORCHFLEET_MPI(MPI_Allgather(from, count, MPI_BYTE, all, count, MPI_BYTE, way.comm));
+    TORCHFLEET_MPI_AWAIT(MPI_Iallgather, from, count, MPI_BYTE, all, count, MPI_BYTE, way.comm);
     return;
   }
   if (!in_place) {
@@ -155,8 +160,8 @@ void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output,
     const int64_t size = output.element_size() / how.per_element;
     way.shared->reduce_scatter(from, static_cast<char*>(output.data_ptr()), count, how, size);
   } else if (count <= kMost) {
-    TORCHFLEET_MPI(MPI_Reduce_scatter_block(input.data_ptr(), output.data_ptr(), static_cast<int>(count), how.type,
-                                            how.op, way.comm));
+    TORCHFLEET_MPI_AWAIT(MPI_Ireduce_scatter_block, input.data_ptr(), output.data_ptr(), static_cast<int>(count),
+                         how.type, how.op, way.comm);
   } else {
     const auto parts = input.view({size_of(way.comm), -1});
     for (int root = 0; root < size_of(way.comm); ++root) {
@@ -175,7 +180,7 @@ void barrier(const Way& way) {
   if (way.shared) {
     way.shared->barrier();
   } else {
-    TORCHFLEET_MPI(MPI_Barrier(way.comm));
+    TORCHFLEET_MPI_AWAIT(MPI_Ibarrier, way.comm);
   }
 }
 
@@ -194,6 +199,18 @@ std::vector<MPI_Request> post_receive(MPI_Comm comm, const Piece& piece, int tag
     requests.emplace_back();
     TORCHFLEET_MPI(MPI_Irecv(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm, &requests.back()));
   });
+  return requests;
+}
+
+std::vector<MPI_Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found) {
+  const int64_t first = std::min(kMost, piece.bytes);
+  MPI_Request request;
+  TORCHFLEET_MPI(MPI_Imrecv(piece.data, static_cast<int>(first), MPI_BYTE, &found, &request));
+  std::vector<MPI_Request> requests{request};
+  if (first < piece.bytes) {
+    const auto rest = post_receive(comm, {piece.rank, piece.data + first, piece.bytes - first}, tag);
+    requests.insert(requests.end(), rest.begin(), rest.end());
+  }
   return requests;
 }
 
@@ -219,7 +236,8 @@ void exchange(MPI_Comm comm, const std::vector<Piece>& sends, const std::vector<
       std::memmove(piece.data, own->data, std::min(piece.bytes, own->bytes));
     }
   }
-  TORCHFLEET_MPI(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
+  for (Patience patience; !are_done(requests); patience.rest()) {
+  }
 }
 
 }  // namespace torchfleet

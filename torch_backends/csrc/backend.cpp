@@ -331,10 +331,13 @@ WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int ta
   const at::Tensor buffer = dense(tensor);
   const Piece piece{peer, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())};
   auto requests = type == OpType::SEND ? post_send(messages_, piece, tag) : post_receive(messages_, piece, tag);
-  auto message = c10::make_intrusive<Message>(type, rank_, buffer, type == OpType::SEND ? buffer : tensor,
-                                              std::move(requests), timeout_, name_of(typed(type)));
   std::lock_guard<std::mutex> lock(posted_mutex_);
-  posted_.remove_if([](const auto& other) { return other->isCompleted(); });
+  return keep(c10::make_intrusive<Message>(type, rank_, buffer, type == OpType::SEND ? buffer : tensor,
+                                           std::move(requests), timeout_, name_of(typed(type))));
+}
+
+c10::intrusive_ptr<Message> MPIBackend::keep(c10::intrusive_ptr<Message> message) {
+  posted_.remove_if([](const auto& other) { return other->is_over(); });
   posted_.push_back(message);
   return message;
 }
@@ -348,7 +351,13 @@ WorkPtr MPIBackend::recv(Tensors& tensors, int from, int tag) {
 }
 
 WorkPtr MPIBackend::recvAnysource(Tensors& tensors, int tag) {
-  return post(OpType::RECVANYSOURCE, only(tensors), MPI_ANY_SOURCE, tag);
+  const at::Tensor tensor = only(tensors), buffer = dense(tensor);
+  std::lock_guard<std::mutex> lock(posted_mutex_);
+  auto& last = from_anybody_[tag];
+  last = keep(c10::make_intrusive<Message>(OpType::RECVANYSOURCE, rank_, buffer, tensor, std::vector<MPI_Request>{},
+                                           timeout_, name_of(typed(OpType::RECVANYSOURCE)),
+                                           Anybody{messages_, tag, last}));
+  return last;
 }
 
 }  // namespace torchfleet

@@ -1,0 +1,23 @@
+#include "patience.h"
+
+#include <chrono>
+#include <thread>
+
+namespace torchfleet {
+
+void Patience::rest() {
+  if (is_spent()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  } else {
+    ++looks_;
+    std::this_thread::yield();
+  }
+}
+
+bool are_done(std::vector<MPI_Request>& requests) {
+  int flag = 0;
+  TORCHFLEET_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &flag, MPI_STATUSES_IGNORE));
+  return flag != 0;
+}
+
+}  // namespace torchfleet

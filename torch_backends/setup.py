@@ -1,0 +1,79 @@
+"""Compiles the part for each MPI that the environment names, for the torch that is there: --no-build-isolation.
+
+Nothing but a C++ compiler is needed, and the headers of the MPIs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.dist import Distribution
+
+VARIABLE = "TORCHFLEET_BACKENDS_MPI"  # prefixes of MPIs: include/ and lib/ are below each
+SOURCE = Path(__file__).parent / "csrc" / "all.cpp"
+# By the header that an MPI has: the build, how it is compiled, and the library it is linked to. One for each ABI.
+KINDS = {
+    "mpi_abi.h": ("_abi", ["-DTORCHFLEET_STANDARD_ABI"], "libmpi_abi.so.1"),
+    "mpi.h": ("_openmpi", [], "libmpi.so.40"),
+}
+
+
+def prefixes() -> list[Path]:
+    """Return the directories of the MPIs to build for."""
+    found = [Path(word).expanduser().resolve() for word in os.environ.get(VARIABLE, "").split(":") if word]
+    return found or sys.exit(f"error: no MPI to build for: {VARIABLE}=~/.torchfleet/openmpi:~/.torchfleet/mpich")
+
+
+def command(prefix: Path, into: Path, compiler: str) -> list[str]:
+    """Return the command that builds the module for an MPI."""
+    import torch
+
+    header = next((name for name in KINDS if (prefix / "include" / name).exists()), "")
+    if not header:
+        sys.exit(f"error: there is no {' or '.join(KINDS)} in {prefix / 'include'}: install the headers of this MPI")
+    name, flags, library = KINDS[header]
+    home = Path(torch.__file__).parent
+    includes = [home / "include", home / "include/torch/csrc/api/include", sysconfig.get_path("include")]
+    libraries = ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python", f"-l:{library}"]
+    return [
+        *(compiler, "-O3", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", *flags),
+        *("-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={name}"),
+        *(f"-I{path}" for path in [*includes, prefix / "include"]),
+        *(str(SOURCE), "-o", str(into / f"{name}.so")),
+        *(f"-L{home / 'lib'}", f"-L{prefix / 'lib'}", *libraries),
+    ]
+
+
+class Build(build_py):
+    """The Python files, and beside them what is compiled."""
+
+    def run(self) -> None:
+        """Build for all MPIs at the same time."""
+        into = Path(self.build_lib, "torchfleet_backends")
+        shutil.rmtree(into, ignore_errors=True)  # what was built before, for other MPIs
+        super().run()
+        compiler = os.environ.get("CXX", "g++")
+        if not shutil.which(compiler):
+            sys.exit(f"error: there is no C++ compiler {compiler}: apt install g++, or set CXX")
+        running = [subprocess.Popen(command(prefix, into, compiler)) for prefix in prefixes()]
+        statuses = [process.wait() for process in running]
+        if any(statuses):
+            sys.exit(f"error: {compiler} failed")
+
+
+class Binary(Distribution):
+    """What is built is for this machine and this Python."""
+
+    def has_ext_modules(self) -> bool:
+        """Say so."""
+        return True
+
+
+setup(cmdclass={"build_py": Build}, distclass=Binary)
