@@ -19,7 +19,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"workload": str(REPO / "README.md")}, ["workload", "neither a .py file nor executable"]),
     ({"workload": ""}, ["workload"]),
     ({"backend": "glooo"}, ["backend", "glooo", "gloo, nccl"]),
-    ({"backend": "mpi"}, ["backend", "mpi", "has no such backend", "use -e backend=gloo"]),
+    ({"backend": "ucc"}, ["backend", "ucc", "has no such backend", "use -e backend=gloo"]),
     ({"backend": "nccl"}, ["backend", "nccl", "no GPU on localhost", "-e backend=gloo"]),
     ({"launcher": "mpirun"}, ["launcher", "mpirun", "openmpi, mpich, intelmpi, torchrun, srun, sbatch"]),
     ({"launcher": "srun"}, ["launcher", "srun", "is not there on localhost", "torchfleet_srun"]),
