@@ -52,7 +52,17 @@ class Cluster:
         for node, state in self.lab.states().items():
             if state == "paused":
                 self.lab.resume(node)
+            elif state != "running":
+                self.lab.restart(node)
+                self.wait_for_sshd(node)
         self.lab.heal("n2")
+
+    def wait_for_sshd(self, node: str, seconds: float = 40.0) -> None:
+        """Wait until a node that was started takes logins."""
+        deadline = time.monotonic() + seconds
+        while self.lab.ssh(node, "true", check=False).returncode != 0:
+            assert time.monotonic() < deadline, f"{node} takes no logins {seconds} s after its start"
+            time.sleep(0.2)
 
     def write(self, name: str, **variables: str) -> None:
         """Add variables to the inventory."""
