@@ -113,9 +113,7 @@ def alone(code: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.usefixtures("run")
 def test_without_a_launcher_it_says_so() -> None:
-    done = subprocess.run(
-        [PYTHON, "-c", ALONE], env={"HOME": str(Path.home())}, capture_output=True, text=True, check=False
-    )
+    done = alone(ALONE)
     assert "no MPI launcher started this process: start it with mpirun" in done.stderr
 
 
@@ -141,7 +139,5 @@ def test_the_private_names_that_are_used_are_there() -> None:
         "assert 'ProcessGroupMPI.create(' in inspect.getsource(c10d._new_process_group_helper)\n"
         "assert torch.distributed.is_mpi_available() and c10d.ProcessGroupMPI is ours.ProcessGroupMPI\n"
     )
-    done = subprocess.run(
-        [PYTHON, "-c", code], env={"HOME": str(Path.home())}, capture_output=True, text=True, check=False
-    )
+    done = alone(code)
     assert done.returncode == 0, done.stderr
