@@ -134,7 +134,7 @@ def test_names_of_a_version_that_is_gone_are_noticed(cluster: Cluster, tmp_path:
         ({"launcher": "openmpi", "launcher_args": "--no-such-option 1"}, "openmpi 5.0.11 does not take them"),
         ({"job_env": {"FI_TCP_IFACE": "lo"}, "launcher": "mpich"}, "lo reaches no other node"),
         ({"job_env": {"GLOO_SOCKET_IFNAME": "eth9"}}, "there is no eth9"),
-        ({"backend": "mpi"}, "has no such backend"),
+        ({"backend": "ucc"}, "has no such backend"),
         ({"backend": "ccl"}, "oneccl_bindings_for_pytorch"),
         ({"backend": "nccl"}, "no GPU on n1, n2"),
         ({"launcher": "torchrun", "np": 3}, "as many ranks on every node"),
