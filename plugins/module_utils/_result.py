@@ -82,6 +82,11 @@ def cause_of(record: Mapping[str, Json] | None) -> str:
     return TORN
 
 
+def is_consequence(ended: Mapping[str, Json], line: str) -> bool:
+    """Whether a rank ended because another had gone, by its last line."""
+    return ended.get("signal") is None and bool(CONSEQUENCE.search(line))
+
+
 def first_failed(rows: Iterable[Mapping[str, Json]], records: Mapping[int, Mapping[str, Json]]) -> int | None:
     """Return the rank to blame: of those that failed the earliest, consequences (a peer hung up) last.
 
@@ -90,7 +95,7 @@ def first_failed(rows: Iterable[Mapping[str, Json]], records: Mapping[int, Mappi
     failed = [row for row in rows if row["state"] == "failed"]
 
     def order(row: Mapping[str, Json]) -> tuple[bool, float]:
-        consequence = row["signal"] is None and bool(CONSEQUENCE.search(row["last_line"]))
+        consequence = is_consequence(row, row["last_line"])
         return consequence, records[row["rank"]].get("ended", 0.0) - (SAME_MOMENT if row["last_line"] else 0.0)
 
     return min(failed, key=order)["rank"] if failed else None
@@ -211,6 +216,28 @@ def leftovers_of(job: JobDir, records: Mapping[int, Mapping[str, Json]]) -> list
     return found + [row for record in records.values() for row in record.get("leftovers", [])]
 
 
+def node_lost(
+    end: dict[str, Json] | None,
+    silent: Iterable[str],
+    launcher: Mapping[str, Json],
+    records: Mapping[int, Mapping[str, Json]],
+    lines: Mapping[int, tuple[str, str]],
+) -> dict[str, Json] | None:
+    """Return why the job ended: a node that never answered again, if all that was heard before can come of that.
+
+    A launcher leaves by itself when one of its nodes is gone (Open MPI 5.0.11 with status 0), ranks lose a connection;
+    the silence of the node itself is known only when its lease is over.
+    """
+    lost = next(iter(silent), "")
+    if not lost or not end or end["reason"] not in ("launcher_died", "rank_failed") or signal_of(launcher):
+        return end
+    failed = [rank for rank, record in records.items() if rank_state(record, end) == "failed"]
+    if all(records[rank].get("error") == TORN or is_consequence(records[rank], lines[rank][1]) for rank in failed):
+        detail = f"{lost} is lost: it did not answer when the job ended"
+        return {**end, "reason": "lost", "host": lost, "detail": detail}
+    return end
+
+
 def first_death(
     end: dict[str, Json] | None,
     launcher: dict[str, Json],
@@ -280,6 +307,8 @@ def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
         for name, rank, value in part["metrics"]:
             metrics.note(name, rank, value)
     launcher["host"] = order["host"]
+    silent = [way["name"] for way in order["peers"] if way["name"] not in parts]
+    end = node_lost(end, silent, launcher, records, lines)
     end, launcher = first_death(end, launcher, {host: part["launcher"] for host, part in parts.items()}, records)
     found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time()}
     result = summarize(order, records, end, lines, launcher, found)

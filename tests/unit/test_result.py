@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import verdict
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
@@ -26,8 +28,12 @@ def order(ranks: int = 2) -> dict[str, Any]:
         "run_dir": "/runs/job",
         "launcher": {"name": "openmpi", "version": "5.0.11", "path": "/m"},
         "shown_command": ["/m"],
-        "placement": [{"rank": rank, "local_rank": rank, "host": "n1"} for rank in range(ranks)],
+        "placement": [place(rank) for rank in range(ranks)],
     }
+
+
+def place(rank: int, host: str = "n1") -> dict[str, Any]:
+    return {"rank": rank, "local_rank": rank, "host": host}
 
 
 def record(rank: int, rc: int | None = 0, ended: float = 9.0, **changed: Any) -> dict[str, Any]:
@@ -221,3 +227,45 @@ def test_a_wrapper_that_died_with_a_launcher(
     claimed = {**death("n1", "rank_failed"), "detail": "the wrapper of rank 0 died"}
     end, _known = _result.first_death(claimed, {**launcher, "host": "n1"}, {"n2": daemon}, {0: torn})
     assert end and (end["host"], torn.get("told")) == (host, told)
+
+
+GONE = "RuntimeError: Connection closed by peer [10.0.0.2]:2345"
+SILENCE = [
+    ("launcher_died", ended(0, 1.9), {}, "", "lost"),  # mpirun left because its daemon was gone
+    ("rank_failed", {"pid": 7}, {0: record(0, 1, 1.9)}, GONE, "lost"),
+    ("rank_failed", {"pid": 7}, {0: record(0, 1, 1.9, error="its wrapper died")}, "", "lost"),  # Hydra killed it
+    ("rank_failed", {"pid": 7}, {0: record(0, 1, 1.9)}, "ValueError: x", "rank_failed"),
+    ("rank_failed", {"pid": 7}, {0: record(0, 139, 1.9, signal=11)}, GONE, "rank_failed"),
+    ("launcher_died", ended(137, 1.9), {}, "", "launcher_died"),  # it was killed
+    ("cancelled", ended(143, 2.1, unasked=False), {}, "", "cancelled"),
+]
+
+
+@pytest.mark.parametrize(("claimed", "launcher", "records", "line", "reason"), SILENCE)
+def test_a_node_that_did_not_answer_at_the_end_is_the_cause(
+    claimed: str, launcher: dict[str, Any], records: dict[int, dict[str, Any]], line: str, reason: str
+) -> None:
+    lines = {0: ("stderr", line)}
+    end = _result.node_lost(death("n1", claimed), ["n2"], launcher, records, lines)
+    assert end and (end["reason"], end["host"]) == (reason, "n2" if reason == "lost" else "n1")
+    answered = _result.node_lost(death("n1", claimed), [], launcher, records, lines)
+    assert answered == death("n1", claimed)
+
+
+def test_the_result_of_a_job_whose_launcher_left_while_a_node_was_silent(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    two = order() | {
+        "started": 0.0,
+        "host": "n1",
+        "peers": [{"name": "n2"}],
+        "placement": [place(0, "n1"), place(1, "n2")],
+    }
+    job.write("order.json", two)
+    job.write("ranks/0/record.json", record(0, 143, 5.5, signal=15, told=True))
+    job.write("launcher.json", ended(0, 5.0))
+    job.claim_end("launcher_died", "openmpi on n1 ended with status 0")
+    result = _result.write_result(job, Metrics(job))
+    jsonschema.validate(result, SCHEMA)
+    assert (result["state"], result["first_failure"]["host"]) == ("lost", "n2")
+    assert result["first_failure"]["cause"] == "n2 is lost: it did not answer when the job ended"
