@@ -49,7 +49,8 @@ test: $(DEV_READY) setup
 	@mkdir -p .cache; $(MAKE) --no-print-directory lint types collection >.cache/beside.log 2>&1 & beside=$$!; \
 	  $(MAKE) --no-print-directory molecule; roles=$$?; \
 	  wait $$beside; others=$$?; cat .cache/beside.log; [ "$$roles $$others" = "0 0" ]
-	$(call in_venv,python -m pytest -q --numprocesses 3 --durations=15 --reruns 1 -rR --ignore tests/collection)
+	$(call in_venv,python -m pytest -q --numprocesses 3 --durations=15 --reruns 1 -rR \
+	  tests/unit tests/integration tests/lab torch_backends/tests)
 
 lint: $(DEV_READY)
 	$(call in_venv,ruff check)

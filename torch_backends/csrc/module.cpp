@@ -2,7 +2,7 @@
 #include "backend.h"
 
 #include <pybind11/chrono.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 namespace {
 using torchfleet::MPIBackend;
