@@ -1,15 +1,17 @@
-"""Compiles the part for each MPI that the environment names, for the torch that is there: --no-build-isolation.
-
-Nothing but a C++ compiler is needed, and the headers of the MPIs.
+"""Compiles the part for each MPI that the environment names, for the torch that is there: --no-build-isolation. Nothing
+but a C++ compiler is needed, and the headers of the MPIs. Brings oneCCL if the environment asks for it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import zipfile
 from pathlib import Path
 
 from setuptools import setup
@@ -17,18 +19,29 @@ from setuptools.command.build_py import build_py
 from setuptools.dist import Distribution
 
 VARIABLE = "TORCHFLEET_BACKENDS_MPI"  # prefixes of MPIs: include/ and lib/ are below each
-SOURCE = Path(__file__).parent / "csrc" / "all.cpp"
+ONECCL_VARIABLE = "TORCHFLEET_BACKENDS_CCL"  # anything: oneCCL is brought
+HERE = Path(__file__).parent
+SOURCE = HERE / "csrc" / "all.cpp"
 # By the header that an MPI has: the build, how it is compiled, and the library it is linked to. One for each ABI.
 KINDS = {
     "mpi_abi.h": ("_abi", ["-DTORCHFLEET_STANDARD_ABI"], "libmpi_abi.so.1"),
     "mpi.h": ("_openmpi", [], "libmpi.so.40"),
 }
 
+# What is taken of each wheel in oneccl.txt, below lib/ of its data. Both have a libccl.so.1; one does without SYCL.
+TAKEN = {
+    "oneccl": r"libccl\.so\.2|libccl_legacy_cpu\.so",
+    "oneccl_cpu": r"libccl\.so\.1",
+    "impi_rt": r"libfabric\.so\.1|lib\w+-fi\.so",
+}
+
 
 def prefixes() -> list[Path]:
     """Return the directories of the MPIs to build for."""
     found = [Path(word).expanduser().resolve() for word in os.environ.get(VARIABLE, "").split(":") if word]
-    return found or sys.exit(f"error: no MPI to build for: {VARIABLE}=~/.torchfleet/openmpi:~/.torchfleet/mpich")
+    if not found and ONECCL_VARIABLE not in os.environ:
+        sys.exit(f"error: no MPI to build for: {VARIABLE}=~/.torchfleet/openmpi:~/.torchfleet/mpich")
+    return found
 
 
 def command(prefix: Path, into: Path, compiler: str) -> list[str]:
@@ -51,21 +64,43 @@ def command(prefix: Path, into: Path, compiler: str) -> list[str]:
     ]
 
 
+def compiled(into: Path) -> None:
+    """Build for all MPIs at the same time."""
+    compiler = os.environ.get("CXX", "g++")
+    if prefixes() and not shutil.which(compiler):
+        sys.exit(f"error: there is no C++ compiler {compiler}: apt install g++, or set CXX")
+    running = [subprocess.Popen(command(prefix, into, compiler)) for prefix in prefixes()]
+    statuses = [process.wait() for process in running]
+    if any(statuses):
+        sys.exit(f"error: {compiler} failed")
+
+
+def bring_oneccl(into: Path) -> None:
+    """Put oneCCL's libraries there, from wheels that pip finds as it finds all others."""
+    into.mkdir()
+    with tempfile.TemporaryDirectory() as place:
+        options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", place]
+        pip = [sys.executable, "-m", "pip", "download", *options, "--requirement", str(HERE / "oneccl.txt")]
+        if subprocess.run(pip, check=False).returncode:
+            sys.exit("error: pip could not bring oneCCL, which is for x86-64: oneccl.txt says what is wanted")
+        for wheel in Path(place).glob("*.whl"):
+            taken = re.compile(rf".*\.data/data/lib/({TAKEN[wheel.name.partition('-')[0]]})")
+            with zipfile.ZipFile(wheel) as pack:
+                for member in filter(taken.fullmatch, pack.namelist()):
+                    Path(into, Path(member).name).write_bytes(pack.read(member))
+
+
 class Build(build_py):
     """The Python files, and beside them what is compiled."""
 
     def run(self) -> None:
-        """Build for all MPIs at the same time."""
+        """Build it."""
         into = Path(self.build_lib, "torchfleet_backends")
         shutil.rmtree(into, ignore_errors=True)  # what was built before, for other MPIs
         super().run()
-        compiler = os.environ.get("CXX", "g++")
-        if not shutil.which(compiler):
-            sys.exit(f"error: there is no C++ compiler {compiler}: apt install g++, or set CXX")
-        running = [subprocess.Popen(command(prefix, into, compiler)) for prefix in prefixes()]
-        statuses = [process.wait() for process in running]
-        if any(statuses):
-            sys.exit(f"error: {compiler} failed")
+        compiled(into)
+        if ONECCL_VARIABLE in os.environ:
+            bring_oneccl(into / "oneccl")
 
 
 class Binary(Distribution):

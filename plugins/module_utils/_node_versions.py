@@ -101,9 +101,16 @@ def mpi(home: str, mpirun: str) -> dict[str, str]:
 
 
 def torch_backends(python: str) -> str:
-    """Return the version of our own backends, which lie beside torch's environment (role torch_backends)."""
-    beside = os.path.join(os.path.dirname(python), "..", "..", "backends", "bin", "python")
-    return wheel_version(site_packages(os.path.normpath(beside)), "torchfleet_backends")
+    """Return the version of our own backends and which they are ("0.1.0 mpi ccl"), an empty text where there are none.
+
+    They lie beside torch's environment (role torch_backends).
+    """
+    beside = os.path.normpath(os.path.join(os.path.dirname(python), "..", "..", "backends", "bin", "python"))
+    packages = site_packages(beside)
+    version = wheel_version(packages, "torchfleet_backends")
+    parts = {"mpi": "_*.so", "ccl": "oneccl"}
+    found = [name for name, part in parts.items() if glob.glob(os.path.join(packages, "torchfleet_backends", part))]
+    return " ".join([version, *found]) if version else ""
 
 
 def nccl(python: str, root: str = "/") -> str:

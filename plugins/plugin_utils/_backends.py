@@ -18,7 +18,7 @@ PROVIDERS = {
     "xccl": "PyTorch's wheels for Intel GPUs have it",
     "ucc": "a PyTorch that was built with UCC has it",
     "mpi": """ansible-playbook setup.yml -e '{"backends": ["mpi"]}' installs it""",
-    "ccl": "oneccl_bindings_for_pytorch has it, up to torch 2.8",
+    "ccl": """ansible-playbook setup.yml -e '{"backends": ["ccl"]}' installs it""",
 }
 # Small copies of GPU buffers take a detour through the host otherwise (seed 000; names from UCX, UCC and Open MPI).
 ROCM_LIMITS = (
@@ -84,9 +84,7 @@ def lacking(facts: Workers, has: Callable[[Facts], bool]) -> str:
     return ", ".join(host for host, fact in facts.items() if not has(fact))
 
 
-def backend_environment(
-    backend: str, launcher: str, accelerators: Mapping[str, int], rdma: bool
-) -> dict[str, tuple[str, str]]:
+def backend_environment(backend: str, accelerators: Mapping[str, int], rdma: bool) -> dict[str, tuple[str, str]]:
     """Return what a backend wants of the environment beside the NIC: value and reason by name."""
     values: dict[str, tuple[str, str]] = {}
     if backend == "nccl" and not rdma:
@@ -102,9 +100,8 @@ def backend_environment(
     if backend in ("mpi", "ccl") and not rdma:
         values["FI_PROVIDER"] = ("tcp", "no RDMA: libfabric need not guess")
     if backend == "ccl":
-        values["CCL_ATL_TRANSPORT"] = ("mpi" if launcher == "intelmpi" else "ofi", "oneCCL's transport")
-        process = {"mpich": "hydra", "intelmpi": "hydra", "torchrun": "torchrun"}.get(launcher, "none")
-        values["CCL_PROCESS_LAUNCHER"] = (process, "who started the ranks")
+        values["CCL_ATL_TRANSPORT"] = ("ofi", "oneCCL needs no MPI, and a process has but one")
+        values["CCL_PROCESS_LAUNCHER"] = ("torchrun", "LOCAL_RANK and LOCAL_WORLD_SIZE are set under every launcher")
         values["CCL_WORKER_COUNT"] = ("1", "one progress thread per rank")
     return values
 

@@ -75,5 +75,5 @@ def backend_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
     if len(plan.nodes) == 1:
         return []
     rdma = bool(node.fabric and node.fabric.get("rdma"))
-    wanted = backend_environment(plan.backend, plan.launcher, node.accelerators, rdma)
+    wanted = backend_environment(plan.backend, node.accelerators, rdma)
     return [Setting(name, value, reason, "measured") for name, (value, reason) in wanted.items()]

@@ -110,7 +110,7 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     runs = [
         {"launcher": launcher, "backend": backend}
         for launcher, what in LAUNCHERS.items()
-        for backend in ("gloo", "nccl", "mpi")
+        for backend in ("gloo", "nccl", "mpi", "ccl")
         if has_launcher(answers, launcher, what, head, [name for name in workers if name in nodes])
         and all(has_backend(answers[name].facts, backend, launcher) for name in workers if name in nodes)
     ]
@@ -124,9 +124,10 @@ def login_to(name: str, facts: Json) -> dict[str, str]:
 
 
 def has_backend(facts: Json, backend: str, launcher: str) -> bool:
-    """Whether a node has what a backend takes; an MPI carries its own."""
-    if backend == "mpi":
-        return launcher in MPIS and bool(facts["versions"].get("torch_backends"))
+    """Whether a node has what a backend takes; an MPI carries mpi, any launcher will do for ccl."""
+    if backend in ("mpi", "ccl"):
+        able = launcher in MPIS or backend == "ccl"
+        return able and backend in (facts["versions"].get("torch_backends") or "").split()
     return backend == "gloo" or has_gpus(facts)
 
 

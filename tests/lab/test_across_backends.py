@@ -1,4 +1,4 @@
-"""Backend mpi between nodes, with the stock PyTorch wheel: brought as a wheel, for the nodes have no compiler."""
+"""Backends mpi and ccl between nodes, with the stock PyTorch wheel: brought as a wheel, for no node has a compiler."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ CHECKS = REPO / "torch_backends" / "tests" / "ranks.py"
 
 
 @pytest.fixture(scope="session")
-def with_backend(four_nodes: Cluster) -> None:
+def with_backends(four_nodes: Cluster) -> None:
     """Have the wheel that this machine built on all nodes."""
     package.install()
     (wheel,) = Path(package.HOME, "backends", "wheels").glob("*.whl")
-    given = {"mpis": ["openmpi", *HYDRA], "backends": ["mpi"], "torch_backends_wheel": str(wheel)}
+    given = {"mpis": ["openmpi", *HYDRA], "backends": ["mpi", "ccl"], "torch_backends_wheel": str(wheel)}
     for changed in (True, False):
         done = four_nodes.play("setup.yml", "--tags", "torch_backends", **given)
         assert done.process.returncode == 0, done.log.read_text()
         assert ("changed=0" not in done.output) == changed, done.output
 
 
-@pytest.mark.usefixtures("with_backend")
+@pytest.mark.usefixtures("with_backends")
 @pytest.mark.parametrize("mpi", ["openmpi", *HYDRA])
 def test_every_check_of_the_backend_holds_on_two_nodes(cluster: Cluster, mpi: str) -> None:
     """Two ranks on each: what goes through memory inside a node, and through the MPI between nodes."""
@@ -33,7 +33,19 @@ def test_every_check_of_the_backend_holds_on_two_nodes(cluster: Cluster, mpi: st
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2"]
 
 
-@pytest.mark.usefixtures("with_backend")
+@pytest.mark.usefixtures("with_backends")
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 def test_it_trains_over_nodes_that_differ(cluster: Cluster, mpi: str) -> None:
     cluster.train(workload="message_passing", launcher=mpi, backend="mpi")
+
+
+@pytest.mark.usefixtures("with_backends")
+def test_every_check_of_ccl_holds_on_two_nodes(cluster: Cluster) -> None:
+    wish = {"workload": str(CHECKS), "workload_args": ["ccl", "/tmp"], "launcher": "torchrun", "nodes": "n1,n2"}
+    cluster.train(np=4, backend="ccl", **wish)
+
+
+@pytest.mark.usefixtures("with_backends")
+@pytest.mark.parametrize("launcher", ["openmpi", "intelmpi"])
+def test_ccl_goes_beside_whatever_mpi_starts_it(cluster: Cluster, launcher: str) -> None:
+    cluster.train(workload="message_passing", launcher=launcher, backend="ccl")

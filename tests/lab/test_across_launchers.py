@@ -135,7 +135,6 @@ def test_names_of_a_version_that_is_gone_are_noticed(cluster: Cluster, tmp_path:
         ({"job_env": {"FI_TCP_IFACE": "lo"}, "launcher": "mpich"}, "lo reaches no other node"),
         ({"job_env": {"GLOO_SOCKET_IFNAME": "eth9"}}, "there is no eth9"),
         ({"backend": "ucc"}, "has no such backend"),
-        ({"backend": "ccl"}, "oneccl_bindings_for_pytorch"),
         ({"backend": "nccl"}, "no GPU on n1, n2"),
         ({"launcher": "torchrun", "np": 3}, "as many ranks on every node"),
         ({"launcher": "mpich", "torchfleet_mpiexec": "/usr/bin/mpirun"}, "tells no version"),

@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import La
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 Planner = Callable[..., LaunchPlan]
+ONECCL = {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "torchrun", "CCL_WORKER_COUNT": "1"}
 NONE, NVIDIA, AMD = {"nvidia": 0, "amd": 0}, {"nvidia": 2, "amd": 0}, {"nvidia": 0, "amd": 2}
 CUDA, ROCM = {"version": "2.13.0", "cuda": "13.0", "hip": ""}, {"version": "2.13.0", "cuda": "", "hip": "7.2"}
 
@@ -28,7 +29,7 @@ CUDA, ROCM = {"version": "2.13.0", "cuda": "13.0", "hip": ""}, {"version": "2.13
         ("xccl", "torch on localhost has no such backend (PyTorch's wheels for Intel GPUs have it)"),
         ("ucc", "a PyTorch that was built with UCC has it"),
         ("mpi", """ansible-playbook setup.yml -e '{"backends": ["mpi"]}' installs it"""),
-        ("ccl", "oneccl_bindings_for_pytorch has it"),
+        ("ccl", '-e \'{"backends": ["ccl"]}\' installs it'),
     ],
 )
 def test_what_torch_lacks_is_refused(plan: Planner, backend: str, told: str) -> None:
@@ -58,33 +59,24 @@ def test_gpus_of_one_vendor_are_the_default(plan_two: Planner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "name", "accelerators", "rdma", "wanted"),
+    ("backend", "accelerators", "rdma", "wanted"),
     [
-        ("gloo", "openmpi", NONE, False, {}),
-        ("nccl", "openmpi", NVIDIA, True, {}),
-        ("nccl", "openmpi", NVIDIA, False, {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "8"}),
-        ("mpi", "openmpi", NONE, False, {"UCX_TLS": "tcp,sm,self", "FI_PROVIDER": "tcp"}),
-        ("mpi", "openmpi", NVIDIA, True, {"UCX_TLS": "rc,tcp,sm,self,cuda"}),
-        ("mpi", "openmpi", AMD, True, {"UCX_TLS": "rc,tcp,sm,self,rocm", **dict.fromkeys(ROCM_LIMITS, "0")}),
-        ("ucc", "openmpi", NVIDIA, True, {"UCX_TLS": "rc,tcp,sm,self,cuda", "UCC_TLS": "ucp,self,nccl"}),
-        ("ucc", "torchrun", NONE, False, {"UCX_TLS": "tcp,sm,self", "UCC_TLS": "ucp,self"}),
-        (
-            *("ccl", "intelmpi", NONE, False),
-            {
-                **{"FI_PROVIDER": "tcp", "CCL_ATL_TRANSPORT": "mpi"},
-                **{"CCL_PROCESS_LAUNCHER": "hydra", "CCL_WORKER_COUNT": "1"},
-            },
-        ),
-        (
-            *("ccl", "torchrun", NONE, True),
-            {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "torchrun", "CCL_WORKER_COUNT": "1"},
-        ),
+        ("gloo", NONE, False, {}),
+        ("nccl", NVIDIA, True, {}),
+        ("nccl", NVIDIA, False, {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "8"}),
+        ("mpi", NONE, False, {"UCX_TLS": "tcp,sm,self", "FI_PROVIDER": "tcp"}),
+        ("mpi", NVIDIA, True, {"UCX_TLS": "rc,tcp,sm,self,cuda"}),
+        ("mpi", AMD, True, {"UCX_TLS": "rc,tcp,sm,self,rocm", **dict.fromkeys(ROCM_LIMITS, "0")}),
+        ("ucc", NVIDIA, True, {"UCX_TLS": "rc,tcp,sm,self,cuda", "UCC_TLS": "ucp,self,nccl"}),
+        ("ucc", NONE, False, {"UCX_TLS": "tcp,sm,self", "UCC_TLS": "ucp,self"}),
+        ("ccl", NONE, False, {"FI_PROVIDER": "tcp", **ONECCL}),
+        ("ccl", NONE, True, ONECCL),
     ],
 )
 def test_environment_of_a_backend(
-    backend: str, name: str, accelerators: dict[str, int], rdma: bool, wanted: dict[str, str]
+    backend: str, accelerators: dict[str, int], rdma: bool, wanted: dict[str, str]
 ) -> None:
-    told = backend_environment(backend, name, accelerators, rdma)
+    told = backend_environment(backend, accelerators, rdma)
     assert {key: value for key, (value, _reason) in told.items()} == wanted
     assert all(reason for _value, reason in told.values())
 

@@ -189,6 +189,20 @@ def test_the_python_of_an_environment_is_not_started(tmp_path: Path) -> None:
         assert _node_versions.python_version(str(tmp_path / "bin/python")) == "3.12.4"
 
 
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({}, ""),
+        ({"-0.1.0.dist-info/METADATA": "", "/__init__.py": ""}, "0.1.0"),
+        ({"-0.1.0.dist-info/METADATA": "", "/_abi.so": "", "/oneccl/libccl.so.2": ""}, "0.1.0 mpi ccl"),
+    ],
+)
+def test_our_own_backends_lie_beside_torch(tmp_path: Path, parts: dict[str, str], told: str) -> None:
+    packages = "backends/lib/python3.11/site-packages/torchfleet_backends"
+    root = tree(tmp_path, **{packages + part: text for part, text in parts.items()})
+    assert _node_versions.torch_backends(f"{root}/pytorch/bin/python") == told
+
+
 def test_nccl(tmp_path: Path) -> None:
     root = tree(tmp_path, **{"usr__lib__x86_64-linux-gnu__libnccl.so.2": "", "usr__lib64__libnccl.so.2.22.3": ""})
     assert _node_versions.nccl("/no/bin/python", root) == "2.22.3"

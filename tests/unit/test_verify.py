@@ -77,11 +77,19 @@ def test_every_pair_is_measured_and_every_launcher_tried() -> None:
 
 
 def test_backend_mpi_is_tried_with_each_mpi_where_every_worker_has_it() -> None:
-    having = {name: answer(torch_backends="0.1.0") for name in NODES}
+    having = {name: answer(torch_backends="0.1.0 mpi") for name in NODES}
     runs = _verify.plan_trial(having, HEARD, "n1", NODES).runs
     assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
+    assert not [run for run in runs if run["backend"] == "ccl"]
     lacking = having | {NODES[-1]: answer(torch_backends="")}
     assert all(run["backend"] == "gloo" for run in _verify.plan_trial(lacking, HEARD, "n1", NODES).runs)
+
+
+def test_backend_ccl_is_tried_with_every_launcher_where_every_worker_has_it() -> None:
+    having = {name: answer(torch_backends="0.1.0 ccl") for name in NODES}
+    runs = _verify.plan_trial(having, HEARD, "n1", NODES).runs
+    assert [run["launcher"] for run in runs if run["backend"] == "ccl"] == ["openmpi", "torchrun"]
+    assert not [run for run in runs if run["backend"] == "mpi"]
 
 
 def test_nccl_is_tried_where_every_worker_has_it() -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from torch_backends.tests import package
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Environment = tuple[tuple[str, str], ...]
+# What came of each check on every rank of a world (launcher, ranks, backend, environment).
+Came = Callable[[str, int, str, Environment], list[dict[str, str]]]
+RANKS = Path(__file__).with_name("ranks.py")
+END = "the_end"
+CHECKS = [*re.findall(r"^@check\ndef (\w+)", RANKS.read_text(), re.MULTILINE), END]
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +27,27 @@ def run() -> Run:
     """Return a function that runs a program on so many ranks of an MPI, to its end."""
     package.install()
     return package.start
+
+
+@pytest.fixture(scope="session")
+def came(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Came:
+    """Return a function that tells what came of a world, nothing of a check that it never came to. Each runs once."""
+
+    @functools.cache
+    def play(launcher: str, ranks: int, backend: str, environment: Environment) -> list[dict[str, str]]:
+        place = tmp_path_factory.mktemp("ranks")
+        try:
+            done = run(launcher, ranks, RANKS, backend, place, **dict(environment))
+            end = done.stdout + done.stderr if done.returncode else ""
+        except subprocess.TimeoutExpired as error:
+            end = str(error)
+        told = [place / f"{rank}.json" for rank in range(ranks)]
+        return [{END: end} | (json.loads(path.read_text()) if path.exists() else {}) for path in told]
+
+    return play
+
+
+def wrong(told: list[dict[str, str]], check: str) -> str:
+    """Return what each rank found wrong in a check, an empty text if all is well."""
+    found = {rank: told_here.get(check, "never done") for rank, told_here in enumerate(told)}
+    return "\n".join(f"rank {rank}: {text}" for rank, text in found.items() if text)

@@ -1,4 +1,4 @@
-"""The package as a user has it, built for the MPIs that setup.yml installs, and a way to start ranks with each."""
+"""The package as a user has it, built for the MPIs that setup.yml installs, and a way to start ranks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,18 @@ HOME = Path.home() / ".torchfleet"
 PYTHON = HOME / "pytorch" / "bin" / "python"
 BUILT_FOR = ["openmpi", "mpich"]  # the second serves Intel MPI too
 ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+MPIS = ["openmpi", "mpich", "intelmpi"]
+# Program and options; how many ranks comes next.
 LAUNCHERS = {
-    "openmpi": ["mpirun", *ROOT, "--prtemca", "plm_ssh_agent", "false", "--oversubscribe", "--bind-to", "none"],
-    "mpich": ["mpiexec", "-launcher", "fork"],
-    "intelmpi": ["mpiexec.hydra", "-launcher", "fork", "-genv", "I_MPI_PIN", "0"],
+    "openmpi": [
+        "openmpi/bin/mpirun",
+        *ROOT,
+        *("--prtemca", "plm_ssh_agent", "false"),
+        *("--oversubscribe", "--bind-to", "none", "-n"),
+    ],
+    "mpich": ["mpich/bin/mpiexec", "-launcher", "fork", "-n"],
+    "intelmpi": ["intelmpi/bin/mpiexec.hydra", "-launcher", "fork", "-genv", "I_MPI_PIN", "0", "-n"],
+    "torchrun": ["pytorch/bin/torchrun", "--standalone", "--no-python", "--nproc-per-node"],
 }
 
 
@@ -33,15 +41,15 @@ def install() -> None:
     if not shutil.which("g++"):
         assert os.geteuid() == 0, "there is no C++ compiler: apt install g++"
         called("apt-get", "install", "--yes", "--no-install-recommends", "g++")
-    given = {"mpis": list(LAUNCHERS), "backends": ["mpi"], "torch_backends_mpis": BUILT_FOR}
+    given = {"mpis": MPIS, "backends": ["mpi", "ccl"], "torch_backends_mpis": BUILT_FOR}
     words = ["-e", json.dumps(given), "--skip-tags", "ssh_mesh,fabric,hostfile,verify"]
     called(Path(sys.executable).with_name("ansible-playbook"), "setup.yml", *words)
 
 
-def start(mpi: str, ranks: int, *argv: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a Python program on so many ranks of an MPI, to its end."""
-    program, *options = LAUNCHERS[mpi]
-    words = [HOME / mpi / "bin" / program, *options, "-n", ranks, PYTHON, "-W", "ignore", *argv]
+def start(launcher: str, ranks: int, *argv: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program on so many ranks of a launcher, to its end."""
+    program, *options = LAUNCHERS[launcher]
+    words = [HOME / program, *options, ranks, PYTHON, "-W", "ignore", *argv]
     return subprocess.run(
         [str(word) for word in words],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from torch_backends.tests.conftest import Run
-from torch_backends.tests.package import PYTHON
+from torch_backends.tests.conftest import CHECKS, Came, Run, wrong
+from torch_backends.tests.package import MPIS, PYTHON
 
-RANKS = Path(__file__).with_name("ranks.py")
-CHECKS = re.findall(r"^@check\ndef (\w+)", RANKS.read_text(), re.MULTILINE)
-END = "the_end"
 MPI_ALONE = {"TORCHFLEET_MPI_SHARED": "0"}  # as between nodes
 TWO_LEVELS = {"TORCHFLEET_MPI_NODE_RANKS": "2"}  # as if two ranks were on each node
 SMALL_STEPS = {"TORCHFLEET_MPI_STEP": "1000", **MPI_ALONE}  # as if an int counted no further
@@ -33,38 +27,14 @@ WORLDS = [
 ALONE = "import torch.distributed as dist\ndist.init_process_group('mpi')\nrank = dist.get_rank()\n"
 
 
-@pytest.fixture(scope="module")
-def came(run: Run, tmp_path_factory: pytest.TempPathFactory) -> functools._lru_cache_wrapper[list[dict[str, str]]]:
-    """Return a function that tells what came of each check on every rank of a world, nothing if it never came to it.
-
-    Each world runs once.
-    """
-
-    @functools.cache
-    def play(number: int) -> list[dict[str, str]]:
-        mpi, ranks, environment = WORLDS[number]
-        place = tmp_path_factory.mktemp("ranks")
-        try:
-            done = run(mpi, ranks, RANKS, "mpi", place, **environment)
-            end = done.stdout + done.stderr if done.returncode else ""
-        except subprocess.TimeoutExpired as error:
-            end = str(error)
-        told = [place / f"{rank}.json" for rank in range(ranks)]
-        return [{END: end} | (json.loads(path.read_text()) if path.exists() else {}) for path in told]
-
-    return play
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
+def test_every_rank_finds_what_it_should(came: Came, world: tuple[str, int, dict[str, str]], check: str) -> None:
+    mpi, ranks, environment = world
+    assert wrong(came(mpi, ranks, "mpi", tuple(environment.items())), check) == ""
 
 
-@pytest.mark.parametrize("name", [*CHECKS, END])
-@pytest.mark.parametrize("number", range(len(WORLDS)), ids=[f"{mpi}-{ranks}" for mpi, ranks, _env in WORLDS])
-def test_every_rank_finds_what_it_should(
-    came: functools._lru_cache_wrapper[list[dict[str, str]]], number: int, name: str
-) -> None:
-    wrong = {rank: found.get(name, "never done") for rank, found in enumerate(came(number)) if found.get(name) != ""}
-    assert not wrong, "\n".join(f"rank {rank}: {text}" for rank, text in wrong.items())
-
-
-@pytest.mark.parametrize("mpi", ["openmpi", "mpich", "intelmpi"])
+@pytest.mark.parametrize("mpi", MPIS)
 def test_an_operation_that_one_rank_leaves_out_times_out(run: Run, mpi: str) -> None:
     code = ALONE + (
         "import datetime, sys, time\n"
@@ -117,7 +87,7 @@ def test_without_a_launcher_it_says_so() -> None:
     assert "no MPI launcher started this process: start it with mpirun" in done.stderr
 
 
-@pytest.mark.parametrize("mpi", ["openmpi", "mpich", "intelmpi"])
+@pytest.mark.parametrize("mpi", MPIS)
 def test_names_that_others_set_for_scripts_do_not_mislead(run: Run, mpi: str) -> None:
     names = {"OMPI_COMM_WORLD_SIZE": "2", "MPI_LOCALRANKID": "0"}
     done = run(mpi, 2, "-c", ALONE + "dist.barrier(); print('end', dist.get_world_size())", **names)

@@ -1,16 +1,24 @@
-"""Have PyTorch offer the backend, with the builds asked for (arguments), and leave a proof (last argument)."""
+"""Have PyTorch offer the backends asked for (first argument, by spaces) with the parts that they have to have (second),
+and leave a proof (third).
+"""
 
 import importlib.metadata
 import sys
 from pathlib import Path
 
-import torch.distributed
+import torch
+import torch.distributed as dist
 import torchfleet_backends
 
-*builds, proof = sys.argv[1:]
-lacks = [name for name in builds if not Path(torchfleet_backends.__file__).with_name(f"_{name}.so").exists()]
+names, parts, proof = sys.argv[1].split(), sys.argv[2].split(), sys.argv[3]
+lacks = [part for part in parts if not Path(torchfleet_backends.__file__).with_name(part).exists()]
 if lacks:
-    sys.exit(f"there is no build for {', '.join(lacks)}")
-if not torch.distributed.is_backend_available("mpi"):
-    sys.exit("PyTorch does not see it")
+    sys.exit(f"it has no {', '.join(lacks)}")
+unseen = [name for name in names if not dist.is_backend_available(name)]
+if unseen:
+    sys.exit(f"PyTorch does not see {', '.join(unseen)}")
+if "ccl" in names:
+    dist.init_process_group("ccl", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
 Path(proof).write_text(importlib.metadata.version("torchfleet-backends") + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""torch.distributed over MPI for the stock PyTorch wheel: `init_process_group("mpi")` works unchanged.
+"""torch.distributed over MPI, and over oneCCL (_ccl.py), for the stock PyTorch wheel: names of torch work unchanged.
 
-A process needs nothing but to be started by an MPI launcher. `create()` is the contract beneath.
+A process needs nothing but to be started by an MPI launcher. `create()` is the contract beneath mpi.
 """
 
 from __future__ import annotations

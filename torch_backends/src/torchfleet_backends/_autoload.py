@@ -1,4 +1,4 @@
-"""Serves `init_process_group("mpi")` of an unchanged script on the stock PyTorch wheel.
+"""Serves `init_process_group("mpi")` and `("ccl")` of an unchanged script on the stock PyTorch wheel.
 
 PyTorch calls autoload() when it is imported (entry point group `torch.backends`). Nothing is loaded and no MPI begun
 before a script asks for the backend. The name "mpi" is torch's own: two private names of torch.distributed make it
@@ -23,12 +23,22 @@ class ProcessGroupMPI:
 
 
 def autoload() -> None:
-    """Put our backend where a PyTorch that was built with MPI has its own; leave such a PyTorch alone."""
+    """Make our backends known to torch.distributed: mpi in the place of its own, and ccl where there is a oneCCL.
+
+    A PyTorch that was built with MPI is left alone.
+    """
     import torch.distributed as dist
 
-    if not dist.is_available() or dist.is_mpi_available():
+    if not dist.is_available():
         return
-    from torch.distributed import distributed_c10d
+    if not dist.is_mpi_available():
+        from torch.distributed import distributed_c10d
 
-    distributed_c10d.ProcessGroupMPI = ProcessGroupMPI
-    distributed_c10d._MPI_AVAILABLE = True
+        distributed_c10d.ProcessGroupMPI = ProcessGroupMPI
+        distributed_c10d._MPI_AVAILABLE = True
+    from torchfleet_backends._oneccl import find
+
+    if find():
+        from torchfleet_backends._ccl import create
+
+        dist.Backend.register_backend("ccl", create, extended_api=True, devices=["cpu"])

@@ -1,0 +1,49 @@
+"""Backend ccl under torchrun: every check of ranks.py, and what goes wrong."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torch_backends.tests.conftest import CHECKS, Came, Run, wrong
+from torch_backends.tests.package import PYTHON
+
+ALONE = "import torch, torch.distributed as dist\ndist.init_process_group('ccl')\nrank = dist.get_rank()\n"
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_rank_finds_what_it_should(came: Came, ranks: int, check: str) -> None:
+    assert wrong(came("torchrun", ranks, "ccl", ()), check) == ""
+
+
+def test_an_operation_that_one_rank_leaves_out_times_out(run: Run) -> None:
+    """And the process ends, though a thread of it waits for ever."""
+    code = ALONE + (
+        "import datetime, time\n"
+        "if rank == 1: time.sleep(3)\n"
+        "else:\n    dist.all_reduce(torch.ones(2), async_op=True).wait(datetime.timedelta(seconds=1))\n"
+    )
+    done = run("torchrun", 2, "-c", code)
+    told = "backend ccl: all_reduce number 1 of group 0 (rank 0 of 2) has not ended within 1000 ms"
+    assert done.returncode != 0 and told in done.stderr, done.stderr
+
+
+def test_a_group_that_is_never_destroyed(run: Run) -> None:
+    done = run("torchrun", 2, "-c", ALONE + "dist.all_reduce(torch.ones(3)); print('end', rank)")
+    assert (done.returncode, sorted(done.stdout.splitlines())[-2:]) == (0, ["end 0", "end 1"]), done.stderr
+
+
+@pytest.mark.usefixtures("run")
+def test_where_there_is_no_library_torch_has_no_such_backend(tmp_path: Path) -> None:
+    """One that is named, and is none, is told of."""
+    library = tmp_path / "libccl.so.2"
+    library.touch()
+    env = {"HOME": str(Path.home()), "TORCHFLEET_CCL_LIBRARY": str(library)}
+    code = (
+        "import torch.distributed as dist; dist.init_process_group('ccl', store=dist.HashStore(), rank=0, world_size=1)"
+    )
+    done = subprocess.run([PYTHON, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert f"backend ccl: {library}: file too short" in done.stderr
