@@ -16,7 +16,7 @@ ROLES := $(notdir $(wildcard roles/*))
 PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup lab lab-absent test lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends clean
+.PHONY: help train setup lab lab-absent test cluster rest lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it'
@@ -43,14 +43,26 @@ lab: $(READY)
 lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
-# The roles mostly wait for their nodes: what needs no node runs beside them. A test that fails amid all the others is
-# tried once more, and is in the summary as RERUN: what is broken fails twice.
-test: $(DEV_READY) setup
-	@mkdir -p .cache; $(MAKE) --no-print-directory lint types collection >.cache/beside.log 2>&1 & beside=$$!; \
+# Three things at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster, which take
+# longest; the roles, and then the other tests of nodes; what needs no node.
+test: $(DEV_READY) setup molecule-pair
+	@$(MAKE) --no-print-directory lint types collection >.cache/beside.log 2>&1 & beside=$$!; \
+	  $(MAKE) --no-print-directory cluster >.cache/cluster.log 2>&1 & cluster=$$!; \
+	  trap 'kill $$beside $$cluster' INT TERM; \
 	  $(MAKE) --no-print-directory molecule; roles=$$?; \
-	  wait $$beside; others=$$?; cat .cache/beside.log; [ "$$roles $$others" = "0 0" ]
-	$(call in_venv,python -m pytest -q --numprocesses 3 --durations=15 --reruns 1 -rR \
-	  tests/unit tests/integration tests/lab torch_backends/tests)
+	  wait $$beside; nodeless=$$?; cat .cache/beside.log; \
+	  [ "$$roles $$nodeless" = "0 0" ] && $(MAKE) --no-print-directory rest; rest=$$?; \
+	  wait $$cluster; nodes=$$?; cat .cache/cluster.log; [ "$$roles $$nodeless $$rest $$nodes" = "0 0 0 0" ]
+
+# A test that fails amid all the others is tried once more, and is in the summary as RERUN: what is broken fails twice.
+PYTEST := python -m pytest -q --durations=15 --reruns 1 -rR
+
+cluster: $(DEV_READY)
+	$(call in_venv,$(PYTEST) $(wildcard tests/lab/test_across*.py))
+
+rest: $(DEV_READY)
+	$(call in_venv,$(PYTEST) --numprocesses 2 tests/unit tests/integration torch_backends/tests \
+	  $(filter-out $(wildcard tests/lab/test_across*.py),$(wildcard tests/lab/test_*.py)))
 
 lint: $(DEV_READY)
 	$(call in_venv,ruff check)
@@ -93,6 +105,11 @@ bench-launchers: $(DEV_READY)
 
 bench-backends: $(DEV_READY)
 	$(call in_venv,python tests/bench/bench_backends.py)
+
+# A million small operations of random sizes, with ranks that are late now and then, through shared memory.
+stress-backends: $(DEV_READY) setup
+	$(call in_venv,OPERATIONS=1000000 python -m pytest -q --durations=5 torch_backends/tests/test_backend_mpi.py \
+	  --timeout 3600 -k 'many_small_ones and (openmpi or mpich)')
 
 clean:
 	rm -rf .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz

@@ -6,21 +6,17 @@ from typing import Any
 
 import pytest
 
-CLUSTER = "tests/lab/test_across"  # its four nodes are made once
 LAB = "tests/lab/"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have three groups of tests run at the same time: most wait for nodes, or for processes to end.
-
-    The tests of a group share nodes, or what setup.yml installed on this machine.
-    """
+    """Have two groups of tests run at the same time, each in order: they share nodes, or what is on this machine."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Groups(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((start for start in (CLUSTER, LAB) if nodeid.startswith(start)), "others")
+            return LAB if nodeid.startswith(LAB) else "others"
 
     return Groups(config, log)
 

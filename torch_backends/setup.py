@@ -1,5 +1,7 @@
-"""Compiles the part for each MPI that the environment names, for the torch that is there: --no-build-isolation. Nothing
-but a C++ compiler is needed, and the headers of the MPIs. Brings oneCCL if the environment asks for it.
+"""Compiles the part for each MPI that the environment names, for the torch that is there: --no-build-isolation.
+
+Nothing but a C++ compiler is needed, and the headers of the MPIs. If the environment names none, nothing is compiled,
+and mpi4py does the work. Brings oneCCL if it asks for that.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ TAKEN = {
 def prefixes() -> list[Path]:
     """Return the directories of the MPIs to build for."""
     found = [Path(word).expanduser().resolve() for word in os.environ.get(VARIABLE, "").split(":") if word]
-    if not found and ONECCL_VARIABLE not in os.environ:
+    if VARIABLE not in os.environ and ONECCL_VARIABLE not in os.environ:
         sys.exit(f"error: no MPI to build for: {VARIABLE}=~/.torchfleet/openmpi:~/.torchfleet/mpich")
     return found
 
@@ -70,6 +72,10 @@ def compiled(into: Path) -> None:
     if prefixes() and not shutil.which(compiler):
         sys.exit(f"error: there is no C++ compiler {compiler}: apt install g++, or set CXX")
     running = [subprocess.Popen(command(prefix, into, compiler)) for prefix in prefixes()]
+    if running:
+        import torch
+
+        Path(into, "built_for.txt").write_text(torch.__version__.partition("+")[0] + "\n")
     statuses = [process.wait() for process in running]
     if any(statuses):
         sys.exit(f"error: {compiler} failed")

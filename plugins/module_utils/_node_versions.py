@@ -11,6 +11,11 @@ import os
 import re
 import subprocess
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._installed import (
+    own_backends,
+    site_packages,
+    wheel_version,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._programs import SAYS, on_search_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import torch_build
 
@@ -26,9 +31,7 @@ def versions(home: str, python: str, mpirun: str, root: str = "/") -> dict[str, 
         "kernel": os.uname().release,
         "python": python_version(python),
         "torch": (torch_build(python) or {}).get("version", ""),
-        "torch_backends": wheel_version(
-            site_packages(os.path.join(home, "backends", "bin", "python")), "torchfleet_backends"
-        ),
+        "torch_backends": own_backends(python),
         "nccl": nccl(python, root),
         "driver": driver(root),
         "driver_library": driver_library(root),
@@ -61,17 +64,6 @@ def text_of(path: str) -> str:
         return ""
 
 
-def site_packages(python: str) -> str:
-    """Return a pattern of the directories in which an interpreter of a virtual environment has its packages."""
-    return os.path.join(os.path.dirname(os.path.dirname(python)), "lib", "python3*", "*-packages")
-
-
-def wheel_version(packages: str, name: str) -> str:
-    """Return the version of an installed distribution from the name of its metadata, or an empty string."""
-    found = sorted(glob.glob(os.path.join(packages, f"{name}-*.dist-info")))
-    return os.path.basename(found[-1])[: -len(".dist-info")].rpartition("-")[2] if found else ""
-
-
 def python_version(python: str) -> str:
     """Return the version of the ranks' interpreter: from pyvenv.cfg, else by asking it."""
     settings = text_of(os.path.join(os.path.dirname(os.path.dirname(python)), "pyvenv.cfg"))
@@ -98,19 +90,6 @@ def mpi(home: str, mpirun: str) -> dict[str, str]:
         for kind in MPI_WHEELS:
             found[kind] = found[kind] or first_group(SAYS[kind], text)
     return found
-
-
-def torch_backends(python: str) -> str:
-    """Return the version of our own backends and which they are ("0.1.0 mpi ccl"), an empty text where there are none.
-
-    They lie beside torch's environment (role torch_backends).
-    """
-    beside = os.path.normpath(os.path.join(os.path.dirname(python), "..", "..", "backends", "bin", "python"))
-    packages = site_packages(beside)
-    version = wheel_version(packages, "torchfleet_backends")
-    parts = {"mpi": "_*.so", "ccl": "oneccl"}
-    found = [name for name, part in parts.items() if glob.glob(os.path.join(packages, "torchfleet_backends", part))]
-    return " ".join([version, *found]) if version else ""
 
 
 def nccl(python: str, root: str = "/") -> str:

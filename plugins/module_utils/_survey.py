@@ -15,6 +15,7 @@ import sys
 from typing import Any, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _jobdir, _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._installed import own_backends
 from ansible_collections.torchfleet.cluster.plugins.module_utils._programs import find_launcher, refusal
 from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import leftovers
 
@@ -43,7 +44,7 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
         "hostname": socket.gethostname().partition(".")[0],
         "nics": sorted(os.listdir("/sys/class/net")),
         "launcher": launcher(request, home, python),
-        "backends": torch_backends(python) if request["backend"] in ASKED else [],
+        "backends": backends(python, request["backend"]),
         "free_bytes": free_bytes(home),
         "port": free_port(request["port"]),
         **job_state(home),
@@ -112,7 +113,18 @@ def launcher(request: Mapping[str, Any], home: str, python: str) -> dict[str, st
     return {**found, "refused": refusal(name, found, request["launcher_args"])}
 
 
-def torch_backends(python: str) -> list[str]:
+def backends(python: str, wanted: str) -> list[str]:
+    """Return the backends that an interpreter's torch can start, of those that not every torch has.
+
+    Our own are known by their files; importing torch to ask takes seconds.
+    """
+    own = own_backends(python).split()[1:]
+    if wanted in own or wanted not in ASKED:
+        return own
+    return backends_of_torch(python)
+
+
+def backends_of_torch(python: str) -> list[str]:
     """Return the backends that an interpreter's torch can start, by importing it."""
     code = f"""if True:
         import importlib.util, torch.distributed as dist

@@ -1,7 +1,8 @@
 """all_reduce by backend mpi against gloo, the MPI's own, and what the memory allows: `make bench-backends`.
 
 All sides take turns in one process per rank; the memory's limit is a C++ program that runs before them. Figures are
-medians of the rounds' ratios, with their lower quartiles. Nothing here passes or fails: people read them.
+medians of the rounds' ratios, with their lower quartiles. Then what DDP's communication adds to a step. With --nodes
+the ranks are on two lab nodes (root). Nothing here passes or fails: people read them.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
 
+from tests.lab.cluster import Cluster
+from tests.lab.lab import Lab
 from torch_backends.tests import package
 
 BENCH = package.PACKAGE / "bench"
 KIB = 1 << 10
 HEADER = "{:>10} {:>10} {:>15} {:>15} {:>13}"
+DDP_HEADER = "{:>10} {:>12} {:>12} {:>12} {:>12}"
 SIZES = [KIB, 8 * KIB, 64 * KIB, KIB**2, 4 * KIB**2, 16 * KIB**2, 64 * KIB**2, 256 * KIB**2]
 
 
@@ -39,35 +45,84 @@ def ratio(theirs: list[float], ours: list[float]) -> str:
     return f"{statistics.median(ratios):6.1f} ({ratios[len(ratios) // 4]:5.1f})"
 
 
-def measure(mpi: str, ranks: int, rounds: int, sizes: list[int]) -> None:
-    """Print a table of one MPI."""
-    limit = limits(ranks, rounds, sizes)
-    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29811"}
-    done = package.start(mpi, ranks, BENCH / "ranks.py", *sizes, rounds, **rendezvous)
-    if done.returncode:
-        sys.exit(done.stdout + done.stderr)
-    print(f"{mpi}, {ranks} ranks")
+def show(title: str, lines: list[str], limit: dict[int, float]) -> None:
+    """Print a table of all_reduce, from what rank 0 printed."""
+    print(title)
     print(HEADER.format("bytes", "mpi, us", "x gloo", "x MPI_Allreduce", "of the limit"))
-    for line in done.stdout.splitlines():
-        row = json.loads(line)
+    for row in map(json.loads, lines):
         own = statistics.median(row["mpi"])
         versus = [ratio(row[side], row["mpi"]) for side in ("gloo", "plain")]
-        share = f"{limit[row['bytes']] / own:.0%}"
+        share = f"{limit[row['bytes']] / own:.0%}" if limit else "-"
         print(HEADER.format(row["bytes"], f"{own * 1e6:.1f}", *versus, share), flush=True)
+
+
+def show_ddp(title: str, lines: list[str]) -> None:
+    """Print what DDP adds to a step, from what rank 0 printed."""
+    print(f"{title}: DDP")
+    print(DDP_HEADER.format("gradients", "step alone", "+ gloo", "+ mpi", "gloo / mpi"))
+    for row in map(json.loads, lines):
+        alone, gloo, mpi = (statistics.median(row[name]) * 1000 for name in ("alone", "gloo", "mpi"))
+        cells = [f"{row['megabytes']:g} MB", f"{alone:.1f} ms", f"{gloo:.1f} ms", f"{mpi:.1f} ms", f"{gloo / mpi:.1f}"]
+        print(DDP_HEADER.format(*cells), flush=True)
+
+
+def here(given: argparse.Namespace) -> None:
+    """Measure on this machine."""
+    for ranks in given.ranks:
+        limit = limits(ranks, given.rounds, given.bytes)
+        for mpi in given.mpi:
+            title = f"{mpi}, {ranks} ranks"
+            show(title, printed(mpi, ranks, BENCH / "ranks.py", *given.bytes, given.rounds), limit)
+            show_ddp(title, printed(mpi, ranks, BENCH / "ddp.py", *given.megabytes, given.rounds))
+
+
+def printed(mpi: str, ranks: int, *argv: object) -> list[str]:
+    """Return the lines that the ranks of a program print."""
+    done = package.start(mpi, ranks, *argv, MASTER_ADDR="127.0.0.1", MASTER_PORT="29811")
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return done.stdout.splitlines()
+
+
+def on_nodes(given: argparse.Namespace) -> None:
+    """Measure on two lab nodes, with as many ranks on each."""
+    (wheel,) = Path(package.HOME, "backends", "wheels").glob("*.whl")
+    with tempfile.TemporaryDirectory() as scratch:
+        cluster = Cluster(Lab("benchb", Path(scratch) / "inventory", nodes=2, nics=2), Path(scratch))
+        try:
+            cluster.lab.up()
+            wish = {"mpis": package.MPIS, "backends": ["mpi"], "torch_backends_wheel": str(wheel)}
+            done = cluster.play("setup.yml", "--skip-tags", "verify", **wish)
+            if done.process.returncode:
+                sys.exit(done.output)
+            for ranks in given.ranks:
+                for mpi in given.mpi:
+                    title = f"{mpi}, {ranks} ranks on two nodes"
+                    show(title, trained(cluster, mpi, ranks, "ranks.py", *given.bytes, given.rounds), {})
+                    show_ddp(title, trained(cluster, mpi, ranks, "ddp.py", *given.megabytes, given.rounds))
+        finally:
+            cluster.lab.down()
+
+
+def trained(cluster: Cluster, mpi: str, ranks: int, script: str, *argv: object) -> list[str]:
+    """Return the lines that rank 0 of a job prints."""
+    wish = {"workload": str(BENCH / script), "workload_args": [str(word) for word in argv], "launcher": mpi}
+    job = cluster.train(**wish, backend="mpi", np=ranks, ranks_per_node=ranks // 2)
+    return [line for line in job.stdout(0).splitlines() if line.startswith("{")]
 
 
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mpi", nargs="+", default=["openmpi", "mpich", "intelmpi"])
+    parser.add_argument("--mpi", nargs="+", default=package.MPIS)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--bytes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 10, 80])
+    parser.add_argument("--nodes", action="store_true", help="on two lab nodes")
     given = parser.parse_args()
     package.install()
-    for ranks in given.ranks:
-        for mpi in given.mpi:
-            measure(mpi, ranks, given.rounds, given.bytes)
+    (on_nodes if given.nodes else here)(given)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _node_facts, _node_versions
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _installed, _node_facts, _node_versions
 
 
 def tree(root: Path, **files: str) -> str:
@@ -194,13 +194,14 @@ def test_the_python_of_an_environment_is_not_started(tmp_path: Path) -> None:
     [
         ({}, ""),
         ({"-0.1.0.dist-info/METADATA": "", "/__init__.py": ""}, "0.1.0"),
+        ({"-0.1.0.dist-info/METADATA": "", "/../mpi4py/__init__.py": ""}, "0.1.0 mpi"),
         ({"-0.1.0.dist-info/METADATA": "", "/_abi.so": "", "/oneccl/libccl.so.2": ""}, "0.1.0 mpi ccl"),
     ],
 )
 def test_our_own_backends_lie_beside_torch(tmp_path: Path, parts: dict[str, str], told: str) -> None:
     packages = "backends/lib/python3.11/site-packages/torchfleet_backends"
     root = tree(tmp_path, **{packages + part: text for part, text in parts.items()})
-    assert _node_versions.torch_backends(f"{root}/pytorch/bin/python") == told
+    assert _installed.own_backends(f"{root}/pytorch/bin/python") == told
 
 
 def test_nccl(tmp_path: Path) -> None:

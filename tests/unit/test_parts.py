@@ -175,6 +175,15 @@ def test_survey_reads_and_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_our_own_backends_are_known_without_importing_torch(tmp_path: Path) -> None:
+    packages = tmp_path / "backends/lib/python3.11/site-packages"
+    for name in ("torchfleet_backends-0.1.0.dist-info", "torchfleet_backends/oneccl"):
+        (packages / name).mkdir(parents=True)
+    python = str(tmp_path / "pytorch/bin/python")  # there is none: it cannot be asked
+    assert _survey.backends(python, "ccl") == ["ccl"] == _survey.backends(python, "gloo")
+    assert _survey.backends(python, "mpi") == []
+
+
 def test_torch_is_read_without_importing_it(tmp_path: Path) -> None:
     package = tmp_path / "lib" / "python3.11" / "site-packages" / "torch"
     package.mkdir(parents=True)

@@ -100,6 +100,21 @@ MPIBackend::MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseco
   TORCHFLEET_MPI(MPI_Comm_set_errhandler(messages_, MPI_ERRORS_RETURN));
 }
 
+// All ranks of a group come here when it is destroyed. MPICH has some 2,000 communicators at a time and no more.
+void MPIBackend::shutdown() {
+  worker_.close();
+  std::lock_guard<std::mutex> lock(posted_mutex_);
+  if (messages_ == MPI_COMM_NULL || is_abandoned()) {
+    return;
+  }
+  for (MPI_Comm comm : {messages_, way_.leaders, way_.comm}) {
+    if (comm != MPI_COMM_NULL) {
+      TORCHFLEET_MPI(MPI_Comm_free(&comm));
+    }
+  }
+  messages_ = MPI_COMM_NULL;
+}
+
 std::string MPIBackend::name_of(const std::string& operation) {
   return c10::str(operation, " number ", ++sequence_, " of group ", pg_uid_.empty() ? "world" : pg_uid_, " (rank ", rank_,
                   " of ", size_, ")");

@@ -29,5 +29,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("end", &torchfleet::end, Unlocked(), "MPI_Finalize, unless an operation was given up.");
   module.def("world_rank", &torchfleet::world_rank);
   module.def("world_size", &torchfleet::world_size);
+  module.def("told_by_all", &torchfleet::told_by_all, Unlocked(), "What every rank of the world says; all call this.");
   module.def("library_version", &torchfleet::library_version);
 }

@@ -71,7 +71,10 @@ struct Worker::Queue {
 
 Worker::Worker() : queue_(std::make_shared<Queue>()), thread_([queue = queue_] { queue->serve(); }) {}
 
-Worker::~Worker() {
+void Worker::close() {
+  if (!thread_.joinable()) {
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(queue_->mutex);
     queue_->closed = true;
@@ -87,6 +90,7 @@ Worker::~Worker() {
 void Worker::submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation) {
   {
     std::lock_guard<std::mutex> lock(queue_->mutex);
+    TORCH_CHECK_WITH(DistBackendError, !queue_->closed, "backend mpi: this group was destroyed");
     queue_->jobs.emplace_back(std::move(work), std::move(operation));
   }
   queue_->changed.notify_one();

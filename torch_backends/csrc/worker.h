@@ -38,8 +38,9 @@ class Collective : public c10d::Work {
 class Worker {
  public:
   Worker();
-  ~Worker();  // waits for what was asked for, unless something timed out
-  void submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation);
+  ~Worker() { close(); }
+  void close();  // waits for what was asked for, unless something timed out
+  void submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation);  // throws when it is closed
 
  private:
   struct Queue;

@@ -30,6 +30,9 @@ int world_rank();
 int world_size();
 std::string library_version();
 
+// What every rank of the world says, in their order: up to 127 bytes each. All call this.
+std::vector<std::string> told_by_all(const std::string& text);
+
 // A communicator of these ranks of the world, all of them if empty; MPI_COMM_NULL if this process is none of them.
 // Only its members call this (MPI_Comm_create_group).
 MPI_Comm communicator(const std::vector<int>& ranks);

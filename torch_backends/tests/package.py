@@ -41,9 +41,14 @@ def install() -> None:
     if not shutil.which("g++"):
         assert os.geteuid() == 0, "there is no C++ compiler: apt install g++"
         called("apt-get", "install", "--yes", "--no-install-recommends", "g++")
-    given = {"mpis": MPIS, "backends": ["mpi", "ccl"], "torch_backends_mpis": BUILT_FOR}
-    words = ["-e", json.dumps(given), "--skip-tags", "ssh_mesh,fabric,hostfile,verify"]
-    called(Path(sys.executable).with_name("ansible-playbook"), "setup.yml", *words)
+    setup(["mpi", "pytorch", "torch_backends"], backends=["mpi", "ccl"])
+
+
+def setup(tags: list[str], **given: object) -> None:
+    """Run these parts of setup.yml on this machine."""
+    words = {"mpis": MPIS, "backends": ["mpi"], "torch_backends_mpis": BUILT_FOR, **given}
+    argv = ["setup.yml", "-e", json.dumps(words), "--tags", ",".join(tags)]
+    called(Path(sys.executable).with_name("ansible-playbook"), *argv)
 
 
 def start(launcher: str, ranks: int, *argv: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -56,5 +61,5 @@ def start(launcher: str, ranks: int, *argv: object, **environment: str) -> subpr
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=300 + int(os.environ.get("OPERATIONS", "0")) / 1000,
     )

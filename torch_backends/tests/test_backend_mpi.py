@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from torch_backends.tests import package
 from torch_backends.tests.conftest import CHECKS, Came, Run, wrong
-from torch_backends.tests.package import MPIS, PYTHON
+from torch_backends.tests.package import HOME, MPIS, PYTHON
 
 MPI_ALONE = {"TORCHFLEET_MPI_SHARED": "0"}  # as between nodes
 TWO_LEVELS = {"TORCHFLEET_MPI_NODE_RANKS": "2"}  # as if two ranks were on each node
@@ -94,9 +95,71 @@ def test_names_that_others_set_for_scripts_do_not_mislead(run: Run, mpi: str) ->
     assert sorted(done.stdout.splitlines()) == ["end 2", "end 2"], done.stderr
 
 
+def test_an_mpi_that_the_launcher_does_not_know_is_told_of(run: Run) -> None:
+    """Each rank would be alone in a world of its own, and the training a wrong one."""
+    done = run("openmpi", 1, "-c", "import os; os.environ['OMPI_COMM_WORLD_SIZE'] = '2'\n" + ALONE)
+    assert "the launcher started 2 ranks, and Open MPI v5.0.11" in done.stderr, done.stderr
+    assert "sees 1: it is not the launcher's MPI; set TORCHFLEET_MPI_LIBRARY" in done.stderr
+
+
 def test_a_wrong_library_is_named(run: Run, tmp_path: Path) -> None:
     done = run("openmpi", 1, "-c", ALONE, TORCHFLEET_MPI_LIBRARY=str(tmp_path / "libmpi.so.40"))
     assert f"{tmp_path}/libmpi.so.40" in done.stderr and "TORCHFLEET_MPI_LIBRARY" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def uncompiled(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Have the role install it without a compiler, beside the other; return the environment in which that is found."""
+    place = tmp_path_factory.mktemp("uncompiled") / "backends"
+    package.setup(["torch_backends"], torch_backends_path=str(place), torch_backends_compile=False)
+    (found,) = place.glob("lib/python3*/site-packages")
+    return {"PYTHONPATH": str(found)}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(("mpi", "ranks"), [("openmpi", 3), ("mpich", 2), ("intelmpi", 2)])
+def test_all_is_well_without_a_compiler_too(
+    came: Came, uncompiled: dict[str, str], mpi: str, ranks: int, check: str
+) -> None:
+    environment = {**uncompiled, "MASTER_ADDR": "127.0.0.1", "TORCHFLEET_MPI_TIER": "python"}
+    assert wrong(came(mpi, ranks, "mpi", tuple(environment.items())), check) == ""
+
+
+def test_it_says_that_nothing_is_compiled(run: Run, uncompiled: dict[str, str]) -> None:
+    done = run("mpich", 2, "-c", ALONE + "print(dist.get_world_size())", **uncompiled)
+    assert done.stderr.count("nothing is compiled for this launcher (_abi): mpi4py does it, more slowly") == 1
+
+
+def test_groups_that_are_destroyed_give_back_what_they_had(run: Run) -> None:
+    """MPICH has some 2,000 communicators at a time."""
+    code = ALONE + (
+        "for _number in range(1500):\n    group = dist.new_group([0, 1])\n    dist.destroy_process_group(group)\n"
+        "dist.barrier()\n"
+    )
+    done = run("mpich", 2, "-c", code)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        (
+            "torch.__version__ = '2.99.0'",
+            "built for torch 2.13.0, and this is 2.99.0: build it anew: ansible-playbook setup.yml",
+        ),
+        (
+            "torch.__version__ += ['', '+mine'][int(os.environ['OMPI_COMM_WORLD_RANK'])]",
+            "rank 1 has torch 2.13.0+cpu+mine, rank 0 torch 2.13.0+cpu: have the same everywhere",
+        ),
+        (
+            f"ctypes.CDLL('{HOME}/mpich/lib/libmpi.so.12')",
+            f"{HOME}/openmpi/lib/libmpi.so.40 is wanted: import no other MPI",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(run: Run, before: str, told: str) -> None:
+    done = run("openmpi", 2, "-c", f"import ctypes, os, torch\n{before}\n{ALONE}")
+    assert done.returncode != 0 and told in done.stderr, done.stderr
 
 
 @pytest.mark.usefixtures("run")

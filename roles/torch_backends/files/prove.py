@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torchfleet_backends
 
 names, parts, proof = sys.argv[1].split(), sys.argv[2].split(), sys.argv[3]
-lacks = [part for part in parts if not Path(torchfleet_backends.__file__).with_name(part).exists()]
+lacks = [part for part in parts if not Path(torchfleet_backends.__file__).parents[1].joinpath(part).exists()]
 if lacks:
     sys.exit(f"it has no {', '.join(lacks)}")
 unseen = [name for name in names if not dist.is_backend_available(name)]

@@ -8,8 +8,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import datetime
+import functools
 import importlib
+import importlib.util
 import os
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +26,8 @@ LAUNCHERS = {
     "PMIX_RANK": ("_openmpi", "libmpi.so.40"),
     "PMI_RANK": ("_abi", "libmpi_abi.so.1"),  # MPICH 5, Intel MPI 2021.18: the standard ABI of MPI 5
 }
+MPI4PY = {"_openmpi": ("openmpi", "libmpi.so.40"), "_abi": ("mpich", "libmpi.so.12")}
+TIER_VARIABLE = "TORCHFLEET_MPI_TIER"  # "python": mpi4py, though there is a compiled module
 LIBRARY_VARIABLE = "TORCHFLEET_MPI_LIBRARY"  # the path of the library, where the loader would not find it
 
 
@@ -55,19 +61,72 @@ def find_library(name: str, environ: Mapping[str, str]) -> str:
 
 def load_library(name: str, environ: Mapping[str, str]) -> None:
     """Load MPI itself before what is linked to it, for all to see: some MPIs look for their own names. BackendError."""
+    path = find_library(name, environ)
+    other = other_mpi(path, Path("/proc/self/maps").read_text())
+    if other:
+        raise BackendError(f"backend mpi: {other} is in this process, and {path} is wanted: import no other MPI")
     try:
-        ctypes.CDLL(find_library(name, environ), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise BackendError(f"backend mpi: {error}; set {LIBRARY_VARIABLE} to the launcher's own {name}") from None
 
 
+@functools.cache
 def module() -> ModuleType:
-    """Return the compiled module that fits the launcher, its MPI loaded. BackendError."""
+    """Return the compiled module that fits the launcher, its MPI loaded; else the one over mpi4py. BackendError."""
     build, library = kind_of(os.environ)
-    importlib.import_module("torch")  # the compiled module needs its libraries
-
+    compiled = Path(__file__).with_name(f"{build}.so").exists() and os.environ.get(TIER_VARIABLE) != "python"
+    if not compiled:
+        return module_in_python(build)
+    check_torch()
     load_library(library, os.environ)
     return importlib.import_module(f"{__name__}.{build}")
+
+
+def module_in_python(build: str) -> ModuleType:
+    """Return the module over mpi4py, its MPI loaded, and say so. BackendError if there is no mpi4py."""
+    abi, library = MPI4PY[build]
+    if importlib.util.find_spec("mpi4py") is None:
+        told = f"nothing is compiled for this launcher ({build}), and there is no mpi4py, which would do, more slowly"
+        raise BackendError(f'backend mpi: {told}: ansible-playbook setup.yml -e \'{{"backends": ["mpi"]}}\'')
+    load_library(library, os.environ)
+    os.environ["MPI4PY_MPIABI"] = abi
+    found = importlib.import_module(f"{__name__}._mpi4py")
+    if found.world_rank() == 0:
+        sys.stderr.write(f"backend mpi: nothing is compiled for this launcher ({build}): mpi4py does it, more slowly\n")
+    return found
+
+
+def check_torch() -> None:
+    """Import torch, whose libraries the compiled module needs. BackendError if it was compiled for another release."""
+    version = importlib.import_module("torch").__version__.partition("+")[0]
+    built_for = Path(__file__).with_name("built_for.txt").read_text().strip()
+    if version != built_for:
+        told = f"built for torch {built_for}, and this is {version}: build it anew"
+        raise BackendError(f'backend mpi: {told}: ansible-playbook setup.yml -e \'{{"backends": ["mpi"]}}\'')
+
+
+def other_mpi(own: str, maps: str) -> str:
+    """Return the path of another MPI's library in this process, by its memory map, an empty text if there is none."""
+    if "/" not in own:
+        return ""  # the loader takes the one that is there
+    found = set(re.findall(r"/\S*/lib(?:mpi|mpi_abi|mpich)\.so[.\d]*$", maps, re.MULTILINE))
+    return min(found - {os.path.realpath(own)}, default="")
+
+
+def check_world(found: ModuleType, environ: Mapping[str, str]) -> None:
+    """BackendError if MPI does not see the ranks that the launcher started, or if they differ. All ranks call this."""
+    name = "OMPI_COMM_WORLD_SIZE" if "PMIX_RANK" in environ else "PMI_SIZE"
+    started, seen = int(environ.get(name, "0")), found.world_size()
+    if started > 1 and seen == 1:
+        told = (
+            f"the launcher started {started} ranks, and {found.library_version()} sees 1: it is not the launcher's MPI"
+        )
+        raise BackendError(f"backend mpi: {told}; set {LIBRARY_VARIABLE} to the launcher's own library")
+    told_by = found.told_by_all("torch " + importlib.import_module("torch").__version__)
+    for rank, told in enumerate(told_by):
+        if told != told_by[0]:
+            raise BackendError(f"backend mpi: rank {rank} has {told}, rank 0 {told_by[0]}: have the same everywhere")
 
 
 def create(ranks: Sequence[int] = (), timeout: datetime.timedelta = TIMEOUT) -> Any:
@@ -77,4 +136,7 @@ def create(ranks: Sequence[int] = (), timeout: datetime.timedelta = TIMEOUT) -> 
     """
     found = module()
     atexit.register(found.end)
+    if not ranks:
+        found.begin()
+        check_world(found, os.environ)
     return found.create(list(ranks), timeout)

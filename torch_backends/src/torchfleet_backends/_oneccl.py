@@ -102,7 +102,9 @@ def check(library: ctypes.CDLL, status: int, call: str, comm: ctypes.c_void_p | 
 
 
 class Communicator:
-    """Collectives of a group of ranks. Tensors are dense, on the CPU, and of TYPES; a call returns when it is done."""
+    """Collectives of a group of ranks, as _group.Communicator tells."""
+
+    name, types, operations = "ccl", TYPES.keys(), OPERATIONS.keys()
 
     def __init__(self, library: ctypes.CDLL, shared: bytes, rank: int, size: int) -> None:
         self.library, self.comm = library, ctypes.c_void_p()
@@ -115,13 +117,11 @@ class Communicator:
         check(self.library, getattr(self.library, name)(*words, *last), name, self.comm)
 
     def all_reduce(self, tensor: torch.Tensor, operation: str) -> None:
-        """Reduce in place."""
         here = pointer(tensor)
         kind, how = TYPES[tensor.dtype], OPERATIONS[operation]
         self.call("onecclAllReduce", here, here, ctypes.c_size_t(tensor.numel()), kind, how)
 
     def reduce(self, tensor: torch.Tensor, operation: str, root: int) -> torch.Tensor:
-        """Return what is reduced; on other ranks than `root` it has no meaning."""
         output = torch.empty_like(tensor)
         kind, how = TYPES[tensor.dtype], OPERATIONS[operation]
         count = ctypes.c_size_t(tensor.numel())
@@ -129,25 +129,20 @@ class Communicator:
         return output
 
     def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, operation: str) -> None:
-        """`given` holds the parts of all ranks one after the other."""
         kind, how = TYPES[output.dtype], OPERATIONS[operation]
         count = ctypes.c_size_t(output.numel())
         self.call("onecclReduceScatter", pointer(given), pointer(output), count, kind, how)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        """Overwrite the tensor on other ranks than `root`."""
         here = pointer(tensor)
         self.call("onecclBroadcast", here, here, ctypes.c_size_t(tensor.nbytes), BYTES, root)
 
     def all_gather(self, output: torch.Tensor, given: torch.Tensor) -> None:
-        """`output` takes the parts of all ranks one after the other."""
         self.call("onecclAllGather", pointer(given), pointer(output), ctypes.c_size_t(given.nbytes), BYTES)
 
     def all_to_all(self, output: torch.Tensor, into: Sequence[int], given: torch.Tensor, sizes: Sequence[int]) -> None:
-        """`into` and `sizes`: bytes from and for each rank."""
         words = (pointer(given), counts(sizes), pointer(output), counts(into))
         self.call("onecclAllToAllV", *words, BYTES)
 
     def destroy(self) -> None:
-        """Give back what this rank has of it."""
         self.library.onecclCommDestroy(self.comm)

@@ -1,0 +1,64 @@
+"""Runs on every rank: what DDP's communication adds to a training step, by gloo and by backend mpi in turns.
+
+Arguments: the megabytes of gradients, then the rounds. Rank 0 prints JSON by size: of each side, in every round, the
+seconds of a step that are not those of the same step without communication (no_sync).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from ranks import SIZE, given
+from torch.nn.parallel import DistributedDataParallel
+
+LAYERS = 8
+STEPS = 4
+
+
+def model_of(megabytes: float) -> torch.nn.Module:
+    """Return a model with so many bytes of gradients, in layers of one size."""
+    width = int((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
+    torch.manual_seed(1)
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _layer in range(LAYERS)))
+
+
+def seconds(model: DistributedDataParallel, batch: torch.Tensor, group: dist.ProcessGroup, alone: bool) -> float:
+    """Return the seconds of one step."""
+    dist.barrier(group=group)
+    start = time.perf_counter()
+    for _step in range(STEPS):
+        if alone:
+            with model.no_sync():
+                model(batch).sum().backward()
+        else:
+            model(batch).sum().backward()
+    return (time.perf_counter() - start) / STEPS
+
+
+def main() -> None:
+    """Measure."""
+    sizes, rounds = [float(word) for word in sys.argv[1:-1]], int(sys.argv[-1])
+    dist.init_process_group("gloo", rank=given(("OMPI_COMM_WORLD_RANK", "PMI_RANK")), world_size=given(SIZE))
+    groups = {"gloo": dist.group.WORLD, "mpi": dist.new_group(backend="mpi")}
+    for size in sizes:
+        models = {name: DistributedDataParallel(model_of(size), process_group=group) for name, group in groups.items()}
+        batch = torch.randn(16, next(iter(models["gloo"].parameters())).shape[0])
+        told: dict[str, list[float]] = {name: [] for name in groups}
+        alone: list[float] = []
+        for number in range(rounds + 2):
+            for name, model in models.items():
+                without, with_it = (seconds(model, batch, groups[name], alone) for alone in (True, False))
+                if number > 1:  # DDP lays its buckets anew after the first steps
+                    told[name].append(with_it - without)
+                    alone.append(without)
+        if dist.get_rank() == 0:
+            print(json.dumps({"megabytes": size, "alone": alone, **told}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,353 @@
+"""A process group in Python, for libraries that have few and blocking calls: oneCCL's, and MPI's through mpi4py.
+
+What moves most goes by them, in a thread of its own; messages, gather, scatter and barriers gloo does.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+Tensors = Sequence[torch.Tensor]
+Opts = Any  # torch's AllreduceOptions and the like
+END_SECONDS = 5.0  # for a group's last operations when the process ends
+# As what a library reduces what it does not know.
+WIDER = {
+    torch.bool: torch.uint8,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+}
+# torch's sum of booleans is "any", its product "all".
+OF_BOOLEANS = {"SUM": "MAX", "MAX": "MAX", "BOR": "MAX", "PRODUCT": "MIN", "MIN": "MIN", "BAND": "MIN"}
+
+
+class Communicator(Protocol):
+    """What a library does for a group of ranks. Tensors are dense and on the CPU; a call returns when it is done."""
+
+    name: str  # of the backend
+    types: Collection[torch.dtype]  # that it reduces
+    operations: Collection[str]
+
+    def all_reduce(self, tensor: torch.Tensor, operation: str) -> None:
+        """Reduce in place."""
+
+    def reduce(self, tensor: torch.Tensor, operation: str, root: int) -> torch.Tensor:
+        """Return what is reduced; on other ranks than `root` it has no meaning."""
+
+    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, operation: str) -> None:
+        """`given` holds the parts of all ranks one after the other."""
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Overwrite the tensor on other ranks than `root`."""
+
+    def all_gather(self, output: torch.Tensor, given: torch.Tensor) -> None:
+        """`output` takes the parts of all ranks one after the other."""
+
+    def all_to_all(self, output: torch.Tensor, into: Sequence[int], given: torch.Tensor, sizes: Sequence[int]) -> None:
+        """`into` and `sizes`: bytes from and for each rank."""
+
+    def destroy(self) -> None:
+        """Give back what this rank has of it."""
+
+
+class Collective(dist.Work):
+    """A collective that was asked for."""
+
+    def __init__(self, name: str, outputs: Tensors, timeout: datetime.timedelta) -> None:
+        super().__init__()
+        self.name, self.outputs, self.timeout = name, list(outputs), timeout
+        self.future: torch.futures.Future[Any] = torch.futures.Future()
+        self.over = threading.Event()
+        self.error: Exception | None = None
+
+    def run(self, operation: Callable[[], None]) -> None:
+        """The worker's part."""
+        try:
+            operation()
+            self.future.set_result(self.outputs)
+        except Exception as error:
+            self.error = error
+            self.future.set_exception(error)
+        self.over.set()
+
+    def wait(self, timeout: datetime.timedelta = datetime.timedelta()) -> bool:
+        """Wait for its end. DistBackendError when its time is over, though the library itself never gives up."""
+        limit = timeout or self.timeout
+        if not self.over.wait(limit.total_seconds()):
+            milliseconds = int(limit.total_seconds() * 1000)
+            told = f"{self.name} has not ended within {milliseconds} ms: another rank does not take part in it"
+            raise dist.DistBackendError(told)
+        if self.error:
+            raise self.error
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self.future
+
+    def result(self) -> list[torch.Tensor]:
+        return self.outputs
+
+    def is_completed(self) -> bool:
+        return self.over.is_set()
+
+
+class Worker:
+    """One thread for all groups: collectives run one after the other, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self.jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.stuck = False
+        threading.Thread(target=self.serve, name="torchfleet-backends", daemon=True).start()
+
+    def serve(self) -> None:
+        while True:
+            self.jobs.get()()
+
+    def close(self, communicator: Communicator) -> None:
+        """Give a communicator back after what was asked of it, unless that never ends."""
+        done = threading.Event()
+        self.jobs.put(communicator.destroy)
+        self.jobs.put(done.set)
+        self.stuck = self.stuck or not done.wait(END_SECONDS)
+
+
+@functools.cache
+def worker() -> Worker:
+    """Return the worker of this process."""
+    return Worker()
+
+
+class Group(dist.ProcessGroup):
+    """A process group: a library for what moves most, and gloo, registered as its backend, for the rest."""
+
+    def __init__(self, by: Communicator, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> None:
+        """`store`: of this group alone."""
+        super().__init__(rank, size)
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self.timeout, self.done = timeout, 0
+        self.by = by
+        weakref.finalize(self, worker().close, by)
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return self.by.name
+
+    def submit(self, name: str, outputs: Tensors, opts: Opts, operation: Callable[[Communicator], None]) -> Collective:
+        """Have the worker do something. ValueError for tensors that are not dense or not on the CPU."""
+        for tensor in outputs:
+            where = f"{name}: got a tensor on {tensor.device}; only dense ones on cpu are served"
+            self.refuse_unless(tensor.device.type == "cpu" and tensor.layout == torch.strided, where)
+        self.done += 1
+        group = f"group {self.group_name or 'world'} (rank {self.rank()} of {self.size()})"
+        given = opts.timeout if opts.timeout > datetime.timedelta() else self.timeout
+        work = Collective(f"backend {self.by.name}: {name} number {self.done} of {group}", outputs, given)
+        worker().jobs.put(functools.partial(work.run, functools.partial(operation, self.by)))
+        return work
+
+    def allreduce(self, tensors: Tensors, opts: Opts = None) -> Collective:
+        """All tensors, each in place."""
+        return self.allreduce_coalesced(tensors, opts or dist.AllreduceOptions())
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Opts = None) -> Collective:
+        """All tensors, each in place."""
+        opts = opts or dist.AllreduceCoalescedOptions()
+        ways = [Reduction(tensor, opts.reduceOp, self.size(), self.by) for tensor in tensors]
+
+        def operation(by: Communicator) -> None:
+            for tensor, way in zip(tensors, ways, strict=True):
+                buffer = way.brought(tensor)
+                if buffer.numel():
+                    by.all_reduce(buffer, way.operation)
+                way.take(buffer, tensor)
+
+        return self.submit("all_reduce", tensors, opts, operation)
+
+    def reduce(self, tensors: Tensors, opts: Opts = None) -> Collective:
+        """One tensor, in place on the root."""
+        opts = opts or dist.ReduceOptions()
+        (tensor,) = tensors
+        way = Reduction(tensor, opts.reduceOp, self.size(), self.by)
+        root, here = opts.rootRank, self.rank() == opts.rootRank
+
+        def operation(by: Communicator) -> None:
+            buffer = way.brought(tensor)
+            reduced = by.reduce(buffer, way.operation, root) if buffer.numel() else buffer
+            if here:
+                way.take(reduced, tensor)
+
+        return self.submit("reduce", tensors, opts, operation)
+
+    def broadcast(self, tensors: Tensors, opts: Opts = None) -> Collective:
+        """One tensor, from the root's."""
+        opts = opts or dist.BroadcastOptions()
+        (tensor,) = tensors
+        root = opts.rootRank
+        return self.submit("broadcast", tensors, opts, lambda by: spread(by, tensor, root))
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Opts = None) -> Collective:
+        """A list of tensors, one of each rank; their sizes may differ."""
+        (targets,), (given,) = outputs, inputs
+        self.refuse_unless(len(targets) == self.size(), f"all_gather: give a list of {self.size()} tensors")
+        me = self.rank()
+
+        def operation(by: Communicator) -> None:
+            if all(target.numel() == given.numel() for target in targets):
+                whole = given.new_empty((len(targets), given.numel()))
+                gather_into(by, whole, given)
+                for part, target in zip(whole, targets, strict=True):
+                    target.copy_(part.view_as(target))
+                return
+            targets[me].copy_(given.view_as(targets[me]))
+            for root, target in enumerate(targets):
+                spread(by, target, root)
+
+        return self.submit("all_gather", targets, opts or dist.AllgatherOptions(), operation)
+
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Opts = None) -> Collective:
+        """One tensor that takes the parts of all ranks."""
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Opts = None) -> Collective:
+        """Several tensors, each of which takes the parts of all ranks."""
+        for output, given in zip(outputs, inputs, strict=True):
+            told = f"the output has {output.numel()} elements, {self.size()} ranks give {given.numel()} each"
+            self.refuse_unless(output.numel() == given.numel() * self.size(), f"all_gather: {told}")
+
+        def operation(by: Communicator) -> None:
+            for output, given in zip(outputs, inputs, strict=True):
+                gather_into(by, output, given)
+
+        return self.submit("all_gather", outputs, opts or dist.AllgatherOptions(), operation)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Opts = None) -> Collective:
+        """A list of parts, one for each rank, all of one size."""
+        whole = torch.cat([part.reshape(-1) for part in inputs[0]])
+        return self.reduce_scatter_single_coalesced(outputs, [whole], opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Opts = None) -> Collective:
+        """One tensor with the parts of all ranks."""
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Opts = None) -> Collective:
+        """Several tensors, each with the parts of all ranks."""
+        opts = opts or dist.ReduceScatterOptions()
+        for output, given in zip(outputs, inputs, strict=True):
+            told = f"the input has {given.numel()} elements, the output of each of {self.size()} ranks {output.numel()}"
+            self.refuse_unless(output.numel() * self.size() == given.numel(), f"reduce_scatter: {told}")
+        ways = [Reduction(output, opts.reduceOp, self.size(), self.by) for output in outputs]
+
+        def operation(by: Communicator) -> None:
+            for output, given, way in zip(outputs, inputs, ways, strict=True):
+                brought = way.brought(given)
+                part = torch.empty_like(way.brought(output))
+                if part.numel():
+                    by.reduce_scatter(part, brought, way.operation)
+                way.take(part, output)
+
+        return self.submit("reduce_scatter", outputs, opts, operation)
+
+    def all_to_all_single(
+        self, output: torch.Tensor, given: torch.Tensor, into: Sequence[int], sizes: Sequence[int], opts: Opts = None
+    ) -> Collective:
+        """`into` and `sizes`: what comes from and goes to each rank, along the first dimension; empty: equal parts."""
+        return self.alltoall(self.parts_of(output, into), self.parts_of(given, sizes), opts)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Opts = None) -> Collective:
+        """A list of what goes to, and one of what comes from each rank."""
+
+        def operation(by: Communicator) -> None:
+            whole = torch.cat([as_bytes(part) for part in inputs])
+            into = [target.nbytes for target in outputs]
+            output = torch.empty(sum(into), dtype=torch.uint8)
+            by.all_to_all(output, into, whole, [part.nbytes for part in inputs])
+            for target, part in zip(outputs, output.split(into), strict=True):
+                target.copy_(part.view(target.dtype).view_as(target))
+
+        return self.submit("all_to_all", outputs, opts or dist.AllToAllOptions(), operation)
+
+    def parts_of(self, tensor: torch.Tensor, sizes: Sequence[int]) -> Tensors:
+        """Return the parts of a tensor along its first dimension: equal ones if no sizes are given."""
+        if sizes:
+            return tensor.split(list(sizes))
+        told = f"the first dimension is {len(tensor)}, no multiple of {self.size()} ranks; give split sizes"
+        self.refuse_unless(len(tensor) % self.size() == 0, f"all_to_all: {told}")
+        return tensor.chunk(self.size())
+
+    def refuse_unless(self, good: bool, told: str) -> None:
+        """ValueError with the name of the backend."""
+        refuse_unless(good, f"backend {self.by.name}: {told}")
+
+    # torch before 2.12 asks by these names
+    alltoall_base = all_to_all_single
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+
+class Reduction:
+    """How a library reduces a tensor: as which type, by which operation, and what is left to do then."""
+
+    def __init__(self, tensor: torch.Tensor, asked: Any, size: int, by: Communicator) -> None:
+        """ValueError for what it cannot reduce: MIN of complex numbers, bitwise operations on floats, PREMUL_SUM."""
+        self.name = next(name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if asked == kind)
+        self.operation = "SUM" if self.name == "AVG" else self.name
+        self.size, self.split = size, tensor.is_complex() and self.operation == "SUM"
+        self.type = tensor.dtype if tensor.dtype in by.types or self.split else WIDER.get(tensor.dtype)
+        if tensor.dtype == torch.bool:
+            self.operation = OF_BOOLEANS.get(self.name, "")
+        known = self.type is not None and self.operation in by.operations
+        known = known and not (self.operation.startswith("B") and tensor.is_floating_point())
+        told = f"{self.name} of {str(tensor.dtype).rpartition('.')[2]} is not to be had"
+        refuse_unless(known, f"backend {by.name}: {told}")
+
+    def brought(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what the library works on: a dense tensor, the same one where that fits."""
+        return (torch.view_as_real(tensor) if self.split else tensor.to(self.type)).contiguous()
+
+    def take(self, buffer: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Put what came of it where it belongs."""
+        if self.name == "AVG":
+            buffer.div_(self.size, **({} if buffer.is_floating_point() else {"rounding_mode": "trunc"}))
+        if buffer.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
+            tensor.copy_(torch.view_as_complex(buffer) if self.split else buffer.view_as(tensor))
+
+
+def refuse_unless(good: bool, told: str) -> None:
+    """ValueError."""
+    if not good:
+        raise ValueError(told)
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a flat tensor of bytes: a view of a dense one."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def spread(by: Communicator, tensor: torch.Tensor, root: int) -> None:
+    """Broadcast a tensor that may lie in several pieces."""
+    buffer = tensor.contiguous()
+    if buffer.numel():
+        by.broadcast(buffer, root)
+    if buffer is not tensor:
+        tensor.copy_(buffer)
+
+
+def gather_into(by: Communicator, output: torch.Tensor, given: torch.Tensor) -> None:
+    """All-gather into a tensor of which `given` may be a part, which libraries do not allow."""
+    buffer = output.contiguous()
+    if buffer.numel():
+        by.all_gather(buffer, given.clone(memory_format=torch.contiguous_format))
+    if buffer is not output:
+        output.copy_(buffer)
