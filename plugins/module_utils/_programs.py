@@ -78,9 +78,34 @@ def refusal(name: str, launcher: Mapping[str, str], words: Sequence[str]) -> str
     """Return what a launcher says of options that it does not take, by starting `true` once with them on this node."""
     if not words or not launcher["version"]:
         return ""
+    lacks = lacking_component(launcher["path"], words) if name == "openmpi" else ""
+    if lacks:
+        return lacks
     rc, out, err = ask([*trial(name, launcher, words), "true"])
     told = [line.strip() for line in (err + out).splitlines() if line.strip("- ")]
     return f"{' '.join(words)} ({' '.join(told[:3])[:300]})" if rc else ""
+
+
+def lacking_component(mpirun: str, words: Sequence[str]) -> str:
+    """Return what option asks Open MPI for a component that it does not have, with those that it has.
+
+    Of some it says nothing: coll_ucc_enable without coll ucc is ignored, and the job runs without it.
+    """
+    _rc, told, _err = ask([os.path.join(os.path.dirname(mpirun), "ompi_info"), "--parsable"])
+    there: dict[str, set[str]] = {}
+    for framework, component in re.findall(r"^mca:(\w+):(\w+):", told, re.MULTILINE):
+        there.setdefault(framework, set()).add(component)
+    for option, key, value in zip(words, words[1:], words[2:]):
+        if option.lstrip("-") not in ("mca", "gmca"):
+            continue
+        switch = re.fullmatch(r"([a-z0-9]+)_(\w+)_(enable|priority)", key)
+        framework, asked = (switch.group(1), [switch.group(2)]) if switch else (key, value.split(","))
+        known = there.get(framework)
+        lacks = [component for component in asked if known and component not in known]
+        if lacks and not value.startswith("^"):
+            has = ", ".join(sorted(known or ()))
+            return f"{option} {key} {value} (there is no {framework} {', '.join(lacks)}: it has {has})"
+    return ""
 
 
 def trial(name: str, launcher: Mapping[str, str], words: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"backend": "nccl"}, ["backend", "nccl", "no GPU on localhost", "-e backend=gloo"]),
     ({"launcher": "mpirun"}, ["launcher", "mpirun", "openmpi, mpich, intelmpi, torchrun, srun, sbatch"]),
     ({"launcher": "srun"}, ["launcher", "srun", "is not there on localhost", "torchfleet_srun"]),
+    ({"launcher_args": "--mca coll_ucc_enable 1"}, ["launcher_args", "there is no coll ucc", "openmpi 5.0.11"]),
     ({"np": 0}, ["np", "whole number"]),
     ({"np": -1}, ["np", "-1"]),
     ({"np": "two"}, ["np", "two"]),

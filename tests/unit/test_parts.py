@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _rank, _survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _programs, _rank, _survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BLOCK, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import BALLAST_BYTES, JOB_ID, JobDir, jobs
@@ -173,6 +173,25 @@ def test_survey_reads_and_changes_nothing(tmp_path: Path) -> None:
     assert (facts["python"], facts["torch"], facts["launcher"]["version"]) == ("", None, "")
     assert facts["cores"] >= 1 and facts["free_bytes"] > 0 and facts["port"] in _survey.PORTS
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--mca coll_ucc_enable 1", "--mca coll_ucc_enable 1 (there is no coll ucc: it has basic, tuned)"),
+        ("-mca pml ucx -mca coll tuned,ucc", "-mca coll tuned,ucc (there is no coll ucc: it has basic, tuned)"),
+        ("--mca coll ^ucc --mca coll_tuned_priority 9", ""),
+        ("--mca plm_ssh_agent false --mca plm isolated --map-by ppr:1:node", ""),  # of PRRTE, which is not asked
+        ("--mca coll", ""),
+    ],
+)
+def test_a_component_that_open_mpi_lacks(tmp_path: Path, words: str, told: str) -> None:
+    info = tmp_path / "ompi_info"
+    parts = ("coll:basic", "coll:tuned", "pml:ob1", "pml:ucx")
+    info.write_text("#!/bin/sh\n" + "".join(f"echo mca:{part}:version:mca:2.1.0\n" for part in parts))
+    info.chmod(0o755)
+    assert _programs.lacking_component(str(tmp_path / "mpirun"), words.split()) == told
+    assert _programs.lacking_component("/nowhere/mpirun", words.split()) == ""
 
 
 def test_our_own_backends_are_known_without_importing_torch(tmp_path: Path) -> None:

@@ -162,6 +162,22 @@ def test_what_does_not_fit_together_is_refused(run: Run, before: str, told: str)
     assert done.returncode != 0 and told in done.stderr, done.stderr
 
 
+def test_it_has_a_name_of_its_own_too(run: Run) -> None:
+    """By PyTorch's public way, and with the timeout that the script gives."""
+    code = (
+        "import datetime, os, torch, torch.distributed as dist\n"
+        "rank, size = (int(os.environ['OMPI_COMM_WORLD_' + name]) for name in ('RANK', 'SIZE'))\n"
+        "os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT='29877', RANK=str(rank), WORLD_SIZE=str(size))\n"
+        "dist.init_process_group('torchfleet', timeout=datetime.timedelta(seconds=2))\n"
+        "ones = torch.ones(3); dist.all_reduce(ones)\n"
+        "group = dist.new_group([1]); assert ones.tolist() == [2] * 3\n"
+        "if rank == 0: dist.barrier()\n"
+        "else: import time; time.sleep(4)\n"
+    )
+    done = run("openmpi", 2, "-c", code)
+    assert "barrier number 2 of group 0 (rank 0 of 2) has not ended within 2000 ms: rank 1" in done.stderr, done.stderr
+
+
 @pytest.mark.usefixtures("run")
 def test_the_private_names_that_are_used_are_there() -> None:
     """Those of the torch that is pinned: another one may have others."""

@@ -1,12 +1,14 @@
 """Serves `init_process_group("mpi")` and `("ccl")` of an unchanged script on the stock PyTorch wheel.
 
 PyTorch calls autoload() when it is imported (entry point group `torch.backends`). Nothing is loaded and no MPI begun
-before a script asks for the backend. The name "mpi" is torch's own: two private names of torch.distributed make it
-reach us, `_MPI_AVAILABLE` and `ProcessGroupMPI`; a test holds them for the version of torch that is pinned.
+before a script asks for a backend. "torchfleet" and "ccl" come by PyTorch's public way. The name "mpi" is torch's own:
+two private names of torch.distributed make it reach us, `_MPI_AVAILABLE` and `ProcessGroupMPI`; a test holds them for
+the version of torch that is pinned.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,20 +24,28 @@ class ProcessGroupMPI:
         return create(ranks)
 
 
-def autoload() -> None:
-    """Make our backends known to torch.distributed: mpi in the place of its own, and ccl where there is a oneCCL.
+def create_by_options(options: Any, _backend_options: object = None) -> Any:
+    """Return what backend "torchfleet" is: backend mpi, by the ranks and with the timeout of the group."""
+    from torchfleet_backends import create
 
-    A PyTorch that was built with MPI is left alone.
-    """
+    return create(options.global_ranks_in_group, options.timeout)
+
+
+def autoload() -> None:
+    """Make our backends known to torch.distributed; a PyTorch that was built with MPI keeps its own mpi."""
     import torch.distributed as dist
 
     if not dist.is_available():
         return
+    dist.Backend.register_backend("torchfleet", create_by_options, extended_api=True, devices=["cpu"])
     if not dist.is_mpi_available():
         from torch.distributed import distributed_c10d
 
         distributed_c10d.ProcessGroupMPI = ProcessGroupMPI
         distributed_c10d._MPI_AVAILABLE = True
+        if not dist.is_mpi_available():
+            told = "this PyTorch takes no backend mpi from outside: say init_process_group('torchfleet')"
+            warnings.warn(f"torchfleet-backends: {told}", stacklevel=2)
     from torchfleet_backends._oneccl import find
 
     if find():
