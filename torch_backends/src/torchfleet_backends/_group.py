@@ -140,7 +140,7 @@ class Group(dist.ProcessGroup):
         self.by = by
         weakref.finalize(self, worker().close, by)
 
-    def getBackendName(self) -> str:  # noqa: N802
+    def getBackendName(self) -> str:
         return self.by.name
 
     def submit(self, name: str, outputs: Tensors, opts: Opts, operation: Callable[[Communicator], None]) -> Collective:
