@@ -31,6 +31,7 @@ class Lab:
 
     def __init__(self, name: str, directory: Path, **variables: Any) -> None:
         self.name, self.directory, self.variables = name, directory, variables
+        self.spaces: dict[str, tuple[int, str]] = {}  # by node: its first process, and that one's namespace
 
     @property
     def inventory(self) -> Path:
@@ -135,16 +136,32 @@ class Lab:
 
     def pids(self, node: str, mark: str) -> list[int]:
         """Return the processes (by their pid on this machine) of a node that have a text in their environment."""
-        space = os.readlink(f"/proc/{_lab_run.look(self.name).nodes[node].pid}/ns/pid")
+        space = self.space(node)
         return [
             pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if in_space(pid, space, mark.encode())
         ]
+
+    def space(self, node: str) -> str:
+        """Return the name of a node's pid namespace. Podman is asked once: it takes as long as ten looks at /proc."""
+        init, space = self.spaces.get(node, (0, ""))
+        if not space or namespace(init) != space:  # it was started anew
+            init = _lab_run.look(self.name).nodes[node].pid
+            self.spaces[node] = init, namespace(init)
+        return self.spaces[node][1]
+
+
+def namespace(pid: int) -> str:
+    """Return the name of a process's pid namespace, an empty text if the process is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
 
 
 def in_space(pid: int, space: str, mark: bytes) -> bool:
     """Whether a process belongs to a node and has a text in its environment."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/pid") == space and mark in Path(f"/proc/{pid}/environ").read_bytes()
+        return namespace(pid) == space != "" and mark in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
 
