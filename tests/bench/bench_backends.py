@@ -24,7 +24,7 @@ from torch_backends.tests import package
 
 BENCH = package.PACKAGE / "bench"
 KIB = 1 << 10
-HEADER = "{:>10} {:>10} {:>15} {:>15} {:>13}"
+HEADER = "{:>10} {:>10} {:>15} {:>15} {:>13} {:>15}"
 DDP_HEADER = "{:>10} {:>12} {:>12} {:>12} {:>12}"
 SIZES = [KIB, 8 * KIB, 64 * KIB, KIB**2, 4 * KIB**2, 16 * KIB**2, 64 * KIB**2, 256 * KIB**2]
 
@@ -48,12 +48,13 @@ def ratio(theirs: list[float], ours: list[float]) -> str:
 def show(title: str, lines: list[str], limit: dict[int, float]) -> None:
     """Print a table of all_reduce, from what rank 0 printed."""
     print(title)
-    print(HEADER.format("bytes", "mpi, us", "x gloo", "x MPI_Allreduce", "of the limit"))
+    print(HEADER.format("bytes", "mpi, us", "x gloo", "x MPI_Allreduce", "of the limit", "DDP's, x gloo"))
     for row in map(json.loads, lines):
         own = statistics.median(row["mpi"])
         versus = [ratio(row[side], row["mpi"]) for side in ("gloo", "plain")]
         share = f"{limit[row['bytes']] / own:.0%}" if limit else "-"
-        print(HEADER.format(row["bytes"], f"{own * 1e6:.1f}", *versus, share), flush=True)
+        bucket = ratio(row["gloo"], row["bucket"])  # a tensor that the backend gave
+        print(HEADER.format(row["bytes"], f"{own * 1e6:.1f}", *versus, share, bucket), flush=True)
 
 
 def show_ddp(title: str, lines: list[str]) -> None:

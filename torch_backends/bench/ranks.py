@@ -1,5 +1,7 @@
 """Runs on every rank: all_reduce by gloo, by backend mpi, and by the same MPI's own MPI_Allreduce, in turns.
 
+Backend mpi twice: with a tensor of the program's own, and with one that it gave, as DDP's buckets are.
+
 Arguments: the sizes in bytes, then the rounds. Rank 0 prints JSON by size: each side's seconds in every round.
 """
 
@@ -31,6 +33,15 @@ def once(tensor: torch.Tensor, group: dist.ProcessGroup, times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
+def given_by(group: dist.ProcessGroup, count: int) -> torch.Tensor:
+    """Return a tensor of zeros in memory that the ranks share, if they can."""
+    cpu = torch.device("cpu")
+    backend = group._get_backend(cpu)
+    if not backend.supports_tensor_alloc(cpu):
+        return torch.zeros(count)
+    return backend.allocate_tensor(count, dtype=torch.float32, device=cpu).zero_()
+
+
 def agreed(times: int, group: dist.ProcessGroup) -> int:
     """Return what rank 0 says, so that all ranks do it as often."""
     said = torch.tensor([times])
@@ -46,16 +57,17 @@ def main() -> None:
     for name, shared in (("mpi", "1"), ("plain", "0")):
         os.environ[SHARED] = shared
         groups[name] = dist.new_group(backend="mpi")
+    groups["bucket"] = groups["mpi"]
     for size in sizes:
-        tensor = torch.zeros(size // 4)
+        tensors = dict.fromkeys(groups, torch.zeros(size // 4)) | {"bucket": given_by(groups["mpi"], size // 4)}
         told: dict[str, list[float]] = {name: [] for name in groups}
         times = {}
         for name, group in groups.items():
-            first = min(once(tensor, group, 2) for _try in range(2))
+            first = min(once(tensors[name], group, 2) for _try in range(2))
             times[name] = agreed(int(SECONDS / first), dist.group.WORLD)
         for _round in range(rounds):
             for name, group in groups.items():
-                told[name].append(once(tensor, group, times[name]))
+                told[name].append(once(tensors[name], group, times[name]))
         if dist.get_rank() == 0:
             print(json.dumps({"bytes": size, **told}), flush=True)
     dist.destroy_process_group()

@@ -1,9 +1,11 @@
 // The whole module as one unit: torch's headers take most of the time to compile, and so they are read once.
 #include "backend.cpp"
+#include "memory.cpp"
 #include "message.cpp"
 #include "module.cpp"
 #include "patience.cpp"
 #include "shared.cpp"
+#include "tensors.cpp"
 #include "transfer.cpp"
 #include "types.cpp"
 #include "worker.cpp"

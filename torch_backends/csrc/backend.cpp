@@ -2,48 +2,61 @@
 
 #include <torch/csrc/distributed/c10d/exception.h>
 
+#include <cstring>
+
 namespace torchfleet {
 
 using c10d::OpType;
 
 namespace {
-// torch's own names of operations are in capitals, people know them as they are typed.
-const char* typed(OpType type) {
+// Room for a tensor in the host's memory, for GPUs in such that they reach themselves.
+at::Tensor on_host(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
+}
+
+// What profilers show: the names that PyTorch's other backends have there.
+const char* title_of(OpType type) {
   switch (type) {
     case OpType::BROADCAST:
-      return "broadcast";
+      return "mpi:broadcast";
     case OpType::ALLREDUCE:
     case OpType::ALLREDUCE_COALESCED:
-      return "all_reduce";
+      return "mpi:all_reduce";
     case OpType::REDUCE:
-      return "reduce";
+      return "mpi:reduce";
     case OpType::ALLGATHER:
     case OpType::_ALLGATHER_BASE:
-      return "all_gather";
+      return "mpi:all_gather";
     case OpType::GATHER:
-      return "gather";
+      return "mpi:gather";
     case OpType::SCATTER:
-      return "scatter";
+      return "mpi:scatter";
     case OpType::REDUCE_SCATTER:
     case OpType::_REDUCE_SCATTER_BASE:
-      return "reduce_scatter";
+      return "mpi:reduce_scatter";
     case OpType::ALLTOALL:
     case OpType::ALLTOALL_BASE:
-      return "all_to_all";
+      return "mpi:all_to_all";
     case OpType::SEND:
-      return "send";
+      return "mpi:send";
     case OpType::RECV:
+      return "mpi:recv";
     case OpType::RECVANYSOURCE:
-      return "recv";
+      return "mpi:recvAnySource";
     default:
-      return "barrier";
+      return "mpi:barrier";
   }
 }
 
+// What MPI reads or writes of a tensor. Those of a GPU go through memory of the host: a copy, which waits for what the GPU
+// was told to do before.
 at::Tensor dense(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(!tensor.is_sparse(), "backend mpi: got a sparse tensor, and MPI knows only dense ones");
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "backend mpi: got a tensor on ", tensor.device(), "; only cpu is served");
-  return tensor.contiguous();
+  if (tensor.is_cpu()) {
+    return tensor.contiguous();
+  }
+  TORCH_WARN_ONCE("backend mpi: tensors on ", tensor.device(), " go through memory of the host");
+  return on_host(tensor).copy_(tensor);
 }
 
 void put_back(const at::Tensor& target, const at::Tensor& buffer) {
@@ -115,16 +128,18 @@ void MPIBackend::shutdown() {
   messages_ = MPI_COMM_NULL;
 }
 
-std::string MPIBackend::name_of(const std::string& operation) {
+std::string MPIBackend::name_of(OpType type) {
+  const char* operation = type == OpType::RECVANYSOURCE ? "recv" : std::strchr(title_of(type), ':') + 1;
   return c10::str(operation, " number ", ++sequence_, " of group ", pg_uid_.empty() ? "world" : pg_uid_, " (rank ", rank_,
                   " of ", size_, ")");
 }
 
-WorkPtr MPIBackend::submit(OpType type, Tensors outputs, std::chrono::milliseconds timeout,
+WorkPtr MPIBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
                            std::function<void(const Way&)> operation) {
   const auto limit = timeout == c10d::kUnsetTimeout ? timeout_ : timeout;
   auto missing = [shared = way_.shared] { return shared ? shared->missing() : std::vector<int>(); };
-  auto work = c10::make_intrusive<Collective>(type, rank_, std::move(outputs), limit, name_of(typed(type)), missing);
+  auto work = c10::make_intrusive<Collective>(Label{type, title_of(type)}, rank_, inputs, std::move(outputs), limit,
+                                              name_of(type), missing);
   // What is given up may still run when the group is gone: it has its own way.
   worker_.submit(work, [way = way_, operation = std::move(operation)] { operation(way); });
   return work;
@@ -134,7 +149,7 @@ WorkPtr MPIBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
   const at::Tensor tensor = only(tensors);
   const at::Tensor buffer = dense(tensor);
   const int root = static_cast<int>(opts.rootRank);
-  return submit(OpType::BROADCAST, tensors, opts.timeout, [=](const Way& way) {
+  return submit(OpType::BROADCAST, tensors, tensors, opts.timeout, [=](const Way& way) {
     torchfleet::broadcast(way, buffer.data_ptr(), static_cast<int64_t>(buffer.nbytes()), root);
     put_back(tensor, buffer);
   });
@@ -144,7 +159,7 @@ WorkPtr MPIBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
   const at::Tensor tensor = only(tensors);
   at::Tensor buffer = dense(tensor);
   reduction(buffer.scalar_type(), opts.reduceOp);  // refuses before anything is asked of the others
-  return submit(OpType::ALLREDUCE, tensors, opts.timeout, [tensor, buffer, op = opts.reduceOp](const Way& way) mutable {
+  return submit(OpType::ALLREDUCE, tensors, tensors, opts.timeout, [tensor, buffer, op = opts.reduceOp](const Way& way) mutable {
     all_reduce(way, buffer, op);
     put_back(tensor, buffer);
   });
@@ -155,7 +170,7 @@ WorkPtr MPIBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceC
   for (const at::Tensor& buffer : buffers) {
     reduction(buffer.scalar_type(), opts.reduceOp);
   }
-  return submit(OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
+  return submit(OpType::ALLREDUCE_COALESCED, tensors, tensors, opts.timeout,
                 [tensors, buffers, op = opts.reduceOp](const Way& way) mutable {
                   for (at::Tensor& buffer : buffers) {
                     all_reduce(way, buffer, op);
@@ -170,7 +185,7 @@ WorkPtr MPIBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   reduction(buffer.scalar_type(), opts.reduceOp);
   const int root = static_cast<int>(opts.rootRank);
   const bool here = rank_ == root;
-  return submit(OpType::REDUCE, tensors, opts.timeout, [=, op = opts.reduceOp](const Way& way) mutable {
+  return submit(OpType::REDUCE, tensors, tensors, opts.timeout, [=, op = opts.reduceOp](const Way& way) mutable {
     torchfleet::reduce(way, buffer, op, root);
     if (here) {
       put_back(tensor, buffer);
@@ -187,7 +202,7 @@ WorkPtr MPIBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, co
   for (const at::Tensor& target : targets) {
     equal = equal && target.numel() == input.numel();
   }
-  return submit(OpType::ALLGATHER, targets, opts.timeout, [=, own = rank_, size = size_](const Way& way) {
+  return submit(OpType::ALLGATHER, inputs, targets, opts.timeout, [=, own = rank_, size = size_](const Way& way) {
     if (!equal) {  // parts of other sizes than ours: each comes from its own rank
       const Tensors buffers = all_dense(targets);
       put_back(buffers[own], input.view_as(buffers[own]));
@@ -217,7 +232,7 @@ WorkPtr MPIBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& i
     TORCH_CHECK_VALUE(to[i].nbytes() == from[i].nbytes() * size_, "backend mpi: all_gather: the output has ",
                       to[i].numel(), " elements, ", size_, " ranks give ", from[i].numel(), " each");
   }
-  return submit(OpType::_ALLGATHER_BASE, targets, opts.timeout, [=](const Way& way) {
+  return submit(OpType::_ALLGATHER_BASE, inputs, targets, opts.timeout, [=](const Way& way) {
     for (size_t i = 0; i < to.size(); ++i) {
       all_gather(way, from[i].data_ptr(), to[i].data_ptr(), static_cast<int64_t>(from[i].nbytes()));
     }
@@ -230,7 +245,7 @@ WorkPtr MPIBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const
   const int root = static_cast<int>(opts.rootRank);
   const Tensors targets = rank_ == root ? outputs.at(0) : Tensors{};
   const Tensors buffers = all_dense(targets);
-  return submit(OpType::GATHER, targets, opts.timeout, [=](const Way& way) {
+  return submit(OpType::GATHER, inputs, targets, opts.timeout, [=](const Way& way) {
     exchange(way.comm, {{root, bytes_of(input), static_cast<int64_t>(input.nbytes())}}, pieces(buffers));
     put_all_back(targets, buffers);
   });
@@ -241,7 +256,7 @@ WorkPtr MPIBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, cons
   const at::Tensor buffer = dense(target);
   const int root = static_cast<int>(opts.rootRank);
   const Tensors parts = rank_ == root ? all_dense(inputs.at(0)) : Tensors{};
-  return submit(OpType::SCATTER, outputs, opts.timeout, [=](const Way& way) {
+  return submit(OpType::SCATTER, parts, outputs, opts.timeout, [=](const Way& way) {
     exchange(way.comm, pieces(parts), {{root, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())}});
     put_back(target, buffer);
   });
@@ -272,9 +287,9 @@ WorkPtr MPIBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& i
     reduction(from[i].scalar_type(), opts.reduceOp);
     TORCH_CHECK_VALUE(from[i].numel() == targets[i].numel() * size_, "backend mpi: reduce_scatter: the input has ",
                       from[i].numel(), " elements, the output of each of ", size_, " ranks ", targets[i].numel());
-    to.push_back(at::empty(targets[i].sizes(), targets[i].options()));  // the output may be a part of the input
+    to.push_back(on_host(targets[i]));  // a copy also because the output may be a part of the input
   }
-  return submit(OpType::_REDUCE_SCATTER_BASE, targets, opts.timeout, [=, op = opts.reduceOp](const Way& way) mutable {
+  return submit(OpType::_REDUCE_SCATTER_BASE, inputs, targets, opts.timeout, [=, op = opts.reduceOp](const Way& way) mutable {
     for (size_t i = 0; i < to.size(); ++i) {
       torchfleet::reduce_scatter(way, from[i], to[i], op);
       targets[i].copy_(to[i]);
@@ -286,7 +301,7 @@ WorkPtr MPIBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::ve
                                   std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
   const at::Tensor target = output, from = dense(input), to = dense(output);
   const Tensors sends = parts_of(from, input_splits, size_), receives = parts_of(to, output_splits, size_);
-  return submit(OpType::ALLTOALL_BASE, {output}, opts.timeout, [=](const Way& way) {
+  return submit(OpType::ALLTOALL_BASE, {input}, {output}, opts.timeout, [=](const Way& way) {
     exchange(way.comm, pieces(sends), pieces(receives));
     put_back(target, to);
   });
@@ -294,14 +309,14 @@ WorkPtr MPIBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::ve
 
 WorkPtr MPIBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
-  return submit(OpType::ALLTOALL, targets, opts.timeout, [=](const Way& way) {
+  return submit(OpType::ALLTOALL, inputs, targets, opts.timeout, [=](const Way& way) {
     exchange(way.comm, pieces(from), pieces(to));
     put_all_back(targets, to);
   });
 }
 
 WorkPtr MPIBackend::barrier(const c10d::BarrierOptions& opts) {
-  return submit(OpType::BARRIER, {}, opts.timeout, [](const Way& way) { torchfleet::barrier(way); });
+  return submit(OpType::BARRIER, {}, {}, opts.timeout, [](const Way& way) { torchfleet::barrier(way); });
 }
 
 void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
@@ -347,8 +362,8 @@ WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int ta
   const Piece piece{peer, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())};
   auto requests = type == OpType::SEND ? post_send(messages_, piece, tag) : post_receive(messages_, piece, tag);
   std::lock_guard<std::mutex> lock(posted_mutex_);
-  return keep(c10::make_intrusive<Message>(type, rank_, buffer, type == OpType::SEND ? buffer : tensor,
-                                           std::move(requests), timeout_, name_of(typed(type))));
+  return keep(c10::make_intrusive<Message>(Label{type, title_of(type)}, rank_, buffer, type == OpType::SEND ? buffer : tensor,
+                                           std::move(requests), timeout_, name_of(type)));
 }
 
 c10::intrusive_ptr<Message> MPIBackend::keep(c10::intrusive_ptr<Message> message) {
@@ -367,11 +382,11 @@ WorkPtr MPIBackend::recv(Tensors& tensors, int from, int tag) {
 
 WorkPtr MPIBackend::recvAnysource(Tensors& tensors, int tag) {
   const at::Tensor tensor = only(tensors), buffer = dense(tensor);
+  const OpType type = OpType::RECVANYSOURCE;
   std::lock_guard<std::mutex> lock(posted_mutex_);
   auto& last = from_anybody_[tag];
-  last = keep(c10::make_intrusive<Message>(OpType::RECVANYSOURCE, rank_, buffer, tensor, std::vector<MPI_Request>{},
-                                           timeout_, name_of(typed(OpType::RECVANYSOURCE)),
-                                           Anybody{messages_, tag, last}));
+  last = keep(c10::make_intrusive<Message>(Label{type, title_of(type)}, rank_, buffer, tensor, std::vector<MPI_Request>{},
+                                           timeout_, name_of(type), Anybody{messages_, tag, last}));
   return last;
 }
 

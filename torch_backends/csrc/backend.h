@@ -27,6 +27,10 @@ class MPIBackend : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void shutdown() override;
 
+  // Where DDP may have its buckets; only for a group whose ranks share memory.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0 && way_.shared; }
+  at::Tensor allocateTensor(long count, at::TensorOptions options) override { return allocate(count, options); }
+
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
@@ -53,11 +57,11 @@ class MPIBackend : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
  private:
-  WorkPtr submit(c10d::OpType type, Tensors outputs, std::chrono::milliseconds timeout,
+  WorkPtr submit(c10d::OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
                  std::function<void(const Way&)> operation);
   WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
   c10::intrusive_ptr<Message> keep(c10::intrusive_ptr<Message> message);  // with the lock held
-  std::string name_of(const std::string& operation);
+  std::string name_of(c10d::OpType type);
 
   const Way way_;      // of collectives
   MPI_Comm messages_;  // of send and recv: no message of a program meets one of ours

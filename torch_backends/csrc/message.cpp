@@ -8,10 +8,10 @@ namespace torchfleet {
 
 using Clock = std::chrono::steady_clock;
 
-Message::Message(c10d::OpType type, int rank, at::Tensor buffer, at::Tensor target,
+Message::Message(Label label, int rank, at::Tensor buffer, at::Tensor target,
                  std::vector<MPI_Request> requests, std::chrono::milliseconds timeout, std::string name,
                  std::optional<Anybody> anybody)
-    : Work(rank, type),
+    : Work(rank, label.type, label.title, std::vector<at::Tensor>{target}),
       buffer_(std::move(buffer)),
       target_(std::move(target)),
       requests_(std::move(requests)),
@@ -59,6 +59,9 @@ bool Message::advance() {
   }
   if (!done_ && !target_.is_same(buffer_)) {
     target_.copy_(buffer_);
+  }
+  if (!done_ && recordFunctionEndCallback_) {
+    recordFunctionEndCallback_();
   }
   done_ = true;
   return true;

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "transfer.h"
-
-#include <torch/csrc/distributed/c10d/Work.hpp>
+#include "worker.h"
 
 #include <optional>
 #include <string>
@@ -24,7 +23,7 @@ struct Anybody {
 class Message : public c10d::Work {
  public:
   // `buffer` is what MPI reads or writes, `target` the tensor that it is copied into at the end if it is another.
-  Message(c10d::OpType type, int rank, at::Tensor buffer, at::Tensor target, std::vector<MPI_Request> requests,
+  Message(Label label, int rank, at::Tensor buffer, at::Tensor target, std::vector<MPI_Request> requests,
           std::chrono::milliseconds timeout, std::string name, std::optional<Anybody> anybody = std::nullopt);
 
   bool isCompleted() override;

@@ -25,8 +25,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.doc() = "torch.distributed over MPI, for the stock PyTorch wheel";
   module.def("create", &create, py::arg("ranks"), py::arg("timeout"), Unlocked(),
              "A backend of these ranks of the world, all if there are none; None if this process is not among them.");
-  module.def("begin", &torchfleet::begin, Unlocked(), "MPI_Init_thread.");
-  module.def("end", &torchfleet::end, Unlocked(), "MPI_Finalize, unless an operation was given up.");
+  module.def("begin", &torchfleet::begin, Unlocked(), "MPI_Init_thread; MPI_Finalize comes when the process ends.");
   module.def("world_rank", &torchfleet::world_rank);
   module.def("world_size", &torchfleet::world_size);
   module.def("told_by_all", &torchfleet::told_by_all, Unlocked(), "What every rank of the world says; all call this.");

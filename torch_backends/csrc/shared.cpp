@@ -1,12 +1,11 @@
 #include "shared.h"
 
+#include "memory.h"
+
 #include <linux/futex.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <fcntl.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -20,6 +19,7 @@ namespace {
 constexpr int64_t kSmall = 16 << 10;   // bytes up to which every rank reduces everything itself: one wait instead of two
 constexpr int64_t kChunk = 256 << 10;  // bytes that are under way at a time, twice: they stay in the cache
 constexpr int64_t kLeastPart = 4 << 10;
+constexpr int64_t kLeastInPlace = 128 << 10;  // bytes from which it pays to ask where the others have their data
 constexpr int kLooks = 4000;  // looks before a waiting rank sleeps, some ten microseconds
 constexpr timespec kNap{0, 100'000'000};
 
@@ -73,7 +73,9 @@ void combine(const std::vector<const char*>& from, char* to, char* too, int64_t 
   if (from.size() == 2 && add_fast(how, from[0], from[1], to, too, count)) {
     return;
   }
-  std::memcpy(to, from[0], count * size);
+  if (to != from[0]) {
+    std::memcpy(to, from[0], count * size);
+  }
   for (size_t i = 1; i < from.size(); ++i) {
     if (!add_fast(how, to, from[i], to, to, count)) {
       TORCHFLEET_MPI(MPI_Reduce_local(from[i], to, static_cast<int>(count), how.type, how.op));
@@ -96,59 +98,32 @@ struct Parts {
 
   int64_t elements, size, each;
 };
-
-// Maps the anonymous file of rank 0 into this process. Null if that cannot be: another machine, another container.
-char* map_file_of(int rank, int64_t* owner, size_t bytes) {
-  int file = -1;
-  if (rank == 0) {
-    file = memfd_create("torchfleet", MFD_CLOEXEC);
-    if (file >= 0 && posix_fallocate(file, 0, static_cast<off_t>(bytes)) != 0) {
-      close(file);
-      file = -1;
-    }
-    owner[0] = getpid();
-    owner[1] = file;
-    owner[2] = std::random_device()() | int64_t{1} << 32;
-  } else if (owner[1] >= 0) {
-    const std::string path = "/proc/" + std::to_string(owner[0]) + "/fd/" + std::to_string(owner[1]);
-    file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  }
-  if (file < 0) {
-    return nullptr;
-  }
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
-  if (rank != 0) {
-    close(file);
-  }
-  return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
-}
 }  // namespace
 
 std::shared_ptr<Shared> Shared::among(MPI_Comm comm) {
   int rank = 0, size = 0;
   TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
   TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
-  const size_t bytes = bytes_for(size);
-  int64_t owner[3] = {0, -1, 0};  // process, file, and a mark by which the others know it
-  char* memory = rank == 0 && wanted() && size > 1 ? map_file_of(0, owner, bytes) : nullptr;
-  TORCHFLEET_MPI(MPI_Bcast(owner, 3, MPI_INT64_T, 0, comm));
-  if (rank != 0) {
-    memory = map_file_of(rank, owner, bytes);
+  const int64_t bytes = bytes_for(size);
+  Place place{own_process(), -1, std::random_device()() | int64_t{1} << 32};
+  if (rank == 0 && wanted() && size > 1) {
+    place.file = new_file("torchfleet", bytes);
   }
+  TORCHFLEET_MPI(MPI_Bcast(&place, sizeof place, MPI_BYTE, 0, comm));
+  const int file = place.file < 0 || rank == 0 ? static_cast<int>(place.file) : file_of(place.process, place.file);
+  char* memory = file < 0 ? nullptr : map_file(file, bytes);
   // A file of that number in a process of that number may be another one: each rank shows that it is the same memory.
   auto* first = reinterpret_cast<std::atomic<int64_t>*>(memory);
   if (rank == 0 && memory != nullptr) {
-    first->store(owner[2]);
+    first->store(place.mark);
   }
   TORCHFLEET_MPI(MPI_Barrier(comm));
-  int good = memory != nullptr && first->load() == owner[2] ? 1 : 0;
+  int good = memory != nullptr && first->load() == place.mark ? 1 : 0;
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, comm));
-  if (rank == 0 && owner[1] >= 0) {
-    close(static_cast<int>(owner[1]));
-  }
+  close_file(file);
   if (good == 0) {
     if (memory != nullptr) {
-      munmap(memory, bytes);
+      unmap(memory, bytes);
     }
     return nullptr;
   }
@@ -159,22 +134,23 @@ std::shared_ptr<Shared> Shared::among(MPI_Comm comm) {
   return std::shared_ptr<Shared>(new Shared(rank, size, memory, bytes));
 }
 
-Shared::Shared(int rank, int size, char* memory, size_t bytes)
+Shared::Shared(int rank, int size, char* memory, int64_t bytes)
     : rank_(rank),
       size_(size),
       memory_(memory),
       bytes_(bytes),
       part_bytes_(part_bytes(size)),
       row_bytes_(part_bytes_ * size),
-      spins_(size > own_cores() ? 1 : kLooks) {}
+      spins_(size > own_cores() ? 1 : kLooks),
+      neighbours_(size) {}
 
 Shared::~Shared() {
-  munmap(memory_, bytes_);
+  unmap(memory_, bytes_);
 }
 
-size_t Shared::bytes_for(int size) {
+int64_t Shared::bytes_for(int size) {
   const int64_t chunks = 2 * (static_cast<int64_t>(size) * size + size) * part_bytes(size);
-  return static_cast<size_t>(size * sizeof(Marks) + 2 * size * kSmall + chunks);
+  return size * static_cast<int64_t>(sizeof(Marks)) + 2 * size * kSmall + chunks;
 }
 
 char* Shared::small_slot(uint32_t number, int rank) const {
@@ -241,22 +217,57 @@ void Shared::barrier() {
 void Shared::all_reduce(char* data, int64_t count, const Reduction& how, int64_t size) {
   if (count * size <= kSmall) {
     all_at_once(data, count, how, size);
-  } else {
+  } else if (count * size < kLeastInPlace || !in_place(data, count, how, size)) {
     in_chunks(data, count, how, size);
   }
 }
 
 // A slot is written again two operations later, and whoever has brought data to the one between has read it.
-void Shared::all_at_once(char* data, int64_t count, const Reduction& how, int64_t size) {
+std::vector<const char*> Shared::brought_by_all(const void* data, int64_t bytes) {
   const uint32_t number = ++operations_;
-  std::memcpy(small_slot(number, rank_), data, count * size);
+  std::memcpy(small_slot(number, rank_), data, bytes);
   publish(marks_of(rank_).small, number);
-  std::vector<const char*> from;
+  std::vector<const char*> found;
   for (int rank = 0; rank < size_; ++rank) {
     await(&Marks::small, rank, number);
-    from.push_back(small_slot(number, rank));
+    found.push_back(small_slot(number, rank));
   }
-  combine(from, data, data, count, how, size);
+  return found;
+}
+
+void Shared::all_at_once(char* data, int64_t count, const Reduction& how, int64_t size) {
+  combine(brought_by_all(data, count * size), data, data, count, how, size);
+}
+
+// Where all ranks have their data in memory that the others reach, each reduces one part of it, for all of them.
+bool Shared::in_place(char* data, int64_t count, const Reduction& how, int64_t size) {
+  const Place own = place_of(data, count * size);
+  std::vector<Place> places;
+  for (const char* told : brought_by_all(&own, sizeof own)) {
+    places.push_back(*reinterpret_cast<const Place*>(told));
+  }
+  if (std::any_of(places.begin(), places.end(), [](const Place& place) { return place.mark == 0; })) {
+    return false;
+  }
+  std::vector<char*> all;
+  for (int rank = 0; rank < size_; ++rank) {
+    all.push_back(rank == rank_ ? data : neighbours_.at(rank, places[rank]));
+  }
+  const Parts parts(count, size_, size);
+  const int64_t end = parts.first(rank_ + 1);
+  for (int64_t first = parts.first(rank_), most = part_bytes_ / size; first < end; first += most) {
+    std::vector<const char*> from;
+    for (char* memory : all) {
+      from.push_back(memory + first * size);
+    }
+    const int64_t some = std::min(most, end - first);
+    combine(from, all[0] + first * size, all[1] + first * size, some, how, size);
+    for (int rank = 2; rank < size_; ++rank) {
+      std::memcpy(all[rank] + first * size, from[0], some * size);
+    }
+  }
+  barrier();
+  return true;
 }
 
 // The slots of a chunk are those of the last but one: free when nobody reads them any more.

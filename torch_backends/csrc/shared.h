@@ -1,10 +1,10 @@
 // Memory that the ranks of a group share where all of them are on one node, and collectives that go through it.
 //
-// Every rank has slots in one anonymous file (memfd_create(2)): it has no name, so nothing is left in /dev/shm whoever is
-// killed, and its size is not bounded by the size of /dev/shm. Reductions are done in the order of the ranks, each element
-// once, so every rank gets the same bits. Nothing is allocated and no system call is made while all are at it.
+// Every rank has slots in one anonymous file. Reductions are done in the order of the ranks, each element once, so every
+// rank gets the same bits. Nothing is allocated and no system call is made while all are at it.
 #pragma once
 
+#include "tensors.h"
 #include "types.h"
 
 #include <atomic>
@@ -42,12 +42,14 @@ class Shared {
     Mark small, brought, done;
   };
 
-  Shared(int rank, int size, char* memory, size_t bytes);
-  static size_t bytes_for(int size);
+  Shared(int rank, int size, char* memory, int64_t bytes);
+  static int64_t bytes_for(int size);
 
   void publish(Mark& mark, uint32_t value);
   void await(Mark Marks::*which, int rank, uint32_t value);
+  std::vector<const char*> brought_by_all(const void* data, int64_t bytes);  // up to kSmall
   void all_at_once(char* data, int64_t count, const Reduction& how, int64_t size);
+  bool in_place(char* data, int64_t count, const Reduction& how, int64_t size);  // false if it cannot be
   void in_chunks(char* data, int64_t count, const Reduction& how, int64_t size);
   void make_room(uint32_t chunk);
   void bring(const char* data, int64_t bytes, uint32_t chunk);
@@ -63,12 +65,13 @@ class Shared {
 
   const int rank_, size_;
   char* const memory_;
-  const size_t bytes_;
+  const int64_t bytes_;
   const int64_t part_bytes_, row_bytes_;
   uint32_t operations_ = 0, chunks_ = 0;
   int spins_;
   std::atomic<Mark Marks::*> waiting_{nullptr};
   std::atomic<uint32_t> awaited_{0};
+  Neighbours neighbours_;
 };
 
 }  // namespace torchfleet

@@ -5,17 +5,32 @@
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
+#include <algorithm>
+
 namespace torchfleet {
 
-Collective::Collective(c10d::OpType type, int rank, std::vector<at::Tensor> outputs,
-                       std::chrono::milliseconds timeout, std::string name,
-                       std::function<std::vector<int>()> missing)
-    : Work(rank, type),
+namespace {
+// A future has to know the devices of its tensors, the CPU excepted.
+std::vector<c10::Device> accelerators_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> found;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_cpu() && std::find(found.begin(), found.end(), tensor.device()) == found.end()) {
+      found.push_back(tensor.device());
+    }
+  }
+  return found;
+}
+}  // namespace
+
+Collective::Collective(Label label, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+                       std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing)
+    : Work(rank, label.type, label.title, inputs),
       outputs_(std::move(outputs)),
       timeout_(timeout),
       name_(std::move(name)),
       missing_(std::move(missing)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                       accelerators_of(outputs_))) {}
 
 bool Collective::wait(std::chrono::milliseconds timeout) {
   const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
@@ -45,6 +60,31 @@ void Collective::run(const std::function<void()>& operation) {
   finish();
 }
 
+namespace {
+// What was asked for of all groups and is not done. Never destroyed: threads may be there to the very end.
+struct Pending {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int works = 0;
+
+  void count(int more) {
+    std::lock_guard<std::mutex> lock(mutex);
+    works += more;
+    changed.notify_all();
+  }
+};
+
+Pending& pending() {
+  static auto* found = new Pending;
+  return *found;
+}
+}  // namespace
+
+void await_workers() {
+  std::unique_lock<std::mutex> lock(pending().mutex);
+  pending().changed.wait(lock, [] { return pending().works == 0; });
+}
+
 struct Worker::Queue {
   std::mutex mutex;
   std::condition_variable changed;
@@ -64,6 +104,7 @@ struct Worker::Queue {
       work->run(operation);
       operation = nullptr;  // its tensors may go now
       work.reset();
+      pending().count(-1);
       lock.lock();
     }
   }
@@ -71,15 +112,26 @@ struct Worker::Queue {
 
 Worker::Worker() : queue_(std::make_shared<Queue>()), thread_([queue = queue_] { queue->serve(); }) {}
 
-void Worker::close() {
-  if (!thread_.joinable()) {
-    return;
-  }
+void Worker::seal() {
   {
     std::lock_guard<std::mutex> lock(queue_->mutex);
     queue_->closed = true;
   }
   queue_->changed.notify_all();
+}
+
+Worker::~Worker() {
+  if (thread_.joinable()) {
+    seal();
+    thread_.detach();
+  }
+}
+
+void Worker::close() {
+  if (!thread_.joinable()) {
+    return;
+  }
+  seal();
   if (is_abandoned()) {
     thread_.detach();
   } else {
@@ -91,6 +143,7 @@ void Worker::submit(c10::intrusive_ptr<Collective> work, std::function<void()> o
   {
     std::lock_guard<std::mutex> lock(queue_->mutex);
     TORCH_CHECK_WITH(DistBackendError, !queue_->closed, "backend mpi: this group was destroyed");
+    pending().count(1);
     queue_->jobs.emplace_back(std::move(work), std::move(operation));
   }
   queue_->changed.notify_one();

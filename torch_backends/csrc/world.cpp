@@ -1,7 +1,13 @@
 #include "world.h"
 
+#include "worker.h"
+
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <stdexcept>
 
@@ -9,7 +15,7 @@ namespace torchfleet {
 
 namespace {
 std::atomic<bool> abandoned{false};
-std::once_flag begun, ended;
+std::once_flag begun;
 
 bool is_initialized() {
   int flag = 0;
@@ -21,6 +27,22 @@ bool is_finalized() {
   int flag = 0;
   MPI_Finalized(&flag);
   return flag != 0;
+}
+
+// At the end of the process. MPI_Finalize waits for all ranks, and those may wait for this one: who fails just goes, and the
+// launcher ends the others.
+void leave(int status, void* process) {
+  if (reinterpret_cast<intptr_t>(process) != getpid() || !is_initialized() || is_finalized()) {
+    return;  // a child that was forked is not one of the ranks
+  }
+  if (status != 0) {
+    std::fflush(nullptr);
+    _exit(status);
+  }
+  if (!abandoned) {
+    await_workers();
+    MPI_Finalize();
+  }
 }
 
 void initialize() {
@@ -36,6 +58,7 @@ void initialize() {
         library_version());
   }
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  on_exit(leave, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));
 }
 }  // namespace
 
@@ -51,12 +74,6 @@ void check(int status, const char* call) {
 
 void begin() {
   std::call_once(begun, initialize);
-}
-
-void end() {
-  if (is_initialized() && !is_finalized() && !abandoned) {
-    std::call_once(ended, [] { MPI_Finalize(); });
-  }
 }
 
 void abandon() {

@@ -16,11 +16,9 @@ namespace torchfleet {
 // Throws std::runtime_error with MPI's own words if `status` is an error of the call named.
 void check(int status, const char* call);
 
-// MPI_Init_thread, once. Throws if this process was started by no MPI launcher's rules, or without THREAD_MULTIPLE.
+// MPI_Init_thread, once, and MPI_Finalize when the process ends well, unless an operation is left that never will. Throws if
+// this process was started by no MPI launcher's rules, or without THREAD_MULTIPLE.
 void begin();
-
-// MPI_Finalize, once, and only if no operation is left: one that timed out will never end.
-void end();
 
 // Notes that an operation can never end: MPI must not be finalised, for that would wait for it.
 void abandon();

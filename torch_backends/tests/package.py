@@ -57,7 +57,7 @@ def start(launcher: str, ranks: int, *argv: object, **environment: str) -> subpr
     words = [HOME / program, *options, ranks, PYTHON, "-W", "ignore", *argv]
     return subprocess.run(
         [str(word) for word in words],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "", **environment},  # lines in one piece
         capture_output=True,
         text=True,
         check=False,

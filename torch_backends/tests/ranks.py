@@ -5,6 +5,7 @@ Arguments: backend, directory. Each rank writes <directory>/<rank>.json: the nam
 
 from __future__ import annotations
 
+import copy
 import datetime
 import functools
 import json
@@ -54,6 +55,11 @@ def size() -> int:
 def by_others() -> bool:
     """Say whether MPI itself, or oneCCL, takes part in what ranks of one node do; that is slow with few cores."""
     return dist.get_backend() != "mpi" or any(name.startswith("TORCHFLEET_MPI_") for name in os.environ)
+
+
+def by_shared_memory() -> bool:
+    """Say whether all ranks share memory."""
+    return not by_others() and len(set(objects_of_all(socket.gethostname()))) == 1
 
 
 def by_gloo() -> bool:
@@ -123,7 +129,7 @@ def all_ranks_get_the_same_bits() -> None:
         together = [torch.empty(count) for _rank in range(size())]
         dist.all_gather(together, tensor)
         assert all(torch.equal(other, tensor) for other in together)
-        if not by_others() and len(set(objects_of_all(socket.gethostname()))) == 1:
+        if by_shared_memory():
             assert torch.equal(tensor, functools.reduce(torch.add, parts))
 
 
@@ -384,6 +390,67 @@ def data_parallel_training() -> None:
         optimizer.step()
     for found, expected in zip(parameters, reference.parameters(), strict=True):
         assert torch.allclose(found, expected, atol=1e-6)
+
+
+def own_tensor(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return a tensor where DDP has its buckets: in memory that the ranks share, if they can."""
+    cpu = torch.device("cpu")
+    backend = dist.group.WORLD._get_backend(cpu)
+    return (
+        backend.allocate_tensor(count, dtype=dtype, device=cpu)
+        if backend.supports_tensor_alloc(cpu)
+        else torch.empty(count, dtype=dtype)
+    )
+
+
+def shared_tensors() -> int:
+    """Return how many tensors that ranks share this process has in its memory."""
+    return Path("/proc/self/maps").read_text().count("/memfd:torchfleet-tensor")
+
+
+@check
+def tensors_in_memory_that_ranks_share() -> None:
+    """Each rank reduces a part of them for all; they come and go, and another rank may have an ordinary one."""
+    count = 100_003
+    for dtype, name in [(torch.float32, "SUM"), (torch.float64, "MAX"), (torch.bfloat16, "SUM"), (torch.int64, "BXOR")]:
+        if not is_offered(name, dtype):
+            continue
+        tensor = own_tensor(count + 5, dtype)
+        part = tensor[5:]
+        for _time in range(2):
+            part.copy_(values(rank(), dtype, count))
+            dist.all_reduce(part, op=getattr(dist.ReduceOp, name))
+            assert torch.equal(part, reduced(name, dtype, count)), (dtype, name)
+        expected = size() if tensor.data_ptr() and by_shared_memory() else 0
+        assert shared_tensors() == expected, (shared_tensors(), expected)
+        dist.barrier()
+        mixed = part if rank() == 0 else torch.empty(count, dtype=dtype)
+        mixed.copy_(values(rank(), dtype, count))
+        dist.all_reduce(mixed, op=getattr(dist.ReduceOp, name))
+        assert torch.equal(mixed, reduced(name, dtype, count)), (dtype, name)
+        del tensor, part, mixed
+
+
+@check
+def buckets_of_data_parallel_training() -> None:
+    """They lie in shared memory, and all ranks come to the same bits: those of a sum in the order of the ranks."""
+    torch.manual_seed(7)
+    single = torch.nn.Sequential(torch.nn.Linear(16, 3000), torch.nn.ReLU(), torch.nn.Linear(3000, 4))
+    replica = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(single))
+    for step in range(3):
+        replica.zero_grad()
+        gradients = []
+        for of in range(size()):
+            single.zero_grad()
+            torch.manual_seed(100 * step + of)
+            single(torch.randn(8, 16)).pow(2).mean().backward()
+            gradients.append([parameter.grad * (1 / size()) for parameter in single.parameters()])
+        torch.manual_seed(100 * step + rank())
+        replica(torch.randn(8, 16)).pow(2).mean().backward()
+        for parameter, *parts in zip(replica.parameters(), *gradients, strict=True):
+            assert torch.allclose(parameter.grad, sum(parts), atol=1e-6)
+            assert not by_shared_memory() or torch.equal(parameter.grad, functools.reduce(torch.add, parts))
+    assert shared_tensors() == (size() if by_shared_memory() else 0), shared_tensors()
 
 
 @check

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import subprocess
 from pathlib import Path
 
@@ -76,6 +78,32 @@ def test_a_group_that_is_never_destroyed(run: Run) -> None:
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["end 0", "end 1"]), done.stderr
 
 
+IN_PYTHON = {"TORCHFLEET_MPI_TIER": "python", "MASTER_ADDR": "127.0.0.1"}
+
+
+@pytest.mark.parametrize("environment", [{}, IN_PYTHON], ids=["compiled", "mpi4py"])
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_rank_that_fails_ends_all(
+    run: Run, mpi: str, environment: dict[str, str], uncompiled: dict[str, str]
+) -> None:
+    """The others wait for it in an operation, and MPI_Finalize would have it wait for them."""
+    code = (
+        "import torch\ndist.all_reduce(torch.ones(3))\n"
+        "if rank == 1:\n    work = dist.barrier(async_op=True)\n    raise ValueError('a mistake of the user')\n"
+        "for _time in range(2):\n    dist.barrier()\n"
+    )
+    given = {**environment, **(uncompiled if environment else {})}
+    done = run(mpi, 3, "-c", ALONE + code, **given)
+    assert done.returncode != 0 and "a mistake of the user" in done.stderr, done.stdout + done.stderr
+
+
+def test_what_was_asked_for_is_done_before_the_end(run: Run) -> None:
+    """Of a program that ends well and neither waits nor takes its group down."""
+    code = "import torch\nwork = [dist.all_reduce(torch.ones(10**6), async_op=True) for _time in range(20)]\n"
+    done = run("openmpi", 2, "-c", ALONE + code + "print('end', rank)")
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["end 0", "end 1"]), done.stderr
+
+
 def alone(code: str) -> subprocess.CompletedProcess[str]:
     """Run Python code without any launcher."""
     home = {"HOME": str(Path.home())}
@@ -140,6 +168,19 @@ def test_groups_that_are_destroyed_give_back_what_they_had(run: Run) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_pytorch_tests_of_a_backend(run: Run, tmp_path: Path) -> None:
+    """Its own tests of distributed backends: those that need no GPU and are not of another backend."""
+    found = importlib.util.find_spec("expecttest")
+    assert found and found.origin
+    (tmp_path / "expecttest").symlink_to(Path(found.origin).parent)  # PyTorch's tests want it
+    done = run("openmpi", 3, Path(__file__).with_name("pytorch_own.py"), tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    wrong = {name: text for found in told for name, text in found.items() if not text.startswith(("ok", "skipped"))}
+    assert wrong == {}
+    assert [list(found.values()).count("ok") for found in told] == [94] * 3  # of the torch that is pinned
+
+
 @pytest.mark.parametrize(
     ("before", "told"),
     [
@@ -176,6 +217,12 @@ def test_it_has_a_name_of_its_own_too(run: Run) -> None:
     )
     done = run("openmpi", 2, "-c", code)
     assert "barrier number 2 of group 0 (rank 0 of 2) has not ended within 2000 ms: rank 1" in done.stderr, done.stderr
+
+
+def test_tensors_of_accelerators_go_through_memory_of_the_host(run: Run) -> None:
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29878"}
+    done = run("openmpi", 3, Path(__file__).with_name("accelerator.py"), **environment)
+    assert done.stdout.count("all is well") == 3, done.stdout + done.stderr
 
 
 @pytest.mark.usefixtures("run")

@@ -5,7 +5,6 @@ A process needs nothing but to be started by an MPI launcher. `create()` is the 
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import datetime
 import functools
@@ -135,7 +134,7 @@ def create(ranks: Sequence[int] = (), timeout: datetime.timedelta = TIMEOUT) -> 
     None if this process is not among them. BackendError if this process has no MPI, RuntimeError with MPI's own words.
     """
     found = module()
-    atexit.register(found.end)
+    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")  # DDP asks the backend for its buckets' memory only then
     if not ranks:
         found.begin()
         check_world(found, os.environ)

@@ -37,7 +37,7 @@ def autoload() -> None:
 
     if not dist.is_available():
         return
-    dist.Backend.register_backend("torchfleet", create_by_options, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("torchfleet", create_by_options, extended_api=True, devices=["cpu", "cuda"])
     if not dist.is_mpi_available():
         from torch.distributed import distributed_c10d
 

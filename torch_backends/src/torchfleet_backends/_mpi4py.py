@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import datetime
 import functools
 import itertools
 import os
 import socket
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -91,10 +94,19 @@ class Communicator:
 
 
 def begin() -> None:
-    """Nothing: mpi4py has begun MPI when it was imported, and ends it."""
+    """Have an error that nobody catches end all ranks: mpi4py would wait for them, and they wait for this one.
+
+    It has begun MPI when it was imported.
+    """
+    show = sys.excepthook
+
+    def leave(*error: Any) -> None:
+        show(*error)
+        atexit.register(MPI.COMM_WORLD.Abort, 1)  # not here: torch holds back what is said until all hooks are through
+
+    sys.excepthook = leave
 
 
-end = begin
 world_rank, world_size, told_by_all = MPI.COMM_WORLD.Get_rank, MPI.COMM_WORLD.Get_size, MPI.COMM_WORLD.allgather
 
 

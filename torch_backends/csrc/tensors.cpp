@@ -1,0 +1,101 @@
+#include "tensors.h"
+
+#include "memory.h"
+
+#include <torch/csrc/distributed/c10d/exception.h>
+
+#include <map>
+#include <mutex>
+#include <random>
+
+namespace torchfleet {
+
+namespace {
+constexpr int64_t kHead = 4096;  // bytes before the first tensor: the mark, and a page to itself
+
+// The files of this process, by the address of their tensor.
+struct Files {
+  std::mutex mutex;
+  std::map<const char*, Place> by_address;
+  int64_t freed = 0;
+};
+
+// Never destroyed: a tensor may outlive everything.
+Files& files() {
+  static auto* found = new Files;
+  return *found;
+}
+
+void let_go(char* memory) {
+  std::lock_guard<std::mutex> lock(files().mutex);
+  const auto found = files().by_address.find(memory + kHead);
+  close_file(found->second.file);
+  unmap(memory, found->second.bytes);
+  files().by_address.erase(found);
+  ++files().freed;
+}
+}  // namespace
+
+at::Tensor allocate(int64_t count, const at::TensorOptions& options) {
+  const int64_t bytes = kHead + std::max<int64_t>(1, count) * static_cast<int64_t>(options.dtype().itemsize());
+  const int file = new_file("torchfleet-tensor", bytes);
+  char* memory = file < 0 ? nullptr : map_file(file, bytes);
+  if (memory == nullptr) {
+    close_file(file);
+    return at::empty({count}, options);
+  }
+  const int64_t mark = std::random_device()() | int64_t{1} << 32;
+  *reinterpret_cast<int64_t*>(memory) = mark;
+  std::lock_guard<std::mutex> lock(files().mutex);
+  files().by_address[memory + kHead] = {own_process(), file, mark, bytes, 0, 0};
+  return at::from_blob(memory + kHead, {count}, [memory](void*) { let_go(memory); }, options);
+}
+
+Place place_of(const void* data, int64_t bytes) {
+  const char* first = static_cast<const char*>(data);
+  std::lock_guard<std::mutex> lock(files().mutex);
+  auto after = files().by_address.upper_bound(first);
+  if (after == files().by_address.begin()) {
+    return {};
+  }
+  auto [address, place] = *--after;
+  place.offset = kHead + (first - address);
+  place.freed = files().freed;
+  return place.offset + bytes <= place.bytes ? place : Place{};
+}
+
+Neighbours::~Neighbours() {
+  for (Process& process : of_) {
+    forget(process);
+  }
+}
+
+void Neighbours::forget(Process& process) {
+  for (const File& file : process.files) {
+    unmap(file.memory, file.bytes);
+  }
+  process.files.clear();
+}
+
+char* Neighbours::at(int rank, const Place& place) {
+  Process& process = of_[rank];
+  if (process.freed != place.freed) {  // what it has let go would stay in memory as long as it is mapped here
+    forget(process);
+    process.freed = place.freed;
+  }
+  for (const File& file : process.files) {
+    if (file.mark == place.mark) {
+      return file.memory + place.offset;
+    }
+  }
+  const int file = file_of(place.process, place.file);
+  char* memory = file < 0 ? nullptr : map_file(file, place.bytes);
+  close_file(file);
+  TORCH_CHECK_WITH(DistBackendError, memory != nullptr && *reinterpret_cast<int64_t*>(memory) == place.mark,
+                   "backend mpi: memory of rank ", rank, " cannot be mapped: ", std::strerror(errno),
+                   "; DDP_DISABLE_COMM_MEM=1 does without");
+  process.files.push_back({place.mark, memory, place.bytes});
+  return memory + place.offset;
+}
+
+}  // namespace torchfleet
