@@ -1,0 +1,109 @@
+"""Which GPUs a node has, from trees as the kernel shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _accelerators
+
+H100, L4, V100, NVSWITCH = "10de:2330:030200", "10de:27b8:030200", "10de:1db6:030200", "10de:22a3:068000"
+MI300X, RADEON = "1002:74a1:120000", "1002:744c:030000"
+XEON_SCREEN, PONTE_VECCHIO, NIC, BMC = "8086:4680:030000", "8086:0bd5:038000", "15b3:1021:020700", "1a03:2000:030000"
+PCI_IDS = """\
+1002  Advanced Micro Devices, Inc. [AMD/ATI]
+\t74a1  Aqua Vanjaram [Instinct MI300X]
+10de  NVIDIA Corporation
+\t1db6  GV100GL [Tesla V100 PCIe 32GB]
+\t\t10de 124a  Tesla V100
+\t2330  GH100 [H100 SXM5 80GB]
+"""
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def tree(root: Path, *devices: str) -> Path:
+    """Make a PCI bus with these devices: vendor, device and class of each."""
+    for number, device in enumerate(devices):
+        words = dict(zip(("vendor", "device", "class"), device.split(":"), strict=True))
+        for name, word in {**words, "numa_node": ""}.items():
+            text = str(number % 2) if name == "numa_node" else f"0x{word}"
+            put(root / f"sys/bus/pci/devices/0000:{number:02x}:00.0" / name, text + "\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("devices", "vendors"),
+    [
+        ([], []),
+        ([NIC, BMC, XEON_SCREEN], []),
+        ([H100, NIC, H100], ["nvidia", "nvidia"]),
+        ([MI300X, RADEON], ["amd", "amd"]),
+        ([L4, MI300X, PONTE_VECCHIO], ["nvidia", "amd", "intel"]),
+    ],
+)
+def test_what_computes_is_a_gpu(tmp_path: Path, devices: list[str], vendors: list[str]) -> None:
+    found = _accelerators.survey(str(tree(tmp_path, *devices)))
+    assert [gpu["vendor"] for gpu in found["gpus"]] == vendors
+    assert found["nvswitches"] == 0 and found["modules"] == {} and found["usable"] == {"nvidia": 0, "amd": 0}
+
+
+def test_what_is_told_of_a_gpu(tmp_path: Path) -> None:
+    root = tree(tmp_path, NIC, H100)
+    put(root / "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ: 43\n")
+    (root / "sys/bus/pci/drivers/nvidia").mkdir(parents=True)
+    (root / "sys/bus/pci/devices/0000:01:00.0/driver").symlink_to("../../drivers/nvidia")
+    assert _accelerators.survey(str(root))["gpus"] == [
+        {
+            "address": "0000:01:00.0",
+            "vendor": "nvidia",
+            "id": "10de:2330",
+            "model": "NVIDIA H100 80GB HBM3",
+            "target": "",
+            "open_modules": True,
+            "numa_node": 1,
+            "driver": "nvidia",
+        }
+    ]
+
+
+def test_without_a_driver_names_come_from_the_list_of_pci_devices(tmp_path: Path) -> None:
+    root = tree(tmp_path, V100, MI300X, RADEON)
+    put(root / "usr/share/misc/pci.ids", PCI_IDS)
+    told = [(gpu["model"], gpu["target"]) for gpu in _accelerators.survey(str(root))["gpus"]]
+    assert told == [
+        ("GV100GL [Tesla V100 PCIe 32GB]", ""),
+        ("Aqua Vanjaram [Instinct MI300X]", "gfx942"),
+        ("", ""),
+    ]
+
+
+def test_open_kernel_modules_drive_turing_and_later(tmp_path: Path) -> None:
+    found = _accelerators.survey(str(tree(tmp_path, V100, L4, MI300X)))
+    assert [gpu["open_modules"] for gpu in found["gpus"]] == [False, True, False]
+
+
+def test_switches_modules_and_what_can_be_used(tmp_path: Path) -> None:
+    root = tree(tmp_path, H100, H100, NVSWITCH, NVSWITCH)
+    put(root / "sys/module/nvidia/version", "580.95.05\n")
+    (root / "sys/module/nouveau").mkdir()
+    put(root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.575.57.08", "")
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        put(root / "dev" / name, "")
+    found = _accelerators.survey(str(root))
+    assert found["nvswitches"] == 2 and found["usable"] == {"nvidia": 2, "amd": 0}
+    assert found["modules"] == {"nvidia": "580.95.05", "nouveau": ""}
+    assert found["driver_library"] == "575.57.08"  # not what is loaded: a reboot is due
+
+
+@pytest.mark.parametrize(("last", "told"), [(b"\x01", True), (b"\x00", False)])
+def test_secure_boot(tmp_path: Path, last: bytes, told: bool) -> None:
+    assert _accelerators.survey(str(tmp_path))["secure_boot"] is None
+    path = tmp_path / "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\x06\x00\x00\x00" + last)
+    assert _accelerators.survey(str(tmp_path))["secure_boot"] is told
