@@ -9,12 +9,12 @@ namespace torchfleet {
 // What lies between two looks: at first nothing but a chance for others, then sleep.
 class Patience {
  public:
+  explicit Patience(int looks = 200) : looks_(looks) {}
   void rest();
-  bool is_spent() const { return looks_ >= kLooks; }
+  bool is_spent() const { return looks_ == 0; }
 
  private:
-  static constexpr int kLooks = 200;
-  int looks_ = 0;
+  int looks_;  // before the first sleep
 };
 
 // True when all of them are done. Throws MPI's own words.

@@ -15,6 +15,7 @@ const int64_t kMost = [] {
   return given != nullptr ? std::max<int64_t>(1, std::atoll(given)) : int64_t{1} << 30;
 }();
 constexpr int kExchangeTag = 0;
+constexpr int64_t kLeastInRing = 128 << 10;  // bytes of each rank's part
 
 int rank_in(MPI_Comm comm) {
   int rank = 0;
@@ -51,7 +52,100 @@ MPI_Comm node_of(MPI_Comm comm) {
   return node;
 }
 
+// Long data goes round in a ring, in segments: while one is on its way the one before is reduced. Each element is reduced
+// along one way, so all ranks get the same bits. MPI_Iallreduce does not overlap the two, and looks at the network only when
+// it is asked.
+class Ring {
+ public:
+  Ring(MPI_Comm comm, char* data, int64_t count, const Reduction& how, int64_t size)
+      : comm_(comm), data_(data), count_(count), how_(how), size_(size), rank_(rank_in(comm)), ranks_(size_of(comm)) {
+    const int64_t longest = (count + ranks_ - 1) / ranks_;
+    segments_ = (longest + kSegment / size - 1) / (kSegment / size);
+    items_ = (2 * ranks_ - 2) * segments_;
+    room_.resize(kWindow * kSegment);
+  }
+
+  void go() {
+    Patience patience(kLooks);
+    while (received_ < items_ || sent_ < items_) {
+      post();
+      if (advance()) {
+        patience = Patience(kLooks);
+      } else {
+        patience.rest();
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kSegment = 512 << 10;  // bytes
+  static constexpr int64_t kWindow = 4;           // segments that are under way
+  static constexpr int kLooks = 2000;             // some milliseconds, in which a segment comes if any does
+
+  // Item by item: segment `item % segments_` of step `item / segments_`. The first half of the steps reduces, and leaves
+  // each rank with one part that is ready; the second half brings all parts to all.
+  bool reduces(int64_t item) const { return item < (ranks_ - 1) * segments_; }
+  Piece piece(int64_t item, int ahead, int peer) const {
+    const int64_t step = item / segments_ + ahead, part = ((rank_ - step) % ranks_ + ranks_) % ranks_;
+    const int64_t first = part * count_ / ranks_ + item % segments_ * (kSegment / size_);
+    const int64_t end = std::min((part + 1) * count_ / ranks_, first + kSegment / size_);
+    return {(peer + ranks_) % ranks_, data_ + first * size_, std::max<int64_t>(0, end - first) * size_};
+  }
+
+  void post() {
+    for (; receiving_ < std::min(items_, received_ + kWindow); ++receiving_) {
+      if (!reduces(receiving_) && receiving_ - (ranks_ - 1) * segments_ >= sent_) {
+        break;  // what was there is being sent yet
+      }
+      Piece to = piece(receiving_, 1, rank_ - 1);
+      if (reduces(receiving_)) {
+        to.data = &room_[receiving_ % kWindow * kSegment];
+      }
+      TORCHFLEET_MPI(MPI_Irecv(to.data, static_cast<int>(to.bytes), MPI_BYTE, to.rank, kExchangeTag, comm_,
+                               &receives_[receiving_ % kWindow]));
+    }
+    for (; sending_ < std::min(items_, sent_ + kWindow) && sending_ - segments_ < received_; ++sending_) {
+      const Piece from = piece(sending_, 0, rank_ + 1);
+      TORCHFLEET_MPI(MPI_Isend(from.data, static_cast<int>(from.bytes), MPI_BYTE, from.rank, kExchangeTag, comm_,
+                               &sends_[sending_ % kWindow]));
+    }
+  }
+
+  bool advance() {
+    int received = 0, sent = 0;
+    if (received_ < receiving_) {
+      TORCHFLEET_MPI(MPI_Test(&receives_[received_ % kWindow], &received, MPI_STATUS_IGNORE));
+    }
+    if (sent_ < sending_) {
+      TORCHFLEET_MPI(MPI_Test(&sends_[sent_ % kWindow], &sent, MPI_STATUS_IGNORE));
+    }
+    if (received != 0 && reduces(received_)) {
+      const Piece to = piece(received_, 1, rank_ - 1);
+      const int count = static_cast<int>(to.bytes / size_);
+      TORCHFLEET_MPI(MPI_Reduce_local(&room_[received_ % kWindow * kSegment], to.data, count, how_.type, how_.op));
+    }
+    received_ += received;
+    sent_ += sent;
+    return received + sent > 0;
+  }
+
+  MPI_Comm comm_;
+  char* data_;
+  const int64_t count_;
+  const Reduction how_;
+  const int64_t size_, rank_, ranks_;
+  int64_t segments_, items_;
+  int64_t receiving_ = 0, received_ = 0, sending_ = 0, sent_ = 0;  // items that were posted, and that are done
+  MPI_Request receives_[kWindow], sends_[kWindow];
+  static thread_local std::vector<char> room_;
+};
+thread_local std::vector<char> Ring::room_;
+
 void reduce_by_mpi(MPI_Comm comm, char* data, int64_t count, const Reduction& how, int64_t size) {
+  if (count * size >= kLeastInRing * size_of(comm)) {
+    Ring(comm, data, count, how, size).go();
+    return;
+  }
   in_steps(count, [&](int64_t first, int some) {
     TORCHFLEET_MPI_AWAIT(MPI_Iallreduce, MPI_IN_PLACE, data + first * size, some, how.type, how.op, comm);
   });

@@ -24,6 +24,12 @@ LAUNCHERS = {
         *("--prtemca", "plm_ssh_agent", "false"),
         *("--oversubscribe", "--bind-to", "none", "-n"),
     ],
+    "openmpi-4.1": [
+        "openmpi-4.1/openmpi/bin/mpirun",
+        *ROOT,
+        *("--mca", "plm_rsh_agent", "false"),
+        *("--oversubscribe", "--bind-to", "none", "-n"),
+    ],
     "mpich": ["mpich/bin/mpiexec", "-launcher", "fork", "-n"],
     "intelmpi": ["intelmpi/bin/mpiexec.hydra", "-launcher", "fork", "-genv", "I_MPI_PIN", "0", "-n"],
     "torchrun": ["pytorch/bin/torchrun", "--standalone", "--no-python", "--nproc-per-node"],
@@ -42,6 +48,8 @@ def install() -> None:
         assert os.geteuid() == 0, "there is no C++ compiler: apt install g++"
         called("apt-get", "install", "--yes", "--no-install-recommends", "g++")
     setup(["mpi", "pytorch", "torch_backends"], backends=["mpi", "ccl"])
+    # In a home of its own, for its directory would be the other one's.
+    setup(["mpi"], mpis=["openmpi"], torchfleet_home=str(HOME / "openmpi-4.1"), openmpi_version="4.1.8")
 
 
 def setup(tags: list[str], **given: object) -> None:

@@ -36,7 +36,7 @@ OPS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "BOR": torch.bitwise_or,
     "BXOR": torch.bitwise_xor,
 }
-SIZES = [0, 1, 7, 4096, 100_003]
+SIZES = [0, 1, 7, 4096, 100_003, 1_500_001]
 
 
 def check(function: Callable[[], None]) -> Callable[[], None]:

@@ -21,6 +21,7 @@ WORLDS = [
     ("openmpi", 3, SMALL_STEPS),
     ("openmpi", 4, {}),
     ("openmpi", 4, TWO_LEVELS),
+    ("openmpi-4.1", 3, TWO_LEVELS),
     ("mpich", 2, MPI_ALONE),
     ("mpich", 3, {}),
     ("mpich", 3, TWO_LEVELS),
