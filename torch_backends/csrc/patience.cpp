@@ -9,7 +9,7 @@ void Patience::rest() {
   if (is_spent()) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   } else {
-    --looks_;
+    ++looks_;
     std::this_thread::yield();
   }
 }

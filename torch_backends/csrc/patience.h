@@ -9,12 +9,12 @@ namespace torchfleet {
 // What lies between two looks: at first nothing but a chance for others, then sleep.
 class Patience {
  public:
-  explicit Patience(int looks = 200) : looks_(looks) {}
   void rest();
-  bool is_spent() const { return looks_ == 0; }
+  bool is_spent() const { return looks_ >= kLooks; }
 
  private:
-  int looks_;  // before the first sleep
+  static constexpr int kLooks = 200;
+  int looks_ = 0;
 };
 
 // True when all of them are done. Throws MPI's own words.

@@ -66,11 +66,11 @@ class Ring {
   }
 
   void go() {
-    Patience patience(kLooks);
+    Patience patience;
     while (received_ < items_ || sent_ < items_) {
       post();
       if (advance()) {
-        patience = Patience(kLooks);
+        patience = Patience();
       } else {
         patience.rest();
       }
@@ -80,7 +80,6 @@ class Ring {
  private:
   static constexpr int64_t kSegment = 512 << 10;  // bytes
   static constexpr int64_t kWindow = 4;           // segments that are under way
-  static constexpr int kLooks = 2000;             // some milliseconds, in which a segment comes if any does
 
   // Item by item: segment `item % segments_` of step `item / segments_`. The first half of the steps reduces, and leaves
   // each rank with one part that is ready; the second half brings all parts to all.
