@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 RANK, SIZE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK"), ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-SHARED = "TORCHFLEET_MPI_SHARED"
+OURS = ("TORCHFLEET_MPI_SHARED", "TORCHFLEET_MPI_RING")  # what "0" leaves to MPI
 SECONDS = 0.05  # of each side in each round, at least one operation
 
 
@@ -54,8 +54,8 @@ def main() -> None:
     sizes, rounds = [int(word) for word in sys.argv[1:-1]], int(sys.argv[-1])
     dist.init_process_group("gloo", rank=given(RANK), world_size=given(SIZE))
     groups = {"gloo": dist.group.WORLD}
-    for name, shared in (("mpi", "1"), ("plain", "0")):
-        os.environ[SHARED] = shared
+    for name, wanted in (("mpi", "1"), ("plain", "0")):
+        os.environ.update(dict.fromkeys(OURS, wanted))
         groups[name] = dist.new_group(backend="mpi")
     groups["bucket"] = groups["mpi"]
     for size in sizes:

@@ -159,10 +159,11 @@ WorkPtr MPIBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
   const at::Tensor tensor = only(tensors);
   at::Tensor buffer = dense(tensor);
   reduction(buffer.scalar_type(), opts.reduceOp);  // refuses before anything is asked of the others
-  return submit(OpType::ALLREDUCE, tensors, tensors, opts.timeout, [tensor, buffer, op = opts.reduceOp](const Way& way) mutable {
-    all_reduce(way, buffer, op);
-    put_back(tensor, buffer);
-  });
+  return submit(OpType::ALLREDUCE, tensors, tensors, opts.timeout,
+                [tensor, buffer, op = opts.reduceOp](const Way& way) mutable {
+                  all_reduce(way, buffer, op);
+                  put_back(tensor, buffer);
+                });
 }
 
 WorkPtr MPIBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {

@@ -1,7 +1,7 @@
 // Memory that the ranks of a group share where all of them are on one node, and collectives that go through it.
 //
 // Every rank has slots in one anonymous file. Reductions are done in the order of the ranks, each element once, so every
-// rank gets the same bits. Nothing is allocated and no system call is made while all are at it.
+// rank gets the same bits. No system call is made while all are at it.
 #pragma once
 
 #include "tensors.h"

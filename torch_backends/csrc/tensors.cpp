@@ -46,8 +46,10 @@ at::Tensor allocate(int64_t count, const at::TensorOptions& options) {
   }
   const int64_t mark = std::random_device()() | int64_t{1} << 32;
   *reinterpret_cast<int64_t*>(memory) = mark;
-  std::lock_guard<std::mutex> lock(files().mutex);
-  files().by_address[memory + kHead] = {own_process(), file, mark, bytes, 0, 0};
+  {
+    std::lock_guard<std::mutex> lock(files().mutex);
+    files().by_address[memory + kHead] = {own_process(), file, mark, bytes, 0, 0};
+  }
   return at::from_blob(memory + kHead, {count}, [memory](void*) { let_go(memory); }, options);
 }
 

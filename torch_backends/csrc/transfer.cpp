@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 namespace torchfleet {
 
@@ -140,8 +141,14 @@ class Ring {
 };
 thread_local std::vector<char> Ring::room_;
 
-void reduce_by_mpi(MPI_Comm comm, char* data, int64_t count, const Reduction& how, int64_t size) {
-  if (count * size >= kLeastInRing * size_of(comm)) {
+// The benchmark asks for MPI's own.
+bool ring_is_wanted() {
+  const char* given = std::getenv("TORCHFLEET_MPI_RING");
+  return given == nullptr || std::string(given) != "0";
+}
+
+void reduce_by_mpi(MPI_Comm comm, char* data, int64_t count, const Reduction& how, int64_t size, bool ring) {
+  if (ring && count * size >= kLeastInRing * size_of(comm)) {
     Ring(comm, data, count, how, size).go();
     return;
   }
@@ -153,7 +160,7 @@ void reduce_by_mpi(MPI_Comm comm, char* data, int64_t count, const Reduction& ho
 
 Way way_of(MPI_Comm comm) {
   MPI_Comm node = node_of(comm), leaders = MPI_COMM_NULL;
-  const bool alone = size_of(node) == size_of(comm), first = rank_in(node) == 0;
+  const bool alone = size_of(node) == size_of(comm), first = rank_in(node) == 0, ring = ring_is_wanted();
   auto shared = Shared::among(node);
   // In two levels only if no node of several ranks has to do without memory, for all have to take the same way.
   int good = shared || size_of(node) == 1 ? 1 : 0, several = size_of(node) > 1 ? 1 : 0;
@@ -161,14 +168,14 @@ Way way_of(MPI_Comm comm) {
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &several, 1, MPI_INT, MPI_MAX, comm));
   TORCHFLEET_MPI(MPI_Comm_free(&node));
   if (alone) {
-    return {comm, shared, nullptr, leaders};
+    return {comm, shared, nullptr, leaders, ring};
   }
   if (!good || !several) {
-    return {comm, nullptr, nullptr, leaders};
+    return {comm, nullptr, nullptr, leaders, ring};
   }
   // A node of one rank has no memory to share, and its only rank is its leader.
   TORCHFLEET_MPI(MPI_Comm_split(comm, first ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders));
-  return {comm, nullptr, shared, leaders};
+  return {comm, nullptr, shared, leaders, ring};
 }
 
 void broadcast(const Way& way, void* data, int64_t bytes, int root) {
@@ -193,13 +200,13 @@ void all_reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op) {
       way.node->reduce(data, all, how, size, 0);
     }
     if (way.leaders != MPI_COMM_NULL) {
-      reduce_by_mpi(way.leaders, data, all, how, size);
+      reduce_by_mpi(way.leaders, data, all, how, size, way.ring);
     }
     if (way.node) {
       way.node->broadcast(data, all * size, 0);
     }
   } else {
-    reduce_by_mpi(way.comm, data, all, how, size);
+    reduce_by_mpi(way.comm, data, all, how, size, way.ring);
   }
   average(tensor, op, size_of(way.comm));
 }

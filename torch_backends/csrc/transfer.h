@@ -13,6 +13,7 @@ struct Way {
   std::shared_ptr<Shared> shared;  // all of them, where they are on one node that lets them share memory
   std::shared_ptr<Shared> node;    // those of this node, where a group is on several and that pays
   MPI_Comm leaders;                // the first ranks of the nodes; MPI_COMM_NULL on others
+  bool ring;                       // whether long data is reduced in a ring of our own where MPI carries it
 };
 
 // Called by all ranks of `comm`.
