@@ -31,13 +31,22 @@ TARGETS = {
 }
 MODULES = ("nvidia", "nouveau", "amdgpu", "xe", "i915")
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# What others are built with: where it may be, and a header of it.
+LIBRARIES = {
+    "cuda": (("/usr/local/cuda",), "include/cuda.h"),
+    "rocm": (("/opt/rocm", "/opt/rocm/core-*"), "include/hip/hip_runtime.h"),
+    "verbs": (("/usr",), "include/infiniband/verbs.h"),
+    "ucx": (("{home}/ucx", "{home}/ucx/lib/python3*/site-packages/libucx", "/usr"), "include/ucp/api/ucp.h"),
+    "ucc": (("{home}/ucc", "/usr"), "include/ucc/api/ucc.h"),
+}
 PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 
 
-def survey(root: str = "/") -> dict[str, Any]:
-    """Return what there is: gpus, nvswitches, modules, secure_boot, driver_library, usable.
+def survey(root: str = "/", home: str = "") -> dict[str, Any]:
+    """Return what there is: gpus, nvswitches, modules, secure_boot, driver_library, usable, libraries.
 
-    `root` is where /sys, /proc, /dev and /usr are looked for. Nothing is raised: what cannot be read is not there.
+    `root` is where /sys, /proc, /dev and /usr are looked for; `home` is torchfleet's, which may have libraries too.
+    Nothing is raised: what cannot be read is not there.
     """
     devices = list(pci_devices(root))
     gpus = [gpu(device, root) for device in devices if is_gpu(device)]
@@ -48,7 +57,17 @@ def survey(root: str = "/") -> dict[str, Any]:
         "secure_boot": secure_boot(root),
         "driver_library": driver_library(root),
         "usable": accelerators(root),
+        "libraries": {name: prefix(name, root, home) for name in LIBRARIES},
     }
+
+
+def prefix(library: str, root: str, home: str) -> str:
+    """Return the directory that a library is installed in with its headers, or an empty string."""
+    places, header = LIBRARIES[library]
+    patterns = [place.format(home=home) for place in places if home or "{home}" not in place]
+    found = [path for pattern in patterns for path in sorted(glob.glob(os.path.join(root, pattern.lstrip("/"))))]
+    there = [path for path in found if os.path.isfile(os.path.join(path, header))]
+    return "/" + os.path.relpath(there[0], root) if there else ""
 
 
 def pci_devices(root: str) -> Iterator[dict[str, Any]]:

@@ -25,7 +25,7 @@ import sys
 import threading
 from typing import Any, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _nics
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _accelerators, _nics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._node_versions import (
     PROGRAM_SECONDS,
     said,
@@ -69,6 +69,7 @@ def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "ssh": on_search_path("ssh"),
         "firewall": firewall(sudo),
         "rdma": names_in("/sys/class/infiniband"),
+        "accelerators": _accelerators.survey("/", home),
         "wrappers": wrappers(home),
         "versions": versions(home, python, os.path.expanduser(request["mpirun"])),
         "networks": _nics.survey(home) if LINUX else None,

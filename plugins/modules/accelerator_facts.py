@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: accelerator_facts
-short_description: Tell what GPUs a node has and what drives them
+short_description: Tell what GPUs a node has, what drives them, and which libraries others can be built with
 description:
   - Reads sysfs and procfs. Needs no root, no driver and no other program, and changes nothing.
 version_added: 0.1.0
@@ -19,6 +19,10 @@ options:
     description: Where C(/sys), C(/proc), C(/dev) and C(/usr) are.
     type: path
     default: /
+  home:
+    description: The directory of torchfleet, which may have libraries too; C(~) is the user's home.
+    type: path
+    default: ~/.torchfleet
 attributes:
   check_mode:
     description: Reads the same.
@@ -41,6 +45,7 @@ facts:
     - C(target) is what AMD's compiler calls the GPU. C(open_modules) is whether NVIDIA's open kernel modules drive it.
     - C(modules) are the kernel modules that drive GPUs and are loaded. C(usable) is how many GPUs a program can open.
     - C(secure_boot) is none where the firmware does not tell.
+    - C(libraries) are the directories in which each is with its headers; empty where it is not.
   returned: success
   type: dict
   sample:
@@ -58,6 +63,7 @@ facts:
     secure_boot: false
     driver_library: 580.95.05
     usable: {nvidia: 1, amd: 0}
+    libraries: {cuda: /usr/local/cuda, rocm: '', verbs: /usr, ucx: /home/me/.torchfleet/ucx, ucc: ''}
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -67,8 +73,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._accelerators i
 
 def main() -> None:
     """Entry of the module."""
-    module = AnsibleModule(argument_spec={"root": {"type": "path", "default": "/"}}, supports_check_mode=True)
-    module.exit_json(changed=False, facts=survey(module.params["root"]))
+    options = {"root": {"type": "path", "default": "/"}, "home": {"type": "path", "default": "~/.torchfleet"}}
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    module.exit_json(changed=False, facts=survey(module.params["root"], module.params["home"]))
 
 
 if __name__ == "__main__":

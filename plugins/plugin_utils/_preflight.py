@@ -350,8 +350,12 @@ def ssh_client(case: Case) -> Iterator[Finding]:
         yield case.found("TF-NO-SSH", "no ssh on the search path")
 
 
-def nvidia(case: Case) -> Iterator[Finding]:
-    """NVIDIA's kernel module and library of the same version."""
+def gpu_drivers(case: Case) -> Iterator[Finding]:
+    """A driver for each GPU that jobs could use, NVIDIA's of the same version as its library."""
+    gpus = case.facts["accelerators"]["gpus"]
+    idle = [gpu for gpu in gpus if gpu["driver"] in ("", "nouveau")]  # which drives screens alone
+    if case.target.worker and idle:
+        yield case.found("TF-GPU-NO-DRIVER", f"{len(idle)} of {len(gpus)}: {idle[0]['model'] or idle[0]['id']}")
     module = case.facts["versions"]["driver"].partition("nvidia ")[2]
     library = case.facts["versions"]["driver_library"]
     if module and library and module != library:
@@ -360,7 +364,7 @@ def nvidia(case: Case) -> Iterator[Finding]:
 
 NODE_RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     *(operating_system, python, root, home, temporary, shared_memory, memory, limits_of_the_session),
-    *(clock, own_name, ports, firewall, logins, ssh_client, nvidia),
+    *(clock, own_name, ports, firewall, logins, ssh_client, gpu_drivers),
 )
 
 

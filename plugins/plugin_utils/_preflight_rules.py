@@ -297,6 +297,14 @@ MACHINE: Mapping[str, Rule] = {
         "docs/how-a-job-ends.md",
         "on {name}, as root: apt-get install -y openssh-client",
     ),
+    "TF-GPU-NO-DRIVER": Rule(
+        "warning",
+        "GPUs that no driver drives",
+        "jobs run on the processor alone, and backend nccl is refused",
+        "Linux, sysfs: /sys/bus/pci/devices/*/driver",
+        "have the driver installed, with -e accelerators for setup.yml as docs/gpu-drivers.md tells; "
+        "or reboot {name}, if it was",
+    ),
     "TF-NVIDIA-MISMATCH": Rule(
         "error",
         "NVIDIA's library is of another version than the loaded module",

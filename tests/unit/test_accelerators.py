@@ -107,3 +107,22 @@ def test_secure_boot(tmp_path: Path, last: bytes, told: bool) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"\x06\x00\x00\x00" + last)
     assert _accelerators.survey(str(tmp_path))["secure_boot"] is told
+
+
+def test_libraries_are_found_by_their_headers(tmp_path: Path) -> None:
+    assert set(_accelerators.survey(str(tmp_path), "/home/me")["libraries"].values()) == {""}
+    for header in (
+        "usr/local/cuda/include/cuda.h",
+        "opt/rocm/core-10.0/include/hip/hip_runtime.h",
+        "usr/include/ucp/api/ucp.h",
+        "home/me/ucx/lib/python3.12/site-packages/libucx/include/ucp/api/ucp.h",
+    ):
+        put(tmp_path / header, "")
+    assert _accelerators.survey(str(tmp_path), "/home/me")["libraries"] == {
+        "cuda": "/usr/local/cuda",
+        "rocm": "/opt/rocm/core-10.0",
+        "verbs": "",
+        "ucx": "/home/me/ucx/lib/python3.12/site-packages/libucx",
+        "ucc": "",
+    }
+    assert _accelerators.survey(str(tmp_path))["libraries"]["ucx"] == "/usr"

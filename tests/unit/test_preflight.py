@@ -65,6 +65,7 @@ def test_one_machine_alone_has_no_findings() -> None:
     assert judged({"localhost": Answer(RECORDED["localhost"], CLOCK)}, targets=(target,)) == []
 
 
+H100 = {"id": "10de:2330", "vendor": "nvidia", "model": "", "driver": "nvidia"}
 CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-OS-UNSUPPORTED", {"system__kernel": "Darwin"}, "Darwin"),
     ("TF-DISK-HOME", {"home__free": 10**9}, "1.0 GB free in /home/fleet (overlay of overlay); needed: 3.0 GB"),
@@ -92,6 +93,7 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-FIREWALL", {"firewall": ["ufw is enabled"]}, "ufw is enabled"),
     ("TF-NO-VENV", {"python__venv": False}, "/usr/bin/python3 has no module ensurepip"),
     ("TF-PYTHON-TORCH", {"python__version": ""}, "cannot be run"),
+    ("TF-GPU-NO-DRIVER", {"accelerators__gpus": [H100, {**H100, "driver": "nouveau"}]}, "1 of 2: 10de:2330"),
     ("TF-NVIDIA-MISMATCH", {"versions__driver_library": "550.1"}, "kernel module 535.2, library 550.1"),
     ("TF-OS-UNTESTED", {"system__os": "fedora", "system__os_version": "44", "system__os_name": "Fedora 44"}, "Fedora"),
     ("TF-SAME-HOSTNAME", {"host__name": "n1"}, "the same host name, n1"),
