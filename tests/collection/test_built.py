@@ -13,12 +13,12 @@ import pytest
 REPO = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 VERBS = ["setup", "verify", "train", "clean"]
-# ansible-test downloads a script that installs pip. This one needs no download: Python has a pip to begin with.
+# ansible-test downloads a script that installs pip. This one needs no download, and runs no pip either: Python has its
+# wheel to begin with, and unpacking it installs it.
 GET_PIP = """
-import subprocess, sys
-wanted = [word for word in sys.argv[1:] if word not in ("--no-setuptools", "--no-wheel")]
-subprocess.check_call([sys.executable, "-m", "ensurepip"])
-subprocess.check_call([sys.executable, "-m", "pip", "install", *wanted])
+import ensurepip, pathlib, sysconfig, zipfile
+wheel = next(pathlib.Path(ensurepip.__file__).with_name("_bundled").glob("pip-*.whl"))
+zipfile.ZipFile(wheel).extractall(sysconfig.get_path("purelib"))
 """
 
 

@@ -69,6 +69,8 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "index_url": "",
         "wheelhouse": "",
         "sources": {},
+        "programs": [],
+        "tools": [],
         "build_environment": {},
         "beside": "",
         "mesh": str(tmp_path / "ssh/config"),
@@ -262,6 +264,62 @@ def test_what_a_build_says_is_told(to_build: dict[str, Any]) -> None:
     assert not Path(to_build["path"]).exists()
 
 
+@pytest.fixture
+def from_tarball(request_: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """What is built from a tarball, and nothing else: the one of role library's scenario."""
+    tarball = tmp_path / "there" / "some.tar"
+    tarball.parent.mkdir()
+    program = Path(__file__).parents[2] / "roles/library/molecule/default/source.py"
+    digest = subprocess.run(
+        [sys.executable, program, tarball], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    source = {"name": "some 1.4", "url": tarball.as_uri(), "sha256": digest, "file": "some-1.4.tar"}
+    programs = [{**source, "configure": ["./configure", "--with-ucx"]}]
+    wanted = {"packages": [], "programs": programs, "tools": ["make"], "shelf": str(tmp_path / "shelf")}
+    return {**request_, **wanted, "directories": {}, "into": str(tmp_path), "fill": False}
+
+
+def with_program(request: dict[str, Any], **change: Any) -> dict[str, Any]:
+    return {**request, "programs": [{**request["programs"][0], **change}]}
+
+
+def test_a_program_is_built_from_its_tarball(from_tarball: dict[str, Any]) -> None:
+    assert environment.look(from_tarball)["lacks"] == []
+    Path(from_tarball["path"]).with_name(".build-venv-interrupted").mkdir(parents=True)
+    assert built(from_tarball)["changed"]
+    assert Path(from_tarball["path"], "lib/ucc/libucc_tl_ucp.so.1").exists()
+    assert [entry.name for entry in Path(from_tarball["path"]).parent.iterdir() if "build" in entry.name] == []
+    Path(from_tarball["programs"][0]["url"].removeprefix("file://")).unlink()  # it is on the shelf
+    assert not built(with_program(from_tarball, url="https://mirror.example/some.tar"))["changed"]
+    assert built(with_program(from_tarball, configure=["./configure", "--with-cuda"]))["changed"]
+    assert Path(from_tarball["path"], "lib/ucc/libucc_tl_cuda.so.1").exists()
+
+
+def test_a_program_that_cannot_be_built_leaves_what_was_there(from_tarball: dict[str, Any]) -> None:
+    built(from_tarball)
+    answer = built(with_program(from_tarball, configure=["./nothing"]))
+    assert "./nothing" in answer["error"] and not answer["changed"]
+    assert Path(from_tarball["path"], "lib/ucc/libucc_tl_ucp.so.1").exists()
+    assert environment.look({**from_tarball, "tools": ["make", "no-such-compiler"]})["lacks"] == ["no-such-compiler"]
+
+
+def test_a_tarball_that_is_not_what_it_should_be_is_refused(from_tarball: dict[str, Any], tmp_path: Path) -> None:
+    machine = {"python": "3.11", "libc": "2.36", "machine": "x86_64"}
+    digest = from_tarball["programs"][0]["sha256"]
+    answer = wheels.answer({**with_program(from_tarball, sha256="0" * 64), **machine})
+    assert f"should have the checksum {'0' * 64}, but has {digest}" in answer["error"]
+    assert list((tmp_path / "shelf").iterdir()) == []
+    answer = wheels.answer({**with_program(from_tarball, url="file:///nowhere/some.tar"), **machine})
+    assert (
+        "could not be fetched" in answer["error"]
+        and f"lay it in {tmp_path / 'shelf'} as some-1.4.tar" in answer["error"]
+    )
+    answer = wheels.answer({**from_tarball, **machine, "wheelhouse": str(tmp_path / "shelf")})
+    assert (
+        "has no some-1.4.tar with the checksum" in answer["error"] and "-e some_wheelhouse_fill=true" in answer["error"]
+    )
+
+
 def test_two_at_a_time_make_it_once(request_: dict[str, Any]) -> None:
     """As on machines that share a home, or after the playbook was killed and started again."""
     argv = [sys.executable, str(PROGRAM), "make", json.dumps(request_)]
@@ -381,6 +439,7 @@ def order(tmp_path: Path) -> dict[str, Any]:
         **{"role": "some", "wheelhouse": str(house), "packages": ["big==1.0"], "index_url": "", "fill": False},
         **{
             "sources": {},
+            "programs": [],
             "directories": {},
             "into": str(tmp_path),
             "python": "3.11",

@@ -1,9 +1,9 @@
 """Prove that an MPI launcher works on this machine: ask it for its version, start two processes.
 
 Usage: prove.py REQUEST PROOF, where REQUEST is JSON with path (bin/mpirun is in it), version (the one it must be, or
-""), pattern (finds the version in what `mpirun --version` says), options and options_as_root (for starting processes)
-and variable (by which a process knows its rank). Prints the version and leaves it in the file PROOF, or fails with one
-line that says what is wrong. Where that file is, the proof was given.
+""), pattern (finds the version in what `mpirun --version` says), options and options_as_root (for starting processes),
+variable (by which a process knows its rank) and perhaps components (which Open MPI must have). Prints the version and
+leaves it in the file PROOF, or fails with one line that says what is wrong. Where that file is, the proof was given.
 """
 
 import json
@@ -47,6 +47,15 @@ def find_version(request, mpirun):
     return version
 
 
+def find_components(request):
+    """UnprovenError unless all that was asked for got in: a build leaves out what it does not find."""
+    wanted = request.get("components", [])
+    said = run([f"{request['path']}/bin/ompi_info", "--parsable"], request["path"]) if wanted else ""
+    missing = [name for name in wanted if name not in said]
+    if missing:
+        raise UnprovenError(f"{request['path']} was built without {', '.join(missing)}")
+
+
 def start_two(request, mpirun):
     """Start two processes. UnprovenError unless they are rank 0 and rank 1."""
     as_root = request["options_as_root"] if os.getuid() == 0 else []
@@ -60,6 +69,7 @@ def prove(request):
     """Return the version of a launcher that works. UnprovenError if it does not."""
     mpirun = f"{request['path']}/bin/mpirun"
     version = find_version(request, mpirun)
+    find_components(request)
     start_two(request, mpirun)
     return version
 

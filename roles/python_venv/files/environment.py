@@ -2,13 +2,15 @@
 the same kind (`send`, which starts `receive` there).
 
 Usage: environment.py look|make|send|receive REQUEST, where REQUEST is JSON with role, setting, path, python, packages,
-python_min, python_max, disk_mb, index_url, wheelhouse, sources, build_environment and beside. Prints one line of JSON:
+python_min, python_max, disk_mb, index_url, wheelhouse, sources, programs, tools, build_environment and beside. Prints
+one line of JSON:
   look:    {"refusals": [why it cannot be done, ready to be shown], "ready": it is there already, "receipt": what it was
            made from and what is in it, "proven": it was tried on this machine, "kind": equal on machines that can
-           share one, "mesh": this one reaches the others, "python", "libc" and "machine": which wheels fit}, and
-           changes nothing.
+           share one, "mesh": this one reaches the others, "python", "libc" and "machine": which wheels fit, "lacks":
+           those of the tools that are not here}, and changes nothing.
   make:    {"changed": bool, "error": "" or what went wrong, ready to be shown, "receipt": as above}. `brought` in
-           REQUEST: a tar file of wheels to install from, and of directories to build (sources), which is removed.
+           REQUEST: a tar file of wheels to install from, and of what to build: directories (sources), and tarballs
+           (programs: name, file, sha256 and configure, the program in the tarball and its options). It is removed.
   send:    {host: "" or what went wrong}. In REQUEST: to (hosts), source (a host, or "" for this one), mesh (the ssh
            configuration), program (the text of this one), receipt (of the source), senders (hosts that may send on).
   receive: the line `send`, if the environment is to be sent (a tar stream on stdin), then {"error": ...}.
@@ -34,12 +36,13 @@ import sys
 import tarfile
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 
 RECEIPT = "torchfleet-receipt.json"
 PROOF = "torchfleet-proof.txt"  # that it works on this machine: never sent to another
 # Everything in a request that makes the environment what it is.
-SOURCE = ("packages", "index_url", "wheelhouse", "sources", "build_environment", "beside")
+SOURCE = ("packages", "index_url", "wheelhouse", "sources", "programs", "build_environment", "beside")
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PACKAGES = Path("lib", f"python{PYTHON}", "site-packages")  # below an environment
 LOCK_SECONDS = 900
@@ -48,6 +51,7 @@ FULL_MB = 5
 SENT_AT_A_TIME = 4
 # Without bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
 QUIET = ["--quiet", "--no-input", "--disable-pip-version-check"]
+PIP_SCRIPT = "#!{}\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
 PIP_INSTALL = ["-m", "pip", "install", "--no-compile", *QUIET]
 # Verb, request and program come ahead of the environment: shells and lists of processes see only this.
 START = "import io, json, sys; sys.argv[1:] = json.loads(io.FileIO(0, closefd=False).readline()); exec(sys.argv[3])"
@@ -80,9 +84,15 @@ def is_foreign(path):
     return not ours and any(entry.is_file() for entry in path.rglob("*"))
 
 
-def can_make_environments():
-    """Say whether this interpreter has all it takes; Debian packages that part separately."""
-    return all(importlib.util.find_spec(name) for name in ("venv", "ensurepip"))
+def can_make_environments(request):
+    """Say whether this interpreter has all it takes; Debian packages what makes pip separately."""
+    needed = ["venv"] + ["ensurepip"] * needs_pip(request)
+    return all(importlib.util.find_spec(name) for name in needed)
+
+
+def needs_pip(request):
+    """Say whether anything is installed that pip installs."""
+    return bool(request["packages"] or request["sources"])
 
 
 def is_supported(oldest, newest):
@@ -130,10 +140,15 @@ def write_receipt(path, receipt):
     unfinished.replace(path / RECEIPT)
 
 
+def made_from(request):
+    """Return what makes the environment what it is. Where a tarball comes from does not: it has a checksum."""
+    programs = [{key: value for key, value in program.items() if key != "url"} for program in request["programs"]]
+    return dict({key: request[key] for key in SOURCE}, programs=programs, python=PYTHON)
+
+
 def make_receipt(request):
     """Return what this installation leaves behind."""
-    receipt = {key: request[key] for key in SOURCE}
-    return dict(receipt, python=PYTHON, installed=installed(Path(request["path"])))
+    return dict(made_from(request), installed=installed(Path(request["path"])))
 
 
 def is_ready(request):
@@ -141,8 +156,9 @@ def is_ready(request):
     path = Path(request["path"])
     runs = os.access(str(path / "bin" / "python"), os.X_OK)
     receipt = read_receipt(path) if runs else None
-    wanted = dict({key: request[key] for key in SOURCE}, python=PYTHON)
-    same = receipt is not None and all(receipt.get(key) == value for key, value in wanted.items())
+    wanted = made_from(request)
+    # Receipts from before a key was known are as good as those where it is empty.
+    same = receipt is not None and all((receipt.get(key) or None) == (value or None) for key, value in wanted.items())
     return same and has_pins(path, request["packages"])
 
 
@@ -159,7 +175,7 @@ def kind_of_machine(request):
     if not system or not shutil.which("tar"):
         return ""
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    same = [system, platform.machine(), PYTHON, python, [request[key] for key in ("path", "mesh", *SOURCE)]]
+    same = [system, platform.machine(), python, request["path"], request["mesh"], made_from(request)]
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
 
 
@@ -177,7 +193,7 @@ def rules(request, near):
             "{python} is not supported by {what} ({supported} is): set {role}_python to another interpreter",
         ),
         (
-            not can_make_environments(),
+            not can_make_environments(request),
             "{python} cannot make virtual environments: install that part of it (Debian, Ubuntu: apt install "
             "python3-venv) or set {role}_python to another interpreter",
         ),
@@ -204,7 +220,7 @@ def look(request):
         request,
         python=f"Python {PYTHON} at {request['python']}",
         supported=f"{request['python_min']} to {request['python_max'] or 'newer'}",
-        what=request["packages"][0] if request["packages"] else "the environment",
+        what=(request["packages"] + [program["name"] for program in request["programs"]] + ["the environment"])[0],
         near=near,
         free_mb=free_mb(near),
     )
@@ -220,6 +236,7 @@ def look(request):
         "python": PYTHON,
         "libc": platform.libc_ver()[1],
         "machine": platform.machine(),
+        "lacks": [tool for tool in request["tools"] if not shutil.which(tool)],
     }
 
 
@@ -271,10 +288,10 @@ def replaced(path):
     remove(aside)
 
 
-def run(argv, what, **environment):
+def run(argv, what, cwd=None, **environment):
     """Run a program to its end; a failure tells what it says of errors."""
-    env = dict(os.environ, PIP_USER="0", **environment)
-    done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=False, check=False)
+    how = {"cwd": cwd, "env": dict(os.environ, PIP_USER="0", **environment), "close_fds": False}
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **how)
     if done.returncode != 0:
         errors = errors_in([line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()])
         raise NotMadeError(f"{what}: {'; '.join(errors) or f'exit status {done.returncode}'}")
@@ -284,14 +301,17 @@ def errors_in(lines):
     """Return those that tell of errors: of a build that pip ran, else pip's own, else the first ones."""
     built = [line.strip()[len("error: ") :] for line in lines if line.strip().startswith("error: ")]
     built = [line for line in built if " " in line]  # what pip adds are names such as subprocess-exited-with-error
-    return built or [line for line in lines if line.startswith("ERROR")] or lines[:3]
+    compiled = [
+        line.strip() for line in lines if re.search(r"\S: (fatal )?error: ", line)
+    ]  # by a compiler or configure
+    return built or compiled[:3] or [line for line in lines if line.startswith("ERROR")] or lines[:3]
 
 
 @contextlib.contextmanager
 def brought(request):
     """Give the directory with what was brought here: wheels, and sources to build."""
     with tempfile.TemporaryDirectory(prefix=".brought-", dir=str(Path(request["path"]).parent)) as place:
-        if request["wheelhouse"] or request["sources"]:
+        if request["wheelhouse"] or request["sources"] or request["programs"]:
             with tarfile.open(request["brought"]) as pack:
                 pack.extractall(place)
         yield place
@@ -304,10 +324,29 @@ def index_options(request, place):
     return ["--extra-index-url", request["index_url"]] if request["index_url"] else []
 
 
-def make_bare(path, beside):
-    """Make an environment without packages. It sees those of another one, now or when that is there, pip among them."""
-    borrowed = beside is not None and (beside / PACKAGES / "pip").is_dir()
-    run([sys.executable, "-m", "venv", *["--without-pip"] * borrowed, str(path)], f"{path} could not be made")
+def bundled_pip():
+    """Return the wheels of pip that this interpreter brings (Debian's lie apart); none where it has them elsewhere."""
+    brings = importlib.util.find_spec("ensurepip")
+    places = [Path(brings.origin).parent / "_bundled"] if brings and brings.origin else []
+    return [wheel for place in [*places, Path("/usr/share/python-wheels")] for wheel in sorted(place.glob("pip-*.whl"))]
+
+
+def make_bare(path, beside, with_pip):
+    """Make an environment without packages. It sees those of another one, now or when that is there, pip among them.
+
+    pip is unpacked, which installs a wheel that has no compiled part: ensurepip comes to the same, but takes ten times
+    as long, as it runs pip out of its wheel.
+    """
+    wanted = with_pip and not (beside is not None and (beside / PACKAGES / "pip").is_dir())
+    bundled = bundled_pip()[:1] if wanted else []
+    option = [] if wanted and not bundled else ["--without-pip"]
+    run([sys.executable, "-m", "venv", *option, str(path)], f"{path} could not be made")
+    for wheel in bundled:
+        with zipfile.ZipFile(str(wheel)) as content:
+            content.extractall(str(path / PACKAGES))
+        script = path / "bin" / "pip"
+        script.write_text(PIP_SCRIPT.format(path / "bin" / "python"), encoding="utf-8")
+        script.chmod(0o755)
     if beside:
         (path / PACKAGES / "torchfleet-beside.pth").write_text(f"{beside / PACKAGES}\n", encoding="utf-8")
 
@@ -327,6 +366,23 @@ def install(request, place):
         run([python, *PIP_INSTALL, "--no-deps", "--", str(wheel)], f"pip could not install {wheel.name}")
 
 
+def build(request, program, place):
+    """Build a program from its tarball, with the environment as its prefix. A checkout has no configure yet."""
+    path = Path(request["path"])
+    mine = f".build-{path.name}-"
+    for interrupted in path.parent.glob(mine + "*"):  # nobody else builds this one: its lock is ours
+        remove(interrupted)
+    with tempfile.TemporaryDirectory(prefix=mine, dir=str(path.parent)) as folder:
+        with tarfile.open(str(Path(place, program["file"]))) as source:
+            source.extractall(folder)
+        root = str(next(Path(folder).iterdir()))
+        steps = [] if os.path.exists(os.path.join(root, "configure")) else [["./autogen.sh"]]
+        configure, *options = program["configure"]
+        steps += [[configure, f"--prefix={path}", *options], ["make", f"-j{len(os.sched_getaffinity(0))}"]]
+        for argv in [*steps, ["make", "install"]]:
+            run(argv, f"{program['name']} could not be built: {argv[0]}", cwd=root, **request["build_environment"])
+
+
 def make(request):
     """Make the environment, unless it is there."""
     path = Path(request["path"])
@@ -334,8 +390,10 @@ def make(request):
         if is_ready(request):
             return False
         with replaced(path), brought(request) as place:
-            make_bare(path, Path(request["beside"]) if request["beside"] else None)
+            make_bare(path, Path(request["beside"]) if request["beside"] else None, needs_pip(request))
             install(request, place)
+            for program in request["programs"]:
+                build(request, program, place)
             write_receipt(path, make_receipt(request))
     return True
 

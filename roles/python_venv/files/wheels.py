@@ -2,9 +2,10 @@
 the machine is to build.
 
 Usage: wheels.py REQUEST, where REQUEST is JSON with role, wheelhouse, packages, index_url, fill, into (a directory for
-the file), sources ({name: {file: digest}}), directories ({name: directory}) and what role python_venv saw on the
-machine: python, libc, machine. Prints one line of JSON: {"pack": the file, "error": "" or why not, ready to be shown}.
-With `fill`, wheels that are missing are downloaded first.
+the file), sources ({name: {file: digest}}), directories ({name: directory}), programs (each with url, sha256 and file,
+what it is called in the directory shelf) and what role python_venv saw on the machine: python, libc, machine. Prints
+one line of JSON: {"pack": the file, "error": "" or why not, ready to be shown}. With `fill`, wheels that are missing
+are downloaded first; tarballs of programs also where there is no wheelhouse.
 
 Which of them are installed is for pip on the machine to say; this leaves out what can be of no use there.
 """
@@ -13,9 +14,11 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -36,6 +39,10 @@ sys.exit(main())
 
 class NotFoundError(Exception):
     """Wheels are missing."""
+
+
+class NotFetchedError(Exception):
+    """A tarball is missing, or is not what it should be; the message is ready to be shown."""
 
 
 def canonical(name):
@@ -117,9 +124,46 @@ def download(request):
     raise NotFoundError("; ".join([line for line in lines if line.startswith("ERROR")] or lines[-1:]))
 
 
+def digest_of(path):
+    """Return the sha256 of a file, or an empty string where it is not there."""
+    if not path.is_file():
+        return ""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        for part in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def fetch(request, program):
+    """Fetch the tarball of a program, unless it is there. NotFetchedError if it is not what it should be."""
+    shelf, url = Path(request["shelf"]), program["url"]
+    path, unfinished = shelf / program["file"], shelf / f"{program['file']}.{os.getpid()}"
+    if digest_of(path) == program["sha256"]:
+        return
+    if request["wheelhouse"] and not request["fill"]:
+        hint = f"download it with -e {request['role']}_wheelhouse_fill=true"
+        raise NotFetchedError(f"{shelf} has no {path.name} with the checksum of versions.yml: {hint}")
+    shelf.mkdir(parents=True, exist_ok=True)
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer, unfinished.open("wb") as stream:
+            shutil.copyfileobj(answer, stream)
+        found = digest_of(unfinished)
+        if found != program["sha256"]:
+            hint = "if that is right, change it in versions.yml"
+            raise NotFetchedError(f"{url} should have the checksum {program['sha256']}, but has {found}: {hint}")
+        unfinished.replace(path)
+    except OSError as error:
+        hint = f"lay it in {shelf} as {path.name}"
+        raise NotFetchedError(f"{url} could not be fetched ({error}): {hint}") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
 def pack(request, wheels):
     """Return the path of a tar file with the wheels and the sources, which is made unless it is there."""
     files = {path.name: path for path in wheels}
+    files.update({program["file"]: Path(request["shelf"], program["file"]) for program in request["programs"]})
     for name, listed in request["sources"].items():
         files.update({f"{name}/{file}": Path(request["directories"][name], file) for file in listed})
     digest = hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()[:16]
@@ -136,14 +180,18 @@ def answer(request):
     role, wheelhouse = request["role"], request["wheelhouse"]
     kind = f"Python {request['python']} on {request['machine']}"
     try:
-        if request["fill"]:
+        if request["fill"] and request["packages"]:
             download(request)
+        for program in request["programs"]:
+            fetch(request, program)
         return {"pack": pack(request, choose(request) if wheelhouse else []), "error": ""}
     except NotFoundError as error:
         if request["fill"]:
             return {"pack": "", "error": f"{role}: no wheels for {kind} could be brought to {wheelhouse}: {error}"}
         hint = f"download it with -e {role}_wheelhouse_fill=true"
         return {"pack": "", "error": f"{role}: {wheelhouse} has no wheel of {error} for {kind}: {hint}"}
+    except NotFetchedError as error:
+        return {"pack": "", "error": f"{role}: {error}"}
     except (OSError, zipfile.BadZipFile) as error:
         return {"pack": "", "error": f"{role}: {wheelhouse}: {error}"}
 

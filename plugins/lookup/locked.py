@@ -1,0 +1,70 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Lookup locked."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: locked
+short_description: What the lockfile says
+description:
+  - Reads C(versions.yml) of this collection, or what a file of the user's own says instead.
+version_added: 0.4.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  _terms:
+    description: Names of entries, parts separated by dots.
+    required: true
+  version:
+    description: The version of a source, if it is not the one that the lockfile has.
+    type: str
+    default: ''
+  torchfleet_versions:
+    description: A file on the controller with entries that take the place of those of the same name.
+    type: str
+    vars:
+      - name: torchfleet_versions
+"""
+
+EXAMPLES = r"""
+- name: Tell the version of Open MPI
+  ansible.builtin.debug:
+    msg: "{{ lookup('torchfleet.cluster.locked', 'openmpi.version') }}"
+"""
+
+RETURN = r"""
+_raw:
+  description: The entries. C({version}) in an address is replaced; C(sha256) is that of the version.
+  type: list
+  elements: raw
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleLookupError
+from ansible.plugins.lookup import LookupBase
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._lock import entry, read_lock
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+
+SHIPPED = Path(__file__).resolve().parents[2] / "versions.yml"
+
+
+class LookupModule(LookupBase):
+    """What Ansible asks for the entries."""
+
+    def run(self, terms: list[Any], variables: dict[str, Any] | None = None, **kwargs: Any) -> list[Any]:
+        """Return the entries."""
+        self.set_options(var_options=variables, direct=kwargs)
+        told = self._templar.template(self.get_option("torchfleet_versions"))  # it may name other variables
+        own = to_plain(told) or ""
+        try:
+            lock = read_lock(str(SHIPPED), own)
+            return [entry(lock, to_plain(term), to_plain(self.get_option("version"))) for term in terms]
+        except InputError as error:
+            raise AnsibleLookupError(str(error)) from None

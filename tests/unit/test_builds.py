@@ -1,0 +1,69 @@
+"""Which build of PyTorch a node gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._builds import Build, choose_build
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._lock import entry, read_lock
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+
+ROWS = entry(read_lock(str(Path(__file__).parents[2] / "versions.yml")), "pytorch.builds")
+WHL = "https://download.pytorch.org/whl/"
+
+
+def node(*vendors: str, driver: str = "", old: bool = False) -> dict[str, Any]:
+    """Return the facts of a node with one GPU of each vendor."""
+    gpus = [{"vendor": vendor, "open_modules": vendor == "nvidia" and not old} for vendor in vendors]
+    return {"gpus": gpus, "modules": {"nvidia": driver} if driver else {}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "facts", "build"),
+    [
+        ("auto", node(), Build("")),
+        ("", node("nvidia"), Build("")),
+        ("auto", node("nvidia", driver="580.95.05"), Build("cu130")),
+        ("auto", node("nvidia", driver="550.54.14"), Build("cu126", "+cu126", WHL + "cu126")),
+        ("auto", node("nvidia", driver="580.95.05", old=True), Build("cu126", "+cu126", WHL + "cu126")),
+        ("auto", node("nvidia"), Build("cu130")),  # its driver comes later
+        ("auto", node("amd"), Build("rocm7.2", "+rocm7.2", WHL + "rocm7.2")),
+        ("auto", node("intel"), Build("xpu", "+xpu", WHL + "xpu")),
+        ("cu126", node("amd", "nvidia", driver="550.54.14"), Build("cu126", "+cu126", WHL + "cu126")),
+        ("cpu", node("nvidia", driver="470.82.01"), Build("cpu", "+cpu", WHL + "cpu")),
+    ],
+)
+def test_the_best_build_that_can_run(wanted: str, facts: dict[str, Any], build: Build) -> None:
+    assert choose_build("n1", wanted, facts, ROWS) == build
+
+
+@pytest.mark.parametrize(
+    ("wanted", "facts", "says"),
+    [
+        ("cu128", node(), 'pytorch_build: got "cu128"; give one of auto, cu130, '),
+        (
+            "cu130",
+            node("nvidia", driver="550.54.14"),
+            "n1 has the driver 550.54.14, and it takes 580.65.06 or newer: give",
+        ),
+        (
+            "cu130",
+            node("nvidia", old=True),
+            "n1 has a GPU older than Turing, which CUDA 13 does not know: give one of auto",
+        ),
+        ("rocm7.2", node("nvidia"), "n1 has no GPU of amd: give one of auto, cu130, cu132, cu126, cpu"),
+        ("auto", node("amd", "nvidia"), "n1 has GPUs of amd and nvidia: give one of cu130, "),
+        (
+            "auto",
+            node("nvidia", driver="470.82.01"),
+            "no build fits n1 (cu130: has the driver 470.82.01, and it takes 580",
+        ),
+    ],
+)
+def test_a_refusal_names_the_row(wanted: str, facts: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        choose_build("n1", wanted, facts, ROWS)
+    assert says in str(refusal.value)
