@@ -16,7 +16,7 @@ ROLES := $(notdir $(wildcard roles/*))
 PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup lab lab-absent test cluster rest lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help train setup lab lab-absent test cluster rest stack lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it'
@@ -25,6 +25,7 @@ help:
 	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make collection   the collection as it is installed, its roles and documents'
+	@echo 'make stack        Open MPI with UCX and UCC, built from its source on lab nodes (some ten minutes)'
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
 	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
@@ -62,7 +63,11 @@ cluster: $(DEV_READY)
 
 rest: $(DEV_READY)
 	$(call in_venv,$(PYTEST) --numprocesses 2 tests/unit tests/integration torch_backends/tests \
-	  $(filter-out $(wildcard tests/lab/test_across*.py),$(wildcard tests/lab/test_*.py)))
+	  $(filter-out $(wildcard tests/lab/test_across*.py) tests/lab/test_stack.py,$(wildcard tests/lab/test_*.py)))
+
+# Open MPI built from its source, which takes both cores longer than all else: not part of `make test`.
+stack: $(DEV_READY)
+	$(call in_venv,python -m pytest -q --durations=5 tests/lab/test_stack.py)
 
 lint: $(DEV_READY)
 	$(call in_venv,ruff check)

@@ -11,7 +11,7 @@ import pytest
 
 REPO = Path(__file__).parents[2]
 LINKED = REPO / "collections/ansible_collections/torchfleet/cluster"
-PARTS = ["galaxy.yml", "meta", "playbooks", "plugins", "roles", "workloads"]
+PARTS = ["galaxy.yml", "meta", "playbooks", "plugins", "roles", "versions.yml", "workloads"]
 
 
 def ansible_doc(kind: str, name: str) -> dict[str, object]:

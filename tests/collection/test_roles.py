@@ -22,8 +22,13 @@ EXAMPLES = sorted((REPO / "inventory/examples").glob("*.yml"))
 # The variables of that name that are no facts.
 NO_FACTS = {"facts", "check_mode", "playbook_python", "connection", "python_interpreter", "limit"}
 NO_FACTS |= {"play_hosts", "play_hosts_all"}
-# What only root can do: packages of the distribution, and the system's sshd if the user asks for it.
+# What only root can do: packages, what comes with them, and the system's sshd if the user asks for it.
 AS_ROOT = {"roles/mpi/tasks/apt.yml", "roles/ssh_mesh/tasks/install.yml"}
+AS_ROOT |= {f"roles/{name}.yml" for name in ("cuda/tasks/services", "rocm/tasks/groups", "rocm/tasks/verify")}
+OF_PACKAGES = ("root", "apt", "prove", "packages", "step", "exact", "dnf", "reboot")
+AS_ROOT |= {f"roles/vendor_packages/tasks/{name}.yml" for name in OF_PACKAGES}
+# What installs packages of a vendor: its scenario makes the repository.
+VENDORS = {"cuda", "rocm", "vendor_packages"}
 
 
 def load(path: Path) -> Any:
@@ -70,7 +75,7 @@ def test_internal_variables_are_named_so(role: str) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_has_all_its_parts(role: str) -> None:
     parts = ["README.md", "meta/main.yml", "tasks/main.yml"]
-    if role not in ("preflight", "verify"):  # which look, and install nothing
+    if role not in ("accelerator", "preflight", "verify"):  # which look, and install nothing
         parts += ["tasks/preflight.yml", "tasks/install.yml"]
     scenario = [f"molecule/default/{name}.yml" for name in ("molecule", "converge", "verify", "cleanup")]
     if role == "torch_backends":  # what it compiled is what the tests of that package want next
@@ -82,8 +87,8 @@ def test_scenarios_differ_in_their_playbooks_only() -> None:
     """But a lab stands on this machine, compilers work here, and a mesh is more than a directory to remove."""
     here = {"lab", "torch_backends"}
     for name, others in {"molecule.yml": here, "cleanup.yml": {*here, "ssh_mesh"}}.items():
-        roles = set(ROLES) - others
-        assert len({(REPO / "roles" / role / "molecule/default" / name).read_text() for role in roles}) == 1
+        for roles in (set(ROLES) - others - VENDORS, VENDORS):  # which need a repository before, and are no directory
+            assert len({(REPO / "roles" / role / "molecule/default" / name).read_text() for role in roles}) == 1
 
 
 @pytest.mark.parametrize("path", TASK_FILES, ids=label)

@@ -1,0 +1,118 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: signing_key
+short_description: Fetch the key that a package repository is signed with
+description:
+  - Fetches a file with OpenPGP keys, takes those whose fingerprints are known, and writes them as apt reads them.
+  - The file may be binary, armored text, or one behind the other. Nothing but Python is needed.
+  - A key whose fingerprint was not named is never written.
+version_added: 0.4.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  url:
+    description: Where the node fetches the keys from, with C(https://), C(http://) or C(file://).
+    type: str
+    required: true
+  fingerprints:
+    description: The whole fingerprints of the keys that are wanted. Each must be there.
+    type: list
+    elements: str
+    required: true
+  dest:
+    description: The keyring to write. Its directory is made where it is not there.
+    type: path
+    required: true
+attributes:
+  check_mode:
+    description: Fetches and compares, and does not write.
+    support: full
+  diff_mode:
+    description: Has no diff.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Fetch the key of NVIDIA's repository
+  torchfleet.cluster.signing_key:
+    url: https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/3bf863cc.pub
+    fingerprints: [EB693B3035CD5710E231E123A4B469963BF863CC]
+    dest: /etc/apt/keyrings/cuda.gpg
+  become: true
+"""
+
+RETURN = r"""
+dest:
+  description: The keyring.
+  returned: success
+  type: str
+  sample: /etc/apt/keyrings/cuda.gpg
+"""
+
+import os
+import tempfile
+from http.client import HTTPException
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.urls import open_url
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._openpgp import KeyFileError, keyring
+
+SECONDS = 60
+LARGEST = 10**6  # bytes; keys of vendors have a few thousand
+
+
+def fetch(url: str) -> bytes:
+    """Return what is at an address."""
+    return bytes(open_url(url, timeout=SECONDS).read(LARGEST))
+
+
+def content(path: str) -> bytes:
+    """Return what a file holds; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def write(path: str, data: bytes) -> None:
+    """Replace a file at once. Everybody may read it, as apt's own user must."""
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".new")
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    os.chmod(draft, 0o644)
+    os.replace(draft, path)
+
+
+def main() -> None:
+    """Entry of the module."""
+    options = {
+        "url": {"type": "str", "required": True},
+        "fingerprints": {"type": "list", "elements": "str", "required": True, "no_log": False},
+        "dest": {"type": "path", "required": True},
+    }
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    url, dest = module.params["url"], os.path.abspath(module.params["dest"])
+    try:
+        wanted = keyring(fetch(url), module.params["fingerprints"])
+        stale = content(dest) != wanted
+        if stale and not module.check_mode:
+            write(dest, wanted)
+    except KeyFileError as error:
+        module.fail_json(msg=f"{url} is not the key that is known: {error}")
+    except (OSError, ValueError, HTTPException) as error:  # the network, the address, the answer
+        module.fail_json(msg=f"{url} cannot be fetched, or {dest} not be written: {error}")
+    module.exit_json(changed=stale, dest=dest)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Drivers on real nodes, from signed repositories of packages that hold nothing: what is refused, and what waits for a
+reboot.
+
+A node has no GPU: a tree of sysfs tells of one. All refusals are tried in one run of Ansible, each as a play would end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.lab.gpu_stubs import DRIVER, NEXT_DRIVER, STUBS
+from tests.lab.lab import REPO, Lab, ansible
+
+FACTS = {"gather_facts": True, "gather_subset": ["!all", "!min", "env", "platform", "python"]}
+# A name, the node, the role, its variables (sysfs_root is below the stubs), and what is said.
+CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
+    (
+        "Secure Boot",
+        "n1",
+        "cuda",
+        {"sysfs_root": "h100-secure"},
+        r"cuda: Secure Boot is on, and the kernel would not load the modules that are built here: enroll a key for "
+        r"them \(mokutil --import\) and set cuda_secure_boot_signed=true, or switch Secure Boot off in the firmware",
+    ),
+    (
+        "no space",
+        "n1",
+        "cuda",
+        {"sysfs_root": "h100", "disk_mb": 10**9},
+        r"cuda: the packages need 1000000000 MB in /usr, where \d+ MB are free: make room",
+    ),
+    (
+        "another module",
+        "n1",
+        "cuda",
+        {"sysfs_root": "h100-old-module"},
+        rf"cuda: n1 has to be rebooted \(module nvidia 575.57.08 is loaded, and the library is {DRIVER}\): say "
+        r"-e cuda_allow_reboot=true, which reboots one machine after the other, or reboot it and run this again",
+    ),
+    (
+        "old GPUs, new toolkit",
+        "n1",
+        "cuda",
+        {"sysfs_root": "v100"},
+        r"cuda_toolkit: got 13.0; CUDA 13 has left out 10de:1db6, which is older than Turing: set cuda_toolkit=12.6",
+    ),
+    (
+        "old GPUs, open modules",
+        "n1",
+        "cuda",
+        {"sysfs_root": "v100", "driver": "open"},
+        r"cuda_driver: got open; the open kernel modules do not drive 10de:1db6, which is older than Turing: "
+        r"set cuda_driver=proprietary",
+    ),
+    (
+        "another key",
+        "n1",
+        "cuda",
+        {"sysfs_root": "h100", "repository": {"keys": {"deb": {"fingerprint": "AB" * 20}}}},
+        rf"cuda: nothing was changed, for file://{STUBS}/key.gpg is not the key that is known: it has the key "
+        rf"[0-9A-F]{{40}}, and not {'AB' * 20}",
+    ),
+    (
+        "a repository that is not signed",
+        "n1",
+        "cuda",
+        {"sysfs_root": "h100", "repository": {"address": f"file:{STUBS}/unsigned"}},
+        rf"cuda: nothing was changed, for apt does not trust or reach file:{STUBS}/unsigned: .*is not signed.*",
+    ),
+    (
+        "a repository signed by somebody else",
+        "n1",
+        "rocm",
+        {"sysfs_root": "mi300x", "repository": {"address": f"file:{STUBS}/other"}},
+        rf"rocm: nothing was changed, for apt does not trust or reach .*file:{STUBS}/other: .*NO_PUBKEY.*",
+    ),
+    (
+        "a branch that there is not",
+        "n1",
+        "cuda",
+        {"sysfs_root": "h100", "branch": "579"},
+        rf"cuda: nothing was changed, for file:{STUBS}/cuda has no nvidia-driver-pinning-579: set another version",
+    ),
+    (
+        "a kind of GPU that there is not",
+        "n1",
+        "rocm",
+        {"sysfs_root": "mi300x", "targets": ["gfx999"]},
+        r"rocm: nothing was changed, for .* has no amdrocm10.0-gfx999: set another version",
+    ),
+    ("no GPU", "n1", "cuda", {"sysfs_root": "none"}, "nothing said"),
+    ("no GPU", "n1", "rocm", {"sysfs_root": "none"}, "nothing said"),
+    (
+        "other drivers",
+        "n2",
+        "cuda",
+        {"sysfs_root": "h100"},
+        r"cuda: /etc/apt/sources.list.d/cuda.list names the same repository with another key: remove that file, or "
+        r"the package it came with; cuda: /usr/bin/nvidia-uninstall: the driver was installed by NVIDIA's .run file, "
+        r"so apt must not: run nvidia-uninstall --silent, and this again; cuda: nvidia-driver 525.147.05-7 is "
+        r"installed, from elsewhere: remove it \(apt purge '\*nvidia\*'\), or set cuda_branch to its branch",
+    ),
+    (
+        "amdgpu-install",
+        "n2",
+        "rocm",
+        {"sysfs_root": "mi300x"},
+        r"rocm: amdgpu-install 6.4.60400-1 is installed, whose repositories would be mixed with these: remove it \("
+        r"apt purge amdgpu-install\), and run this again",
+    ),
+    (
+        "another system",
+        "n2",
+        "rocm",
+        {"sysfs_root": "mi300x", "os_release": "none"},
+        r"rocm: got alpine320 on \w+; there are packages for debian12, debian13, ubuntu2204, ubuntu2404 on x86_64: "
+        r"leave the machine out \(--limit\)",
+    ),
+]
+
+
+class Drivers:
+    """Two nodes with repositories, a lockfile that names them, and a place for playbooks."""
+
+    def __init__(self, lab: Lab, place: Path) -> None:
+        self.lab, self.place = lab, place
+        self.said = place / "said"
+        self.said.mkdir()
+
+    def play(self, book: Path, **given: Any) -> tuple[int, str]:
+        done = ansible("ansible-playbook", "-i", str(self.lab.inventory), str(book), "-e", json.dumps(given))
+        return done.returncode, done.stdout + done.stderr
+
+    def stubs(self, state: str) -> None:
+        given = {"gpu_stubs_state": state, "gpu_stubs_directory": str(self.place / "stubs")}
+        status, said = self.play(REPO / "tests/lab/gpu_stubs.yml", **given)
+        assert status == 0, said
+
+    def locked(self, name: str) -> dict[str, Any]:
+        return dict(json.loads((self.place / "stubs/versions.yml").read_text())[name])
+
+    def variables(self, role: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the variables of a role, whose repository may differ from that of the lockfile in a part."""
+        shipped = dict(
+            yaml.safe_load((REPO / "versions.yml").read_text())[role]["repository"], **self.locked(role)["repository"]
+        )
+        wanted = {"disk_mb": 10, **given, "sysfs_root": f"{STUBS}/roots/{given['sysfs_root']}"}
+        wanted.pop("os_release", None)
+        if "repository" in given:
+            keys = {"deb": {**shipped["keys"]["deb"], **given["repository"].get("keys", {}).get("deb", {})}}
+            wanted["repository"] = {**shipped, **given["repository"], "keys": keys}
+        return {f"{role}_{name}": value for name, value in wanted.items()}
+
+    def book(self, name: str, tasks: list[dict[str, Any]], hosts: str = "head:workers") -> Path:
+        path = self.place / f"{name}.yml"
+        path.write_text(yaml.safe_dump([{"hosts": hosts, **FACTS, "tasks": tasks}]))
+        return path
+
+    def attempt(self, number: int) -> dict[str, Any]:
+        """Return the tasks that try a case and note what it ends with."""
+        _name, node, role, given, _says = CASES[number]
+        note = [
+            {"ansible.builtin.copy": {"dest": f"{self.said}/{number}", "content": words}, "delegate_to": "localhost"}
+            for words in ("nothing said", "{{ ansible_failed_result.msg }}")
+        ]
+        run = {
+            "ansible.builtin.include_role": {"name": f"torchfleet.cluster.{role}"},
+            "vars": self.variables(role, given),
+        }
+        block: dict[str, Any] = {
+            "when": f"inventory_hostname == '{node}'",
+            "block": [run, note[0]],
+            "rescue": [note[1]],
+        }
+        if "os_release" in given:
+            file = f"{STUBS}/roots/{given['os_release']}/os-release"
+            there = "/usr/lib/os-release"
+            swap = [["cp", "--backup=simple", "--suffix=.real", file, there], ["mv", f"{there}.real", there]]
+            before, after = ({"ansible.builtin.command": {"argv": argv}, "become": True} for argv in swap)
+            block.update(block=[before, *block["block"]], always=[after])
+        return block
+
+    def state(self, node: str) -> str:
+        """Return what tells whether something was changed on a node."""
+        files = "find /etc/apt /etc/systemd/system /tmp/torchfleet-* -type f -exec sha256sum {} + 2>/dev/null"
+        return self.lab.root(node, "sh", "-c", f"cat /var/lib/dpkg/status; {files} | sort")
+
+    def packages(self, node: str, *patterns: str) -> set[str]:
+        """Return name, version and what is wanted (hold) of the packages that are known to dpkg."""
+        form = "${Package} ${Version} ${db:Status-Want}\n"
+        return set(self.lab.root(node, "dpkg-query", "--show", f"--showformat={form}", *patterns).splitlines())
+
+
+@pytest.fixture(scope="module")
+def drivers(two_nodes: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    made = Drivers(two_nodes, tmp_path_factory.mktemp("drivers"))
+    made.stubs("present")
+    yield made
+    made.stubs("absent")
+    for node in ("n1", "n2"):
+        two_nodes.root(node, "rm", "-rf", STUBS)
+
+
+@pytest.fixture(scope="module")
+def refused(drivers: Drivers) -> Iterator[Drivers]:
+    """The same, after all cases were tried. On n2 other drivers were installed before."""
+    root = drivers.lab.root
+    pool = f"{STUBS}/distribution/pool"
+    root("n2", "sh", "-c", f"dpkg --install {pool}/nvidia-driver_* {pool}/amdgpu-install_*")
+    root("n2", "sh", "-c", "echo > /usr/bin/nvidia-uninstall")
+    root("n2", "sh", "-c", f"echo 'deb file:{STUBS}/cuda/ /' > /etc/apt/sources.list.d/cuda.list")
+    try:
+        before = [drivers.state(node) for node in ("n1", "n2")]
+        book = drivers.book("refused", [drivers.attempt(number) for number in range(len(CASES))])
+        status, said = drivers.play(book, torchfleet_versions=str(drivers.place / "stubs/versions.yml"))
+        assert status == 0, said
+        assert [drivers.state(node) for node in ("n1", "n2")] == before
+        yield drivers
+    finally:
+        root("n2", "rm", "-f", "/usr/bin/nvidia-uninstall", "/etc/apt/sources.list.d/cuda.list")
+        root("n2", "dpkg", "--purge", "nvidia-driver", "amdgpu-install")
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{case[2]}: {case[0]}" for case in CASES])
+def test_it_is_refused_in_a_line_and_nothing_was_changed(refused: Drivers, number: int) -> None:
+    said = (refused.said / str(number)).read_text()
+    assert re.fullmatch(CASES[number][4], said), said
+
+
+def test_a_reboot_is_asked_for_and_another_branch_is_moved_to(drivers: Drivers) -> None:
+    """Everything is installed by then. The next run says the same and changes nothing; the other branch comes whole."""
+    book = drivers.book("cuda", [{"ansible.builtin.import_role": {"name": "torchfleet.cluster.cuda"}}], hosts="n1")
+    given = {"torchfleet_versions": str(drivers.place / "stubs/versions.yml")}
+    given |= {"cuda_disk_mb": 10, "cuda_sysfs_root": f"{STUBS}/roots/h100-new", "cuda_toolkit": ""}
+    for change in ("changed=[1-9]", "changed=0"):
+        status, said = drivers.play(book, **given)
+        assert status == 2
+        assert f"cuda: n1 has to be rebooted (module nvidia none is loaded, and {DRIVER} is installed): say" in said
+        assert re.search(rf"^n1 .*{change}", said, re.MULTILINE), said
+    assert {f"nvidia-open {DRIVER}-1 hold", "nvidia-driver-pinning-580 1-1 install"} <= drivers.packages(
+        "n1", "nvidia-*"
+    )
+    given |= {"cuda_sysfs_root": f"{STUBS}/roots/h100-nouveau", "cuda_branch": "590"}
+    _status, said = drivers.play(book, **given)
+    assert f"(nouveau is loaded, and nvidia {NEXT_DRIVER} cannot be beside it): say" in said
+    there = drivers.packages("n1", "nvidia-*")
+    assert {f"nvidia-open {NEXT_DRIVER}-1 hold", "nvidia-driver-pinning-590 1-1 install"} <= there
