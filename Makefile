@@ -46,8 +46,9 @@ lab-absent: $(READY)
 
 # Three things at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster, which take
 # longest; the roles, and then the other tests of nodes; what needs no node.
-test: $(DEV_READY) setup molecule-pair
-	@$(MAKE) --no-print-directory lint types collection >.cache/beside.log 2>&1 & beside=$$!; \
+test: $(DEV_READY) setup
+	@mkdir -p .cache; $(MAKE) --no-print-directory lint types collection >.cache/beside.log 2>&1 & beside=$$!; \
+	  trap 'kill $$beside' INT TERM; $(MAKE) --no-print-directory molecule-pair || { kill $$beside; exit 1; }; \
 	  $(MAKE) --no-print-directory cluster >.cache/cluster.log 2>&1 & cluster=$$!; \
 	  trap 'kill $$beside $$cluster' INT TERM; \
 	  $(MAKE) --no-print-directory molecule; roles=$$?; \

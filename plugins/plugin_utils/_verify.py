@@ -62,7 +62,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "TF-VERIFY-LAUNCHER": Rule(
         "error",
-        "no launcher is on all nodes",
+        "no launcher that was asked for is on all nodes",
         "nothing could start ranks",
         "versions found on the nodes",
         "ansible-playbook setup.yml",
@@ -164,8 +164,8 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
     for login in outcome.failures:
         yield found(RULES, "TF-VERIFY-LOGIN", [login["from"]], f"to {login['to']}: {login['why']}")
     yield from judge_links(outcome)
-    if not outcome.trial.runs:
-        yield found(RULES, "TF-VERIFY-LAUNCHER", [], "neither Open MPI nor torchrun")
+    if not outcome.runs:
+        yield found(RULES, "TF-VERIFY-LAUNCHER", [], "none of those in verify_launchers")
     for run in outcome.runs:
         if run["failed"]:
             seen = f"{run['launcher']} with {run['backend']}: {run['msg']}"

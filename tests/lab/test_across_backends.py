@@ -36,7 +36,7 @@ def test_every_check_of_the_backend_holds_on_two_nodes(cluster: Cluster, mpi: st
 @pytest.mark.usefixtures("with_backends")
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 def test_it_trains_over_nodes_that_differ(cluster: Cluster, mpi: str) -> None:
-    cluster.train(workload="message_passing", launcher=mpi, backend="mpi")
+    cluster.train(workload="message_passing", ranks_per_node=1, launcher=mpi, backend="mpi")
 
 
 @pytest.mark.usefixtures("with_backends")
@@ -49,4 +49,5 @@ def test_every_check_of_ccl_holds_on_two_nodes(cluster: Cluster) -> None:
 @pytest.mark.usefixtures("with_backends")
 @pytest.mark.parametrize("launcher", ["openmpi", "intelmpi"])
 def test_ccl_goes_beside_whatever_mpi_starts_it(cluster: Cluster, launcher: str) -> None:
-    cluster.train(workload="message_passing", launcher=launcher, backend="ccl")
+    wish = {"nodes": "n1,n2", "ranks_per_node": 1, "launcher": launcher}
+    cluster.train(workload="message_passing", backend="ccl", **wish)

@@ -12,6 +12,7 @@ import pytest
 from tests.lab import slurm
 from tests.lab.cluster import HYDRA, LAUNCHERS, SCRIPTS, SLURM, Cluster
 
+TELL = str(SCRIPTS / "tell.py")
 ODD = {
     "SPACES": "a b  c",
     "QUOTES": '"it\'s"',
@@ -28,7 +29,7 @@ DIGEST = (
 
 @pytest.mark.parametrize("launcher", ["openmpi", *HYDRA, *SLURM])
 def test_ranks_take_the_nodes_in_turn(launching: Cluster, launcher: str) -> None:
-    job = launching.train(workload="message_passing", np=3, launcher=launcher, map_by="node", nodes="n1,n2")
+    job = launching.train(workload=TELL, np=3, launcher=launcher, map_by="node", nodes="n1,n2")
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n2", "n1"]
 
 
@@ -38,13 +39,13 @@ def test_ranks_are_bound_if_that_is_asked_for(launching: Cluster, launcher: str)
     wish = {"bind_to": "core", "ports": "24000-24999", "launcher": launcher}
     job = launching.train(workload="message_passing", np=4, nodes="n1,n2", **wish)
     assert [len(row["cpus"]) for row in job.result["placement"]] == [1, 1, 1, 1]
-    free = launching.train(workload="message_passing", np=4, nodes="n1,n2", launcher=launcher)
+    free = launching.train(workload=TELL, np=4, nodes="n1,n2", launcher=launcher)
     assert [len(row["cpus"]) for row in free.result["placement"]] == [len(os.sched_getaffinity(0))] * 4
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_environment_arrives_byte_exact(launching: Cluster, launcher: str) -> None:
-    job = launching.train(workload=str(SCRIPTS / "tell.py"), np=4, launcher=launcher, job_env=ODD)
+    job = launching.train(workload=TELL, np=4, launcher=launcher, job_env=ODD)
     for rank in range(4):
         seen = json.loads(job.stdout(rank))["env"]
         assert {name: seen.get(name) for name in ODD} == ODD
@@ -55,7 +56,7 @@ def test_the_environment_arrives_byte_exact(launching: Cluster, launcher: str) -
 @pytest.mark.parametrize("launcher", HYDRA)
 def test_hydra_on_nodes_that_differ(launching: Cluster, launcher: str) -> None:
     """Users, SSH ports, homes, NIC names and slots are each node's own."""
-    job = launching.train(workload=str(SCRIPTS / "tell.py"), launcher=launcher)
+    job = launching.train(workload=TELL, launcher=launcher)
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2", "n3", "n4", "n4", "n4"]
     told = [json.loads(job.stdout(rank))["env"] for rank in range(8)]
     assert [told[rank]["GLOO_SOCKET_IFNAME"] for rank in (0, 4)] == ["eth1", "fast0"]
@@ -63,16 +64,18 @@ def test_hydra_on_nodes_that_differ(launching: Cluster, launcher: str) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", *HYDRA])
-def test_nodes_of_different_vendors_train_together(cluster: Cluster, launcher: str) -> None:
+def test_nodes_of_different_vendors_are_one_world(cluster: Cluster, launcher: str) -> None:
     """An app context for each run of nodes of one kind; n2 looks as if it had a GPU."""
     cluster.lab.root("n2", "touch", "/dev/nvidia0")
     try:
-        job = cluster.train(workload="message_passing", launcher=launcher)
+        job = cluster.train(workload=TELL, launcher=launcher)
     finally:
         cluster.lab.root("n2", "rm", "/dev/nvidia0")
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2", "n3", "n4", "n4", "n4"]
     command = " ".join(job.result["command"])
     assert command.count(" : ") == 2, command
+    told = [json.loads(job.stdout(rank))["env"] for rank in range(8)]
+    assert [(env["RANK"], env["WORLD_SIZE"]) for env in told] == [(str(rank), "8") for rank in range(8)]
 
 
 def test_torchruns_agents_negotiate(cluster: Cluster) -> None:
@@ -81,24 +84,20 @@ def test_torchruns_agents_negotiate(cluster: Cluster) -> None:
 
 
 def test_training_comes_to_the_same_under_every_launcher(cluster: Cluster, slurm_nodes: None) -> None:
-    """Bit by bit: what the trained model is made of, and a sum over all ranks."""
-    digests, sums = {}, set()
+    """Bit by bit: what the trained model is made of."""
+    digests = {}
     for launcher in LAUNCHERS:
         saved = f"/tmp/{cluster.lab.name}-{launcher}.pt"
         words = ["--epochs", "1", "--target-accuracy", "0", "--checkpoint", saved]
         cluster.train(workload="mnist", nodes="n1,n2", ranks_per_node=1, launcher=launcher, workload_args=words)
         python = "/srv/torchfleet/pytorch/bin/python"
         digests[launcher] = cluster.lab.root("n1", python, "-c", DIGEST, saved)
-        sums.add(
-            cluster.train(workload="pi", nodes="n1,n2", ranks_per_node=1, launcher=launcher).result["metrics"]["pi"]
-        )
     assert len(set(digests.values())) == 1, digests
-    assert len(sums) == 1, sums
 
 
 def test_a_job_that_waits_in_the_queue_is_cancelled(cluster: Cluster, slurm_nodes: None) -> None:
     busy = cluster.lab.root("n1", "sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap", "sleep 300").strip()
-    job = cluster.start(workload="message_passing", np=4, launcher="sbatch")
+    job = cluster.start(workload=TELL, np=4, launcher="sbatch")
     job.wait_until(lambda: f"{job.job_id} PENDING" in slurm.queue(cluster.lab, "n1"))
     job.process.send_signal(signal.SIGINT)
     assert job.process.wait(20) != 0
@@ -120,7 +119,7 @@ def test_names_of_a_version_that_is_gone_are_noticed(cluster: Cluster, tmp_path:
     )
     for node in ("n1", "n2"):
         slurm.write(cluster.lab, node, "/opt/kubeflow/bin/mpirun", program, "root", "0755")
-    job = cluster.play(workload="message_passing", np=4, nodes="n1,n2", torchfleet_mpirun="/opt/kubeflow/bin/mpirun")
+    job = cluster.play(workload=TELL, np=4, nodes="n1,n2", torchfleet_mpirun="/opt/kubeflow/bin/mpirun")
     assert job.process.returncode != 0
     assert job.result["first_failure"]["cause"].startswith("placement: runs as")
     assert "rank 3 n2/1 -> n1/3" in job.output
@@ -150,5 +149,5 @@ def test_refusals(cluster: Cluster, given: dict[str, object], told: str) -> None
 
 
 def test_an_override_is_warned_of(cluster: Cluster) -> None:
-    job = cluster.train(workload="message_passing", np=4, job_env={"GLOO_SOCKET_IFNAME": "eth0"})
+    job = cluster.train(workload=TELL, np=4, job_env={"GLOO_SOCKET_IFNAME": "eth0"})
     assert "GLOO_SOCKET_IFNAME=eth0 contradicts role fabric, which proved eth1 on n1" in job.output

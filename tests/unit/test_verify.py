@@ -123,7 +123,7 @@ def test_a_node_that_does_not_answer_hides_no_other() -> None:
         ({"listened": {**HEARD, "n2": {"facts": {"files": {}}, "agent": {}}}}, "TF-VERIFY-FABRIC", "no fabric.json"),
         ({"measured": links(n1_n2=10.0)}, "TF-VERIFY-SLOW", "n1 -> n2: 10 Mbit/s, the median is 1,000"),
         ({"runs": [run(failed=True, msg="rank 1 on n2: killed")]}, "TF-VERIFY-RUN", "rank 1 on n2: killed"),
-        ({"answers": {name: answer(openmpi="", torch="") for name in NODES}}, "TF-VERIFY-LAUNCHER", "neither"),
+        ({"runs": []}, "TF-VERIFY-LAUNCHER", "none of those in verify_launchers"),
     ],
 )
 def test_each_fault_is_named(changed: dict[str, Any], name: str, seen: str) -> None:
