@@ -5,6 +5,8 @@ PYTHON ?= python3
 # Ansible insists on UTF-8, and ignores the ansible.cfg of a directory that anyone may write to unless it is named.
 export LC_ALL := C.UTF-8
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+# Some shells have it: every rank would compile what it takes of PyTorch anew, for up to 5 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The name of a stamp changes with whatever the environment is made from.
 key = $(shell { cat $(1); echo $(CURDIR) $(PYTHON); } | sha256sum | cut -c1-16)

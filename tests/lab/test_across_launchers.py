@@ -21,10 +21,12 @@ ODD = {
     "EMPTY": "",
 }
 
-DIGEST = (
-    "import hashlib, sys, torch; model = torch.load(sys.argv[1], weights_only=True)['model']; "
-    "print(hashlib.sha256(b''.join(part.numpy().tobytes() for part in model.values())).hexdigest())"
-)
+DIGEST = """
+import hashlib, sys, torch
+for path in sys.argv[1:]:
+    model = torch.load(path, weights_only=True)["model"]
+    print(hashlib.sha256(b"".join(part.numpy().tobytes() for part in model.values())).hexdigest())
+"""
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", *HYDRA, *SLURM])
@@ -85,14 +87,12 @@ def test_torchruns_agents_negotiate(cluster: Cluster) -> None:
 
 def test_training_comes_to_the_same_under_every_launcher(cluster: Cluster, slurm_nodes: None) -> None:
     """Bit by bit: what the trained model is made of."""
-    digests = {}
-    for launcher in LAUNCHERS:
-        saved = f"/tmp/{cluster.lab.name}-{launcher}.pt"
-        words = ["--epochs", "1", "--target-accuracy", "0", "--checkpoint", saved]
+    saved = {launcher: f"/tmp/{cluster.lab.name}-{launcher}.pt" for launcher in LAUNCHERS}
+    for launcher, path in saved.items():
+        words = ["--epochs", "1", "--target-accuracy", "0", "--checkpoint", path]
         cluster.train(workload="mnist", nodes="n1,n2", ranks_per_node=1, launcher=launcher, workload_args=words)
-        python = "/srv/torchfleet/pytorch/bin/python"
-        digests[launcher] = cluster.lab.root("n1", python, "-c", DIGEST, saved)
-    assert len(set(digests.values())) == 1, digests
+    digests = cluster.lab.root("n1", "/srv/torchfleet/pytorch/bin/python", "-c", DIGEST, *saved.values()).split()
+    assert len(digests) == len(LAUNCHERS) and len(set(digests)) == 1, dict(zip(saved, digests, strict=True))
 
 
 def test_a_job_that_waits_in_the_queue_is_cancelled(cluster: Cluster, slurm_nodes: None) -> None:

@@ -170,7 +170,7 @@ def test_the_controller_downloads_what_is_missing(software: Software) -> None:
 def test_an_interrupted_sending_is_mended_by_the_next_run(software: Software) -> None:
     """The receiver is killed half-way: one line says so, what was there before is there again, and then it works."""
     software.make(["python_venv"], **software.some())
-    software.lab.shape("n2", "8mbit")
+    software.lab.shape("n2", "3mbit")
     newer = software.some(packages=["tiny==2.0"])
     argv = software.argv(["python_venv"], **newer)
     with subprocess.Popen(argv, cwd=REPO, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as play:

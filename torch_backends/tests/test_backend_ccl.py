@@ -14,9 +14,8 @@ ALONE = "import torch, torch.distributed as dist\ndist.init_process_group('ccl')
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_every_rank_finds_what_it_should(came: Came, ranks: int, check: str) -> None:
-    assert wrong(came("torchrun", ranks, "ccl", ()), check) == ""
+def test_every_rank_finds_what_it_should(came: Came, check: str) -> None:
+    assert wrong(came("torchrun", 3, "ccl", ()), check) == ""
 
 
 def test_an_operation_that_one_rank_leaves_out_times_out(run: Run) -> None:
