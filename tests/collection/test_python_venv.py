@@ -303,6 +303,12 @@ def test_a_program_that_cannot_be_built_leaves_what_was_there(from_tarball: dict
     assert environment.look({**from_tarball, "tools": ["make", "no-such-compiler"]})["lacks"] == ["no-such-compiler"]
 
 
+def test_where_make_stopped_is_told() -> None:
+    said = ["make: Making all in config", "perl: not found", "make[1]: *** [all] Error 127", "make: *** [all] 2"]
+    assert environment.errors_in(said) == said[:3]
+    assert environment.errors_in(["more"] * 5 + said) == said[:3]
+
+
 def test_a_tarball_that_is_not_what_it_should_be_is_refused(from_tarball: dict[str, Any], tmp_path: Path) -> None:
     machine = {"python": "3.11", "libc": "2.36", "machine": "x86_64"}
     digest = from_tarball["programs"][0]["sha256"]

@@ -298,13 +298,15 @@ def run(argv, what, cwd=None, **environment):
 
 
 def errors_in(lines):
-    """Return those that tell of errors: of a build that pip ran, else pip's own, else the first ones."""
+    """Return what tells of errors: of a build by pip, of a compiler, where make stopped, of pip, else the first."""
     built = [line.strip()[len("error: ") :] for line in lines if line.strip().startswith("error: ")]
     built = [line for line in built if " " in line]  # what pip adds are names such as subprocess-exited-with-error
     compiled = [
         line.strip() for line in lines if re.search(r"\S: (fatal )?error: ", line)
     ]  # by a compiler or configure
-    return built or compiled[:3] or [line for line in lines if line.startswith("ERROR")] or lines[:3]
+    stops = [number for number, line in enumerate(lines) if re.match(r"make(\[\d+\])?: \*\*\* ", line)][:1]
+    made = [line.strip() for stop in stops for line in lines[max(stop - 2, 0) : stop + 1]]
+    return built or compiled[:3] or made or [line for line in lines if line.startswith("ERROR")] or lines[:3]
 
 
 @contextlib.contextmanager
