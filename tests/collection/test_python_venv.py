@@ -35,10 +35,11 @@ environment, wheels = load("environment"), load("wheels")
 
 
 def add_wheel(wheelhouse: Path, name: str, version: str, tag: str = "py3-none-any", needs: str = "") -> None:
-    """Write the smallest wheel that pip installs. `needs` are lines of metadata."""
+    """Write the smallest wheel that pip installs, with a library as UCX's has it. `needs` are lines of metadata."""
     about = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": f"version = {version!r}\n",
+        f"lib{name}/lib/lib{name}.la": "libdir='/where/it/was/made'\n",
         f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
         f"{about}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
@@ -159,6 +160,13 @@ def test_an_environment_is_made_once(request_: dict[str, Any]) -> None:
     site = next(Path(request_["path"]).glob("lib/python*/site-packages"))
     (site / "tiny-1.0+cpu.dist-info").rename(site / "tiny-2.0.dist-info")
     assert not environment.is_ready(request_)
+
+
+def test_no_description_of_a_library_names_another_machine(request_: dict[str, Any]) -> None:
+    """Libtool would look for the library where the wheel was made, and Open MPI could not be built with UCX's."""
+    assert environment.try_to_make(request_)["error"] == ""
+    assert list(Path(request_["path"]).rglob("libtiny/lib")) != []
+    assert list(Path(request_["path"]).rglob("*.la")) == []
 
 
 def test_other_packages_make_it_anew(request_: dict[str, Any]) -> None:

@@ -366,6 +366,8 @@ def install(request, place):
         run([python, *build, str(Path(place, name))], f"{name} could not be built", **request["build_environment"])
     for wheel in (path / "wheels").glob("*.whl"):
         run([python, *PIP_INSTALL, "--no-deps", "--", str(wheel)], f"pip could not install {wheel.name}")
+    for description in (path / PACKAGES).glob("*/lib/*.la"):
+        description.unlink()  # UCX's wheel: libtool would look for UCX where the wheel was made
 
 
 def build(request, program, place):
