@@ -18,7 +18,7 @@ ROLES := $(notdir $(wildcard roles/*))
 PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup lab lab-absent test cluster rest stack lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help train setup lab lab-absent test cluster nodes nodeless stack lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it'
@@ -48,15 +48,14 @@ lab-absent: $(READY)
 
 # Three things at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster, which take
 # longest; the roles, and then the other tests of nodes; what needs no node.
-test: $(DEV_READY) setup
-	@mkdir -p .cache; $(MAKE) --no-print-directory lint types collection >.cache/beside.log 2>&1 & beside=$$!; \
-	  trap 'kill $$beside' INT TERM; $(MAKE) --no-print-directory molecule-pair || { kill $$beside; exit 1; }; \
+test: $(DEV_READY)
+	@mkdir -p .cache; $(MAKE) --no-print-directory setup lint types collection nodeless >.cache/nodeless.log 2>&1 & nodeless=$$!; \
+	  trap 'kill $$nodeless' INT TERM; $(MAKE) --no-print-directory molecule-pair || { kill $$nodeless; exit 1; }; \
 	  $(MAKE) --no-print-directory cluster >.cache/cluster.log 2>&1 & cluster=$$!; \
-	  trap 'kill $$beside $$cluster' INT TERM; \
-	  $(MAKE) --no-print-directory molecule; roles=$$?; \
-	  wait $$beside; nodeless=$$?; cat .cache/beside.log; \
-	  [ "$$roles $$nodeless" = "0 0" ] && $(MAKE) --no-print-directory rest; rest=$$?; \
-	  wait $$cluster; nodes=$$?; cat .cache/cluster.log; [ "$$roles $$nodeless $$rest $$nodes" = "0 0 0 0" ]
+	  trap 'kill $$nodeless $$cluster' INT TERM; \
+	  $(MAKE) --no-print-directory molecule nodes; nodes=$$?; \
+	  wait $$nodeless; others=$$?; cat .cache/nodeless.log; \
+	  wait $$cluster; four=$$?; cat .cache/cluster.log; [ "$$nodes $$others $$four" = "0 0 0" ]
 
 # A test that fails amid all the others is tried once more, and is in the summary as RERUN: what is broken fails twice.
 PYTEST := python -m pytest -q --durations=15 --reruns 1 -rR
@@ -64,9 +63,11 @@ PYTEST := python -m pytest -q --durations=15 --reruns 1 -rR
 cluster: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(wildcard tests/lab/test_across*.py))
 
-rest: $(DEV_READY)
-	$(call in_venv,$(PYTEST) --numprocesses 2 tests/unit tests/integration torch_backends/tests \
-	  $(filter-out $(wildcard tests/lab/test_across*.py) tests/lab/test_stack.py,$(wildcard tests/lab/test_*.py)))
+nodes: $(DEV_READY)
+	$(call in_venv,$(PYTEST) $(filter-out $(wildcard tests/lab/test_across*.py) tests/lab/test_stack.py,$(wildcard tests/lab/test_*.py)))
+
+nodeless: $(DEV_READY) setup
+	$(call in_venv,$(PYTEST) tests/unit tests/integration torch_backends/tests)
 
 # Open MPI built from its source, which takes both cores longer than all else: not part of `make test`.
 stack: $(DEV_READY)
@@ -101,6 +102,9 @@ molecule-pair: $(DEV_READY)
 molecule-%: molecule-pair
 	@start=$$(date +%s); cd roles/$* && PATH="$(CURDIR)/.venv/bin:$$PATH" molecule test >$(CURDIR)/.cache/$@.log 2>&1 \
 	  || { cat $(CURDIR)/.cache/$@.log; exit 1; }; echo "molecule test: $* ($$(($$(date +%s) - start)) s)"
+
+# The one that installs on this machine.
+molecule-torch_backends: setup
 
 bench: $(READY) setup
 	$(call in_venv,python tests/bench/bench.py)

@@ -36,9 +36,9 @@ def sleepers(cluster: Cluster, *arguments: str, **given: object) -> tuple[Job, d
     return job, programs
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_message_passing_on_two_nodes(launching: Cluster, launcher: str) -> None:
-    job = launching.train(workload="message_passing", np=4, launcher=launcher, show_ranks="all")
+def test_message_passing_on_two_nodes(cluster: Cluster) -> None:
+    """By default; every launcher trains in test_across_launchers.py."""
+    job = cluster.train(workload="message_passing", np=4, show_ranks="all")
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2"]
     assert "[3@n2] rank 3 received from rank 0" in job.output
     assert job.stdout(3) == "rank 3 received from rank 0\n"

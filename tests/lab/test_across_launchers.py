@@ -90,7 +90,9 @@ def test_training_comes_to_the_same_under_every_launcher(cluster: Cluster, slurm
     saved = {launcher: f"/tmp/{cluster.lab.name}-{launcher}.pt" for launcher in LAUNCHERS}
     for launcher, path in saved.items():
         words = ["--epochs", "1", "--target-accuracy", "0", "--checkpoint", path]
-        cluster.train(workload="mnist", nodes="n1,n2", ranks_per_node=1, launcher=launcher, workload_args=words)
+        job = cluster.train(workload="mnist", nodes="n1,n2", ranks_per_node=1, launcher=launcher, workload_args=words)
+        assert [row["host"] for row in job.result["ranks"]] == ["n1", "n2"]
+        assert job.result["leftovers"] == {"n1": [], "n2": []}
     digests = cluster.lab.root("n1", "/srv/torchfleet/pytorch/bin/python", "-c", DIGEST, *saved.values()).split()
     assert len(digests) == len(LAUNCHERS) and len(set(digests)) == 1, dict(zip(saved, digests, strict=True))
 

@@ -110,7 +110,7 @@ def all_reduce_of_every_type_and_operation() -> None:
 def many_small_ones_after_each_other() -> None:
     """Sizes on both sides of where the way through shared memory changes; now and then a rank is late."""
     chance = random.Random(7)  # on all ranks the same
-    for number in range(300 if by_others() else int(os.environ.get("OPERATIONS", "3000"))):
+    for number in range(100 if by_others() else int(os.environ.get("OPERATIONS", "3000"))):
         count = chance.choice([1, 5, 1000, 4096, 4097, 20_000, 70_001]) if number % 50 == 0 else chance.randint(1, 64)
         if chance.random() < 0.002 and number % size() == rank():
             time.sleep(0.003)
