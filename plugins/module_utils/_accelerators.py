@@ -39,16 +39,27 @@ LIBRARIES = {
     "ucx": (("{home}/ucx", "{home}/ucx/lib/python3*/site-packages/libucx", "/usr"), "include/ucp/api/ucp.h"),
     "ucc": (("{home}/ucc", "/usr"), "include/ucc/api/ucc.h"),
 }
+# Which file of a library tells its version, and where: another version at the same place has what was built with it
+# built anew.
+API_NUMBERS = r"define \w+_API_M(?:AJOR|INOR)\s+(\d+)"
+VERSIONS = {
+    "cuda": ("include/cuda.h", r"define CUDA_VERSION\s+(\d+)"),
+    "rocm": (".info/version", r"^(\S+)"),
+    "verbs": ("lib/pkgconfig/libibverbs.pc", r"^Version:\s*(\S+)"),
+    "ucx": ("include/ucp/api/ucp_version.h", API_NUMBERS),
+    "ucc": ("include/ucc/api/ucc_version.h", API_NUMBERS),
+}
 PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 
 
 def survey(root: str = "/", home: str = "") -> dict[str, Any]:
-    """Return what there is: gpus, nvswitches, modules, secure_boot, driver_library, usable, libraries.
+    """Return what there is: gpus, nvswitches, modules, secure_boot, driver_library, usable, libraries, versions.
 
     `root` is where /sys, /proc, /dev and /usr are looked for; `home` is torchfleet's, which may have libraries too.
     Nothing is raised: what cannot be read is not there.
     """
     devices = list(pci_devices(root))
+    libraries = {name: prefix(name, root, home) for name in LIBRARIES}
     gpus = [gpu(device, root) for device in devices if is_gpu(device)]
     return {
         "gpus": gpus,
@@ -57,7 +68,8 @@ def survey(root: str = "/", home: str = "") -> dict[str, Any]:
         "secure_boot": secure_boot(root),
         "driver_library": driver_library(root),
         "usable": accelerators(root),
-        "libraries": {name: prefix(name, root, home) for name in LIBRARIES},
+        "libraries": libraries,
+        "versions": {name: version(name, root, place) for name, place in libraries.items()},
     }
 
 
@@ -68,6 +80,13 @@ def prefix(library: str, root: str, home: str) -> str:
     found = [path for pattern in patterns for path in sorted(glob.glob(os.path.join(root, pattern.lstrip("/"))))]
     there = [path for path in found if os.path.isfile(os.path.join(path, header))]
     return "/" + os.path.relpath(there[0], root) if there else ""
+
+
+def version(library: str, root: str, place: str) -> str:
+    """Return the version of a library in a directory; empty where it does not tell, or is not there."""
+    file, pattern = VERSIONS[library]
+    text = text_of(os.path.join(root, place.lstrip("/"), file)) if place else ""
+    return ".".join(re.findall(pattern, text, re.MULTILINE))
 
 
 def pci_devices(root: str) -> Iterator[dict[str, Any]]:

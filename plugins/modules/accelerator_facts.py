@@ -45,7 +45,8 @@ facts:
     - C(target) is what AMD's compiler calls the GPU. C(open_modules) is whether NVIDIA's open kernel modules drive it.
     - C(modules) are the kernel modules that drive GPUs and are loaded. C(usable) is how many GPUs a program can open.
     - C(secure_boot) is none where the firmware does not tell.
-    - C(libraries) are the directories in which each is with its headers; empty where it is not.
+    - C(libraries) are the directories in which each is with its headers; empty where it is not. C(versions) are
+      theirs, as far as a file there tells them.
   returned: success
   type: dict
   sample:
@@ -64,6 +65,7 @@ facts:
     driver_library: 580.95.05
     usable: {nvidia: 1, amd: 0}
     libraries: {cuda: /usr/local/cuda, rocm: '', verbs: /usr, ucx: /home/me/.torchfleet/ucx, ucc: ''}
+    versions: {cuda: '13000', rocm: '', verbs: '', ucx: '1.20', ucc: ''}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -126,3 +126,20 @@ def test_libraries_are_found_by_their_headers(tmp_path: Path) -> None:
         "ucc": "",
     }
     assert _accelerators.survey(str(tmp_path))["libraries"]["ucx"] == "/usr"
+
+
+def test_libraries_tell_their_versions(tmp_path: Path) -> None:
+    ucx = "#define UCP_API_MAJOR    1\n#define UCP_API_MINOR    20\n#define UCP_API_VERSION UCP_VERSION(1, 20)\n"
+    texts = {
+        "usr/local/cuda/include/cuda.h": "/**\n * CUDA API version number\n */\n#define CUDA_VERSION 13000\n",
+        "opt/rocm/include/hip/hip_runtime.h": "",
+        "opt/rocm/.info/version": "7.2.0-43\n",
+        "usr/include/infiniband/verbs.h": "",
+        "home/me/ucx/include/ucp/api/ucp.h": "",
+        "home/me/ucx/include/ucp/api/ucp_version.h": ucx,
+        "usr/include/ucp/api/ucp.h": "",
+    }
+    for name, text in texts.items():
+        put(tmp_path / name, text)
+    versions = {"cuda": "13000", "rocm": "7.2.0-43", "verbs": "", "ucx": "1.20", "ucc": ""}
+    assert _accelerators.survey(str(tmp_path), "/home/me")["versions"] == versions
