@@ -18,7 +18,7 @@ ROLES := $(notdir $(wildcard roles/*))
 PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup lab lab-absent test cluster nodes nodeless stack lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help train setup lab lab-absent test cluster nodes nodeless nics stack lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it'
@@ -46,10 +46,10 @@ lab: $(READY)
 lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
-# Three things at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster, which take
-# longest; the roles, and then the other tests of nodes; what needs no node.
+# Three things at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster; the roles,
+# and then the other tests of nodes; what needs no node, and then the choice of NICs. They take about the same time.
 test: $(DEV_READY)
-	@mkdir -p .cache; $(MAKE) --no-print-directory setup lint types collection nodeless >.cache/nodeless.log 2>&1 & nodeless=$$!; \
+	@mkdir -p .cache; $(MAKE) --no-print-directory setup lint types collection nodeless nics >.cache/nodeless.log 2>&1 & nodeless=$$!; \
 	  trap 'kill $$nodeless' INT TERM; $(MAKE) --no-print-directory molecule-pair || { kill $$nodeless; exit 1; }; \
 	  $(MAKE) --no-print-directory cluster >.cache/cluster.log 2>&1 & cluster=$$!; \
 	  trap 'kill $$nodeless $$cluster' INT TERM; \
@@ -63,8 +63,12 @@ PYTEST := python -m pytest -q --durations=15 --reruns 1 -rR
 cluster: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(wildcard tests/lab/test_across*.py))
 
+OTHERS := $(wildcard tests/lab/test_across*.py) tests/lab/test_nics.py tests/lab/test_stack.py
 nodes: $(DEV_READY)
-	$(call in_venv,$(PYTEST) $(filter-out $(wildcard tests/lab/test_across*.py) tests/lab/test_stack.py,$(wildcard tests/lab/test_*.py)))
+	$(call in_venv,$(PYTEST) $(filter-out $(OTHERS),$(wildcard tests/lab/test_*.py)))
+
+nics: $(DEV_READY)
+	$(call in_venv,$(PYTEST) tests/lab/test_nics.py)
 
 nodeless: $(DEV_READY) setup
 	$(call in_venv,$(PYTEST) tests/unit tests/integration torch_backends/tests)
