@@ -1,5 +1,6 @@
 // The whole module as one unit: torch's headers take most of the time to compile, and so they are read once.
 #include "backend.cpp"
+#include "devices.cpp"
 #include "memory.cpp"
 #include "message.cpp"
 #include "module.cpp"

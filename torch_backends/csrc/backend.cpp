@@ -1,7 +1,10 @@
 #include "backend.h"
 
+#include "devices.h"
+
 #include <torch/csrc/distributed/c10d/exception.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace torchfleet {
@@ -9,11 +12,6 @@ namespace torchfleet {
 using c10d::OpType;
 
 namespace {
-// Room for a tensor in the host's memory, for GPUs in such that they reach themselves.
-at::Tensor on_host(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
-}
-
 // What profilers show: the names that PyTorch's other backends have there.
 const char* title_of(OpType type) {
   switch (type) {
@@ -48,17 +46,6 @@ const char* title_of(OpType type) {
   }
 }
 
-// What MPI reads or writes of a tensor. Those of a GPU go through memory of the host: a copy, which waits for what the GPU
-// was told to do before.
-at::Tensor dense(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(!tensor.is_sparse(), "backend mpi: got a sparse tensor, and MPI knows only dense ones");
-  if (tensor.is_cpu()) {
-    return tensor.contiguous();
-  }
-  TORCH_WARN_ONCE("backend mpi: tensors on ", tensor.device(), " go through memory of the host");
-  return on_host(tensor).copy_(tensor);
-}
-
 void put_back(const at::Tensor& target, const at::Tensor& buffer) {
   if (!target.is_same(buffer)) {
     target.copy_(buffer);
@@ -78,14 +65,6 @@ std::vector<Piece> pieces(const Tensors& parts) {
   std::vector<Piece> found;
   for (const at::Tensor& part : parts) {
     found.push_back({static_cast<int>(found.size()), bytes_of(part), static_cast<int64_t>(part.nbytes())});
-  }
-  return found;
-}
-
-Tensors all_dense(const Tensors& tensors) {
-  Tensors found;
-  for (const at::Tensor& tensor : tensors) {
-    found.push_back(dense(tensor));
   }
   return found;
 }
@@ -134,14 +113,36 @@ std::string MPIBackend::name_of(OpType type) {
                   " of ", size_, ")");
 }
 
+at::Tensor MPIBackend::dense(const at::Tensor& tensor) const {
+  return way_.direct ? direct(tensor) : staged(tensor);
+}
+
+Tensors MPIBackend::all_dense(const Tensors& tensors) const {
+  Tensors found;
+  for (const at::Tensor& tensor : tensors) {
+    found.push_back(dense(tensor));
+  }
+  return found;
+}
+
+at::Tensor MPIBackend::reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
+  return reduction(tensor.scalar_type(), op).ours ? staged(tensor) : dense(tensor);
+}
+
 WorkPtr MPIBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
                            std::function<void(const Way&)> operation) {
   const auto limit = timeout == c10d::kUnsetTimeout ? timeout_ : timeout;
+  const Tensors& some = outputs.empty() ? inputs : outputs;
+  const c10::Device device = some.empty() ? at::kCPU : some[0].device();
   auto missing = [shared = way_.shared] { return shared ? shared->missing() : std::vector<int>(); };
   auto work = c10::make_intrusive<Collective>(Label{type, title_of(type)}, rank_, inputs, std::move(outputs), limit,
                                               name_of(type), missing);
   // What is given up may still run when the group is gone: it has its own way.
-  worker_.submit(work, [way = way_, operation = std::move(operation)] { operation(way); });
+  worker_.submit(work, [way = way_, device, operation = std::move(operation)] {
+    const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
+    operation(way);
+    settle(device);
+  });
   return work;
 }
 
@@ -150,15 +151,14 @@ WorkPtr MPIBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
   const at::Tensor buffer = dense(tensor);
   const int root = static_cast<int>(opts.rootRank);
   return submit(OpType::BROADCAST, tensors, tensors, opts.timeout, [=](const Way& way) {
-    torchfleet::broadcast(way, buffer.data_ptr(), static_cast<int64_t>(buffer.nbytes()), root);
+    torchfleet::broadcast(way, buffer, root);
     put_back(tensor, buffer);
   });
 }
 
 WorkPtr MPIBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const at::Tensor tensor = only(tensors);
-  at::Tensor buffer = dense(tensor);
-  reduction(buffer.scalar_type(), opts.reduceOp);  // refuses before anything is asked of the others
+  at::Tensor buffer = reducible(tensor, opts.reduceOp);
   return submit(OpType::ALLREDUCE, tensors, tensors, opts.timeout,
                 [tensor, buffer, op = opts.reduceOp](const Way& way) mutable {
                   all_reduce(way, buffer, op);
@@ -167,9 +167,9 @@ WorkPtr MPIBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
 }
 
 WorkPtr MPIBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  Tensors buffers = all_dense(tensors);
-  for (const at::Tensor& buffer : buffers) {
-    reduction(buffer.scalar_type(), opts.reduceOp);
+  Tensors buffers;
+  for (const at::Tensor& tensor : tensors) {
+    buffers.push_back(reducible(tensor, opts.reduceOp));
   }
   return submit(OpType::ALLREDUCE_COALESCED, tensors, tensors, opts.timeout,
                 [tensors, buffers, op = opts.reduceOp](const Way& way) mutable {
@@ -182,8 +182,7 @@ WorkPtr MPIBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceC
 
 WorkPtr MPIBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const at::Tensor tensor = only(tensors);
-  at::Tensor buffer = dense(tensor);
-  reduction(buffer.scalar_type(), opts.reduceOp);
+  at::Tensor buffer = reducible(tensor, opts.reduceOp);
   const int root = static_cast<int>(opts.rootRank);
   const bool here = rank_ == root;
   return submit(OpType::REDUCE, tensors, tensors, opts.timeout, [=, op = opts.reduceOp](const Way& way) mutable {
@@ -199,22 +198,22 @@ WorkPtr MPIBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, co
   TORCH_CHECK_VALUE(outputs.size() == 1 && outputs[0].size() == static_cast<size_t>(size_),
                     "backend mpi: all_gather: give a list of ", size_, " tensors");
   const Tensors targets = outputs[0];
-  bool equal = true;
-  for (const at::Tensor& target : targets) {
-    equal = equal && target.numel() == input.numel();
+  Tensors buffers;  // parts of other sizes than ours: each comes from its own rank
+  if (std::any_of(targets.begin(), targets.end(), [&](const auto& target) { return target.numel() != input.numel(); })) {
+    buffers = all_dense(targets);
+    put_back(buffers[rank_], input.view_as(buffers[rank_]));
+    settle(input.device());
   }
-  return submit(OpType::ALLGATHER, inputs, targets, opts.timeout, [=, own = rank_, size = size_](const Way& way) {
-    if (!equal) {  // parts of other sizes than ours: each comes from its own rank
-      const Tensors buffers = all_dense(targets);
-      put_back(buffers[own], input.view_as(buffers[own]));
-      for (int root = 0; root < size; ++root) {
-        torchfleet::broadcast(way, buffers[root].data_ptr(), static_cast<int64_t>(buffers[root].nbytes()), root);
-      }
+  return submit(OpType::ALLGATHER, inputs, targets, opts.timeout, [=, size = size_](const Way& way) {
+    for (size_t root = 0; root < buffers.size(); ++root) {
+      torchfleet::broadcast(way, buffers[root], static_cast<int>(root));
+    }
+    if (!buffers.empty()) {
       put_all_back(targets, buffers);
       return;
     }
     const at::Tensor whole = at::empty({size, input.numel()}, input.options());
-    all_gather(way, input.data_ptr(), whole.data_ptr(), static_cast<int64_t>(input.nbytes()));
+    all_gather(way, input, whole);
     for (int rank = 0; rank < size; ++rank) {
       targets[rank].copy_(whole[rank].view(targets[rank].sizes()));
     }
@@ -235,7 +234,7 @@ WorkPtr MPIBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& i
   }
   return submit(OpType::_ALLGATHER_BASE, inputs, targets, opts.timeout, [=](const Way& way) {
     for (size_t i = 0; i < to.size(); ++i) {
-      all_gather(way, from[i].data_ptr(), to[i].data_ptr(), static_cast<int64_t>(from[i].nbytes()));
+      all_gather(way, from[i], to[i]);
     }
     put_all_back(targets, to);
   });
@@ -282,13 +281,13 @@ WorkPtr MPIBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr MPIBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                     const c10d::ReduceScatterOptions& opts) {
-  const Tensors from = all_dense(inputs), targets = outputs;
-  Tensors to;
+  const Tensors targets = outputs;
+  Tensors from, to;
   for (size_t i = 0; i < targets.size(); ++i) {
-    reduction(from[i].scalar_type(), opts.reduceOp);
+    from.push_back(reducible(inputs.at(i), opts.reduceOp));
     TORCH_CHECK_VALUE(from[i].numel() == targets[i].numel() * size_, "backend mpi: reduce_scatter: the input has ",
                       from[i].numel(), " elements, the output of each of ", size_, " ranks ", targets[i].numel());
-    to.push_back(on_host(targets[i]));  // a copy also because the output may be a part of the input
+    to.push_back(room_for(targets[i], from[i].device()));  // a copy also because the output may be a part of the input
   }
   return submit(OpType::_REDUCE_SCATTER_BASE, inputs, targets, opts.timeout, [=, op = opts.reduceOp](const Way& way) mutable {
     for (size_t i = 0; i < to.size(); ++i) {

@@ -59,6 +59,12 @@ class MPIBackend : public c10d::Backend {
  private:
   WorkPtr submit(c10d::OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
                  std::function<void(const Way&)> operation);
+
+  // What MPI reads or writes of a tensor, of one that is to be reduced: refused before anything is asked of the others.
+  at::Tensor dense(const at::Tensor& tensor) const;
+  Tensors all_dense(const Tensors& tensors) const;
+  at::Tensor reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
+
   WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
   c10::intrusive_ptr<Message> keep(c10::intrusive_ptr<Message> message);  // with the lock held
   std::string name_of(c10d::OpType type);

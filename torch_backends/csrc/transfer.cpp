@@ -1,13 +1,19 @@
 #include "transfer.h"
 
+#include "devices.h"
 #include "patience.h"
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 namespace torchfleet {
+
+// Begun and looked after, or at once for memory of an accelerator: of that no collective of Open MPI that returns at once
+// makes anything (ompi#9845).
+#define TORCHFLEET_MPI_DO(tensor, begun, whole, ...)                  \
+  ((tensor).is_cpu() ? TORCHFLEET_MPI_AWAIT(MPI_##begun, __VA_ARGS__) \
+                     : ::torchfleet::check(MPI_##whole(__VA_ARGS__), "MPI_" #whole))
 
 namespace {
 // Elements or bytes of one call. Tests make it small, to see what happens to more than an int can count.
@@ -147,13 +153,24 @@ bool ring_is_wanted() {
   return given == nullptr || std::string(given) != "0";
 }
 
-void reduce_by_mpi(MPI_Comm comm, char* data, int64_t count, const Reduction& how, int64_t size, bool ring) {
-  if (ring && count * size >= kLeastInRing * size_of(comm)) {
+// Where the elements of a tensor are that MPI is to reduce.
+struct Elements {
+  Elements(const at::Tensor& tensor, const Reduction& how)
+      : data(static_cast<char*>(tensor.data_ptr())),
+        count(tensor.numel() * how.per_element),
+        size(tensor.element_size() / how.per_element) {}
+  char* data;
+  int64_t count, size;
+};
+
+void reduce_by_mpi(MPI_Comm comm, const at::Tensor& tensor, const Reduction& how, bool ring) {
+  const auto [data, count, size] = Elements(tensor, how);
+  if (ring && tensor.is_cpu() && count * size >= kLeastInRing * size_of(comm)) {
     Ring(comm, data, count, how, size).go();
     return;
   }
-  in_steps(count, [&](int64_t first, int some) {
-    TORCHFLEET_MPI_AWAIT(MPI_Iallreduce, MPI_IN_PLACE, data + first * size, some, how.type, how.op, comm);
+  in_steps(count, [&, data = data, size = size](int64_t first, int some) {
+    TORCHFLEET_MPI_DO(tensor, Iallreduce, Allreduce, MPI_IN_PLACE, data + first * size, some, how.type, how.op, comm);
   });
 }
 }  // namespace
@@ -163,66 +180,68 @@ Way way_of(MPI_Comm comm) {
   const bool alone = size_of(node) == size_of(comm), first = rank_in(node) == 0, ring = ring_is_wanted();
   auto shared = Shared::among(node);
   // In two levels only if no node of several ranks has to do without memory, for all have to take the same way.
-  int good = shared || size_of(node) == 1 ? 1 : 0, several = size_of(node) > 1 ? 1 : 0;
-  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, comm));
+  int all[] = {shared || size_of(node) == 1, mpi_reads_accelerators()}, several = size_of(node) > 1;
+  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, all, 2, MPI_INT, MPI_MIN, comm));
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &several, 1, MPI_INT, MPI_MAX, comm));
   TORCHFLEET_MPI(MPI_Comm_free(&node));
+  const bool good = all[0] != 0, direct = all[1] != 0;
   if (alone) {
-    return {comm, shared, nullptr, leaders, ring};
+    return {comm, shared, nullptr, leaders, ring, direct};
   }
-  if (!good || !several) {
-    return {comm, nullptr, nullptr, leaders, ring};
+  if (!good || several == 0) {
+    return {comm, nullptr, nullptr, leaders, ring, direct};
   }
   // A node of one rank has no memory to share, and its only rank is its leader.
   TORCHFLEET_MPI(MPI_Comm_split(comm, first ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders));
-  return {comm, nullptr, shared, leaders, ring};
+  return {comm, nullptr, shared, leaders, ring, direct};
 }
 
-void broadcast(const Way& way, void* data, int64_t bytes, int root) {
-  char* all = static_cast<char*>(data);
-  if (way.shared) {
+void broadcast(const Way& way, const at::Tensor& tensor, int root) {
+  char* all = static_cast<char*>(tensor.data_ptr());
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  if (way.shared && tensor.is_cpu()) {
     way.shared->broadcast(all, bytes, root);
     return;
   }
   in_steps(bytes, [&](int64_t first, int count) {
-    TORCHFLEET_MPI_AWAIT(MPI_Ibcast, all + first, count, MPI_BYTE, root, way.comm);
+    TORCHFLEET_MPI_DO(tensor, Ibcast, Bcast, all + first, count, MPI_BYTE, root, way.comm);
   });
 }
 
 void all_reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op) {
   const Reduction how = reduction(tensor.scalar_type(), op);
-  char* data = static_cast<char*>(tensor.data_ptr());
-  const int64_t size = tensor.element_size() / how.per_element, all = tensor.numel() * how.per_element;
-  if (way.shared) {
-    way.shared->all_reduce(data, all, how, size);
+  const auto [data, count, size] = Elements(tensor, how);
+  if (!tensor.is_cpu()) {
+    reduce_by_mpi(way.comm, tensor, how, false);
+  } else if (way.shared) {
+    way.shared->all_reduce(data, count, how, size);
   } else if (way.node || way.leaders != MPI_COMM_NULL) {
     if (way.node) {
-      way.node->reduce(data, all, how, size, 0);
+      way.node->reduce(data, count, how, size, 0);
     }
     if (way.leaders != MPI_COMM_NULL) {
-      reduce_by_mpi(way.leaders, data, all, how, size, way.ring);
+      reduce_by_mpi(way.leaders, tensor, how, way.ring);
     }
     if (way.node) {
-      way.node->broadcast(data, all * size, 0);
+      way.node->broadcast(data, count * size, 0);
     }
   } else {
-    reduce_by_mpi(way.comm, data, all, how, size, way.ring);
+    reduce_by_mpi(way.comm, tensor, how, way.ring);
   }
   average(tensor, op, size_of(way.comm));
 }
 
 void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int root) {
   const Reduction how = reduction(tensor.scalar_type(), op);
+  const auto [data, count, size] = Elements(tensor, how);
   const bool here = rank_in(way.comm) == root;
-  char* data = static_cast<char*>(tensor.data_ptr());
-  const int64_t size = tensor.element_size() / how.per_element, all = tensor.numel() * how.per_element;
-  if (way.shared) {
-    way.shared->reduce(data, all, how, size, root);
+  if (way.shared && tensor.is_cpu()) {
+    way.shared->reduce(data, count, how, size, root);
   } else {
-    in_steps(all, [&](int64_t first, int count) {
+    in_steps(count, [&, data = data, size = size](int64_t first, int some) {
       char* part = data + first * size;
       const void* from = here ? MPI_IN_PLACE : part;
-      TORCHFLEET_MPI_AWAIT(MPI_Ireduce, from, here ? part : nullptr, count, how.type, how.op, root, way.comm);
+      TORCHFLEET_MPI_DO(tensor, Ireduce, Reduce, from, here ? part : nullptr, some, how.type, how.op, root, way.comm);
     });
   }
   if (here) {
@@ -230,42 +249,43 @@ void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int ro
   }
 }
 
-void all_gather(const Way& way, const void* input, void* output, int64_t bytes) {
-  char* all = static_cast<char*>(output);
-  char* own = all + rank_in(way.comm) * bytes;
-  const bool in_place = own == input;
-  if (way.shared) {
-    way.shared->all_gather(static_cast<const char*>(input), all, bytes);
+void all_gather(const Way& way, const at::Tensor& input, const at::Tensor& output) {
+  const auto bytes = static_cast<int64_t>(input.nbytes());
+  char* all = static_cast<char*>(output.data_ptr());
+  const bool in_place = all + rank_in(way.comm) * bytes == input.data_ptr();
+  if (way.shared && input.is_cpu()) {
+    way.shared->all_gather(static_cast<const char*>(input.data_ptr()), all, bytes);
     return;
   }
   if (bytes <= kMost) {
-    const void* from = in_place ? MPI_IN_PLACE : input;
+    const void* from = in_place ? MPI_IN_PLACE : input.data_ptr();
     const int count = static_cast<int>(bytes);
-    TORCHFLEET_MPI_AWAIT(MPI_Iallgather, from, count, MPI_BYTE, all, count, MPI_BYTE, way.comm);
+    TORCHFLEET_MPI_DO(input, Iallgather, Allgather, from, count, MPI_BYTE, all, count, MPI_BYTE, way.comm);
     return;
   }
+  const at::Tensor parts = output.view({size_of(way.comm), -1});
   if (!in_place) {
-    std::memcpy(own, input, bytes);
+    parts[rank_in(way.comm)].copy_(input.view(-1));
+    settle(output.device());
   }
   for (int root = 0; root < size_of(way.comm); ++root) {
-    broadcast(way, all + root * bytes, bytes, root);
+    broadcast(way, parts[root], root);
   }
 }
 
 void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) {
   const Reduction how = reduction(output.scalar_type(), op);
-  const int64_t count = output.numel() * how.per_element;
-  if (way.shared) {
-    const char* from = static_cast<const char*>(input.data_ptr());
-    const int64_t size = output.element_size() / how.per_element;
-    way.shared->reduce_scatter(from, static_cast<char*>(output.data_ptr()), count, how, size);
+  const auto [data, count, size] = Elements(output, how);
+  if (way.shared && input.is_cpu()) {
+    way.shared->reduce_scatter(static_cast<const char*>(input.data_ptr()), data, count, how, size);
   } else if (count <= kMost) {
-    TORCHFLEET_MPI_AWAIT(MPI_Ireduce_scatter_block, input.data_ptr(), output.data_ptr(), static_cast<int>(count),
-                         how.type, how.op, way.comm);
+    TORCHFLEET_MPI_DO(input, Ireduce_scatter_block, Reduce_scatter_block, input.data_ptr(), data, static_cast<int>(count),
+                      how.type, how.op, way.comm);
   } else {
     const auto parts = input.view({size_of(way.comm), -1});
     for (int root = 0; root < size_of(way.comm); ++root) {
       at::Tensor part = parts[root].clone();
+      settle(part.device());
       reduce(way, part, op, root);
       if (root == rank_in(way.comm)) {
         output.view(-1).copy_(part);
@@ -315,26 +335,13 @@ std::vector<MPI_Request> post_found(MPI_Comm comm, const Piece& piece, int tag, 
 }
 
 void exchange(MPI_Comm comm, const std::vector<Piece>& sends, const std::vector<Piece>& receives) {
-  const int me = rank_in(comm);
   std::vector<MPI_Request> requests;
   const auto add = [&](std::vector<MPI_Request> more) { requests.insert(requests.end(), more.begin(), more.end()); };
   for (const Piece& piece : receives) {
-    if (piece.rank != me) {
-      add(post_receive(comm, piece, kExchangeTag));
-    }
+    add(post_receive(comm, piece, kExchangeTag));
   }
-  const Piece* own = nullptr;
   for (const Piece& piece : sends) {
-    if (piece.rank != me) {
-      add(post_send(comm, piece, kExchangeTag));
-    } else {
-      own = &piece;
-    }
-  }
-  for (const Piece& piece : receives) {
-    if (own != nullptr && piece.rank == me && piece.data != own->data) {
-      std::memmove(piece.data, own->data, std::min(piece.bytes, own->bytes));
-    }
+    add(post_send(comm, piece, kExchangeTag));
   }
   for (Patience patience; !are_done(requests); patience.rest()) {
   }

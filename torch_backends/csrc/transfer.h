@@ -14,6 +14,7 @@ struct Way {
   std::shared_ptr<Shared> node;    // those of this node, where a group is on several and that pays
   MPI_Comm leaders;                // the first ranks of the nodes; MPI_COMM_NULL on others
   bool ring;                       // whether long data is reduced in a ring of our own where MPI carries it
+  bool direct;                     // whether all their MPIs read memory of accelerators
 };
 
 // Called by all ranks of `comm`.
@@ -25,16 +26,17 @@ struct Piece {
   int64_t bytes;
 };
 
-void broadcast(const Way& way, void* data, int64_t bytes, int root);
+// Tensors are dense. Memory of an accelerator is MPI's alone, and what is reduced by a function of ours is not in such.
+void broadcast(const Way& way, const at::Tensor& tensor, int root);
 void all_reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op);
 void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int root);
-void all_gather(const Way& way, const void* input, void* output, int64_t bytes);
+void all_gather(const Way& way, const at::Tensor& input, const at::Tensor& output);
 
 // `input` holds as many parts of the size of `output` as there are ranks; `output` is none of them.
 void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op);
 void barrier(const Way& way);
 
-// Every piece goes to, or comes from, its rank; what a rank has for itself is copied.
+// Every piece goes to, or comes from, its rank.
 void exchange(MPI_Comm comm, const std::vector<Piece>& sends, const std::vector<Piece>& receives);
 
 // The requests of a message that may be longer than MPI can count.

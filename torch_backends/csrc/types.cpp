@@ -46,13 +46,13 @@ Reduction half(at::ScalarType dtype, Kind kind) {
   switch (kind) {
     case Kind::SUM:
     case Kind::AVG:
-      return {MPI_UINT16_T, sum};
+      return {MPI_UINT16_T, sum, 1, true};
     case Kind::PRODUCT:
-      return {MPI_UINT16_T, product};
+      return {MPI_UINT16_T, product, 1, true};
     case Kind::MIN:
-      return {MPI_UINT16_T, least};
+      return {MPI_UINT16_T, least, 1, true};
     case Kind::MAX:
-      return {MPI_UINT16_T, most};
+      return {MPI_UINT16_T, most, 1, true};
     default:
       refuse(dtype, kind);
   }

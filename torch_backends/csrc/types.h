@@ -12,6 +12,7 @@ struct Reduction {
   MPI_Datatype type;
   MPI_Op op;
   int per_element = 1;  // how many of `type` an element of the tensor is
+  bool ours = false;    // whether `op` is a function of ours, which reads memory of the host
 };
 
 // Throws c10::ValueError for what MPI cannot reduce: MIN of complex numbers, bitwise operations on floats, PREMUL_SUM.

@@ -1,10 +1,12 @@
 """Runs on every rank: tensors that are not the CPU's. There is no GPU here, so one is made up for PyTorch.
 
-Its tensors have no address: whatever reads or writes one has to copy it, as from a GPU.
+Its tensors have no address: whatever reads or writes one has to copy it, as from a GPU. Where MPI is to read them itself
+they have one, and nothing copies them to the CPU.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +26,22 @@ class Far(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
+DIRECT = os.environ.get("TORCHFLEET_MPI_DIRECT") == "1"
+OTHER_DEVICE = 12  # kDLExtDev of DLPack, which PyTorch takes for the device that is made up
+address_in = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def with_address(near: torch.Tensor) -> Any:
+    """Return a tensor of that device in the same memory: the second word of DLPack's description is the device."""
+    capsule = torch.utils.dlpack.to_dlpack(near)
+    ctypes.c_int.from_address(address_in(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)).value = OTHER_DEVICE
+    return torch._C._from_dlpack(capsule)
+
+
 def far(near: torch.Tensor) -> Far:
-    made = torch._C._acc.create_empty_tensor(near.shape, near.dtype)
+    made = with_address(near) if DIRECT else torch._C._acc.create_empty_tensor(near.shape, near.dtype)
     made.__class__ = Far
     made.near = near
     return made
@@ -36,6 +52,8 @@ def empty(size: Sequence[int], *_words: object, dtype: torch.dtype | None = None
 
 
 def copy(source: Any, target: Any, _non_blocking: bool = False) -> Any:
+    crosses = source.device != target.device
+    assert not (DIRECT and crosses and source.dtype != torch.bfloat16), "a copy to or from the CPU"
     getattr(target, "near", target).copy_(getattr(source, "near", source))
     return target
 
@@ -43,6 +61,8 @@ def copy(source: Any, target: Any, _non_blocking: bool = False) -> Any:
 IMPLEMENT.impl("empty.memory_format", empty, "PrivateUse1")
 IMPLEMENT.impl("empty_strided", empty, "PrivateUse1")
 IMPLEMENT.impl("_copy_from", copy, "PrivateUse1")
+IMPLEMENT.impl("as_strided", lambda tensor, *words: far(tensor.near.as_strided(*words)), "PrivateUse1")
+IMPLEMENT.impl("div_.Scalar", lambda tensor, number: far(tensor.near.div_(number)), "PrivateUse1")
 IMPLEMENT.impl("view", lambda tensor, size: far(tensor.near.view(size)), "PrivateUse1")
 
 
@@ -71,6 +91,9 @@ def collectives() -> None:
     work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True)
     work.wait()
     assert torch.equal(tensor.near, theirs(0) + 5 * (SIZE - 1)), tensor.near
+    tensor = far(torch.ones(4, dtype=torch.bfloat16))  # which no MPI knows
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor.near, torch.full((4,), SIZE, dtype=torch.bfloat16)), tensor.near
     tensor = ours()
     dist.broadcast(tensor, 1)
     assert torch.equal(tensor.near, theirs(1))
@@ -80,6 +103,9 @@ def collectives() -> None:
     parts = [room() for _rank in range(SIZE)]
     dist.all_gather(parts, ours())
     assert torch.equal(torch.cat([part.near for part in parts]), everything)
+    parts = [room(2 + rank) for rank in range(SIZE)]
+    dist.all_gather(parts, ours(2 + RANK))
+    assert torch.equal(parts[-1].near, theirs(SIZE - 1, 1 + SIZE))
     whole = room(4 * SIZE)
     dist.all_gather_into_tensor(whole, ours())
     assert torch.equal(whole.near, everything)

@@ -220,10 +220,21 @@ def test_it_has_a_name_of_its_own_too(run: Run) -> None:
     assert "barrier number 2 of group 0 (rank 0 of 2) has not ended within 2000 ms: rank 1" in done.stderr, done.stderr
 
 
-def test_tensors_of_accelerators_go_through_memory_of_the_host(run: Run) -> None:
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29878"}
-    done = run("openmpi", 3, Path(__file__).with_name("accelerator.py"), **environment)
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({}, "go through memory of the host"),
+        ({"TORCHFLEET_MPI_DIRECT": "1"}, "are read by MPI itself"),
+        ({"TORCHFLEET_MPI_DIRECT": "1", "TORCHFLEET_MPI_STEP": "7"}, "are read by MPI itself"),
+    ],
+    ids=["staged", "direct", "direct-small-steps"],
+)
+def test_tensors_of_accelerators(run: Run, environment: dict[str, str], told: str) -> None:
+    """They go through memory of the host, but for an MPI that reads theirs."""
+    names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29878", "TORCH_CPP_LOG_LEVEL": "INFO"}
+    done = run("openmpi", 3, Path(__file__).with_name("accelerator.py"), **names, **environment)
     assert done.stdout.count("all is well") == 3, done.stdout + done.stderr
+    assert f"tensors on far:0 {told}" in done.stderr, done.stderr
 
 
 @pytest.mark.usefixtures("run")
