@@ -1,7 +1,7 @@
 """Runs on every rank: tensors that are not the CPU's. There is no GPU here, so one is made up for PyTorch.
 
-Its tensors have no address: whatever reads or writes one has to copy it, as from a GPU. Where MPI is to read them itself
-they have one, and nothing copies them to the CPU.
+Its tensors have no address: whatever reads or writes one has to copy it, as from a GPU. Where MPI is to read them
+itself they have one, and nothing copies them to the CPU.
 """
 
 from __future__ import annotations
