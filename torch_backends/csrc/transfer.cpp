@@ -95,7 +95,7 @@ class Ring {
     const int64_t step = item / segments_ + ahead, part = ((rank_ - step) % ranks_ + ranks_) % ranks_;
     const int64_t first = part * count_ / ranks_ + item % segments_ * (kSegment / size_);
     const int64_t end = std::min((part + 1) * count_ / ranks_, first + kSegment / size_);
-    return {(peer + ranks_) % ranks_, data_ + first * size_, std::max<int64_t>(0, end - first) * size_};
+    return {static_cast<int>((peer + ranks_) % ranks_), data_ + first * size_, std::max<int64_t>(0, end - first) * size_};
   }
 
   void post() {
