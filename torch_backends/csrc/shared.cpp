@@ -91,22 +91,25 @@ bool add_fast(const Reduction& how, const void* one, const void* two, void* to, 
   return true;
 }
 
-// Puts the elements of all ranks together in their order, into `to` and `too`.
-void combine(const std::vector<const char*>& from, char* to, char* too, int64_t count, const Reduction& how,
-             int64_t size) {
-  if (from.size() == 2 && add_fast(how, from[0], from[1], to, too, count)) {
+// Puts the elements of all ranks together in their order, into all of `to`. `sum` is room for that on the way: what comes
+// after the first in `from` is not in it.
+void combine(const std::vector<const char*>& from, char* sum, const std::vector<char*>& to, int64_t count,
+             const Reduction& how, int64_t size) {
+  if (from.size() == 2 && to.size() <= 2 && add_fast(how, from[0], from[1], to.front(), to.back(), count)) {
     return;
   }
-  if (to != from[0]) {
-    std::memcpy(to, from[0], count * size);
+  if (sum != from[0]) {
+    std::memcpy(sum, from[0], count * size);
   }
   for (size_t i = 1; i < from.size(); ++i) {
-    if (!add_fast(how, to, from[i], to, to, count)) {
-      TORCHFLEET_MPI(MPI_Reduce_local(from[i], to, static_cast<int>(count), how.type, how.op));
+    if (!add_fast(how, sum, from[i], sum, sum, count)) {
+      TORCHFLEET_MPI(MPI_Reduce_local(from[i], sum, static_cast<int>(count), how.type, how.op));
     }
   }
-  if (too != to) {
-    std::memcpy(too, to, count * size);
+  for (char* target : to) {
+    if (target != sum) {
+      std::memcpy(target, sum, count * size);
+    }
   }
 }
 
@@ -260,7 +263,7 @@ std::vector<const char*> Shared::brought_by_all(const void* data, int64_t bytes)
 }
 
 void Shared::all_at_once(char* data, int64_t count, const Reduction& how, int64_t size) {
-  combine(brought_by_all(data, count * size), data, data, count, how, size);
+  combine(brought_by_all(data, count * size), data, {data}, count, how, size);
 }
 
 // Where all ranks have their data in memory that the others reach, each reduces one part of it, for all of them.
@@ -280,15 +283,11 @@ bool Shared::in_place(char* data, int64_t count, const Reduction& how, int64_t s
   const Parts parts(count, size_, size);
   const int64_t end = parts.first(rank_ + 1);
   for (int64_t first = parts.first(rank_), most = part_bytes_ / size; first < end; first += most) {
-    std::vector<const char*> from;
+    std::vector<char*> here;
     for (char* memory : all) {
-      from.push_back(memory + first * size);
+      here.push_back(memory + first * size);
     }
-    const int64_t some = std::min(most, end - first);
-    combine(from, all[0] + first * size, all[1] + first * size, some, how, size);
-    for (int rank = 2; rank < size_; ++rank) {
-      std::memcpy(all[rank] + first * size, from[0], some * size);
-    }
+    combine({here.begin(), here.end()}, here[0], here, std::min(most, end - first), how, size);
   }
   barrier();
   return true;
@@ -347,7 +346,7 @@ void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t 
       from.push_back(rank == rank_ ? parts.at(here, rank) : slot(chunk, rank, rank_));
     }
     char* own = parts.at(here, rank_);
-    combine(from, rank_ == 0 ? own : slot(chunk, 0, rank_), own, parts.count(rank_), how, size);
+    combine(from, rank_ == 0 ? own : slot(chunk, 0, rank_), {own}, parts.count(rank_), how, size);
     hand(result(chunk, rank_), own, parts.count(rank_) * size);
     publish(marks_of(rank_).done, chunk + 1);
     for (int rank = 0; rank < size_; ++rank) {
@@ -373,7 +372,7 @@ void Shared::reduce(char* data, int64_t count, const Reduction& how, int64_t siz
       }
       from.push_back(rank == rank_ ? here : slot(chunk, rank, 0));
     }
-    combine(from, slot(chunk, rank_, 0), here, elements, how, size);
+    combine(from, slot(chunk, rank_, 0), {here}, elements, how, size);
   });
 }
 
@@ -394,7 +393,7 @@ void Shared::reduce_scatter(const char* input, char* output, int64_t count, cons
       from.push_back(rank == rank_ ? input + (rank * count + first) * size : slot(chunk, rank, rank_));
     }
     char* here = output + first * size;
-    combine(from, here, here, elements, how, size);
+    combine(from, here, {here}, elements, how, size);
   });
 }
 
