@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -69,6 +71,7 @@ def show_ddp(title: str, lines: list[str]) -> None:
 
 def here(given: argparse.Namespace) -> None:
     """Measure on this machine."""
+    print(f"the package, built for {' and '.join(package.BUILT_FOR)}: {build():.0f} s")
     for ranks in given.ranks:
         limit = limits(ranks, given.rounds, given.bytes)
         for mpi in given.mpi:
@@ -92,10 +95,10 @@ def on_nodes(given: argparse.Namespace) -> None:
         cluster = Cluster(Lab("benchb", Path(scratch) / "inventory", nodes=2, nics=2), Path(scratch))
         try:
             cluster.lab.up()
-            wish = {"mpis": package.MPIS, "backends": ["mpi"], "torch_backends_wheel": str(wheel)}
-            done = cluster.play("setup.yml", "--skip-tags", "verify", **wish)
-            if done.process.returncode:
-                sys.exit(done.output)
+            wish = {"mpis": package.MPIS, "torch_backends_wheel": str(wheel)}
+            play(cluster, "--skip-tags", "verify", **wish)
+            first, second = (play(cluster, "--tags", "torch_backends", backends=["mpi"], **wish) for _time in range(2))
+            print(f"the package, built before: {(first - second) / 2:.1f} s for each node, {first:.1f} s with Ansible")
             for ranks in given.ranks:
                 for mpi in given.mpi:
                     title = f"{mpi}, {ranks} ranks on two nodes"
@@ -103,6 +106,26 @@ def on_nodes(given: argparse.Namespace) -> None:
                     show_ddp(title, trained(cluster, mpi, ranks, "ddp.py", *given.megabytes, given.rounds))
         finally:
             cluster.lab.down()
+
+
+def play(cluster: Cluster, *words: str, **wish: object) -> float:
+    """Return the seconds that a run of setup.yml takes."""
+    start = time.monotonic()
+    done = cluster.play("setup.yml", *words, **wish)
+    if done.process.returncode:
+        sys.exit(done.output)
+    return time.monotonic() - start
+
+
+def build() -> float:
+    """Return the seconds that it takes to build the package for two MPIs, at the same time."""
+    prefixes = ":".join(str(package.HOME / mpi) for mpi in package.BUILT_FOR)
+    words = ["-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--wheel-dir"]
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as place:
+        argv = [str(package.PYTHON), *words, place, str(package.PACKAGE)]
+        subprocess.run(argv, env={**os.environ, "TORCHFLEET_BACKENDS_MPI": prefixes}, check=True)
+    return time.monotonic() - start
 
 
 def trained(cluster: Cluster, mpi: str, ranks: int, script: str, *argv: object) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.cluster import HYDRA, REPO, Cluster
+from tests.lab.cluster import HYDRA, REPO, SLURM, Cluster
 from torch_backends.tests import package
 
 CHECKS = REPO / "torch_backends" / "tests" / "ranks.py"
@@ -47,7 +47,7 @@ def test_every_check_of_ccl_holds_on_two_nodes(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("with_backends")
-@pytest.mark.parametrize("launcher", ["openmpi", "intelmpi"])
-def test_ccl_goes_beside_whatever_mpi_starts_it(cluster: Cluster, launcher: str) -> None:
+@pytest.mark.parametrize("launcher", ["openmpi", *HYDRA, *SLURM])
+def test_ccl_goes_beside_whatever_starts_it(launching: Cluster, launcher: str) -> None:
     wish = {"nodes": "n1,n2", "ranks_per_node": 1, "launcher": launcher}
-    cluster.train(workload="message_passing", backend="ccl", **wish)
+    launching.train(workload="message_passing", backend="ccl", **wish)
