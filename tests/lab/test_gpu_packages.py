@@ -209,7 +209,7 @@ def drivers(two_nodes: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def refused(drivers: Drivers) -> Iterator[Drivers]:
+def refused(drivers: Drivers) -> Drivers:
     """The same, after all cases were tried. On n2 other drivers were installed before."""
     root = drivers.lab.root
     pool = f"{STUBS}/distribution/pool"
@@ -222,10 +222,10 @@ def refused(drivers: Drivers) -> Iterator[Drivers]:
         status, said = drivers.play(book, torchfleet_versions=str(drivers.place / "stubs/versions.yml"))
         assert status == 0, said
         assert [drivers.state(node) for node in ("n1", "n2")] == before
-        yield drivers
     finally:
         root("n2", "rm", "-f", "/usr/bin/nvidia-uninstall", "/etc/apt/sources.list.d/cuda.list")
         root("n2", "dpkg", "--purge", "nvidia-driver", "amdgpu-install")
+    return drivers
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{case[2]}: {case[0]}" for case in CASES])
@@ -252,3 +252,18 @@ def test_a_reboot_is_asked_for_and_another_branch_is_moved_to(drivers: Drivers) 
     assert f"(nouveau is loaded, and nvidia {NEXT_DRIVER} cannot be beside it): say" in said
     there = drivers.packages("n1", "nvidia-*")
     assert {f"nvidia-open {NEXT_DRIVER}-1 hold", "nvidia-driver-pinning-590 1-1 install"} <= there
+
+
+def test_a_driver_for_older_gpus_and_none_at_all(drivers: Drivers) -> None:
+    book = drivers.book("kinds", [{"ansible.builtin.import_role": {"name": "torchfleet.cluster.cuda"}}], hosts="n2")
+    given = {"torchfleet_versions": str(drivers.place / "stubs/versions.yml"), "cuda_disk_mb": 10}
+    status, said = drivers.play(book, **given, cuda_driver="none", cuda_sysfs_root=f"{STUBS}/roots/h100")
+    assert status == 0, said
+    there = {line for line in drivers.packages("n2", "*") if line.startswith(("nvidia", "cuda"))}
+    assert there == {"cuda-toolkit-13-0 13.0.2-1 hold"}
+    given |= {"cuda_sysfs_root": f"{STUBS}/roots/v100", "cuda_toolkit": "12.6"}
+    _status, said = drivers.play(book, **given)
+    assert f"(module nvidia none is loaded, and {DRIVER} is installed): say -e cuda_allow_reboot=true" in said
+    there = drivers.packages("n2", "nvidia-*", "cuda-*")
+    assert {f"cuda-drivers {DRIVER}-1 hold", "cuda-toolkit-12-6 12.6.2-1 hold"} <= there
+    assert not any(line.startswith(f"nvidia-open {DRIVER}") for line in there)
