@@ -12,6 +12,7 @@ parts.json (what the other nodes told at the end) and result.json.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -24,6 +25,7 @@ from typing import Any
 Json = Any
 HOME_MARK = "home"  # file in a job directory: the controller has it all
 BALLAST_BYTES = 1 << 20  # kept free for our own files
+LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 NUMBERS = itertools.count()
 
@@ -126,19 +128,36 @@ class JobDir:
             os.unlink(self.at(note))
 
     def lock(self) -> int:
-        """Take the job's lock and return its descriptor; it is held until the last process that has it is gone."""
+        """Take the job's lock and return its descriptor; it is held until the last process that has it is gone.
+
+        Whoever asks whether the job runs has the lock shared for a moment: that is waited for. OSError.
+        """
         descriptor = os.open(self.at("lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return descriptor
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            except OSError as error:
+                if error.errno != errno.EWOULDBLOCK or time.monotonic() > deadline:
+                    os.close(descriptor)
+                    raise
+            time.sleep(0.001)
 
     def running(self) -> bool:
-        """Whether somebody still looks after this job."""
+        """Whether somebody still looks after this job.
+
+        What cannot be told (no descriptor left, a disk or a network that fails) counts as yes: clean.yml kills what
+        nobody looks after. The lock is asked for shared, so that two who ask do not take each other for the job.
+        """
         try:
-            descriptor = os.open(self.at("lock"), os.O_RDWR)
-        except OSError:
+            descriptor = os.open(self.at("lock"), os.O_RDONLY)
+        except FileNotFoundError:
             return False
+        except OSError:
+            return True
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
         finally:
@@ -167,10 +186,14 @@ def write_json(path: str, value: Json) -> None:
 
 
 def jobs(home: str) -> list[JobDir]:
-    """Return the job directories under a torchfleet home, oldest first."""
-    root = os.path.join(home, "jobs")
+    """Return the job directories under a torchfleet home, oldest first. One that goes meanwhile is left out."""
+    found = []
     try:
-        paths = [os.path.join(root, name) for name in os.listdir(root)]
+        with os.scandir(os.path.join(home, "jobs")) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_dir(follow_symlinks=False):
+                        found.append((entry.stat().st_mtime, entry.path))
     except FileNotFoundError:
         return []
-    return [JobDir(path) for path in sorted(paths, key=os.path.getmtime) if os.path.isdir(path)]
+    return [JobDir(path) for _time, path in sorted(found)]

@@ -1,0 +1,129 @@
+"""Whether a job runs, asked by many at once, beside jobs that come and go, and when the answer cannot be had."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, jobs, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import reap
+
+
+@contextmanager
+def meanwhile(*churn: Callable[[int], object]) -> Iterator[None]:
+    """Call functions over and over, each in a thread of its own, with a number that grows."""
+    over = threading.Event()
+    failed: list[BaseException] = []
+
+    def again(do: Callable[[int], object]) -> None:
+        number = 0
+        while not over.is_set() and not failed:
+            number += 1
+            try:
+                do(number)
+            except BaseException as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=again, args=[do]) for do in churn]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+
+
+def made(path: Path) -> JobDir:
+    job = JobDir(str(path))
+    job.create([])
+    return job
+
+
+def test_two_that_ask_do_not_take_each_other_for_the_job(tmp_path: Path) -> None:
+    job = made(tmp_path / "jobs" / "over")
+    os.close(job.lock())
+    code = "import sys; from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir\n"
+    code += "job = JobDir(sys.argv[1]); print(sum(job.running() for _ in range(20000)))"
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", code, job.path]
+    others = [subprocess.Popen(words, stdout=subprocess.PIPE, env=path) for _ in range(3)]
+    assert [int(other.communicate(timeout=120)[0]) for other in others] == [0, 0, 0]
+
+
+def test_a_job_takes_its_lock_although_others_ask_for_it(tmp_path: Path) -> None:
+    job = made(tmp_path / "jobs" / "new")
+    with meanwhile(lambda _number: job.running(), lambda _number: job.running()):
+        for _again in range(200):
+            lock = job.lock()
+            assert job.running()
+            os.close(lock)
+
+
+def test_the_lock_of_a_job_that_runs_is_not_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir.LOCK_SECONDS", 0.05)
+    job = made(tmp_path / "jobs" / "one")
+    lock = job.lock()
+    with pytest.raises(BlockingIOError):
+        job.lock()
+    os.close(lock)
+
+
+def test_jobs_that_come_and_go_do_not_disturb_a_look(tmp_path: Path) -> None:
+    made(tmp_path / "jobs" / "stays")
+
+    def churn(number: int) -> None:
+        job = made(tmp_path / "jobs" / f"{threading.get_ident()}-{number}")
+        remove(job.path)
+
+    with meanwhile(churn, churn):
+        for _look in range(400):
+            assert "stays" in [job.job_id for job in jobs(str(tmp_path))]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ESTALE, errno.EACCES])
+def test_what_cannot_be_told_is_never_not_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    job = made(tmp_path / "jobs" / "unknown")
+    os.close(job.lock())
+
+    def fail(*_arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", fail)
+        assert job.running()
+    with monkeypatch.context() as patched:
+        patched.setattr("fcntl.flock", fail)
+        assert job.running()
+    assert not job.running()
+    remove(job.path)
+    assert not job.running()
+
+
+def test_nothing_is_ended_without_descriptors(tmp_path: Path) -> None:
+    """Out of descriptors nothing can be told of any job: its processes must live."""
+    job = made(tmp_path / "jobs" / "one")
+    lock = job.lock()
+    mark = {**os.environ, "TORCHFLEET_JOB_ID": "one", "TORCHFLEET_JOB_DIR": job.path}
+    with subprocess.Popen(["sleep", "60"], env=mark) as rank:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            assert reap(str(tmp_path))["ended"] == []
+            here = len(os.listdir("/proc/self/fd"))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (here - 1, hard))
+            assert job.running()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            rank.kill()
+    os.close(lock)
