@@ -49,11 +49,11 @@ lab-absent: $(READY)
 # Three things at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster; the roles,
 # and then the other tests of nodes; what needs no node, and then the choice of NICs. They take about the same time.
 test: $(DEV_READY)
-	@mkdir -p .cache; $(MAKE) --no-print-directory setup lint types collection nodeless nics >.cache/nodeless.log 2>&1 & nodeless=$$!; \
+	@mkdir -p .cache; $(MAKE) --no-print-directory -k setup lint types collection nodeless nics >.cache/nodeless.log 2>&1 & nodeless=$$!; \
 	  trap 'kill $$nodeless' INT TERM; $(MAKE) --no-print-directory molecule-pair || { kill $$nodeless; exit 1; }; \
 	  $(MAKE) --no-print-directory cluster >.cache/cluster.log 2>&1 & cluster=$$!; \
 	  trap 'kill $$nodeless $$cluster' INT TERM; \
-	  $(MAKE) --no-print-directory molecule nodes; nodes=$$?; \
+	  $(MAKE) --no-print-directory -k molecule nodes; nodes=$$?; \
 	  wait $$nodeless; others=$$?; cat .cache/nodeless.log; \
 	  wait $$cluster; four=$$?; cat .cache/cluster.log; [ "$$nodes $$others $$four" = "0 0 0" ]
 

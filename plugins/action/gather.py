@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -20,10 +19,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import 
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import why_not_home
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import noted_run, why_not_home
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
 
 display = Display()
+NO_LIMIT = 1 << 60
 
 
 class ActionModule(ActionBase):
@@ -50,12 +50,16 @@ class ActionModule(ActionBase):
 
     def bring(self, head: Node, ssh: tuple[str, ...], run: dict[str, Any]) -> str:
         """Fetch one run unless in check mode, say so, and return what went wrong: one run must not hold up the next."""
-        run_dir = Path(run["run_dir"])
+        try:
+            run_dir, placement = noted_run(run["job_id"], run["run_dir"])
+        except InputError as error:
+            return str(error)
+        run["run_dir"] = str(run_dir)
         try:
             if not self._task.check_mode:
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with Session(head, ssh) as session:
-                    missing = session.fetch(run["job_id"], run_dir)
+                    missing = session.fetch(run["job_id"], run_dir, placement, NO_LIMIT)
                 if missing:
                     return f"{run['job_id']}: the files of {'; '.join(missing)}"
         except OSError as error:

@@ -101,7 +101,8 @@ class ActionModule(ActionBase):
         finally:
             view.close()
         try:
-            missing = session.fetch(plan.job_id, run_dir)
+            placement = [(place.rank, place.host) for place in plan.placement]
+            missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit)
         except OSError as error:
             return {"failed": True, "msg": _rundir.why_not_home(error, run_dir, order["host"])}
         for line in _view.summary(outcome, missing, plan.run_dir, view.width, request.result_query):

@@ -23,7 +23,21 @@ BOOTSTRAP = """
 import os, sys
 home = os.path.abspath(os.path.expanduser(sys.argv[1]))
 target = os.path.join(home, "lib", sys.argv[2])
-have = os.path.isdir(target)
+def ours(path):
+    found = os.lstat(path)
+    if found.st_uid != os.getuid() or found.st_mode & 0o002:
+        sys.exit("%s is not yours alone: give torchfleet_home a directory that only you can write to" % path)
+def digest():
+    import hashlib
+    names = [os.path.join(top, name) for top, tops, names in os.walk(target) for name in names if name[-4:] != ".pyc"]
+    total = hashlib.sha256()
+    for name in sorted(os.path.relpath(name, target) for name in names):
+        with open(os.path.join(target, name), "rb") as file:
+            total.update(name.encode() + b"\\0" + file.read())
+    return total.hexdigest()[:16]
+for path in (home, os.path.dirname(target), target):
+    os.path.lexists(path) and ours(path)
+have = os.path.isdir(target) and digest() == sys.argv[2]
 os.write(1, b"\\n%s%s\\n" % (GREETING, b"here" if have else b"wanted"))
 def take(size):
     data = b""
@@ -35,9 +49,17 @@ try:
         import io, zipfile
         data = take(int(take(HEADER)))
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        import shutil
         part = target + ".%d" % os.getpid()
         zipfile.ZipFile(io.BytesIO(data)).extractall(part)
-        os.path.isdir(target) or os.rename(part, target)
+        if os.path.isdir(target) and digest() != sys.argv[2]:
+            os.rename(target, part + ".changed")
+        try:
+            os.rename(part, target)
+        except OSError:
+            os.path.isdir(target) or sys.exit("cannot be made: %s" % target)
+        for left in (part, part + ".changed"):
+            shutil.rmtree(left, ignore_errors=True)
 except OSError as error:
     sys.exit("%s: %s" % (error.strerror, error.filename or target))
 entry = os.path.join(target, "torchfleet.py")

@@ -12,22 +12,34 @@ from __future__ import annotations
 import json
 import os
 import select
+import stat
 import time
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Mapping, TypeVar
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames
 
 Taken = TypeVar("Taken")
 
 PIPE_BUF = 4096  # bytes that a pipe which select calls writable takes at once (pipe(7))
-BLOCK = 1 << 20  # bytes of a file sent in one frame
+BLOCK = _frames.DATA_BYTES  # bytes of a file sent in one frame
 
 
 class Channel:
     """Both directions of the wire. Lost peers raise EOFError when receiving and are ignored when sending.
 
-    A peer that takes nothing for `patience` seconds is lost too (a dead network looks like a slow one).
+    A peer that takes nothing for `patience` seconds is lost too (a dead network looks like a slow one), and so is one
+    that sends what it must not: `flaw` says what that was.
     """
 
-    def __init__(self, incoming: int, outgoing: int, patience: float | None = None) -> None:
+    def __init__(
+        self,
+        incoming: int,
+        outgoing: int,
+        patience: float | None = None,
+        accepted: Mapping[str, Mapping[str, _frames.Check]] | None = None,
+    ) -> None:
+        """`accepted`: the frames that may come, as _frames has them; without it the other side is trusted."""
+        self.accepted, self.flaw = accepted, ""
         self.incoming, self.outgoing = incoming, outgoing
         self.patience = patience
         self.buffer = bytearray()
@@ -43,7 +55,9 @@ class Channel:
     def offer(self, kind: str, **fields: Any) -> None:
         """Send a small frame if the peer has room for it, else drop it: showing must never hold up doing."""
         if not self.lost and select.select([], [self.outgoing], [], 0)[1]:  # room for PIPE_BUF bytes
-            self.send(kind, **fields)
+            frame = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+            if len(frame) <= PIPE_BUF:  # more would wait for a reader
+                self.send_bytes(frame)
 
     def send_bytes(self, data: bytes) -> None:
         """Send what is no frame."""
@@ -68,9 +82,15 @@ class Channel:
         """Read until `parse` finds something in the buffer."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            found = parse()
-            if found is not None:
-                return found
+            try:
+                found = parse()
+                if found is not None:
+                    return found
+                if len(self.buffer) > _frames.LINE_BYTES + _frames.DATA_BYTES:
+                    raise _frames.BadFrame("it sent more than a frame without an end")
+            except _frames.BadFrame as error:
+                self.lost, self.flaw = True, str(error)
+                raise EOFError(self.flaw) from None
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not select.select([self.incoming], [], [], left)[0]:
                 return None
@@ -93,17 +113,26 @@ class Channel:
         end = self.buffer.find(b"\n")
         if end < 0:
             return None
-        frame: dict[str, Any] = json.loads(self.buffer[:end])
+        frame: dict[str, Any] = _frames.parse(bytes(self.buffer[:end]))
         size = frame.get("size", 0)
         if len(self.buffer) < end + 1 + size:
             return None
-        frame["data"] = bytes(self.buffer[end + 1 : end + 1 + size])
+        data = bytes(self.buffer[end + 1 : end + 1 + size])
         del self.buffer[: end + 1 + size]
-        return frame
+        return {**(frame if self.accepted is None else _frames.checked(frame, self.accepted)), "data": data}
 
     def send_file(self, name: str, path: str) -> None:
-        """Send a file as `file` frames of at most BLOCK bytes; the first of a name truncates, the others append."""
-        with open(path, "rb") as file:
+        """Send a file as `file` frames of at most BLOCK bytes; the first of a name truncates, the others append.
+
+        A link, pipe or device in its place is not followed, waited for or read: nothing of it is sent.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:
+            return
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return
             block = file.read(BLOCK)
             self.send("file", block, name=name, first=True)
             while block:

@@ -248,7 +248,8 @@ class Guard:
 
         if stacks:
             for process in programs():
-                _processes.send(process, STACKS_SIGNAL)
+                if _processes.catches(process.pid, STACKS_SIGNAL):  # it would kill what is no Python
+                    _processes.send(process, STACKS_SIGNAL)
             time.sleep(STACKS_SECONDS)
         _processes.terminate(programs())
         _processes.wait_gone(programs, self.order["grace"])

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._bootstrap import GREETING, parcel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import Check, printable
 
 GREETING_SECONDS = 30.0  # a node that has not answered by then is taken for unreachable (fault-tested: dropped packets)
 CLOSE_SECONDS = 2.0
+ERROR_BYTES = 65536  # of stderr that are kept, the last ones
+ERROR_SECONDS = 0.5  # for the last words of a program that is gone
+TALK_BYTES = 1 << 20  # that shells and profiles may print before our greeting
 
 
 class LinkLost(Exception):
@@ -25,31 +30,47 @@ class LinkLost(Exception):
 class Link:
     """Starts a program whose stdin and stdout are a channel, and knows what it said on stderr if that fails."""
 
-    def __init__(self, program: Sequence[str], patience: float | None = None) -> None:
-        (stdin, outgoing), (incoming, stdout), (self.errors, stderr) = os.pipe(), os.pipe(), os.pipe()
+    def __init__(
+        self,
+        program: Sequence[str],
+        patience: float | None = None,
+        accepted: Mapping[str, Mapping[str, Check]] | None = None,
+    ) -> None:
+        """`accepted`: the frames that may come, as _frames has them."""
+        (stdin, outgoing), (incoming, stdout), (errors, stderr) = os.pipe(), os.pipe(), os.pipe()
         try:
             self.process = subprocess.Popen(program, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
         except OSError as error:
-            for descriptor in (outgoing, incoming, self.errors):
+            for descriptor in (outgoing, incoming, errors):
                 os.close(descriptor)
             raise LinkLost(f"{program[0]}: {error.strerror}") from None
         finally:
             for descriptor in (stdin, stdout, stderr):
                 os.close(descriptor)
-        self.channel = Channel(incoming, outgoing, patience)
+        self.channel = Channel(incoming, outgoing, patience, accepted)
+        self.said = b""  # the end of what came on stderr
+        self.listener = threading.Thread(target=self.listen, args=(errors,), daemon=True)
+        self.listener.start()
+
+    def listen(self, errors: int) -> None:
+        """Read stderr to its end: a full pipe would hold up the program at its other end."""
+        with open(errors, "rb", buffering=0) as stream:
+            for chunk in iter(lambda: stream.read(ERROR_BYTES), b""):
+                self.said = (self.said + chunk)[-ERROR_BYTES:]
 
     def greet(self, archive: Callable[[], bytes], seconds: float = GREETING_SECONDS) -> None:
         """Wait for our code to come up on the node; give it the archive if it wants it. LinkLost if it does not."""
         deadline = time.monotonic() + seconds
-        line = b""
+        line, heard = b"", 0
         try:
             while not line.startswith(GREETING):
                 found = self.channel.receive_line(max(0.0, deadline - time.monotonic()))
-                if found is None:
-                    raise LinkLost(f"no answer within {seconds:.0f} s")
-                line = found
+                heard += len(found or b"")
+                if found is None or heard > TALK_BYTES:
+                    raise LinkLost(f"no answer within {seconds:.0f} s" if found is None else "it talks without end")
+                line = found if found.strip() else line
         except EOFError:
-            raise LinkLost(self.last_words()) from None
+            raise LinkLost(self.last_words(line.decode(errors="replace"))) from None
         if line.endswith(b"wanted"):
             self.channel.send_bytes(parcel(archive()))
 
@@ -57,6 +78,13 @@ class Link:
         """Send a frame and return the next answer, as answer() does."""
         self.channel.send(kind, **fields)
         return self.answer(seconds)
+
+    def expect(self, kind: str, seconds: float, answer: str = "", **fields: Any) -> Any:
+        """Send a frame and return its answer, of the same kind unless `answer` names another. LinkLost."""
+        frame = self.ask(kind, seconds, **fields)
+        if frame["kind"] != (answer or kind):
+            raise LinkLost(f"it answered {kind} with {frame['kind']}")
+        return frame
 
     def answer(self, seconds: float | None = None) -> Any:
         """Return the next frame. LinkLost if there will be none, or not within `seconds`."""
@@ -68,14 +96,17 @@ class Link:
             raise LinkLost(f"no answer within {seconds:.0f} s")
         return frame
 
-    def last_words(self) -> str:
-        """Return the last line the program said on stderr."""
-        os.set_blocking(self.errors, False)
-        try:
-            said = os.read(self.errors, 65536).decode(errors="replace").strip().splitlines()
-        except BlockingIOError:
-            said = []
-        return said[-1].strip() if said else "the connection ended without a word"
+    def last_words(self, before: str = "") -> str:
+        """Return why there is no answer: what was wrong with the last frame, else the last line said on stderr.
+
+        `before`: what was said on stdout, for shells that refuse a login there.
+        """
+        if self.channel.flaw:
+            return self.channel.flaw
+        self.listener.join(ERROR_SECONDS)
+        said = self.said.decode(errors="replace").strip().splitlines()
+        last = printable(said[-1].strip() if said else before.strip())[:500]
+        return last or "the connection ended without a word"
 
     def close(self) -> None:
         """Hang up and see the program leave; one that stays is ended."""
@@ -85,4 +116,4 @@ class Link:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        os.close(self.errors)
+        self.listener.join(ERROR_SECONDS)

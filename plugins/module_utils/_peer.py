@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
 
 Json = Any
@@ -34,7 +34,9 @@ class Peer:
         self.address = ""
         self.names: Mapping[str, str] = {}  # how the launcher's directory and the NIC are called there
         command = _bootstrap.bootstrap(way["interpreter"], way["home"], _bootstrap.own_digest())
-        self.link = Link(["ssh", "-F", config, self.name, "exec " + shlex.join(command)], LEASE_SECONDS)
+        self.link = Link(
+            ["ssh", "-F", config, self.name, "exec " + shlex.join(command)], LEASE_SECONDS, _frames.FROM_NODE
+        )
         self.channel, self.pid = self.link.channel, self.link.process.pid
         try:
             self.link.greet(_bootstrap.own_archive)
@@ -51,19 +53,23 @@ class Peer:
         looks = []
         for _look in range(CLOCK_LOOKS):
             before = time.time()
-            there = self.link.ask("clock", ANSWER_SECONDS)["time"]
+            there = self.link.expect("clock", ANSWER_SECONDS)["time"]
             after = time.time()
             looks.append((after - before, float(there) - (before + after) / 2))
         return min(looks)[1]
 
     def ask_for_folder(self, listing: Mapping[str, Json]) -> dict[str, Json]:
         """Return what the node wants of a folder. LinkLost."""
-        answer: dict[str, Json] = self.link.ask("folder", ANSWER_SECONDS, home=self.home, nodes=[self.name], **listing)
+        ask: dict[str, Json] = {"home": self.home, "nodes": [self.name], **listing}
+        answer: dict[str, Json] = self.link.expect("folder", ANSWER_SECONDS, "wanted", **ask)
+        offered = {path for path, _digest, _executable in listing["files"]}
+        if not offered.issuperset(answer["wanted"]):
+            raise LinkLost(f"{self.name} asks for files that were not offered")
         return answer
 
     def lay_folder(self) -> str:
         """Have the node put a folder in place; return what went wrong, or nothing. LinkLost."""
-        return str(self.link.ask("lay", ANSWER_SECONDS)["reason"])
+        return str(self.link.expect("lay", ANSWER_SECONDS, "laid")["reason"])
 
     @property
     def over(self) -> bool:
@@ -103,10 +109,16 @@ class Peer:
                 break
             self.heard = time.monotonic()
             if frame["kind"] == "over":
-                self.report = in_our_time(frame["report"], self.offset)
+                self.report = in_our_time(own_report(self.name, frame["report"]), self.offset)
             elif frame["kind"] != "beat":
                 found.append(frame)
         return found
+
+
+def own_report(name: str, report: dict[str, Json]) -> dict[str, Json]:
+    """Return a part's report without what it says of ranks that did not come up on this node."""
+    records = {rank: record for rank, record in report["records"].items() if record["host"] == name}
+    return {**report, "records": records}
 
 
 def in_our_time(report: dict[str, Json], offset: float) -> dict[str, Json]:

@@ -121,6 +121,16 @@ def marked() -> list[tuple[Process, Mark]]:
     return [(process, mark) for process, mark in pairs if mark is not None]
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal (SigCgt, proc(5))."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            masks = [line.split()[1] for line in status if line.startswith("SigCgt:")]
+    except OSError:
+        return False
+    return bool(masks and int(masks[0], 16) >> (number - 1) & 1)
+
+
 def command_of(pid: int) -> str:
     """Return the command line of a process for people to read, at most 200 characters."""
     try:
@@ -128,31 +138,31 @@ def command_of(pid: int) -> str:
             words = cmdline.read(4096).split(b"\0")
     except OSError:
         return "?"
-    return " ".join(word.decode(errors="replace") for word in words if word)[:200] or "?"
+    text = " ".join(word.decode(errors="replace") for word in words if word)
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:200] or "?"
 
 
 def send(process: Process, number: int) -> bool:
     """Signal exactly this process, never a later one that got its pid. Return whether it was still there."""
     try:
-        if not hasattr(os, "pidfd_open"):  # Python 3.8
-            return read(process.pid) == process and _kill(process.pid, number)
-        handle = os.pidfd_open(process.pid)
-    except OSError:
+        handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1  # Python 3.8 has none
+    except ProcessLookupError:
         return False
+    except OSError:  # kernels before 5.3, sandboxes, no descriptor left: the process may well be there
+        handle = -1
     try:
         now = read(process.pid)
         if now is None or now.started != process.started:
             return False
-        signal.pidfd_send_signal(handle, number)
+        if handle < 0:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
     except OSError:
         return False
     finally:
-        os.close(handle)
-    return True
-
-
-def _kill(pid: int, number: int) -> bool:
-    os.kill(pid, number)
+        if handle >= 0:
+            os.close(handle)
     return True
 
 

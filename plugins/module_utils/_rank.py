@@ -69,9 +69,32 @@ def rank_environment(
     variables["PATH"] = order["path_first"] + os.pathsep + inherited.get("PATH", os.defpath)
     for launcher in GIVEN:
         variables.update(zip(IDENTITIES[launcher], texts))
+    if order["launcher"]["name"] != "torchrun":  # which has set them
+        variables.update(elastic_environment(order, identity))
     variables.update(MASTER_ADDR=order["master_addr"], MASTER_PORT=str(order["master_port"]))
     variables.update(order["environment"])
     return variables
+
+
+def elastic_environment(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> dict[str, str]:
+    """Return what torchrun sets beside rank and size: without it Lightning takes every node for node 0.
+
+    The names are those of torch.distributed.elastic's LocalElasticAgent; NODE_RANK is Lightning's own.
+    """
+    rank, size, _local_rank, _local_size = identity
+    hosts = list(dict.fromkeys(place["host"] for place in order["placement"]))
+    group = str(hosts.index(order["host"]))
+    return {
+        "GROUP_RANK": group,
+        "NODE_RANK": group,
+        "GROUP_WORLD_SIZE": str(len(hosts)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(size),
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": order["job_id"],
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
 
 
 def misplaced(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> str:

@@ -300,12 +300,17 @@ def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
     leftovers = {order["host"]: leftovers_of(job, records)}
     for host, part in parts.items():
         for rank, record in part["records"].items():
-            if record["host"] == order["placement"][int(rank)]["host"] or int(rank) not in records:
+            planned = next((place["host"] for place in order["placement"] if place["rank"] == int(rank)), None)
+            if planned == host:
                 records[int(rank)] = record
-        lines.update({int(rank): (stream, line) for rank, (stream, line) in part["lines"].items()})
+            elif planned and int(rank) not in records:  # it came up where it should not have
+                records[int(rank)] = {**record, "error": record.get("error") or f"placement: came up on {host}"}
+        theirs = {place["rank"] for place in order["placement"] if place["host"] == host}
+        lines.update({int(rank): tuple(line) for rank, line in part["lines"].items() if int(rank) in theirs})
         leftovers[host] = part["leftovers"]
         for name, rank, value in part["metrics"]:
-            metrics.note(name, rank, value)
+            if rank in theirs:
+                metrics.note(name, rank, value)
     launcher["host"] = order["host"]
     silent = [way["name"] for way in order["peers"] if way["name"] not in parts]
     end = node_lost(end, silent, launcher, records, lines)

@@ -55,6 +55,7 @@ class Run:
             raise
         self.undone = {place["host"] for place in order["placement"]}
         self.unplaced = set(self.undone)
+        self.places = {(place["rank"], place["host"]) for place in order["placement"]}
         self.ended = False
         self.agents: dict[socket.socket, Peer | None] = {}  # connections of the ssh program, and the node each wants
         self.socket = self.open_agent_socket()
@@ -112,6 +113,8 @@ class Run:
         """Deal with what a guard says, this node's or, through its supervisor, another's."""
         host = peer.name if peer else self.order["host"]
         if word["kind"] in ("line", "report"):
+            if (word["rank"], host) not in self.places:
+                return  # a node speaks for its own ranks only
             self.channel.offer(**{name: value for name, value in word.items() if name != "data"})
         elif word["kind"] == "ending":
             self.end(word["reason"], word["detail"], host)

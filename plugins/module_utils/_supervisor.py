@@ -15,10 +15,11 @@ import os
 import select
 import signal
 import time
-from typing import Any, Iterator, Mapping
+from typing import Any, Collection, Iterator, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._folder import FolderCopy
+from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import RANK_FILE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import LinkLost
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import final_metrics
@@ -29,12 +30,18 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import (
     Peer,
     everywhere,
     in_our_time,
+    own_report,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import write_result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._run import LOOK_SECONDS, Run
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path, ssh_config, survey
 
 Json = Any
+# What the other end may ask for.
+KINDS = (
+    *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "part", "home"),
+    *("beat", "leave", "end", "start", "begin"),
+)
 
 
 class Supervisor:
@@ -55,8 +62,9 @@ class Supervisor:
                 frame = self.channel.receive()
             except EOFError:
                 break
-            if frame is not None:
-                getattr(self, "on_" + frame["kind"])(frame)
+            answer = getattr(self, "on_" + frame["kind"], None) if frame is not None else None
+            if answer is not None and frame is not None and frame["kind"] in KINDS:
+                answer(frame)
         for peer in self.peers.values():
             peer.link.close()
 
@@ -78,9 +86,8 @@ class Supervisor:
         """Return the facts of another node, or `unreachable` with the reason."""
         try:
             peer = self.reach(other, home_path(request["home"]))
-            facts: dict[str, Json] = peer.link.ask("survey", ANSWER_SECONDS, request={**request, **other["request"]})[
-                "facts"
-            ]
+            wanted = {**request, **other["request"]}
+            facts: dict[str, Json] = peer.link.expect("survey", ANSWER_SECONDS, request=wanted)["facts"]
         except LinkLost as lost:
             return {"unreachable": str(lost)}
         return {**facts, "clock_offset": round(peer.offset, 4)}
@@ -178,18 +185,21 @@ class Supervisor:
             try:
                 peer = self.reach(way, order["home"])
                 peer.channel.send("fetch", home=peer.home, job_id=job.job_id)
-                self.pass_on(peer)
+                self.pass_on(peer, order)
                 done.append(peer)
             except LinkLost as lost:
                 missing.append(f"{way['name']}: {lost}")
         return done, missing
 
-    def pass_on(self, peer: Peer) -> None:
-        """Pass file frames on to the controller until the node has sent all."""
+    def pass_on(self, peer: Peer, order: Mapping[str, Json]) -> None:
+        """Pass file frames on to the controller until the node has sent all. LinkLost for one that is not its own."""
+        own_ranks = {place["rank"] for place in order["placement"] if place["host"] == peer.name}
         frame = peer.link.answer(ANSWER_SECONDS)
         while frame["kind"] != "fetched":
             if frame["kind"] == "file":
                 name = frame["name"]
+                if not goes_home(name, own_ranks):
+                    raise LinkLost(f"it sent a file {name[:100]!r}, which is none of its own")
                 own = {"metrics.jsonl": name, "launcher.out": f"launcher.{peer.name}.out"}
                 first = frame["first"] and name != "metrics.jsonl"  # its rows follow those of the head
                 self.channel.send("file", frame["data"], name=own.get(name, name), first=first)
@@ -224,10 +234,10 @@ class Supervisor:
         """Return what another node can still tell of its part of a job, or None."""
         try:
             peer = self.reach(way, os.path.dirname(os.path.dirname(job.path)))
-            answer = peer.link.ask("part", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
+            answer = peer.link.expect("part", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
         except LinkLost:
             return None
-        return in_our_time(answer["report"], peer.offset) if answer["report"] else None
+        return in_our_time(own_report(peer.name, answer["report"]), peer.offset) if answer["report"] else None
 
     def on_part(self, frame: dict[str, Json]) -> None:
         """Tell what this node has of a job whose head lost it."""
@@ -245,13 +255,19 @@ class Supervisor:
     on_leave = on_end = on_start = on_begin = on_beat
 
 
+def goes_home(name: str, ranks: Collection[int]) -> bool:
+    """Whether a node with these ranks may send a file of this name."""
+    found = RANK_FILE.match(name)
+    return int(found.group(1)) in ranks if found else name in ("launcher.out", "metrics.jsonl")
+
+
 def files_of(job: JobDir) -> Iterator[str]:
     """Yield the names of the files of a job on this node that go home."""
     for name in ("launcher.out", "metrics.jsonl"):
         if os.path.exists(job.at(name)):
             yield name
-    ranks = sorted(os.listdir(job.at("ranks")), key=int) if os.path.isdir(job.at("ranks")) else []
-    for rank in ranks:
+    ranks = [name for name in os.listdir(job.at("ranks")) if name.isdigit()] if os.path.isdir(job.at("ranks")) else []
+    for rank in sorted(ranks, key=int):
         for name in ("stdout", "stderr", "record.json"):
             if os.path.exists(job.at("ranks", rank, name)):
                 yield os.path.join("ranks", rank, name)

@@ -106,6 +106,12 @@ options:
     description: Seconds between SIGTERM and SIGKILL when ranks are ended.
     type: float
     default: 2
+  fetch_limit:
+    description:
+      - Bytes of all files of a run that are brought home, such as C(500M) or C(2G). What is more stays on the nodes,
+        and is told; C(clean.yml) brings all of it.
+    type: str
+    default: 1G
   result_query:
     description: JMESPath expression; its value in C(result.json) is printed as JSON at the end.
     type: str

@@ -50,6 +50,7 @@ def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
             "user" if plan.backend_reason == "asked for" else "default",
         ),
         Setting("TORCHFLEET_JOB_ID", plan.job_id, "marks the processes of this job", "default"),
+        *cpu_settings(node),
         *fabric_settings(plan, node),
         *backend_settings(plan, node),
     ]
@@ -57,6 +58,14 @@ def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
     chosen.update({name: Setting(name, value, "torchfleet_env", "inventory") for name, value in node.env.items()})
     chosen.update({name: Setting(name, value, "job_env", "user") for name, value in plan.program.env.items()})
     return tuple(chosen[name] for name in sorted(chosen))
+
+
+def cpu_settings(node: NodePlan) -> list[Setting]:
+    """Return what frameworks must be told on a node without GPUs."""
+    if any(node.accelerators.values()):
+        return []
+    reason = "no GPU here: Accelerate and the Trainer would run each rank alone (accelerate 1.15)"
+    return [Setting("ACCELERATE_USE_CPU", "true", reason, "measured")]
 
 
 def fabric_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:

@@ -38,7 +38,10 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
 
 def given_by_the_wrapper(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
     """Return what each rank gets beside, for people: its own values are known when it runs."""
-    names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE}"
+    names = (
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE} "
+        "{GROUP,NODE,ROLE}_RANK {GROUP,ROLE}_WORLD_SIZE TORCHELASTIC_RUN_ID"
+    )
     given = (
         Setting("MASTER_ADDR", plan.master_addr, "where rank 0 runs", "inventory"),
         Setting("MASTER_PORT", str(plan.master_port), "a free port there", "measured"),

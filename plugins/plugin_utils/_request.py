@@ -31,6 +31,8 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 OWNED_NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    *("GROUP_RANK", "NODE_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
     *("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR", "TORCHFLEET_EXIT_NOTE", "TORCHFLEET_BACKEND"),
 )
 
@@ -93,6 +95,7 @@ class Request:
     options: LauncherOptions = LauncherOptions()
     grace: float = 2.0
     result_query: str | None = None
+    fetch_limit: int = 1 << 30
 
 
 def parse_request(arguments: Mapping[str, Any]) -> Request:
@@ -121,6 +124,7 @@ def parse_request(arguments: Mapping[str, Any]) -> Request:
         options=parse_options(given),
         grace=parse_seconds("grace", given.get("grace")) or 2.0,
         result_query=parse_query(given.get("result_query")),
+        fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
     )
 
 
@@ -185,6 +189,14 @@ def parse_seconds(name: str, value: Any) -> float | None:
     if not 0 < seconds < 1e9:  # also refuses nan and inf
         raise InputError(name, value, f"give seconds greater than 0, or leave it out: -e {name}=3600")
     return seconds
+
+
+def parse_bytes(name: str, value: Any) -> int:
+    """Return a number of bytes; K, M, G and T stand for powers of 1024."""
+    found = re.match(r"(\d{1,12})([KMGT]?)\Z", str(value).strip().upper())
+    if not found or isinstance(value, bool) or int(found.group(1)) < 1:
+        raise InputError(name, value, f"give bytes, such as 500M or 2G: -e {name}=2G")
+    return int(found.group(1)) << 10 * " KMGT".index(found.group(2) or " ")
 
 
 def parse_words(name: str, value: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import shutil
@@ -100,6 +101,22 @@ def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner can read."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
+
+
+def noted_run(job_id: str, told: str) -> tuple[Path, list[tuple[int, str]]]:
+    """Return where a run of this controller lies, and its ranks with their hosts, by the plan that lies there.
+
+    A node tells the directory; it is believed only if this controller wrote the plan of that very job into it.
+    InputError if there is none: nothing is fetched that nobody here started.
+    """
+    for run_dir in (Path(told), Path("runs").absolute() / job_id):
+        try:
+            plan = json.loads((run_dir / "plan.json").read_text()) if run_dir.name == job_id else {}
+            if plan.get("job_id") == job_id and run_dir.is_absolute() and not run_dir.is_symlink():
+                return run_dir, [(int(place["rank"]), str(place["host"])) for place in plan["placement"]]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue
+    raise InputError("job_id", job_id, f"no plan of this job is in {told or 'runs'}: its files stay on the nodes")
 
 
 def why_not_home(error: OSError, run_dir: Path, head: str) -> str:

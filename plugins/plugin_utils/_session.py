@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
@@ -41,7 +41,8 @@ class Session:
         if known:  # saves one start of Python
             start = [head.interpreter, "-I", "-S", entry, "supervise"]
         try:
-            self.link = Link(start if head.local else [*ssh, "exec " + shlex.join(start)])
+            program = start if head.local else [*ssh, "exec " + shlex.join(start)]
+            self.link = Link(program, accepted=_frames.FROM_HEAD)
         except LinkLost as lost:
             name = f"ansible_python_interpreter of {head.name}" if head.local else f"connection of {head.name}"
             raise InputError(name, head.interpreter if head.local else ssh[0], str(lost)) from None
@@ -71,7 +72,7 @@ class Session:
     ) -> None:
         self.link.channel.close()
         self.link.process.wait()
-        os.close(self.link.errors)
+        self.link.listener.join()
 
     def ask(self, kind: str, **fields: Any) -> Frame:
         """Send a frame and return the next answer. HeadLost if there will be none."""
@@ -100,16 +101,21 @@ class Session:
             answer = self.link.ask("survey", request=request)
         except LinkLost as lost:
             raise self.unusable_home(lost) from None
+        if answer["kind"] != "survey" or answer["others"].keys() != others.keys():
+            raise HeadLost(f"the head {self.head.name} is not believed: it did not answer what it was asked")
         return {self.head.name: answer["facts"], **answer["others"]}
 
     def ship(self, folder: Folder, names: list[str]) -> None:
         """Lay a folder on nodes; only what differs there is sent. InputError if a node cannot take it."""
         wanted = self.ask("folder", home=self.home, name=folder.name, files=folder.listing(), nodes=names)
+        foreign = [path for path in wanted.get("wanted", ()) if path not in folder.files]
+        if foreign:
+            raise HeadLost(f"the head {self.head.name} is not believed: it asks for {foreign[0][:100]!r}")
         for path in wanted.get("wanted", ()):
             self.link.channel.send_file(path, os.path.join(folder.root, path))
         answer = self.ask("lay") if "wanted" in wanted else wanted
-        if answer["reason"]:
-            raise InputError("workload", folder.root, f"cannot be shipped: {answer['reason']}")
+        if answer.get("reason", "it did not answer"):
+            raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
 
     def run(self, order: Frame, show: Callable[[Frame], None], reason_to_end: Callable[[], str]) -> Frame:
         """Run a job and return its result; frames in between go to `show`.
@@ -129,42 +135,70 @@ class Session:
             try:
                 frame = channel.receive(0.2)
             except EOFError:
-                raise HeadLost("the supervisor on the head died") from None
+                raise HeadLost(f"the supervisor on the head {self.head.name} died: {self.link.last_words()}") from None
             if frame is None:
                 continue
             if frame["kind"] == "refused":
                 raise InputError("job", order["job_id"], frame["reason"])
             if frame["kind"] == "result":
-                return dict(frame["result"])
-            show(frame)
+                return self.believed(frame["result"], order)
+            if frame["kind"] == "started" or (
+                frame["kind"] in ("line", "report") and frame["rank"] < len(order["placement"])
+            ):
+                show(frame)
 
-    def fetch(self, job_id: str, run_dir: Path) -> list[str]:
+    def believed(self, result: Frame, order: Frame) -> Frame:
+        """Return a result that is one of this job: its id and its ranks on their hosts. HeadLost for another."""
+        planned = [(place["rank"], place["host"]) for place in order["placement"]]
+        told = [(row["rank"], row["host"]) for row in result["ranks"]]
+        seen = [(row["rank"], row["host"]) for row in result["placement"]]
+        if result["job_id"] != order["job_id"] or told != planned or seen != planned:
+            raise HeadLost(f"the head {self.head.name} is not believed: its result is of another job")
+        return result
+
+    def fetch(self, job_id: str, run_dir: Path, placement: Collection[tuple[int, str]], limit: int) -> list[str]:
         """Bring the files of a job home, and return which nodes' could not be had, each with the reason.
 
-        OSError if they cannot be written: they stay on the nodes then.
+        `placement`: ranks of the job and their hosts; `limit`: bytes of all files together. What is more stays on the
+        nodes, as all does if it cannot be written here (OSError).
         """
-        frame = self.ask("fetch", home=self.home, job_id=job_id)
+        frame, allowed, left = self.ask("fetch", home=self.home, job_id=job_id), home_names(placement), limit
         while frame["kind"] != "fetched":
-            self.store(frame, run_dir)
+            if frame["kind"] != "file" or frame["name"] not in allowed:
+                what = str(frame.get("name", frame["kind"]))[:100]
+                raise HeadLost(
+                    f"the head {self.head.name} is not believed: it sent {what!r}, which is no file of the job"
+                )
+            left -= len(frame["data"])
+            if left >= 0 or frame["name"] == "result.json":
+                self.store(frame, run_dir)
             try:
                 frame = self.link.answer()
             except LinkLost as lost:
                 raise HeadLost(f"the head {self.head.name} is lost: {lost}") from None
+        if left < 0:
+            return [*frame["missing"], f"all nodes: {-left:,} bytes more than fetch_limit"]
         self.link.channel.send("home")
         return list(frame["missing"])
 
     @staticmethod
     def store(frame: Mapping[str, Any], run_dir: Path) -> None:
-        """Write one block of a file below the run directory."""
+        """Write one block of a file below the run directory. The name has been checked; no link is followed."""
         path = run_dir / frame["name"]
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if frame["first"] else os.O_APPEND)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if frame["first"] else os.O_APPEND)
         with open(os.open(path, flags, 0o600), "wb") as file:
             file.write(frame["data"])
 
     def collect(self, controller: str, dry_run: bool) -> list[Frame]:
         """Return the jobs of this controller that are over and not home: job_id, run_dir, state."""
-        return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run)["jobs"])
+        return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run).get("jobs", ()))
+
+
+def home_names(placement: Collection[tuple[int, str]]) -> set[str]:
+    """Return the names of all files that a job can have, below its run directory."""
+    names = {"launcher.out", "metrics.jsonl", "result.json", *(f"launcher.{host}.out" for _rank, host in placement)}
+    return names | {f"ranks/{rank}/{name}" for rank, _host in placement for name in ("stdout", "stderr", "record.json")}
 
 
 def survey_request(node: Node, wish: Request) -> Frame:

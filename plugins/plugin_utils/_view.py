@@ -208,6 +208,8 @@ def answer(query: str, result: Mapping[str, Json]) -> str:
 def rank_table(ranks: list[Mapping[str, Json]], width: int) -> str:
     """Return the table of ranks; of many ranks only those that did not succeed."""
     shown = ranks if len(ranks) <= MANY_RANKS else [row for row in ranks if row["state"] != "succeeded"][:MANY_RANKS]
+    if not shown:
+        return f"all {len(ranks)} ranks succeeded"
     from rich.text import Text
 
     table = rank_table_head()

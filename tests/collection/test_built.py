@@ -17,7 +17,8 @@ VERBS = ["setup", "verify", "train", "clean"]
 # wheel to begin with, and unpacking it installs it.
 GET_PIP = """
 import ensurepip, pathlib, sysconfig, zipfile
-wheel = next(pathlib.Path(ensurepip.__file__).with_name("_bundled").glob("pip-*.whl"))
+places = [pathlib.Path(ensurepip.__file__).with_name("_bundled"), pathlib.Path("/usr/share/python-wheels")]  # Debian's
+wheel = next(wheel for place in places for wheel in place.glob("pip-*.whl"))
 zipfile.ZipFile(wheel).extractall(sysconfig.get_path("purelib"))
 """
 

@@ -116,6 +116,8 @@ def test_a_misplaced_rank_is_noticed() -> None:
 
 def test_rank_environment_serves_both_kinds_of_script() -> None:
     order = {
+        **started_by("openmpi"),
+        "job_id": "one",
         "environment": {"A": "b"},
         "master_addr": "10.0.0.1",
         "master_port": 1234,
@@ -127,6 +129,8 @@ def test_rank_environment_serves_both_kinds_of_script() -> None:
     assert told["OMPI_COMM_WORLD_RANK"] == "3" and told["OMPI_COMM_WORLD_LOCAL_SIZE"] == "2"
     assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["A"]) == ("10.0.0.1", "1234", "b")
     assert told["PATH"] == "/v/bin:/bin" and "TMPDIR" not in told
+    assert (told["GROUP_RANK"], told["NODE_RANK"], told["GROUP_WORLD_SIZE"], told["ROLE_RANK"]) == ("1", "1", "2", "3")
+    assert told["TORCHELASTIC_RUN_ID"] == "one" and "TORCHELASTIC_USE_AGENT_STORE" not in told  # there is no agent
     own = {**order, "tmpdir": "/node's", "environment": {"TMPDIR": "/mine", "PATH": "/only"}}
     told = _rank.rank_environment(own, (0, 1, 0, 1), {})
     assert (told["TMPDIR"], told["PATH"]) == ("/mine", "/only")

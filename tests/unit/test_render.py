@@ -69,6 +69,7 @@ def test_environment_of_the_ranks(plan: Planner) -> None:
     made = plan(job_env={"OMP_NUM_THREADS": "7", "MINE": "a b"})
     settings = {setting.name: setting for setting in rank_environment(made, made.head)}
     assert {name: setting.value for name, setting in settings.items()} == {
+        "ACCELERATE_USE_CPU": "true",
         "GLOO_SOCKET_IFNAME": "lo",
         "MINE": "a b",
         "OMP_NUM_THREADS": "7",

@@ -8,6 +8,7 @@ the version of torch that is pinned.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +39,8 @@ def autoload() -> None:
     if not dist.is_available():
         return
     dist.Backend.register_backend("torchfleet", create_by_options, extended_api=True, devices=["cpu", "cuda"])
-    if not dist.is_mpi_available():
+    # Frameworks choose mpi wherever it is there, also when the job is to use gloo (accelerate, _prepare_backend).
+    if os.environ.get("TORCHFLEET_BACKEND", "mpi") == "mpi" and not dist.is_mpi_available():
         from torch.distributed import distributed_c10d
 
         distributed_c10d.ProcessGroupMPI = ProcessGroupMPI

@@ -1,0 +1,377 @@
+"""What a hostile node may send, and what becomes of it: nothing gets past the border that no honest one would send."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _frames, _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import PIPE_BUF, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import FROM_HEAD, FROM_NODE, BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import own_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor import (
+    KINDS,
+    Supervisor,
+    files_of,
+    goes_home,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _runtime
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
+
+SURVEY: dict[str, Any] = {
+    **dict.fromkeys(("home", "cwd", "tmpdir", "interpreter", "python", "python_wanted"), "/home/mpi"),
+    **{"cores": 2, "uid": 1000, "accelerators": {"nvidia": 0, "amd": 0}, "torch": None, "hostname": "n2"},
+    **{"nics": ["lo", "eth0"], "backends": [], "free_bytes": 1, "port": 20000, "jobs": ["a"], "leftovers": []},
+    "launcher": {"path": "/usr/bin/mpirun", "version": "5", "wanted": "", "said": "", "refused": ""},
+    "fabric": {"nic": "eth0", "address": "10.0.0.2", "network": "10.0.0.0/24", "rdma": []},
+}
+LONG = "x" * 100_000
+HOSTILE_FACTS: list[dict[str, Any]] = [
+    {"cores": 10**9},
+    {"cores": True},
+    {"accelerators": {"nvidia": 10**9}},
+    {"accelerators": {"other": 1}},
+    {"port": 0},
+    {"port": "22"},
+    {"nics": ["eth0\nHost *"]},
+    {"nics": "eth0"},
+    {"home": "relative"},
+    {"home": "/a\nb"},
+    {"home": "/" + LONG},
+    {"jobs": ["../x"]},
+    {"launcher": []},
+    {"launcher": {"path": "mpirun", "version": "", "wanted": "", "said": ""}},
+    {"fabric": {"nic": "eth0", "address": "*", "network": "10.0.0.0/24"}},
+    {"fabric": {"nic": "eth0", "address": "10.0.0.2\nn3", "network": "10.0.0.0/24"}},
+    {"fabric": {"nic": "eth0", "address": "0.0.0.0", "network": "10.0.0.0/24"}},
+    {"fabric": {"nic": "eth0", "address": "10.0.0.2", "network": "everywhere"}},
+    {"fabric": [1]},
+    {"leftovers": [{"pid": "1", "job_id": "a", "command": "b"}]},
+]
+
+
+def wire(accepted: Any) -> tuple[Channel, int]:
+    """Return a channel and the descriptor at its other end, where anything may be written."""
+    (here_in, there_out), (_there_in, here_out) = os.pipe(), os.pipe()
+    return Channel(here_in, here_out, accepted=accepted), there_out
+
+
+def sent(raw: bytes, accepted: Any = FROM_HEAD) -> Channel:
+    channel, there = wire(accepted)
+    threading.Thread(target=lambda: (os.write(there, raw), os.close(there)), daemon=True).start()
+    return channel
+
+
+def frame(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"kind": kind, **fields}).encode() + b"\n"
+
+
+def test_an_honest_survey_passes() -> None:
+    found = _frames.checked({"kind": "survey", "facts": SURVEY, "others": {"n3": {"unreachable": "no"}}}, FROM_HEAD)
+    assert found["facts"] == {**SURVEY, "clock_offset": 0.0} and found["others"] == {"n3": {"unreachable": "no"}}
+
+
+@pytest.mark.parametrize("lie", HOSTILE_FACTS, ids=lambda lie: str(lie)[:40])
+def test_a_survey_that_lies_is_refused(lie: dict[str, Any]) -> None:
+    with pytest.raises(BadFrame, match="survey"):
+        _frames.checked({"kind": "survey", "facts": {**SURVEY, **lie}}, FROM_NODE)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"no json\n",
+        b"[1]\n",
+        b'"text"\n',
+        b"{}\n",
+        b'{"kind": 1}\n',
+        b'{"kind": "beat", "size": -1}\n',
+        b'{"kind": "file", "name": "a", "first": true, "size": 1000000000000}\n',
+        b'{"kind": "clock", "time": NaN}\n',
+        b'{"kind": "clock", "time": 1e999}\n',
+        b'{"kind": "clock", "time": "now"}\n',
+        b'{"kind": "clock", "time": true}\n',
+        b"[" * 100_000 + b"\n",
+        b'{"kind": "__init__"}\n',
+        b'{"kind": "serve"}\n',
+        b'{"kind": "over", "report": []}\n',
+        b'{"kind": "over", "report": {"records": {"../1": {}}, "lines": {}, "leftovers": [], "launcher": {}}}\n',
+        b'{"kind": "line", "rank": -1, "stream": "stdout", "text": "", "skipped": 0}\n',
+        b'{"kind": "left", "rc": 1e3, "text": ""}\n',
+        b'{"kind": "ending", "reason": "lost\\nx", "detail": ""}\n',
+    ],
+)
+def test_what_is_no_frame_ends_the_conversation(raw: bytes) -> None:
+    channel = sent(raw, FROM_NODE)
+    with pytest.raises(EOFError):
+        channel.receive(5)
+    assert channel.lost and channel.flaw and "\n" not in channel.flaw
+
+
+def test_a_line_without_end_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_frames, "LINE_BYTES", 1 << 16)
+    channel, there = wire(FROM_NODE)
+
+    def flood() -> None:
+        try:
+            while True:
+                os.write(there, b"x" * 65536)
+        except BrokenPipeError:
+            pass
+
+    threading.Thread(target=flood, daemon=True).start()
+    with pytest.raises(EOFError, match="without an end"):
+        channel.receive(20)
+    assert len(channel.buffer) < (4 << 20)
+    channel.close()
+
+
+def test_random_json_never_gets_past_the_border_unchecked() -> None:
+    """Whatever values the fields have, a frame is refused or has the fields it must have, each printable."""
+    chance = random.Random(7)
+    values: list[Any] = [None, True, -1, 0, 1, 2.5, "", "a", "\x1b[2J", "a\nb", [], [1], {}, {"a": 1}, LONG, [[[]]]]
+
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, str):
+            return [value]
+        items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+        return [text for item in items for text in texts(item)]
+
+    for accepted in (FROM_HEAD, FROM_NODE):
+        for kind, fields in accepted.items():
+            for _try in range(200):
+                given = {"kind": kind, **{name: chance.choice(values) for name in fields}}
+                try:
+                    found = _frames.checked(given, accepted)
+                except BadFrame:
+                    continue
+                assert found.keys() == {"kind", *fields}
+                assert all(_frames.printable(text) == text for text in texts(found))
+
+
+class Head:
+    """A session with a head that answers what a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *frames: tuple[str, bytes, dict[str, Any]]) -> None:
+        self.sent: list[str] = []
+        raw = b"".join(
+            frame(kind, **{**fields, **({"size": len(data)} if data else {})}) + data for kind, data, fields in frames
+        )
+        session = object.__new__(Session)
+        session.head, session.home = Node("n1", "n1"), "/home"
+        session.link = object.__new__(Link)
+        session.link.channel = sent(raw)
+        session.link.said, session.link.listener = b"", threading.Thread(target=int)
+        session.link.listener.start()
+        monkeypatch.setattr(session.link.channel, "send_bytes", lambda data: self.sent.append(str(data[:200])))
+        self.session = session
+
+
+def brings(name: str, data: bytes = b"data") -> tuple[str, bytes, dict[str, Any]]:
+    return "file", data, {"name": name, "first": True}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../escaped",
+        "/tmp/torchfleet-absolute",
+        "ranks/0/../../../escaped",
+        "ranks/7/stdout",
+        "ranks/00/stdout",
+        "plan.json",
+        "launcher.n9.out",
+        "ranks/0/stdout/x",
+        "",
+    ],
+)
+def test_only_files_of_the_job_come_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    run_dir = tmp_path / "runs" / "one"
+    run_dir.mkdir(parents=True)
+    head = Head(monkeypatch, brings(name), ("fetched", b"", {"missing": []}))
+    with pytest.raises(HeadLost, match="n1 is not believed"):
+        head.session.fetch("one", run_dir, [(0, "n1")], 1 << 30)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["one", "runs"]
+    assert not any("home" in text and '"kind": "home"' in text for text in head.sent)
+
+
+def test_no_link_is_followed_and_the_limit_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    (tmp_path / "metrics.jsonl").symlink_to(secret)
+    head = Head(monkeypatch, brings("metrics.jsonl"), ("fetched", b"", {"missing": []}))
+    with pytest.raises(OSError, match="symbolic"):
+        head.session.fetch("one", tmp_path, [(0, "n1")], 1 << 30)
+    assert secret.read_text() == "mine"
+    files = [brings("ranks/0/stdout", b"12345"), brings("result.json", b"{}"), ("fetched", b"", {"missing": []})]
+    head = Head(monkeypatch, *files)
+    assert head.session.fetch("one", tmp_path, [(0, "n1")], 4) == ["all nodes: 3 bytes more than fetch_limit"]
+    assert (tmp_path / "result.json").exists() and not (tmp_path / "ranks/0/stdout").exists()
+    assert not any('"home"}' in text for text in head.sent)  # the files stay on the nodes
+
+
+def test_only_what_the_folder_has_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.py").write_text("")
+    folder = Folder(str(tmp_path), "f", {"a.py": ("0", False)})
+    head = Head(monkeypatch, ("wanted", b"", {"wanted": ["a.py", "../../../etc/passwd"]}))
+    with pytest.raises(HeadLost, match=r"asks for '../../../etc/passwd'"):
+        head.session.ship(folder, ["n1"])
+    assert len(head.sent) == 1  # the question; no file
+
+
+def test_a_result_of_another_job_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Head(monkeypatch)
+    order = {"job_id": "one", "placement": [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"}]}
+    rows = [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"}]
+    result = {"job_id": "one", "ranks": rows, "placement": rows}
+    assert head.session.believed(result, order) == result
+    for lie in ({"job_id": "two"}, {"ranks": rows[:1]}, {"ranks": rows[::-1]}, {"placement": []}):
+        with pytest.raises(HeadLost, match="another job"):
+            head.session.believed({**result, **lie}, order)
+
+
+def test_a_node_sends_files_and_records_of_its_own_ranks_only() -> None:
+    assert goes_home("ranks/3/stdout", {3}) and goes_home("launcher.out", ())
+    for name in ("ranks/4/stdout", "ranks/3/../4/stdout", "result.json", "launcher.n1.out", "/ranks/3/stdout"):
+        assert not goes_home(name, {3})
+    report = {"records": {"0": {"host": "n1"}, "1": {"host": "n2"}}, "lines": {}}
+    assert own_report("n2", report)["records"] == {"1": {"host": "n2"}}
+
+
+def test_what_lies_in_a_ranks_place_is_not_followed_nor_waited_for(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0, 1])
+    os.mkdir(job.at("ranks", "evil"))
+    os.mkfifo(job.rank(0, "stdout"))
+    os.symlink("/etc/passwd", job.rank(0, "stderr"))
+    Path(job.rank(1, "stdout")).write_text("fine")
+    channel, there = wire(None)
+    (got, out) = os.pipe()
+    sender = Channel(there, out)
+    for name in files_of(job):
+        sender.send_file(name, job.at(name))
+    os.close(out)
+    receiver, names = Channel(got, channel.outgoing), []
+    while True:
+        try:
+            found = receiver.receive(5)
+        except EOFError:
+            break
+        assert found is not None
+        names.append(found["name"])
+    assert names == ["ranks/1/stdout"]
+
+
+def test_a_run_directory_is_one_that_this_controller_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_dir = tmp_path / "elsewhere" / "one"
+    run_dir.mkdir(parents=True)
+    with pytest.raises(InputError, match="no plan"):
+        _rundir.noted_run("one", str(run_dir))
+    (run_dir / "plan.json").write_text(json.dumps({"job_id": "one", "placement": [{"rank": 0, "host": "n1"}]}))
+    assert _rundir.noted_run("one", str(run_dir)) == (run_dir, [(0, "n1")])
+    with pytest.raises(InputError):
+        _rundir.noted_run("two", str(run_dir))
+    noted = tmp_path / "runs" / "two"
+    noted.mkdir(parents=True)
+    (noted / "plan.json").write_text(json.dumps({"job_id": "two", "placement": []}))
+    assert _rundir.noted_run("two", "/home/me/.ssh")[0] == noted
+
+
+def test_a_runtime_that_was_changed_is_laid_anew(tmp_path: Path) -> None:
+    def start() -> bytes:
+        command = _bootstrap.bootstrap(sys.executable, str(tmp_path / "home"), _runtime.digest())
+        parcel = _bootstrap.parcel(_runtime.archive())
+        done = subprocess.run(command, input=parcel, capture_output=True, timeout=30, check=False)
+        return done.stdout + done.stderr
+
+    assert b"wanted" in start() and b"here" in start()
+    library = tmp_path / "home" / "lib"
+    entry = library / _runtime.digest() / "torchfleet.py"
+    honest = entry.read_text()
+    entry.write_text("print('PWNED')")
+    assert b"wanted" in start() and entry.read_text() == honest
+    assert [path.name for path in library.iterdir()] == [_runtime.digest()]
+    (tmp_path / "home").chmod(0o777)
+    assert b"is not yours alone" in start()
+
+
+def test_a_link_says_why_it_ended_and_is_not_held_up_by_errors() -> None:
+    link = Link(["sh", "-c", "echo 'This account is not available'"])
+    with pytest.raises(LinkLost, match="This account is not available"):
+        link.greet(bytes)
+    link.close()
+    flood = "import sys; sys.stderr.write('e' * 300000 + '\\n\\x1b[2Jlast'); sys.stderr.flush(); sys.stdin.read()"
+    link = Link([sys.executable, "-c", flood])
+    link.channel.close()
+    assert link.process.wait(20) == 0
+    assert link.last_words() == "[2Jlast"
+
+
+def test_an_offer_that_does_not_fit_is_dropped() -> None:
+    channel, _there = wire(None)
+    channel.offer("line", text="x" * PIPE_BUF)  # would wait for a reader
+    assert channel.receive(0) is None
+
+
+def test_methods_of_the_supervisor_are_no_frames() -> None:
+    assert all(hasattr(Supervisor, f"on_{kind}") for kind in KINDS) and "signal" not in KINDS
+
+
+@pytest.mark.parametrize("error", [OSError(38, "ENOSYS"), PermissionError(1, "EPERM"), OSError(24, "EMFILE")])
+def test_a_process_is_ended_where_pidfd_open_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    process = _processes.read(child.pid)
+    assert process is not None
+
+    def refused(_pid: int) -> int:
+        raise error
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    assert not _processes.send(process._replace(started=process.started - 1), signal.SIGKILL)  # a later one of that pid
+    assert _processes.send(process._replace(state="?"), signal.SIGKILL)
+    assert child.wait(20) == -signal.SIGKILL
+
+
+def test_which_signals_a_process_catches() -> None:
+    script = "import signal, sys; signal.signal(signal.SIGUSR2, print); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert _processes.catches(child.pid, signal.SIGUSR2) and not _processes.catches(child.pid, signal.SIGUSR1)
+        child.kill()
+
+
+def test_a_command_line_is_one_printable_line() -> None:
+    words = [sys.executable, "-c", "print(flush=True); input()", "\x1b]0;T\a\nrun: /etc"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        shown = _processes.command_of(child.pid)
+        child.kill()
+    assert shown.isprintable() and "run: /etc" in shown
+
+
+@pytest.mark.parametrize(("given", "size"), [("500M", 500 << 20), ("2g", 2 << 30), (1000, 1000)])
+def test_sizes(given: Any, size: int) -> None:
+    assert parse_request({"fetch_limit": given}).fetch_limit == size
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "much", True, "1.5G"])
+def test_sizes_that_are_none(given: Any) -> None:
+    with pytest.raises(InputError, match="fetch_limit"):
+        parse_request({"fetch_limit": given})
