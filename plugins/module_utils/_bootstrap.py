@@ -25,7 +25,7 @@ home = os.path.abspath(os.path.expanduser(sys.argv[1]))
 target = os.path.join(home, "lib", sys.argv[2])
 def ours(path):
     found = os.lstat(path)
-    if found.st_uid != os.getuid() or found.st_mode & 0o002:
+    if found.st_uid != os.getuid() or found.st_mode & 0o1002 == 0o002:  # sticky: others cannot exchange what is ours
         sys.exit("%s is not yours alone: give torchfleet_home a directory that only you can write to" % path)
 def digest():
     import hashlib
