@@ -62,9 +62,9 @@ class ActionModule(ActionBase):
         job_id = request.job_id or _rundir.new_job_id(script)
         run_dir = _rundir.check_run_dir(request.runs_dir, job_id)
         folder = None if cluster.local else folder_of(script)
-        program = Program(script, request.workload_args, request.job_env, folder.name if folder else "")
+        program = Program(script, request.workload_args, request.job_env, shipped=folder is not None)
         ssh = _border.ssh_words(self._connection, cluster.head)
-        job = Job(job_id, str(run_dir), program, entry())
+        job = Job(job_id, str(run_dir), program, entry(), folder.warnings if folder else ())
         with StopWatch() as stop, Session(cluster.head, ssh) as session:
             plan = plan_job(request, cluster, session.survey(cluster, request), job)
             command = render(plan)

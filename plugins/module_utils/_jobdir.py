@@ -6,13 +6,13 @@
 
 `<home>/jobs/<job id>/`: order.json (the plan for this node, 0600), hostfile, bin/ (what launchers call), events
 (a FIFO: a byte wakes the guard), lock (held while the job runs), launcher.json, launcher.out, end.json (why the job was
-ended, first writer wins), leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json}. On the head also
-parts.json (what the other nodes told at the end) and result.json.
+ended, first writer wins), leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json}, and where a folder was
+shipped src/ (the job's own tree, see _tree) with listing.json. On the head also parts.json (what the other nodes told
+at the end) and result.json.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import itertools
@@ -191,9 +191,11 @@ def jobs(home: str) -> list[JobDir]:
     try:
         with os.scandir(os.path.join(home, "jobs")) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
+                try:
                     if entry.is_dir(follow_symlinks=False):
                         found.append((entry.stat().st_mtime, entry.path))
+                except FileNotFoundError:
+                    pass
     except FileNotFoundError:
         return []
     return [JobDir(path) for _time, path in sorted(found)]

@@ -15,7 +15,7 @@ import shlex
 import signal
 import threading
 import time
-from typing import Any, Callable, Collection, Iterable
+from typing import Any, Callable, Collection, Iterable, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import STOPPED_SECONDS, Guard
@@ -34,15 +34,21 @@ PLACE_BYTES = 40  # of $TMPDIR: Open MPI makes directories below ours before its
 TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
 
 
+class Shipment(Protocol):
+    """What was shipped to this node for the job."""
+
+    def make_tree(self, job: JobDir) -> None: ...
+
+
 class Part:
     """What one node does for one job."""
 
-    def __init__(self, order: dict[str, Json], show: Show) -> None:
-        """Stage the job on this node. OSError leaves nothing behind."""
+    def __init__(self, order: dict[str, Json], show: Show, shipment: Shipment | None = None) -> None:
+        """Stage the job on this node, with the tree of what was shipped. OSError leaves nothing behind."""
         self.job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
         self.order, self.show = order, show
         self.places = [place for place in order["placement"] if place["host"] == order["host"]]
-        self.stage()
+        self.stage(shipment)
         self.metrics = Metrics(self.job)
         self.latest: dict[int, dict[str, Value]] = {}
         self.followers = list(self.make_followers())
@@ -55,7 +61,7 @@ class Part:
         self.why, self.patience = "", 0.0
         self.stopped: float | None = None
 
-    def stage(self) -> None:
+    def stage(self, shipment: Shipment | None) -> None:
         """Make the job directory with all that the launcher and the ranks read."""
         self.job.create([place["rank"] for place in self.order["placement"]])
         try:
@@ -65,6 +71,8 @@ class Part:
                 with open(self.job.at(name), "w") as file:
                     file.write(text)
             self.write_programs()
+            if shipment:
+                shipment.make_tree(self.job)
             self.job.write("order.json", self.order)
             self.job.write("supervisor.json", {"pid": os.getpid()})
         except OSError:

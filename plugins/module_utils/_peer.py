@@ -58,17 +58,16 @@ class Peer:
             looks.append((after - before, float(there) - (before + after) / 2))
         return min(looks)[1]
 
-    def ask_for_folder(self, listing: Mapping[str, Json]) -> dict[str, Json]:
-        """Return what the node wants of a folder. LinkLost."""
-        ask: dict[str, Json] = {"home": self.home, "nodes": [self.name], **listing}
-        answer: dict[str, Json] = self.link.expect("folder", ANSWER_SECONDS, "wanted", **ask)
-        offered = {path for path, _digest, _executable in listing["files"]}
-        if not offered.issuperset(answer["wanted"]):
+    def ask_for_folder(self, listing: Sequence[Sequence[Json]]) -> set[str]:
+        """Return the digests of what the node wants of a folder. LinkLost."""
+        ask: dict[str, Json] = {"home": self.home, "here": self.name, "nodes": [], "files": listing}
+        wanted = set(self.link.expect("folder", ANSWER_SECONDS, "wanted", **ask)["wanted"])
+        if not wanted.issubset(digest for _path, digest, _executable in listing):
             raise LinkLost(f"{self.name} asks for files that were not offered")
-        return answer
+        return wanted
 
     def lay_folder(self) -> str:
-        """Have the node put a folder in place; return what went wrong, or nothing. LinkLost."""
+        """Return what the node has against the folder that came, or nothing. LinkLost."""
         return str(self.link.expect("lay", ANSWER_SECONDS, "laid")["reason"])
 
     @property

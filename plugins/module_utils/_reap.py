@@ -13,16 +13,19 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._store import Store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._tree import TREE, outputs, remove_tree
 
 CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
 
 
-def reap(home: str, job_id: str = "", dry_run: bool = False) -> dict[str, Any]:
+def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool = False) -> dict[str, Any]:
     """End this user's leftovers under a torchfleet home; a job named by `job_id` is ended even if it runs.
 
-    Return ended (pid, job_id, command, ended: its signal, or null if nothing ended it), removed, running, waiting, and
-    known: whether this node has, or had until now, the job named. With `dry_run` nothing is changed and `ended`,
-    `removed` tell what would be.
+    A job whose program left files in its tree is kept unless `drop_outputs`. Return ended (pid, job_id, command, ended:
+    its signal, or null if nothing ended it), removed, outputs (job_id, path, files, bytes of what is kept), store (how
+    many files went from it, and their bytes), running, waiting, and known: whether this node has, or had until now, the
+    job named. With `dry_run` nothing is changed and `ended`, `removed`, `store` tell what would be.
     """
     named = JobDir(os.path.join(home, "jobs", job_id))
     found = os.path.isdir(named.path)
@@ -33,11 +36,26 @@ def reap(home: str, job_id: str = "", dry_run: bool = False) -> dict[str, Any]:
     over = [job for job in known if job.job_id not in running]
     done = [job for job in over if os.path.exists(job.at(HOME_MARK))]
     rows = look(home) if dry_run else end_leftovers(home)
+    kept = [] if drop_outputs else [row for job in done for row in [outputs_of(job)] if row["files"]]
+    gone = [job for job in done if job.job_id not in [row["job_id"] for row in kept]]
     for job in over:
-        clear(job, whole=job in done, dry_run=dry_run)
-    waiting = [job.job_id for job in over if job not in done]
-    removed = [job.job_id for job in done]
-    return {"ended": rows, "removed": removed, "running": running, "waiting": waiting, "known": found}
+        clear(job, whole=job in gone, waits=job not in done, dry_run=dry_run)
+    files, size = Store(home).clear(dry_run=dry_run)
+    return {
+        "ended": rows,
+        "removed": [job.job_id for job in gone],
+        "outputs": kept,
+        "store": {"files": files, "bytes": size},
+        "running": running,
+        "waiting": [job.job_id for job in over if job not in done],
+        "known": found,
+    }
+
+
+def outputs_of(job: JobDir) -> dict[str, Any]:
+    """Return job_id, path, files and bytes of what a program left in the tree of its job."""
+    files, size = outputs(job)
+    return {"job_id": job.job_id, "path": job.at(TREE), "files": files, "bytes": size}
 
 
 def cancel(job: JobDir) -> None:
@@ -78,12 +96,18 @@ def end_leftovers(home: str) -> list[dict[str, Any]]:
     return [{**row, "job_id": owner.get(int(str(row["pid"])), "?")} for row in ended]
 
 
-def clear(job: JobDir, whole: bool, dry_run: bool) -> None:
-    """Take away the private temporary directory of a job that is over, and all of it once it is home."""
+def clear(job: JobDir, whole: bool, waits: bool, dry_run: bool) -> None:
+    """Take away the private temporary directory of a job that is over, and all of it if it is `whole`.
+
+    One that `waits` to be brought home may still be in a batch system's queue: it is taken from there.
+    """
+    if dry_run:
+        return
     private = (job.read("order.json") or {}).get("private_tmp")
-    if private and not dry_run:
+    if private:
         remove(private)
-    if not whole and not dry_run:
+    if waits:
         job.cancel()
-    if whole and not dry_run:
+    if whole:
+        remove_tree(job)
         remove(job.path)

@@ -19,6 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Pa
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, staged
 from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import write_result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._shipment import Shipment
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import ssh_config
 
 Json = Any
@@ -30,10 +31,11 @@ AGENT_SECONDS = 2.0  # for the launcher's ssh program to say what it wants
 
 
 class Controller(Protocol):
-    """What a run needs of the supervisor: the way to the controller, and whether a signal came."""
+    """What a run needs of the supervisor: the way to the controller, what was shipped, and whether a signal came."""
 
     channel: Channel
     signalled: str
+    shipment: Shipment | None
 
 
 class Run:
@@ -47,7 +49,7 @@ class Run:
         self.peers = [peers[name] for name in others]
         order["ssh_config"] = ssh_config(order["home"])
         self.order = order
-        self.part = Part(order, self.channel.offer)
+        self.part = Part(order, self.channel.offer, controller.shipment)
         try:
             staged(self.peers, {name: {**order, **fields, "peers": None} for name, fields in others.items()})
         except OSError:

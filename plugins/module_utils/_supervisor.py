@@ -18,7 +18,6 @@ import time
 from typing import Any, Collection, Iterator, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._folder import FolderCopy
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import RANK_FILE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import LinkLost
@@ -34,6 +33,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import (
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import write_result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._run import LOOK_SECONDS, Run
+from ansible_collections.torchfleet.cluster.plugins.module_utils._shipment import Shipment, relay
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path, ssh_config, survey
 
 Json = Any
@@ -51,6 +51,7 @@ class Supervisor:
         self.channel = channel
         self.signalled = ""
         self.peers: dict[str, Peer] = {}
+        self.shipment: Shipment | None = None
 
     def serve(self) -> None:
         """Answer frames until the channel ends."""
@@ -102,30 +103,10 @@ class Supervisor:
         return self.peers[name]
 
     def on_folder(self, frame: dict[str, Json]) -> None:
-        """Take a folder for this node and the others in `nodes`: say what is wanted, take it, say how it went."""
-        listing = {"name": frame["name"], "files": frame["files"]}
-        others = [self.peers[name] for name in frame["nodes"] if name in self.peers]
-        own = FolderCopy(home_path(frame["home"]), **listing) if len(others) < len(frame["nodes"]) else None
-        try:
-            wanted = {
-                peer.name: answer["wanted"]
-                for peer, answer in zip(others, everywhere(lambda peer: peer.ask_for_folder(listing), others))
-            }
-            union = {path for paths in [*wanted.values(), own.wanted if own else []] for path in paths}
-            self.channel.send("wanted", wanted=sorted(union))
-            block = self.channel.receive() or {}
-            while block["kind"] == "file":
-                if own and block["name"] in own.wanted:
-                    own.put(block)
-                for peer in others:
-                    if block["name"] in wanted[peer.name]:
-                        peer.channel.send("file", block["data"], name=block["name"], first=block["first"])
-                block = self.channel.receive() or {}
-            reasons = [own.lay()] if own else []
-            reasons += [f"{peer.name}: {said}" for peer in others for said in [peer.lay_folder()] if said]
-        except LinkLost as lost:
-            reasons = [str(lost)]
-        self.channel.send("laid", reason="; ".join(filter(None, reasons)))
+        """Take a folder for this node, if it is meant, and the others in `nodes`."""
+        self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
+        peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
+        relay(self.channel, self.shipment, frame["here"], peers, frame["files"])
 
     def on_run(self, frame: dict[str, Json]) -> None:
         """Run a job as its head and send the result."""
@@ -139,7 +120,7 @@ class Supervisor:
     def on_stage(self, frame: dict[str, Json]) -> None:
         """Stage this node's part of a job and, when the head says so, run it."""
         try:
-            part = Part(frame["order"], self.channel.offer)
+            part = Part(frame["order"], self.channel.offer, self.shipment)
         except OSError as error:
             self.channel.send("staged", reason=f"cannot stage the job on {frame['order']['host']}: {error}")
             return
@@ -175,6 +156,7 @@ class Supervisor:
             for peer in peers:
                 peer.channel.send("home")
             remove(job.at("ranks"))
+            job.drop_ballast()
             open(job.at(HOME_MARK), "w").close()
 
     def fetch_others(self, job: JobDir) -> tuple[list[Peer], list[str]]:

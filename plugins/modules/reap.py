@@ -12,7 +12,7 @@ short_description: End what jobs left on a node
 description:
   - Finds processes by the job id in their environment, never by name, and ends those whose job is over.
     Processes of other users and of jobs that still run are not touched.
-  - Takes away what finished jobs had staged on the node.
+  - Takes away what finished jobs had staged on the node, and shipped files that no job has asked for in 14 days.
 version_added: 0.1.0
 author:
   - The torchfleet authors (@torchfleet)
@@ -25,6 +25,12 @@ options:
     description: A job to end even if it still runs.
     type: str
     default: ''
+  drop_outputs:
+    description:
+      - Takes away finished jobs although their programs left files in the job's own tree (what a relative path names).
+        Without it such a job is kept, and the files are told.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Says what would be ended and ends nothing.
@@ -61,6 +67,23 @@ removed:
   returned: success
   type: list
   elements: str
+outputs:
+  description: Jobs that are kept, because their programs left files in their trees.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - job_id: 20261120-101500-mnist-3f9a2c
+      path: /home/me/.torchfleet/jobs/20261120-101500-mnist-3f9a2c/src
+      files: 3
+      bytes: 1048576
+store:
+  description: How many shipped files went that no job had asked for lately, and their bytes.
+  returned: success
+  type: dict
+  sample:
+    files: 12
+    bytes: 34567
 running:
   description: Jobs that still run and were left alone.
   returned: success
@@ -96,23 +119,36 @@ def tell(found: dict[str, Any]) -> str:
     rows = [f"pid {row['pid']} of {row['job_id']}, {row['command']}" for row in found["ended"]]
     parts = [f"ended {len(rows)} leftover{'s' * (len(rows) != 1)}" + (f" ({'; '.join(rows)})" if rows else "")]
     parts += [f"{word}: {', '.join(found[word])}" for word in ("removed", "running", "waiting") if found[word]]
+    kept = [
+        f"{row['files']} file{'s' * (row['files'] != 1)}, {row['bytes']:,} bytes in {row['path']}"
+        for row in found["outputs"]
+    ]
+    parts += [f"kept what programs wrote: {'; '.join(kept)} (-e drop_outputs=true takes it away)"] if kept else []
+    if found["store"]["files"]:
+        parts.append(f"{found['store']['files']} shipped files that no job asked for lately are gone")
     return "; ".join(parts)
 
 
 def main() -> None:
     """Entry of the module."""
-    options = {"home": {"type": "path", "default": "~/.torchfleet"}, "job_id": {"type": "str", "default": ""}}
+    options = {
+        "home": {"type": "path", "default": "~/.torchfleet"},
+        "job_id": {"type": "str", "default": ""},
+        "drop_outputs": {"type": "bool", "default": False},
+    }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
     job_id = module.params["job_id"]
     if job_id and (not JOB_ID.match(job_id) or ".." in job_id):
         module.fail_json(msg=f"job_id: got {job_id!r}; give the name of a run")
-    found = reap(home_path(module.params["home"]), job_id, module.check_mode)
+    found = reap(home_path(module.params["home"]), job_id, module.check_mode, module.params["drop_outputs"])
     if job_id in found["running"] and not module.check_mode:
         module.fail_json(msg=f"{job_id} still runs: {tell(found)}", **found)
     stuck = [row for row in found["ended"] if row["ended"] is None]
     if stuck and not module.check_mode:
         module.fail_json(msg="not even SIGKILL ended: " + tell({**found, "ended": stuck}), **found)
-    module.exit_json(changed=bool(found["ended"] or found["removed"]), msg=tell(found), **found)
+    module.exit_json(
+        changed=bool(found["ended"] or found["removed"] or found["store"]["files"]), msg=tell(found), **found
+    )
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._tree import MOST_BYTES, MOST_FILES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
-MOST_FILES, MOST_BYTES = 10_000, 256 << 20
 # Never shipped: hidden files (.git, .env, .ssh), what Python makes, and the runs themselves.
 SKIPPED = ("__pycache__", "node_modules", "runs", "venv")
 ADVICE = "put the script into a folder of its own, and data where every node has it"
@@ -22,15 +22,26 @@ ADVICE = "put the script into a folder of its own, and data where every node has
 
 @dataclass(frozen=True)
 class Folder:
-    """The files of a folder: path below `root` to (sha256, whether executable)."""
+    """The files of a folder: path below `root` to (sha256, whether executable).
+
+    `left_out`: what lies there and is not shipped, though it has no name that is never shipped.
+    """
 
     root: str
-    name: str
     files: dict[str, tuple[str, bool]]
+    left_out: tuple[str, ...] = ()
 
     def listing(self) -> list[list[str | bool]]:
         """Return path, digest and whether executable of each file, as a node compares them."""
         return [[path, digest, executable] for path, (digest, executable) in sorted(self.files.items())]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return one line on what is left out, if anything is."""
+        if not self.left_out:
+            return ()
+        which = "linked or empty directories, files that cannot be read"
+        return (f"not shipped from {self.root}: {len(self.left_out)} ({which}), the first is {self.left_out[0]!r}",)
 
 
 def folder_of(script: str) -> Folder:
@@ -39,22 +50,34 @@ def folder_of(script: str) -> Folder:
     if root in (Path.home().resolve(), Path("/")):
         raise InputError("workload", script, f"the folder {root} would be shipped to the nodes: {ADVICE}")
     files: dict[str, tuple[str, bool]] = {}
+    left_out: list[str] = []
     total = 0
-    for path in walk(root):
+    for path, shipped in walk(root):
+        if not shipped:
+            left_out.append(str(path.relative_to(root)))
+            continue
         total += path.stat().st_size
         if len(files) >= MOST_FILES or total > MOST_BYTES:
             limit = f"more than {MOST_FILES} files or {MOST_BYTES >> 20} MiB in {root}"
             raise InputError("workload", script, f"{limit} would be shipped to the nodes: {ADVICE}")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         files[str(path.relative_to(root))] = (digest, os.access(path, os.X_OK))
-    return Folder(str(root), f"{root.name or 'root'}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}", files)
+    return Folder(str(root), files, tuple(sorted(left_out)))
 
 
-def walk(root: Path) -> Iterator[Path]:
-    """Yield the files of a folder that are shipped. Links are followed if they lead to a file."""
-    for folder, folders, names in os.walk(root):
+def walk(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield what lies in a folder, and whether it is shipped: files are, through links too.
+
+    Directories that are links are not (they may lead anywhere, and around in circles), nor those without a file to
+    ship, nor what cannot be read. What has a name that is never shipped is not mentioned.
+    """
+    unreadable: list[OSError] = []
+    for folder, folders, names in os.walk(root, onerror=unreadable.append):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
-        for name in sorted(names):
-            path = Path(folder, name)
-            if not name.startswith(".") and path.is_file() and os.access(path, os.R_OK):
-                yield path
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        yield from ((Path(folder, name), False) for name in links)
+        paths = [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
+        yield from ((path, path.is_file() and os.access(path, os.R_OK)) for path in paths)
+        if not paths and not folders and Path(folder) != root:
+            yield Path(folder), False
+    yield from ((Path(error.filename), False) for error in unreadable)

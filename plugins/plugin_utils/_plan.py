@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._folder import FOLDERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._tree import TREE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import choose_backend
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Facts, Node, slots_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, LauncherOptions, Request
@@ -40,22 +40,22 @@ class Place:
 class Program:
     """What every rank runs: a script (its path on each node is the node's) with arguments and the user's variables.
 
-    `folder`: the name under which the script's folder is shipped; empty if the script is used where it lies.
+    `shipped`: its folder is, into the job's own tree on each node; else the script is used where it lies.
     """
 
     script: str
     args: tuple[str, ...]
     env: Mapping[str, str]
-    folder: str = ""
+    shipped: bool = False
 
     @property
     def runs_python(self) -> bool:
         """Whether the script needs an interpreter."""
         return self.script.endswith(".py")
 
-    def on(self, fact: Facts) -> tuple[tuple[str, ...], str]:
+    def on(self, fact: Facts, job_dir: str) -> tuple[tuple[str, ...], str]:
         """Return the command line and the working directory on a node."""
-        where = f"{fact['home']}/{FOLDERS}/{self.folder}" if self.folder else ""
+        where = f"{job_dir}/{TREE}" if self.shipped else ""
         script = f"{where}/{self.script.rpartition('/')[2]}" if where else self.script
         interpreter = (fact["python"],) if self.runs_python else ()
         return (*interpreter, script, *self.args), where or fact["cwd"]
@@ -173,7 +173,7 @@ def plan_node(node: Node, facts: Mapping[str, Facts], placed: Sequence[Place], r
     fact = facts[node.name]
     ranks = sum(place.host == node.name for place in placed)
     job_dir = f"{fact['home']}/jobs/{job.job_id}"
-    argv, cwd = job.program.on(fact)
+    argv, cwd = job.program.on(fact, job_dir)
     runtime = (fact["interpreter"], "-I", "-S", f"{fact['home']}/{job.runtime}")
     return NodePlan(
         name=node.name,
@@ -205,6 +205,7 @@ class Job:
     run_dir: str
     program: Program
     runtime: str
+    warnings: tuple[str, ...] = ()
 
 
 def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job: Job) -> LaunchPlan:
@@ -249,7 +250,7 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
         grace=request.grace,
         show_ranks=shown_ranks(request, world_size),
         uid=facts[head.name]["uid"],
-        warnings=tuple(warnings_for(request, workers, facts, request.options.ports)),
+        warnings=(*job.warnings, *warnings_for(request, workers, facts, request.options.ports)),
     )
 
 

@@ -106,14 +106,17 @@ class Session:
         return {self.head.name: answer["facts"], **answer["others"]}
 
     def ship(self, folder: Folder, names: list[str]) -> None:
-        """Lay a folder on nodes; only what differs there is sent. InputError if a node cannot take it."""
-        wanted = self.ask("folder", home=self.home, name=folder.name, files=folder.listing(), nodes=names)
-        foreign = [path for path in wanted.get("wanted", ()) if path not in folder.files]
-        if foreign:
+        """Bring a folder to nodes; only what none of them has is sent. InputError if a node cannot take it."""
+        here = self.head.name if self.head.name in names else ""
+        others = [name for name in names if name != self.head.name]
+        wanted = self.ask("folder", home=self.home, files=folder.listing(), here=here, nodes=others).get("wanted", ())
+        paths = {digest: path for path, (digest, _executable) in folder.files.items()}
+        foreign = [digest for digest in wanted if digest not in paths]
+        if foreign:  # the head asks by content, so what is not in the folder cannot even be said
             raise HeadLost(f"the head {self.head.name} is not believed: it asks for {foreign[0][:100]!r}")
-        for path in wanted.get("wanted", ()):
-            self.link.channel.send_file(path, os.path.join(folder.root, path))
-        answer = self.ask("lay") if "wanted" in wanted else wanted
+        for digest in wanted:
+            self.link.channel.send_file(digest, os.path.join(folder.root, paths[digest]))
+        answer = self.ask("lay")
         if answer.get("reason", "it did not answer"):
             raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
 

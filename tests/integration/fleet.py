@@ -79,14 +79,14 @@ class Fleet:
         run_dir = Path(last["run_dir"]) if "run_dir" in last else None
         return Played(run.rc, stdout, str(last.get("msg", "")), events, run_dir)
 
-    def start(self, stdout: int | None = None, **given: Any) -> Started:
+    def start(self, stdout: int | None = None, *, inventory: Path | None = None, **given: Any) -> Started:
         """Start train.yml as a person does in a shell, its output in a log or in stdout; come back while it runs."""
         job_id = given.setdefault("job_id", f"job-{len(list(self.root.glob('*.log')))}")
         log = self.root / f"{job_id}.log"
         extra = json.dumps(self.variables(**given))
         with log.open("wb") as output:
             process = subprocess.Popen(
-                ["ansible-playbook", "train.yml", "-e", extra],
+                ["ansible-playbook", *(["-i", str(inventory)] if inventory else []), "train.yml", "-e", extra],
                 cwd=REPO,
                 stdin=subprocess.DEVNULL,
                 stdout=output if stdout is None else stdout,

@@ -64,7 +64,7 @@ def test_four_nodes_that_differ(cluster: Cluster) -> None:
     assert hosts == ["n1", "n1", "n2", "n2", "n3", "n4", "n4", "n4"]
     told = [json.loads(job.stdout(rank)) for rank in range(8)]
     assert [told[rank]["env"]["HOME"] for rank in (0, 4)] == ["/home/fleet", "/home/other"]
-    assert told[5]["cwd"].startswith("/srv/torchfleet/workloads/")
+    assert told[5]["cwd"] == f"/srv/torchfleet/jobs/{job.job_id}/src"
     assert [told[rank]["env"]["GLOO_SOCKET_IFNAME"] for rank in (0, 4)] == ["eth1", "fast0"]
     assert [told[rank]["env"]["LOCAL_RANK"] for rank in (4, 5, 6, 7)] == ["0", "0", "1", "2"]
 
@@ -75,7 +75,7 @@ def test_training_is_the_same_on_one_node_and_on_two(cluster: Cluster) -> None:
 
 
 def test_a_folder_is_shipped_by_content(cluster: Cluster, tmp_path: Path) -> None:
-    """What is imported and read beside the script is there, unchanged files are not sent again, deleted ones go."""
+    """What is imported and read beside the script is there, unchanged files are not sent again, a run has its own."""
     folder = tmp_path / "project"
     (folder / "pkg").mkdir(parents=True)
     (folder / "pkg" / "__init__.py").write_text("WORD = 'first'\n")
@@ -92,14 +92,18 @@ def test_a_folder_is_shipped_by_content(cluster: Cluster, tmp_path: Path) -> Non
     first = cluster.train(workload=str(script), np=4)
     assert first.stdout(2).startswith(f"first {digest}")
     assert ".env" not in first.stdout(2)
-    inode = "stat -c %i ~/.torchfleet/workloads/project-*/big.bin"
+    inode = f"stat -c %i ~/.torchfleet/store/{digest[:2]}/{digest}"
     before = cluster.lab.ssh("n2", inode).stdout
     (folder / "pkg" / "__init__.py").write_text("WORD = 'second'\n")
     (folder / "gone.txt").unlink()
     second = cluster.train(workload=str(script), np=4)
     assert second.stdout(3).startswith(f"second {digest}")
-    assert "gone.txt" not in second.stdout(3) and "own-3" in second.stdout(3)  # what a rank wrote stays
-    assert cluster.lab.ssh("n2", inode).stdout == before
+    assert "gone.txt" not in second.stdout(3) and "own-" not in second.stdout(3)
+    assert cluster.lab.ssh("n2", inode).stdout == before != ""
+    assert f"2 files, 0 bytes in /home/fleet/.torchfleet/jobs/{first.job_id}/src" in cluster.clean().output
+    assert "own-3" in cluster.lab.ssh("n2", f"ls ~/.torchfleet/jobs/{first.job_id}/src").stdout  # what a rank wrote
+    cluster.play("clean.yml", job_id="", drop_outputs=True)
+    assert first.job_id not in cluster.lab.ssh("n2", "ls ~/.torchfleet/jobs").stdout
 
 
 def test_a_home_is_not_shipped(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def plan_on_two(
         Node(name, address, slots=(slots or {}).get(name, 2), env=(env or {}).get(name, {}))
         for name, address in (("n1", "192.0.2.1"), ("n2", "192.0.2.2"))
     )
-    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, "w-1234"), wish)
+    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, shipped=True), wish)
 
 
 def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, wish: dict[str, Any]) -> LaunchPlan:

@@ -226,8 +226,8 @@ def test_no_link_is_followed_and_the_limit_holds(tmp_path: Path, monkeypatch: py
 
 def test_only_what_the_folder_has_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.py").write_text("")
-    folder = Folder(str(tmp_path), "f", {"a.py": ("0", False)})
-    head = Head(monkeypatch, ("wanted", b"", {"wanted": ["a.py", "../../../etc/passwd"]}))
+    folder = Folder(str(tmp_path), {"a.py": ("0", False)})
+    head = Head(monkeypatch, ("wanted", b"", {"wanted": ["0", "../../../etc/passwd"]}))
     with pytest.raises(HeadLost, match=r"asks for '../../../etc/passwd'"):
         head.session.ship(folder, ["n1"])
     assert len(head.sent) == 1  # the question; no file

@@ -40,8 +40,8 @@ def test_two_nodes(plan_two: Planner) -> None:
     first, second = made.nodes
     assert (made.head, made.others) == (first, (second,))
     assert (made.master_addr, first.address, second.address) == ("10.1.0.11", "10.1.0.11", "10.1.0.12")
-    assert second.argv == ("/opt/python", "/data/tf/workloads/w-1234/mnist.py")
-    assert (second.cwd, second.job_dir) == ("/data/tf/workloads/w-1234", "/data/tf/jobs/job")
+    assert second.argv == ("/opt/python", "/data/tf/jobs/job/src/mnist.py")
+    assert (second.cwd, second.job_dir) == ("/data/tf/jobs/job/src", "/data/tf/jobs/job")
     assert (first.threads, second.threads) == (2, 8)
 
 

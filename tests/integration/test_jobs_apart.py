@@ -1,0 +1,134 @@
+"""Jobs do not disturb each other: two nodes with homes of their own on this machine, for real but for the way there.
+
+The way is a program `ssh` that runs the command here; tests/lab has real nodes and a real sshd.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import INSTALLED, Fleet, Played
+
+SSH = """#!/bin/sh
+# ssh -F <config> <host> <command>
+exec /bin/sh -c "$4"
+"""
+READER = """
+import os, time
+rank = os.environ["RANK"]
+print("up", flush=True)
+while not os.path.exists(os.environ["STOP"]):
+    time.sleep(0.02)
+print(open("model.txt").read(), flush=True)
+import late
+print(late.WORD, os.getcwd(), flush=True)
+"""
+
+
+class TwoNodes(Fleet):
+    """A fleet of two nodes; each has a home of its own."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.homes = {"n1": self.home, "n2": root / "home2"}
+        for name in ("pytorch", "openmpi"):
+            self.homes["n2"].mkdir(exist_ok=True)
+            (self.homes["n2"] / name).symlink_to(INSTALLED / name)
+        (self.home / "ssh").mkdir()
+        (self.home / "ssh" / "config").touch()
+        (root / "bin").mkdir()
+        (root / "bin" / "ssh").write_text(SSH)
+        (root / "bin" / "ssh").chmod(0o755)
+        self.inventory = root / "hosts.json"
+        common = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "slots": 1}
+        hosts = {
+            name: {**common, "ansible_host": f"127.0.0.{number}", "torchfleet_home": str(home)}
+            for number, (name, home) in enumerate(self.homes.items(), 1)
+        }
+        groups = {"head": {"hosts": {"n1": None}}, "workers": {"hosts": hosts}}
+        self.inventory.write_text(json.dumps({"all": {"children": groups}}))
+
+    def variables(self, **given: Any) -> dict[str, Any]:
+        return {"runs_dir": str(self.runs), "launcher": "torchrun", **given}
+
+    def play(self, playbook: str = "train.yml", **given: Any) -> Played:
+        return super().play(playbook, **{"inventory": self.inventory, **given})
+
+    def train(self, **given: Any) -> Played:
+        played = self.play(**given)
+        assert played.rc == 0, played.stdout
+        return played
+
+    def project(self, **files: str) -> Path:
+        """Write a folder with a script; return the script."""
+        folder = self.root / "project"
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (folder / f"{name}.py").write_text(text)
+        return folder / "train.py"
+
+
+def plain(shown: str) -> str:
+    """Return what was shown without colours and line ends."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", shown).split())
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoNodes:
+    made = TwoNodes(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    return made
+
+
+def test_a_running_job_keeps_its_code_while_another_of_its_folder_runs(two: TwoNodes) -> None:
+    """Reproduced before: the first job read the second one's files, and imported its modules."""
+    script = two.project(train=READER, late="WORD = 'first'\n")
+    (script.parent / "model.txt").write_text("version A")
+    monkey = {"STOP": str(two.root / "stop")}
+    first = two.start(workload=str(script), job_env=monkey, job_id="first", inventory=two.inventory)
+    for node, rank in (("n1", 0), ("n2", 1)):
+        said = two.homes[node] / "jobs" / "first" / "ranks" / str(rank) / "stdout"
+        first.wait_until(lambda said=said: said.exists() and "up" in said.read_text(), 60)
+    (script.parent / "model.txt").write_text("version B")
+    two.project(late="WORD = 'second'\n")
+    second = two.train(workload=str(script), job_env={"STOP": "/"}, job_id="second")
+    assert second.output(1).split()[:4] == ["up", "version", "B", "second"]
+    (two.root / "stop").touch()
+    assert first.process.wait(60) == 0, first.log.read_text()
+    for rank, home in enumerate(two.homes.values()):
+        told = (first.run_dir / "ranks" / str(rank) / "stdout").read_text().split()
+        assert told == ["up", "version", "A", "first", f"{home}/jobs/first/src"]
+
+
+def test_what_a_program_wrote_beside_itself_is_not_lost(two: TwoNodes) -> None:
+    """clean.yml keeps it and says where; the next run of the folder does not see it."""
+    script = two.project(
+        train="import os\nopen('own-' + os.environ['RANK'], 'x').write('weights')\nprint(sorted(os.listdir('.')))\n"
+    )
+    for job_id in ("one", "two"):
+        two.train(workload=str(script), job_id=job_id)
+    two.train(workload=str(two.project(train="print('wrote nothing')\n")), job_id="three")
+    cleaned = two.play("clean.yml")
+    told = plain(cleaned.stdout)
+    for home, rank in zip(two.homes.values(), "01", strict=True):
+        for job_id in ("one", "two"):
+            tree = home / "jobs" / job_id / "src"
+            assert f"1 file, 7 bytes in {tree}" in told
+            assert (tree / f"own-{rank}").read_text() == "weights"
+        assert not (home / "jobs" / "three").exists()
+    assert two.play("clean.yml", drop_outputs=True).rc == 0
+    assert [list((home / "jobs").iterdir()) for home in two.homes.values()] == [[], []]
+
+
+def test_what_is_not_shipped_is_said(two: TwoNodes) -> None:
+    script = two.project(train="print('up')\n")
+    (script.parent / "data").symlink_to(two.root)
+    (script.parent / "checkpoints").mkdir()
+    told = plain(two.train(workload=str(script)).stdout)
+    assert f"warning: not shipped from {script.parent}: 2 " in told and "the first is 'checkpoints'" in told
