@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import KeyFailed
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _ssh, _ssh_text
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _ssh, _ssh_refusals, _ssh_text
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_ca import Authority
@@ -73,15 +73,16 @@ def plan(given: dict[str, Any], fresh: tuple[_ssh.Member, ...], names: list[str]
         before = authority.known()
         mesh = _ssh.mesh_of(request, fresh, before, names)
         if given["state"] == "absent":
-            _ssh.refuse(_ssh.left_behind(fresh))
+            _ssh.refuse(_ssh_refusals.left_behind(fresh))
             authority.forget([member.name for member in fresh])
             nodes = {member.name: _ssh_text.node_removal(mesh, member) for member in fresh}
             return {"changed": authority.changed, "nodes": nodes, "open": list(nodes), "proof": [], "findings": []}
-        _ssh.refuse(_ssh.refusals(mesh, before, given["accept_changed"], time.time()))
+        _ssh.refuse([] if dry_run else _ssh_refusals.keyless(fresh))
+        _ssh.refuse(_ssh_refusals.refusals(mesh, before, given["accept_changed"], time.time()))
         mesh = authority.sign_for(mesh, given["rotate"])
         issued = authority.issue(mesh)
         authority.remember(mesh.members)
     nodes = {member.name: _ssh_text.node_work(mesh, member, issued) for member in fresh}
-    proof, findings = _ssh_text.proof(mesh), _ssh.findings(mesh, fresh)
+    proof, findings = _ssh_text.proof(mesh), _ssh_refusals.findings(mesh, fresh)
     open_ = [name for name, work in nodes.items() if work["steps"]]
     return {"changed": authority.changed, "nodes": nodes, "open": open_, "proof": proof, "findings": findings}

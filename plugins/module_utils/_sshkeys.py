@@ -17,6 +17,7 @@ from typing import Iterator, NamedTuple
 
 NEXT = ".next"  # a key that was made and is not in use yet: ssh_mesh_apply puts it in place
 CERTIFICATE = "-cert-v01@openssh.com"
+LONGEST_KEY = 8192  # characters: RSA of 16384 bits has 2800
 # How many fields the public key itself has within a certificate (OpenSSH, PROTOCOL.certkeys).
 KEY_FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2, **{f"ecdsa-sha2-nistp{bits}": 2 for bits in (256, 384, 521)}}
 
@@ -47,6 +48,23 @@ def plain_key(text: str) -> str:
     except (IndexError, ValueError, struct.error):
         pass
     raise KeyFailed(f"this is no public key of SSH: {text[:60]!r}")
+
+
+def strict_key(text: object) -> str:
+    """Return "type base64" of a public key that may stand in ssh's files, from just that. KeyFailed for all else.
+
+    Its type is one of KEY_FIELDS, and its data are the fields of that type and no more.
+    """
+    if isinstance(text, str) and len(text) <= LONGEST_KEY and text.count(" ") == 1:
+        kind, data = text.split(" ")
+        try:
+            reader = _Reader(base64.b64decode(data, validate=True))
+            fields = [reader.string() for _field in range(1 + KEY_FIELDS[kind])]
+            if not reader.data and fields[0] == kind.encode() and f"{kind} {_encode(fields)}" == text:
+                return text
+        except (KeyError, ValueError, struct.error):
+            pass
+    raise KeyFailed(f"this is no public key of SSH: {str(text)[:60]!r}")
 
 
 def fingerprint(key: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import select
 import shlex
 import subprocess
 import time
@@ -20,6 +21,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import
 WORD = "torchfleet"
 AT_ONCE = 16
 ATTEMPTS = 4
+MOST_SAID = 1 << 20  # bytes of one login: a relay of 1000 nodes tells a tenth of that
+TOO_MUCH = "it talks without end"
 DEADLINE = 30.0  # seconds for one login; ssh itself gives up on a silent address after ConnectTimeout
 # What ssh says when sshd hangs up before the login: too many at once (MaxStartups), so it is tried again.
 HUNG_UP = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Not allowed at this time")
@@ -111,12 +114,33 @@ def relay(config: str, name: str, config_there: str, order: list[str]) -> dict[s
 
 def log_in(config: str, name: str, command: str, deadline: float) -> Attempt:
     """Run one command over a connection of its own."""
-    argv = ["ssh", "-F", config, "-o", "ControlPath=none", name, command]
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=deadline, check=False)
-    except subprocess.TimeoutExpired:
-        return Attempt(255, "", "timed out after the connection was made")
-    return Attempt(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    return listen(["ssh", "-F", config, "-o", "ControlPath=none", name, command], deadline)
+
+
+def listen(argv: list[str], deadline: float) -> Attempt:
+    """Run ssh and return what came of it. A node that talks without end is hung up on, and is not listened to."""
+    with subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as ssh:
+        ends, heard = time.monotonic() + deadline, {ssh.stdout: b"", ssh.stderr: b""}
+        waiting = {stream for stream in heard if stream is not None}
+        while waiting:
+            ready = select.select(list(waiting), [], [], max(0.0, ends - time.monotonic()))[0]
+            for stream in ready:
+                part = stream.read(MOST_SAID)
+                heard[stream] += part
+                waiting -= {stream} if not part else set()
+            too_much = any(len(text) > MOST_SAID for text in heard.values())
+            if too_much or not ready:
+                ssh.kill()
+                return Attempt(255, "", TOO_MUCH if too_much else "timed out after the connection was made")
+        output, errors = (text.decode(errors="replace") for text in heard.values())
+        return Attempt(ssh.wait(), output, errors)
+
+
+def printable(text: str, limit: int = 300) -> str:
+    """Return a text of another machine for a message: in one line, cut, without what a terminal would obey."""
+    return "".join(char if char.isprintable() else "?" for char in text[:limit])
 
 
 def certificate_of(config: str, here: bool) -> str:
@@ -143,8 +167,9 @@ def explain(came: Attempt, by: str, to: dict[str, Any], certificate: str) -> str
     if came.status == 0:
         return f"its shell prints {came.output[:60]!r} on its own: programs cannot talk through that; silence ~/.bashrc"
     found = [text for pattern, text in causes(by, name, place, certificate) if re.search(pattern, errors)]
-    said = [line.strip() for line in errors.splitlines() if line.strip() and set(line.strip()) != {"@"}]
-    return found[0] if found else f"{place}: {'; '.join(said[-2:]) or f'exit status {came.status}'}"
+    lines = [line.strip() for line in errors.splitlines() if line.strip() and set(line.strip()) != {"@"}]
+    said = [printable(line) for line in lines[-2:]]
+    return found[0] if found else f"{place}: {'; '.join(said) or f'exit status {came.status}'}"
 
 
 def causes(by: str, name: str, place: str, certificate: str) -> list[tuple[str, str]]:

@@ -24,10 +24,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import
     current_key,
     locked,
     plain_key,
+    strict_key,
 )
 
 SSHD_CONFIG = "/etc/ssh/sshd_config"
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+MOST_ADDRESSES = 128  # that others know a node by; a node of Kubernetes may have thousands
 
 
 def survey(request: dict[str, Any], make: bool) -> dict[str, Any]:
@@ -156,7 +158,7 @@ def system_host_keys(settings: dict[str, list[str]]) -> list[str]:
     for path in paths:
         try:
             with open(path.strip('"') + ".pub") as file:
-                found.append(plain_key(file.read()))
+                found.append(strict_key(plain_key(file.read())))
         except (OSError, KeyFailed):
             continue
     if not found:
@@ -193,7 +195,7 @@ def own_addresses() -> list[str]:
     """Return the addresses of this node's network interfaces, without loopback and link-local ones."""
     found = [ipaddress.ip_address(text) for text in [*addresses_4(), *addresses_6()]]
     kept = {address for address in found if not (address.is_loopback or address.is_link_local)}
-    return [str(address) for address in sorted(kept, key=lambda one: (one.version, one))]
+    return [str(address) for address in sorted(kept, key=lambda one: (one.version, one))][:MOST_ADDRESSES]
 
 
 def addresses_4() -> list[str]:

@@ -14,6 +14,9 @@ description:
     reached over a connection that is already trusted, so nothing has to be believed at first sight.
   - Makes the ed25519 key by which the node logs in to others, and the host key of an sshd of its own. Private keys
     stay on the node. A new key waits beside the old one until M(torchfleet.cluster.ssh_mesh_apply) puts it in place.
+  - This module has a corresponding action plugin. It checks what the node answers, every field by its form and size,
+    and fails for an answer that is not as it must be. Name, address, port and the like are what was asked for,
+    whatever the node says.
 version_added: 0.2.0
 author:
   - The torchfleet authors (@torchfleet)

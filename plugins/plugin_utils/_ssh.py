@@ -10,21 +10,19 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import (
     Certificate,
     KeyFailed,
-    fingerprint,
     read_certificate,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import ADDRESS, HOST_NAME
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_answer import checked, shown
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-WORD = re.compile(r"[^\s\",%\\]+\Z")  # a user, as it stands in ssh's files
-DIRECTORY = re.compile(r"/[^\n\r\"\\]*\Z")
 OWN_PORT = 2222
 DAY = 86400
 BACKDATED = 3600  # seconds by which certificates start early, for nodes whose clock is behind
@@ -128,30 +126,37 @@ class Refused(ValueError):
 
 
 def member_from(found: Mapping[str, Any], variables: Mapping[str, Any]) -> Member:
-    """Return a member from what ssh_mesh_keys found and the host's inventory variables. InputError for bad ones."""
-    name, own = found["name"], found["sshd"] == "own"
-    if not HOST_NAME.match(name):
-        raise InputError("inventory", name, "a host name is made of letters, digits, '.', '-' and '_'")
+    """Return a member from what ssh_mesh_keys found and the host's inventory variables. InputError for bad ones.
+
+    The action of ssh_mesh_keys sees to it that name, address, port, sshd, become and client are what the user asks for.
+    """
+    own = found["sshd"] == "own"
     host = str(variables.get("ansible_host") or "")
-    address = found["address"] or host or name
+    address = found["address"] or host or found["name"]
     if variables.get("ansible_connection") == "local" and not found["address"] and is_loopback(host or "localhost"):
-        address = found["primary"]
-    if not ADDRESS.match(address):
-        raise InputError(f"address of {name}", address, "give a host name or an address (ssh_mesh_address)")
+        address = found.get("primary")
     port = found["port"] or (OWN_PORT if own else int(variables.get("ansible_port") or 22))
-    if not 0 < port < 65536:
+    return known_member({**found, "address": address, "port": port})
+
+
+def known_member(given: Mapping[str, Any]) -> Member:
+    """Return a member from its fields, of which none is believed. InputError for the first that is not as it must be.
+
+    `given` comes from a node, or from what was written down when nodes were believed.
+    """
+    name, address, port = given["name"], given["address"], given["port"]
+    if not isinstance(name, str) or not HOST_NAME.match(name):
+        raise InputError("inventory", shown(name), "a host name is made of letters, digits, '.', '-' and '_'")
+    if not isinstance(address, str) or not ADDRESS.match(address):
+        raise InputError(f"address of {name}", shown(address), "give a host name or an address (ssh_mesh_address)")
+    if type(port) is not int or not 0 < port < 65536:
         raise InputError(f"ssh_mesh_port of {name}", port, "give a port: 1 to 65535")
-    if not WORD.match(found["user"]):
-        raise InputError(f"user of {name}", found["user"], "its name must be free of spaces, quotes, commas and '%'")
-    if not DIRECTORY.match(found["directory"]):
-        raise InputError(f"torchfleet_home of {name}", found["directory"], "it must be free of quotes and line ends")
-    known = {field.name: found[field.name] for field in fields(Member) if field.name in found}
-    return Member(**{**known, **tuples(found), "address": address, "port": port})
-
-
-def tuples(found: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Return the lists of a survey, which JSON knows no tuples for."""
-    return {name: tuple(found.get(name, ())) for name in ("host_keys", "addresses", "version", "root_files")}
+    own = given["sshd"] == "own"
+    found = checked(name, given)
+    become, client = bool(given["become"]), bool(given["client"])
+    told = {**found, "key": found["key"] if client else "", "staged": found["staged"] and own}
+    sshd = "own" if own else "system"
+    return Member(name=name, address=address, port=port, sshd=sshd, become=become, client=client, **told)
 
 
 def is_loopback(text: str) -> bool:
@@ -164,14 +169,34 @@ def is_loopback(text: str) -> bool:
 def aliases(members: Sequence[Member]) -> dict[str, tuple[str, ...]]:
     """Return by node all that means this node and no other: its name, its address, the addresses of its NICs.
 
-    An address that several nodes have (a container bridge, a gateway in front of them) means none of them.
+    An address that several nodes have (a container bridge, a gateway in front of them) means none of them. One by
+    which the inventory reaches a node is that node's, whoever else says that he has it.
     """
-    sets = {member.name: dict.fromkeys((member.name, member.address, *member.addresses)) for member in members}
+    given = Counter(member.address for member in members)
+    believed = {
+        member.name: [one for one in member.addresses if one not in given or one == member.address]
+        for member in members
+    }
+    sets = {member.name: dict.fromkeys((member.name, member.address, *believed[member.name])) for member in members}
     count = Counter(alias for names in sets.values() for alias in names)
     return {
         node: tuple(alias for alias in names if alias == node or (count[alias] == 1 and alias not in sets))
         for node, names in sets.items()
     }
+
+
+def false_claims(members: Sequence[Member]) -> list[str]:
+    """Return a line for each node that says that it has the address by which the inventory reaches another one."""
+    owners = {member.address: member.name for member in members}
+    claims = {
+        member.name: [one for one in member.addresses if one in owners and one != member.address] for member in members
+    }
+    return [
+        f"{name} says that it has {', '.join(taken[:3])}, by which the inventory reaches {owners[taken[0]]}: that is "
+        f"not believed; look whether {name} is still what you set up"
+        for name, taken in claims.items()
+        if taken
+    ]
 
 
 def reached_at(member: Member, by: Member) -> str:
@@ -270,155 +295,7 @@ def signing_arguments(wanted: Wanted, cluster: str, authority: str, valid_days: 
     return [*argv, "-O", "clear", *(word for pair in options_of(wanted).items() for word in ("-O", "=".join(pair)))]
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
-
-
-def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], now: float) -> list[str]:
-    """Return why this mesh must not be made, each in one line, most telling first.
-
-    `before` are the members as they were when the mesh was last made, `now` the controller's clock.
-    """
-    twins = one_machine_twice(mesh.members)
-    found = [cloned(key, owners) for key, owners in twins.items()]
-    told = {owner.name for owners in twins.values() for owner in owners}
-    for member in mesh.members:
-        found += [] if member.name in told else changed_host_keys(member, before, accepted)
-    found += [] if found else same_address(mesh.members)
-    found += [line for member in mesh.members for line in cannot_take_part(mesh, member)]
-    found += left_behind([member for member in mesh.members if member.sshd == "system" and runs_as_unit(member)])
-    if mesh.certificates:
-        found += [line for member in mesh.members for line in wrong_clock(member, now)]
-    return found
-
-
-def changed_host_keys(member: Member, before: Mapping[str, Member], accepted: Sequence[str]) -> list[str]:
-    """Return a line if the node's host key is another than before, and not one that we have just made."""
-    old = before.get(member.name)
-    if old is None or old.sshd != member.sshd or member.name in accepted or member.staged:
-        return []
-    kept = {key.split()[0]: key for key in old.host_keys}
-    changes = [(kept[key.split()[0]], key) for key in member.host_keys if kept.get(key.split()[0], key) != key]
-    if not changes and set(old.host_keys) & set(member.host_keys):
-        return []
-    was, is_ = changes[0] if changes else (old.host_keys[0], (*member.host_keys, UNMADE)[0])
-    if is_ == UNMADE:
-        return []
-    return [
-        f"the host key of {member.name} changed since the last setup: it was {fingerprint(was)}, now it is "
-        f"{fingerprint(is_)} ({is_.split()[0]}); if the machine was installed anew, say -e ssh_mesh_accept_changed="
-        f"{member.name}, else find out which machine answers there"
-    ]
-
-
-def one_machine_twice(members: Sequence[Member]) -> dict[str, list[Member]]:
-    """Return the host keys that several nodes have, each with these nodes."""
-    owners: dict[str, list[Member]] = {}
-    for member in members:
-        for key in member.host_keys[:1]:
-            owners.setdefault(key, []).append(member)
-    return {key: twins for key, twins in owners.items() if len(twins) > 1}
-
-
-def cloned(key: str, twins: Sequence[Member]) -> str:
-    """Return the line about several nodes with one host key."""
-    names = [twin.name for twin in twins]
-    if all(twin.addresses and twin.addresses == twins[0].addresses for twin in twins):
-        return f"{' and '.join(names)} are one machine (host key {fingerprint(key)}): keep one of these names"
-    return (
-        f"{' and '.join(names)} have the same host key ({fingerprint(key)}): they were cloned; on all but one "
-        "say: sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A; sudo systemctl restart ssh; and tell Ansible the new "
-        "keys (known_hosts)"
-    )
-
-
-def same_address(members: Sequence[Member]) -> list[str]:
-    """Return a line for each address and port that several nodes are said to have."""
-    places: dict[tuple[str, int], list[str]] = {}
-    for member in members:
-        places.setdefault((member.address, member.port), []).append(member.name)
-    return [
-        f"{' and '.join(names)} have the same address, {address} port {port}: give each its own ansible_host, "
-        "ssh_mesh_address or ssh_mesh_port"
-        for (address, port), names in places.items()
-        if len(names) > 1
-    ]
-
-
-def cannot_take_part(mesh: Mesh, member: Member) -> list[str]:
-    """Return why others could not log in to a node as it is set up."""
-    where = f"{member.name}: "
-    if member.sshd == "own":
-        return [] if member.sshd_path else [f"{where}sshd is missing: apt install openssh-server (Debian, Ubuntu)"]
-    if member.become and mesh.certificates:
-        return []
-    found = []
-    if not member.authorized_keys:
-        found.append(
-            f"{where}sshd looks for no user's keys (AuthorizedKeysFile none): set ssh_mesh_become: true or "
-            "ssh_mesh_sshd: own"
-        )
-    elif member.loose:
-        found.append(f"{where}others may write to {member.loose}, so sshd refuses keys: chmod go-w {member.loose}")
-    return found
-
-
-def runs_as_unit(member: Member) -> bool:
-    return any(path.endswith(".service") for path in member.root_files)
-
-
-def wrong_clock(member: Member, now: float) -> list[str]:
-    """Return a line if certificates would not be valid by the node's clock."""
-    ahead = member.clock - now
-    if not member.clock or -BACKDATED + 600 < ahead < DAY / 2:
-        return []
-    return [
-        f"the clock of {member.name} is {abs(ahead) / 3600:.1f} h {'ahead of' if ahead > 0 else 'behind'} this "
-        "machine's, so certificates are not valid there: timedatectl set-ntp true; or use -e ssh_mesh_trust=keys"
-    ]
-
-
-def left_behind(members: Sequence[Member]) -> list[str]:
-    """Return a line if something on the nodes belongs to root that this run may not touch."""
-    left = [member for member in members if member.root_files and not member.become]
-    return [
-        f"{names_of(left)}: {member.root_files[0]} is root's, from a run with ssh_mesh_become: "
-        "add -e ssh_mesh_become=true"
-        for member in left[:1]
-    ]
-
-
-def findings(mesh: Mesh, fresh: Sequence[Member]) -> list[str]:
-    """Return what is no reason to refuse, but should be known."""
-    found = few_logins(mesh, fresh) if mesh.any_to_any else []
-    left = [member for member in fresh if member.root_files and not member.become]
-    if left:
-        found.append(
-            f"{names_of(left)}: {left[0].root_files[0]} is left from a run with ssh_mesh_become and stays in force: "
-            "-e ssh_mesh_become=true keeps it up to date"
-        )
-    away = [member for member in mesh.members if member not in fresh]
-    if away:
-        found.append(f"{names_of(away)}: in the mesh, but not in this run, so nothing was done there")
-    return found
-
-
-def names_of(members: Sequence[Member]) -> str:
-    """Return the names of nodes, or how many there are besides the first ones."""
-    names = [member.name for member in members]
-    return ", ".join(names) if len(names) < 6 else f"{', '.join(names[:3])} and {len(names) - 3} more"
-
-
-def few_logins(mesh: Mesh, members: Sequence[Member]) -> list[str]:
-    """Return a line if an sshd drops logins when all nodes come at once, and nobody may change that."""
-    count, few = len(mesh.members), []
-    for member in members:
-        start = ((member.limits or {}).get("maxstartups") or "10:30:100").split(":", 1)[0]
-        if member.sshd == "system" and not member.become and start.isdigit() and int(start) < count:
-            few.append(member)
-    return [
-        f"{names_of(few)}: sshd drops logins when {count} nodes come at once (MaxStartups): -e ssh_mesh_become=true "
-        f"raises that, or put 'MaxStartups {max_startups(count)}' into /etc/ssh/sshd_config"
-    ] * bool(few)
+# --- how many at once ----------------------------------------------------------------------------------------------
 
 
 def max_startups(count: int) -> str:

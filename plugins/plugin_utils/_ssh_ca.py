@@ -33,9 +33,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import (
     Member,
     Mesh,
     Wanted,
+    known_member,
     serves,
     signing_arguments,
-    tuples,
     wanted_certificates,
 )
 
@@ -72,7 +72,7 @@ class Authority:
         try:
             there = json.loads((self.path / "nodes.json").read_text())
             cluster = there["cluster"]
-            nodes = {name: Member(**{**node, **tuples(node)}) for name, node in there["nodes"].items()}
+            nodes = {name: known_member({**node, "name": name}) for name, node in there["nodes"].items()}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, LookupError, AttributeError):

@@ -19,9 +19,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import
     plain_key,
     read_certificate,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshproof import Attempt, explain
+from ansible_collections.torchfleet.cluster.plugins.module_utils._sshproof import Attempt, explain, listen
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshsurvey import sshd_settings
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _ssh, _ssh_text
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _ssh, _ssh_refusals, _ssh_text
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import Member, Mesh, Wanted
 
@@ -220,7 +220,7 @@ def test_nodes_that_are_away_stay_and_nodes_that_are_gone_go() -> None:
     news = member(1, address="192.0.2.99")
     mesh = _ssh.mesh_of(request, [news], before, ["n1", "n2"])
     assert mesh.members == (news, member(2))
-    assert "n2: in the mesh, but not in this run" in _ssh.findings(mesh, [news])[0]
+    assert "n2: in the mesh, but not in this run" in _ssh_refusals.findings(mesh, [news])[0]
 
 
 # --- what is written ------------------------------------------------------------------------------------------------
@@ -301,9 +301,9 @@ def test_sshd_takes_as_many_logins_as_there_are_nodes() -> None:
     assert (_ssh.max_startups(2), _ssh.max_sessions(2)) == ("100:30:200", 64)
     assert (_ssh.max_startups(256), _ssh.max_sessions(256)) == ("512:30:1024", 512)
     few = Mesh("mine", tuple(member(number) for number in range(1, 12)), any_to_any=True)
-    (line,) = _ssh.findings(few, few.members)
+    (line,) = _ssh_refusals.findings(few, few.members)
     assert "sshd drops logins when 11 nodes come at once" in line
-    assert _ssh.findings(replace(few, any_to_any=False), few.members) == []
+    assert _ssh_refusals.findings(replace(few, any_to_any=False), few.members) == []
 
 
 ISSUED = {"n1-user": "user certificate", "n1-host": "host certificate 1", "n2-host": "host certificate 2"}
@@ -401,7 +401,7 @@ def test_removal_names_every_file_that_is_ever_written() -> None:
 
 def refusals(mesh: Mesh, before: dict[str, Member] | None = None, **changed: Any) -> list[str]:
     given = {"accepted": (), "now": 1e9, **changed}
-    return _ssh.refusals(mesh, before or {}, given["accepted"], given["now"])
+    return _ssh_refusals.refusals(mesh, before or {}, given["accepted"], given["now"])
 
 
 def test_a_good_mesh_is_not_refused() -> None:
@@ -540,3 +540,17 @@ def test_a_wrong_clock_and_a_shell_that_talks_are_explained() -> None:
     line = explain(refused, "n1", where, "the certificate ended on 2026-01-01 00:00 UTC")
     assert "the certificate ended on 2026-01-01 00:00 UTC; the clocks differ" in line
     assert "its shell prints 'hello" in explain(Attempt(0, "hello\ntorchfleet\n", ""), "n1", where, "")
+
+
+def test_a_node_that_talks_without_end_is_hung_up_on() -> None:
+    """Its sshd prints what it likes: the head must not keep it all, nor wait for the end of it."""
+    for stream in ("", " >&2"):
+        assert listen(["sh", "-c", f"yes{stream}"], 30.0) == Attempt(255, "", "it talks without end")
+    assert listen(["sh", "-c", "echo said; echo why >&2; exit 3"], 30.0) == Attempt(3, "said\n", "why\n")
+    assert listen(["sh", "-c", "echo said; sleep 60"], 0.2).errors.startswith("timed out")
+
+
+def test_what_another_machine_says_does_not_reach_a_terminal() -> None:
+    where = {"name": "n2", "address": "192.0.2.2", "port": 22}
+    line = explain(Attempt(255, "", f"\x1b]0;owned\x07\u202e{'x' * 9000}"), "n1", where, "")
+    assert "\x1b" not in line and "\u202e" not in line and len(line) < 400
