@@ -46,7 +46,8 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         try:
             _border.refuse_what_misleads(variables)
-            request = parse_request(_border.to_plain(self._task.args))
+            vaulted = _border.vaulted_names(self._task.args.get("job_env"))
+            request = parse_request(_border.to_plain(self._task.args), vaulted)
             groups, hostvars = _border.to_plain(variables["groups"]), variables["hostvars"]
             cluster = _border.cluster_from_hostvars(groups, hostvars, request.nodes)
             return {**result, **self.launch(request, cluster)}

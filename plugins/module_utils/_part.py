@@ -23,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, Value, last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import leftovers_of, records_of, telling_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._secrets import Keeper
 
 Json = Any
 Show = Callable[..., None]  # show(kind, **fields): a courtesy, may drop
@@ -47,6 +48,9 @@ class Part:
         """Stage the job on this node, with the tree of what was shipped. OSError leaves nothing behind."""
         self.job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
         self.order, self.show = order, show
+        self.secrets = order.pop("secrets", {})  # in memory only
+        order["secret_names"] = sorted(self.secrets)
+        self.keeper: Keeper | None = None
         self.places = [place for place in order["placement"] if place["host"] == order["host"]]
         self.stage(shipment)
         self.metrics = Metrics(self.job)
@@ -71,6 +75,7 @@ class Part:
                 with open(self.job.at(name), "w") as file:
                     file.write(text)
             self.write_programs()
+            self.keeper = Keeper(self.job.path, self.secrets) if self.secrets else None
             if shipment:
                 shipment.make_tree(self.job)
             self.job.write("order.json", self.order)
@@ -88,6 +93,8 @@ class Part:
 
     def take_back(self) -> None:
         """Undo the staging."""
+        if self.keeper:
+            self.keeper.close()
         remove(self.order.get("private_tmp", ""))
         remove(self.job.path)
 
@@ -116,6 +123,8 @@ class Part:
         if self.guard:
             os.close(heard)
             os.close(says)
+            if self.keeper:
+                self.keeper.start()
             return
         status = 1
         try:
@@ -224,6 +233,8 @@ class Part:
         """Read what ranks wrote last, when nobody can write any more."""
         if self.burial:
             self.burial.join()
+        if self.keeper:
+            self.keeper.close()
         self.look(last=True)
 
     def report(self) -> dict[str, Json]:

@@ -200,6 +200,7 @@ class RankWrapper:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
                 os.dup2(os.open(self.job.rank(rank, name), flags, 0o600), stream)
             variables = rank_environment(self.order, self.identity, os.environ)
+            variables.update(self.secrets())
             variables["TORCHFLEET_EXIT_NOTE"] = f"{os.getpid()}:{self.job.rank(rank, 'exit')}"
             own = variables.get("PYTHONPATH")
             variables["PYTHONPATH"] = HOOK + (os.pathsep + own if own else "")
@@ -207,6 +208,14 @@ class RankWrapper:
         except BaseException as error:  # whatever happens here must not run on as a second wrapper
             os.write(2, f"torchfleet: cannot start {self.order['argv'][0]}: {error}\n".encode())
         os._exit(127)
+
+    def secrets(self) -> dict[str, str]:
+        """Return the variables that no file has. The import is late: most ranks have none. OSError."""
+        if not self.order["secret_names"]:
+            return {}
+        from ansible_collections.torchfleet.cluster.plugins.module_utils import _secrets
+
+        return _secrets.take(self.job.path, self.order["secret_names"])
 
     def close(self, status: int, error: str = "") -> int:
         """Write how the rank ended and return the exit status for the launcher."""

@@ -84,10 +84,18 @@ options:
     type: float
   job_env:
     description:
-      - Environment of every rank. Values may hold anything but NUL; they travel in a private file, on no command line.
-      - Reports hide the values of names that look like secrets.
+      - Environment of every rank. Values may hold anything but NUL; they are on no command line of a node.
+      - What comes from a vault, what O(secret_names) names, and what has a usual name of a secret (C(HF_TOKEN),
+        C(WANDB_API_KEY), C(DATABASE_URL)) is in no file and in no report, but in the environment of the ranks alone.
+      - Give secrets as C(-e @file), best encrypted by C(ansible-vault). What is typed after C(-e) everybody on the
+        controller can read in its list of processes.
     type: dict
     default: {}
+  secret_names:
+    description: Names in O(job_env) and C(torchfleet_env) whose values are secret too, beside those that say so.
+    type: list
+    elements: str
+    default: []
   job_id:
     description: Name of the run. The default is made of the time, the workload and a few random letters.
     type: str

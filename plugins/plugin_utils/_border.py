@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
@@ -37,6 +37,48 @@ def to_plain(value: Any) -> Any:
         if isinstance(value, kind):
             return value if kind is bool else kind(value)
     return None if value is None else str(value)
+
+
+def vaulted_names(environment: Any) -> frozenset[str]:
+    """Return the names in an environment whose values come from a vault: `!vault`, or a file that is one.
+
+    ansible-core 2.19 hands plugins decrypted texts that carry where they come from. A text that a template made of such
+    a value and others does not: that is what secret_names is for.
+    """
+    if isinstance(environment, Mapping):
+        return frozenset(str(name) for name, value in environment.items() if from_vault(value))
+    if environment and from_vault(environment):  # all of it as one text of JSON
+        return frozenset(parse_environment(to_plain(environment)))
+    return frozenset()
+
+
+def from_vault(value: Any) -> bool:
+    """Whether a value was encrypted where it was written."""
+    from ansible.parsing.vault import VaultHelper
+
+    if VaultHelper.get_ciphertext(value, with_tags=False):
+        return True
+    path = next((tag.path for tag in tags_of(value) if getattr(tag, "path", None)), None)
+    return bool(path) and is_vault(str(path))
+
+
+def tags_of(value: Any) -> Collection[Any]:
+    """Return what ansible-core notes of a value, such as the file it comes from. It has no public name for that."""
+    from ansible.module_utils._internal._datatag import AnsibleTagHelper
+
+    found: Collection[Any] = AnsibleTagHelper.tags(value)
+    return found
+
+
+def is_vault(path: str) -> bool:
+    """Whether a file is encrypted as a whole."""
+    from ansible.parsing.vault import is_encrypted_file
+
+    try:
+        with open(path, "rb") as file:
+            return bool(is_encrypted_file(file))
+    except OSError:
+        return False
 
 
 def refuse_what_misleads(variables: Mapping[str, Any]) -> None:
@@ -118,4 +160,5 @@ def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
         launcher_paths={launcher: text(variable) for launcher, variable in LAUNCHER_VARIABLES.items()},
         interpreter="python3" if interpreter.startswith("auto") or not interpreter else interpreter,
         env=parse_environment(to_plain(variables.get("torchfleet_env") or {}), f"torchfleet_env of {name}"),
+        vaulted=vaulted_names(variables.get("torchfleet_env")),
     )

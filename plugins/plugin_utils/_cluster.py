@@ -31,6 +31,7 @@ class Node:
     launcher_paths: Mapping[str, str] = field(default_factory=dict)
     interpreter: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    vaulted: frozenset[str] = frozenset()  # names in env whose values come from a vault
 
 
 @dataclass(frozen=True)

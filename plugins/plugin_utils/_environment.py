@@ -6,15 +6,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import backend_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, NodePlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._secrets import HIDDEN
 
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
-HIDDEN = "(hidden)"
 # = means exactly (NCCL docs). Backends that are not here find a way within a machine without a name.
 LOOPBACK = {
     "gloo": {"GLOO_SOCKET_IFNAME": "lo"},
@@ -31,11 +29,12 @@ class Setting:
     value: str
     reason: str
     source: str  # default, inventory, measured, user
+    secret: bool = False
 
     @property
     def shown(self) -> str:
-        """Return the value as reports may show it: not if its name says that it is a secret."""
-        return HIDDEN if SECRET.search(self.name) else self.value
+        """Return the value as reports may show it."""
+        return HIDDEN if self.secret else self.value
 
 
 def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
@@ -55,8 +54,9 @@ def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
         *backend_settings(plan, node),
     ]
     chosen = {setting.name: setting for setting in settings}
-    chosen.update({name: Setting(name, value, "torchfleet_env", "inventory") for name, value in node.env.items()})
-    chosen.update({name: Setting(name, value, "job_env", "user") for name, value in plan.program.env.items()})
+    for values, reason, source in ((node.env, "torchfleet_env", "inventory"), (plan.program.env, "job_env", "user")):
+        for name, value in values.items():
+            chosen[name] = Setting(name, value, reason, source, secret=name in plan.secrets)
     return tuple(chosen[name] for name in sorted(chosen))
 
 

@@ -78,6 +78,7 @@ def pasteable(plan: LaunchPlan, command: LaunchCommand) -> str:
     """Return command.txt: what a person can paste into shells on the nodes to run the job by hand."""
     settings = " ".join(f"{setting.name}={shlex.quote(setting.value)}" for setting in command.environment)
     lines = [f"# job {plan.job_id}: paste into a shell on the node named; works until clean.yml takes the job away"]
+    lines += [f"# left out, because they are secret: {', '.join(plan.secrets)}"] if plan.secrets else []
     for node in {node.name: node for node in (plan.head, *plan.nodes)}.values():
         words = words_of(command.on.get(node.name, ()))
         if words:

@@ -14,13 +14,16 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import AGENT_PROGRAM, RANK_PROGRAM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand, words_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import HIDDEN, SECRET, rank_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import pasteable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, NodePlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._secrets import hide_secrets
 
 
 def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: Mapping[str, Node]) -> dict[str, Any]:
-    """Return all that the head needs to run the job by itself, as JSON values. Secrets are in it: it is kept 0600.
+    """Return all that the head needs to run the job by itself, as JSON values.
+
+    Secrets are in it, under a name of their own: nodes keep them in no file.
 
     What differs for the other nodes is under `others` by name.
     """
@@ -51,6 +54,7 @@ def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: 
 
 def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> dict[str, Any]:
     """Return what is one node's own of an order."""
+    settings = rank_environment(plan, node) if node.ranks else ()
     return {
         "host": node.name,
         "address": node.address,
@@ -63,7 +67,8 @@ def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> dict
         "cwd": node.cwd,
         "tmpdir": node.tmpdir,
         "path_first": node.path_first,
-        "environment": {setting.name: setting.value for setting in rank_environment(plan, node)} if node.ranks else {},
+        "environment": {setting.name: setting.value for setting in settings if not setting.secret},
+        "secrets": {setting.name: setting.value for setting in settings if setting.secret},
         "programs": {RANK_PROGRAM: list(node.wrapper), AGENT_PROGRAM: [*node.runtime, "agent", node.job_dir]},
     }
 
@@ -99,9 +104,9 @@ def nic_of(node: NodePlan) -> str:
 def plan_report(plan: LaunchPlan, command: LaunchCommand) -> str:
     """Return plan.json: the plan, the environment per node and the command with every reason; secrets hidden."""
     report = dataclasses.asdict(plan)
-    report["program"]["env"] = hide_secrets(plan.program.env)
+    report["program"]["env"] = hide_secrets(plan.program.env, plan.secrets)
     for node in (report["head"], *report["nodes"]):
-        node["env"] = hide_secrets(node["env"])
+        node["env"] = hide_secrets(node["env"], plan.secrets)
     report["environment"] = {
         node.name: [{**dataclasses.asdict(setting), "value": setting.shown} for setting in rank_environment(plan, node)]
         for node in plan.nodes
@@ -109,8 +114,3 @@ def plan_report(plan: LaunchPlan, command: LaunchCommand) -> str:
     report["command"] = [dataclasses.asdict(option) for option in command.options]
     report["files"] = dict(command.files)
     return json.dumps(report, indent=2) + "\n"
-
-
-def hide_secrets(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the values with those hidden whose name says that they are secret."""
-    return {name: HIDDEN if SECRET.search(name) else value for name, value in values.items()}

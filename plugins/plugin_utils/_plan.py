@@ -23,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._requirements i
     check_reached,
     warnings_for,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._secrets import secret_names
 
 VENDORS = {"nvidia": "NVIDIA", "amd": "AMD"}
 
@@ -120,6 +121,7 @@ class LaunchPlan:
     grace: float
     show_ranks: tuple[int, ...]
     uid: int
+    secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     warnings: tuple[str, ...] = ()
 
     @property
@@ -213,6 +215,7 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
 
     `facts` by node name, as survey() returns them.
     """
+    secrets = secret_names(request, cluster.workers)
     check_reached(cluster, facts)
     check_launcher(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=job.program.runs_python)
@@ -224,7 +227,7 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     used = {place.host for place in placement}
     workers = tuple(node for node in workers if node.name in used)
     check_fabric([node.name for node in workers], facts)
-    check_nics(workers, facts, request.job_env)
+    check_nics(workers, facts, request.job_env, secrets)
     nodes = tuple(plan_node(node, facts, placement, slots[node.name], job) for node in workers)
     head = next((node for node in nodes if node.name == cluster.head.name), None)
     head = head or plan_node(cluster.head, facts, placement, 0, job)
@@ -250,7 +253,8 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
         grace=request.grace,
         show_ranks=shown_ranks(request, world_size),
         uid=facts[head.name]["uid"],
-        warnings=(*job.warnings, *warnings_for(request, workers, facts, request.options.ports)),
+        secrets=secrets,
+        warnings=(*job.warnings, *warnings_for(request, workers, facts, request.options.ports, secrets)),
     )
 
 

@@ -88,6 +88,8 @@ class Request:
     nodes: tuple[str, ...] = ()
     job_timeout: float | None = None
     job_env: Mapping[str, str] = field(default_factory=dict)
+    secret_names: tuple[str, ...] = ()
+    vaulted: frozenset[str] = frozenset()  # names in job_env whose values come from a vault
     job_id: str | None = None
     runs_dir: str = "runs"
     show_ranks: tuple[int, ...] | None = (0,)  # None: all
@@ -98,10 +100,11 @@ class Request:
     fetch_limit: int = 1 << 30
 
 
-def parse_request(arguments: Mapping[str, Any]) -> Request:
+def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
     """Return the checked request. InputError names the first argument that is wrong.
 
     `arguments` are plain values as they come from extra vars: numbers may be text, lists and dicts may be JSON text.
+    `vaulted`: the names in job_env whose values come from a vault.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     workload = given.get("workload", "mnist")
@@ -117,6 +120,8 @@ def parse_request(arguments: Mapping[str, Any]) -> Request:
         nodes=parse_names("nodes", given.get("nodes", ())),
         job_timeout=parse_seconds("job_timeout", given.get("job_timeout")),
         job_env=parse_environment(given.get("job_env", {})),
+        secret_names=parse_names("secret_names", given.get("secret_names", ())),
+        vaulted=vaulted,
         job_id=parse_job_id(given.get("job_id")),
         runs_dir=parse_text("runs_dir", given.get("runs_dir", "runs")),
         show_ranks=parse_ranks(given.get("show_ranks", [0])),
@@ -215,7 +220,7 @@ def parse_words(name: str, value: Any) -> tuple[str, ...]:
 
 
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
-    """Return a list of host names; one text is split at commas and spaces."""
+    """Return a list of names; one text is split at commas and spaces."""
     return parse_words(name, value.replace(",", " ") if isinstance(value, str) else value)
 
 
@@ -231,8 +236,8 @@ def parse_environment(value: Any, source: str = "job_env") -> dict[str, str]:
             value = json.loads(value)
         except ValueError:
             value = str(value)
-    if not isinstance(value, Mapping):
-        raise InputError(source, value, """give a dict: -e '{"job_env": {"NAME": "value"}}'""")
+    if not isinstance(value, Mapping):  # which may be secret, as every value is
+        raise InputError(source, kind_of(value), """give a dict: -e '{"job_env": {"NAME": "value"}}'""")
     for name, content in value.items():
         if not isinstance(name, str) or not ENV_NAME.match(name):
             raise InputError(source, name, "a name is made of letters, digits and _ and starts with no digit")
@@ -241,8 +246,14 @@ def parse_environment(value: Any, source: str = "job_env") -> dict[str, str]:
                 source, name, "this name belongs to the plan (np, backend, master_port and job_id set such)"
             )
         if content is None or isinstance(content, (list, tuple, Mapping)) or "\0" in str(content):
-            raise InputError(source, {name: content}, "a value is a text or a number, without NUL characters")
+            raise InputError(source, {name: kind_of(content)}, "a value is a text or a number, without NUL characters")
     return {name: plain_text(content) for name, content in value.items()}
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, for a message that must not show it."""
+    kinds = {"NoneType": "nothing", "str": "a text", "list": "a list", "tuple": "a list", "dict": "a dict"}
+    return kinds.get(type(value).__name__, f"a value of type {type(value).__name__}")
 
 
 def parse_job_id(value: Any) -> str | None:

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Facts, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._secrets import HIDDEN
 
 LEAST_FREE_BYTES = 64 << 20  # for a job's own files; what a rank writes is the user's to know
 SETUP = "install it with: ansible-playbook setup.yml"
@@ -82,10 +83,14 @@ def check_fabric(names: Sequence[str], facts: Mapping[str, Facts]) -> None:
         raise InputError("fabric", told, "the chosen NICs are in different networks: ansible-playbook setup.yml")
 
 
-def check_nics(nodes: Sequence[Node], facts: Mapping[str, Facts], job_env: Mapping[str, str]) -> None:
+def check_nics(
+    nodes: Sequence[Node], facts: Mapping[str, Facts], job_env: Mapping[str, str], secrets: Collection[str] = ()
+) -> None:
     """InputError for a NIC that the user names and that is not there, or cannot reach the other nodes."""
     for node in nodes:
         for name, value in {**node.env, **job_env}.items():
+            if name in secrets and name in NIC_NAMES:
+                raise InputError("secret_names", name, "the name of a NIC is no secret: it is checked, and shown")
             for nic in nics_named(name, value):
                 reason = why_not(nic, facts[node.name], several=len(nodes) > 1)
                 if reason:
@@ -114,17 +119,24 @@ def why_not(nic: str, fact: Facts, several: bool) -> str:
     return f"role fabric rejected {nic} ({flaws[0]})" if len(flaws) == len(rows) else ""
 
 
-def contradictions(nodes: Sequence[Node], facts: Mapping[str, Facts], job_env: Mapping[str, str]) -> Iterator[str]:
+def contradictions(
+    nodes: Sequence[Node], facts: Mapping[str, Facts], job_env: Mapping[str, str], secrets: Collection[str]
+) -> Iterator[str]:
     """Yield what the user sets against what role fabric proved."""
     for node in nodes:
         proven = fabric_environment(facts[node.name]["fabric"]) if facts[node.name]["fabric"] else {}
         for name, value in {**node.env, **job_env}.items():
             if value != proven.get(name, value):
-                yield f"{name}={value} contradicts role fabric, which proved {proven[name]} on {node.name}"
+                shown = HIDDEN if name in secrets else value
+                yield f"{name}={shown} contradicts role fabric, which proved {proven[name]} on {node.name}"
 
 
 def warnings_for(
-    request: Request, nodes: Sequence[Node], facts: Mapping[str, Facts], ports: tuple[int, int] | None
+    request: Request,
+    nodes: Sequence[Node],
+    facts: Mapping[str, Facts],
+    ports: tuple[int, int] | None,
+    secrets: Collection[str] = (),
 ) -> Iterator[str]:
     """Yield what is odd but no reason to refuse."""
     unmeasured = [node.name for node in nodes if not facts[node.name]["fabric"]]
@@ -132,7 +144,7 @@ def warnings_for(
         who = ", ".join(unmeasured)
         yield f"no NIC was chosen for {who}, libraries guess: ansible-playbook setup.yml --tags fabric"
     if len(nodes) > 1:
-        yield from contradictions(nodes, facts, request.job_env)
+        yield from contradictions(nodes, facts, request.job_env, secrets)
     port = facts[nodes[0].name]["port"]
     if request.master_port and request.master_port != port:
         yield f"master_port {request.master_port} is taken on {nodes[0].name}: using {port}"
