@@ -86,7 +86,7 @@ def test_a_folder_is_shipped_by_content(cluster: Cluster, tmp_path: Path) -> Non
     script.write_text(
         "import hashlib, os, pkg\n"
         "print(pkg.WORD, hashlib.sha256(open('big.bin', 'rb').read()).hexdigest(), sorted(os.listdir('.')))\n"
-        "open('own-' + os.environ['RANK'], 'w').close()\n"
+        "open(f\"own-{os.environ['RANK']}-{os.environ['TORCHFLEET_JOB_ID']}\", 'w').close()\n"
     )
     digest = hashlib.sha256((folder / "big.bin").read_bytes()).hexdigest()
     first = cluster.train(workload=str(script), np=4)
@@ -98,7 +98,7 @@ def test_a_folder_is_shipped_by_content(cluster: Cluster, tmp_path: Path) -> Non
     (folder / "gone.txt").unlink()
     second = cluster.train(workload=str(script), np=4)
     assert second.stdout(3).startswith(f"second {digest}")
-    assert "gone.txt" not in second.stdout(3) and "own-" not in second.stdout(3)
+    assert "gone.txt" not in second.stdout(3) and first.job_id not in second.stdout(3)
     assert cluster.lab.ssh("n2", inode).stdout == before != ""
     assert f"2 files, 0 bytes in /home/fleet/.torchfleet/jobs/{first.job_id}/src" in cluster.clean().output
     assert "own-3" in cluster.lab.ssh("n2", f"ls ~/.torchfleet/jobs/{first.job_id}/src").stdout  # what a rank wrote
@@ -153,7 +153,7 @@ def test_a_part_is_killed(launching: Cluster, bystander: None, launcher: str, no
     job.all_gone("n1", "n2")
     assert job.process.wait(30) != 0
     if (what, node) == ("supervisor", "n1"):
-        assert "the supervisor on the head died: ansible-playbook clean.yml" in job.output
+        assert "the supervisor on the head n1 died: " in job.output and "ansible-playbook clean.yml" in job.output
         assert cluster.clean().process.returncode == 0
     result = job.result
     assert result["state"] == ("lost" if what == "supervisor" else "failed")
