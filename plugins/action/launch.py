@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ class ActionModule(ActionBase):
         folder = None if cluster.local else folder_of(script)
         program = Program(script, request.workload_args, request.job_env, shipped=folder is not None)
         ssh = _border.ssh_words(self._connection, cluster.head)
-        job = Job(job_id, str(run_dir), program, entry(), folder.warnings if folder else ())
+        job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), folder.warnings if folder else ())
         with StopWatch() as stop, Session(cluster.head, ssh) as session:
             plan = plan_job(request, cluster, session.survey(cluster, request), job)
             command = render(plan)

@@ -27,6 +27,7 @@ HOME_MARK = "home"  # file in a job directory: the controller has it all
 BALLAST_BYTES = 1 << 20  # kept free for our own files
 LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+QUEUE_NUMBER = re.compile(r"[0-9]{1,18}\Z")  # of a job in a batch system
 NUMBERS = itertools.count()
 
 
@@ -40,6 +41,17 @@ def remove(path: str) -> None:
     import shutil
 
     shutil.rmtree(path, ignore_errors=True)
+
+
+def said_by(command: list[str]) -> str:
+    """Return what a batch system's command says; nothing if it fails: what it started carries the job's mark."""
+    import subprocess  # late, as in remove()
+
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")
 
 
 class JobDir:
@@ -107,14 +119,13 @@ class JobDir:
 
     def cancel(self) -> None:
         """Take the job back from the batch system that its launcher gave it to, if it did."""
-        command = (self.read("order.json") or {}).get("cancel")
-        if command:
-            import subprocess  # late, as in remove()
-
-            try:
-                subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
-            except (OSError, subprocess.TimeoutExpired):
-                pass  # what it started carries the job's mark and is ended without it
+        commands = (self.read("order.json") or {}).get("queue")
+        if not commands:
+            return
+        find, cancel = commands
+        numbers = [word for word in said_by(find).split() if QUEUE_NUMBER.match(word)]
+        if numbers:
+            said_by([*cancel, *numbers])
 
     def claim_end(self, reason: str, detail: str = "", host: str = "") -> None:
         """Note why the job is ended, `host` if it happened elsewhere. Only the first reason stands."""

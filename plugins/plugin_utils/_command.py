@@ -38,13 +38,14 @@ class LaunchCommand:
     """What is started.
 
     `on`: the options in order, by node: the head's launcher alone, or an agent on every node. `environment`: the
-    launcher's own. `files`: what it reads, by name. `cancel`: the command that takes the job back from a batch system.
+    launcher's own. `files`: what it reads, by name. `cancel`: what takes the job back from a batch system: a
+    command that tells its numbers there, and one that they are given to.
     """
 
     on: Mapping[str, tuple[Option, ...]]
     environment: tuple[Setting, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    cancel: tuple[str, ...] = ()
+    cancel: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property

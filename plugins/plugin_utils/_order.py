@@ -44,7 +44,7 @@ def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: 
         **node_order(plan, command, plan.head),
         "shown_command": list(command.argv),
         "files": {"command.txt": pasteable(plan, command), **command.files},
-        "cancel": list(command.cancel),
+        "queue": [list(words) for words in command.cancel],
         "others": {
             node.name: {**node_order(plan, command, node), "way": way_to(node, peers[node.name])}
             for node in plan.others

@@ -102,6 +102,7 @@ class LaunchPlan:
     """All that is decided about a job before anything of it runs."""
 
     job_id: str
+    token: str  # random letters: what has it in its name is this job's
     run_dir: str
     launcher: str
     launcher_path: str
@@ -201,12 +202,13 @@ def plan_node(node: Node, facts: Mapping[str, Facts], placed: Sequence[Place], r
 
 @dataclass(frozen=True)
 class Job:
-    """What a job is before it is planned. `runtime`: our code on a node, below its home."""
+    """What a job is before it is planned. `runtime`: our code on a node, below its home. `token`: random letters."""
 
     job_id: str
     run_dir: str
     program: Program
     runtime: str
+    token: str
     warnings: tuple[str, ...] = ()
 
 
@@ -234,6 +236,7 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     launcher = facts[head.name if request.launcher in ON_HEAD else nodes[0].name]["launcher"]
     return LaunchPlan(
         job_id=job.job_id,
+        token=job.token,
         run_dir=job.run_dir,
         launcher=request.launcher,
         launcher_path=launcher["path"],

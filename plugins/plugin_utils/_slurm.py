@@ -46,7 +46,11 @@ class Srun:
         """Return the program and the name of the allocation."""
         return (
             Option((plan.launcher_path,), f"Slurm {plan.launcher_version}", "measured"),
-            Option((f"--job-name={plan.job_id}",), "by which it is cancelled, whoever dies", "default"),
+            Option(
+                (f"--job-name={unique_name(plan)}",),
+                "which no other has: by it it is cancelled, whoever dies",
+                "default",
+            ),
         )
 
     @staticmethod
@@ -124,6 +128,13 @@ def check_cores(plan: LaunchPlan) -> None:
             raise InputError("launcher", plan.launcher, f"{told}: -e launcher=openmpi, or fewer slots")
 
 
-def cancel(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the command that takes the job from Slurm, whatever state it is in."""
-    return (plan.launcher_path.rpartition("/")[0] + "/scancel", "--quiet", f"--name={plan.job_id}")
+def unique_name(plan: LaunchPlan) -> str:
+    """Return the job's name in Slurm: people give job ids such as `train`, which other jobs may have as a name."""
+    return f"torchfleet-{plan.job_id}-{plan.token}"
+
+
+def cancel(plan: LaunchPlan) -> tuple[tuple[str, ...], ...]:
+    """Return what takes the job from Slurm, whatever state it is in: a command that tells its numbers, one for them."""
+    programs = plan.launcher_path.rpartition("/")[0]
+    find = (f"{programs}/squeue", "--noheader", "--format=%i", f"--name={unique_name(plan)}", f"--user={plan.uid}")
+    return find, (f"{programs}/scancel", "--quiet")

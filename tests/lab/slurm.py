@@ -57,4 +57,4 @@ def write(lab: Lab, node: str, path: str, text: str, owner: str, mode: str) -> N
 
 def queue(lab: Lab, node: str) -> str:
     """Return the jobs that Slurm knows of."""
-    return lab.root(node, "squeue", "--noheader", "--format=%j %T")
+    return lab.root(node, "squeue", "--noheader", "--format=%i %j %T")

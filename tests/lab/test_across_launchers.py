@@ -98,13 +98,20 @@ def test_training_comes_to_the_same_under_every_launcher(cluster: Cluster, slurm
 
 
 def test_a_job_that_waits_in_the_queue_is_cancelled(cluster: Cluster, slurm_nodes: None) -> None:
+    """Another job, which the user gave the same name, stays."""
     busy = cluster.lab.root("n1", "sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap", "sleep 300").strip()
     job = cluster.start(workload=TELL, np=4, launcher="sbatch")
-    job.wait_until(lambda: f"{job.job_id} PENDING" in slurm.queue(cluster.lab, "n1"))
+    other = cluster.lab.ssh("n1", "sbatch", "--parsable", f"--job-name={job.job_id}", "--wrap=true").stdout.strip()
+
+    def waits() -> bool:
+        return f"torchfleet-{job.job_id}-" in slurm.queue(cluster.lab, "n1")
+
+    job.wait_until(waits)
     job.process.send_signal(signal.SIGINT)
     assert job.process.wait(20) != 0
-    job.wait_until(lambda: job.job_id not in slurm.queue(cluster.lab, "n1"))
-    cluster.lab.root("n1", "scancel", busy)
+    job.wait_until(lambda: not waits())
+    assert f"{other} {job.job_id} PENDING" in slurm.queue(cluster.lab, "n1")
+    cluster.lab.root("n1", "scancel", busy, other)
     assert job.result["state"] == "cancelled"
 
 

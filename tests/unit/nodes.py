@@ -79,4 +79,5 @@ def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, wish: d
     """Plan a job of the workload mnist with what the user wishes beside it."""
     request = parse_request({"workload": "mnist", **wish})
     program = dataclasses.replace(program, args=request.workload_args, env=request.job_env)
-    return plan_job(request, cluster, facts, Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py"))
+    job = Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py", token="0123456789ab")
+    return plan_job(request, cluster, facts, job)

@@ -127,3 +127,30 @@ def test_nothing_is_ended_without_descriptors(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             rank.kill()
     os.close(lock)
+
+
+QUEUE = """#!/bin/sh
+# A batch system with three jobs; what is cancelled is noted.
+case "$0" in
+    *squeue) for word; do case "$word" in --name=torchfleet-train-77) echo 4711; echo "4712 --user=root";; esac; done;;
+    *scancel) echo "$@" >> "${0%/*}/cancelled";;
+esac
+"""
+
+
+def test_only_what_has_the_jobs_own_name_is_cancelled_and_by_number(tmp_path: Path) -> None:
+    for name in ("squeue", "scancel"):
+        (tmp_path / name).write_text(QUEUE)
+        (tmp_path / name).chmod(0o755)
+    job = made(tmp_path / "jobs" / "train")
+    for token in ("78", "77"):
+        find = [str(tmp_path / "squeue"), f"--name=torchfleet-train-{token}"]
+        job.write("order.json", {"queue": [find, [str(tmp_path / "scancel"), "--quiet"]]})
+        job.cancel()
+    assert (tmp_path / "cancelled").read_text() == "--quiet 4711 4712\n"
+
+
+def test_a_batch_system_that_is_gone_stops_no_clean(tmp_path: Path) -> None:
+    job = made(tmp_path / "jobs" / "train")
+    job.write("order.json", {"queue": [["/nowhere/squeue"], ["/nowhere/scancel"]]})
+    job.cancel()

@@ -33,7 +33,9 @@ def two(plan_two: Planner, name: str, n2: Facts | None = None, **wish: Any) -> L
 
 def test_a_job_is_taken_back_from_slurm(plan_two: Planner) -> None:
     for name in ("srun", "sbatch"):
-        assert two(plan_two, name).cancel == ("/usr/bin/scancel", "--quiet", "--name=job")
+        find, cancel = two(plan_two, name).cancel
+        assert find[0] == "/usr/bin/squeue" and {"--name=torchfleet-job-0123456789ab", "--user=1000"} <= {*find}
+        assert cancel == ("/usr/bin/scancel", "--quiet")
 
 
 def test_slurm_needs_one_path(plan_two: Planner) -> None:
