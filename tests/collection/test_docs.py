@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).parents[2]
-PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md")), *sorted((REPO / "roles").glob("*/README.md"))]
+PAGES = [
+    REPO / "README.md",
+    REPO / "SECURITY.md",
+    *sorted((REPO / "docs").glob("*.md")),
+    *sorted((REPO / "roles").glob("*/README.md")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
