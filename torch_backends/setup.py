@@ -1,7 +1,7 @@
 """Compiles the part for each MPI that the environment names, for the torch that is there: --no-build-isolation.
 
-Nothing but a C++ compiler is needed, and the headers of the MPIs. If the environment names none, nothing is compiled,
-and mpi4py does the work. Brings oneCCL if it asks for that.
+Nothing but a C++ compiler is needed, and the headers of Python and of the MPIs. If the environment names none, nothing
+is compiled, and mpi4py does the work. Brings oneCCL if it asks for that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import setup
@@ -71,14 +72,29 @@ def compiled(into: Path) -> None:
     compiler = os.environ.get("CXX", "g++")
     if prefixes() and not shutil.which(compiler):
         sys.exit(f"error: there is no C++ compiler {compiler}: apt install g++, or set CXX")
-    running = [subprocess.Popen(command(prefix, into, compiler)) for prefix in prefixes()]
-    if running:
+    if prefixes() and not Path(sysconfig.get_path("include"), "Python.h").exists():
+        sys.exit(f"error: there is no Python.h in {sysconfig.get_path('include')}: apt install libpython3-dev")
+    with ThreadPoolExecutor() as pool:
+        failures = [
+            line for line in pool.map(failure, [command(prefix, into, compiler) for prefix in prefixes()]) if line
+        ]
+    if failures:
+        sys.exit(f"error: {failures[0]}")
+    if prefixes():
         import torch
 
         Path(into, "built_for.txt").write_text(torch.__version__.partition("+")[0] + "\n")
-    statuses = [process.wait() for process in running]
-    if any(statuses):
-        sys.exit(f"error: {compiler} failed")
+
+
+def failure(argv: list[str]) -> str:
+    """Run a compiler. Return its first error line, or an empty text where it succeeds."""
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+    )
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    first = next((line for line in lines if re.search(r"\berror: |: undefined reference", line)), "")
+    print(done.stdout, end="")  # pip -v shows it
+    return (first or f"{argv[0]} ended with status {done.returncode}") if done.returncode else ""
 
 
 def bring_oneccl(into: Path) -> None:

@@ -219,7 +219,7 @@ def shape(lab: Lab, node: Node, image: str, key: str) -> str:
     addresses = {network.nic: address for network, address in zip(lab.networks, lab.addresses(node))}
     parts: dict[str, Any] = {"lab_nics": len(lab.networks), "lab_subnets": addresses, "lab_shm_mb": lab.shm_mb}
     parts.update({"lab_mounts": lab.mounts, "lab_user": node.user, "lab_overrides": [node.port, node.hostname]})
-    parts.update({"lab_release, lab_packages, lab_mirror or torchfleet itself": image, "lab_directory": key})
+    parts.update({"lab_release, lab_image, lab_packages, lab_mirror or torchfleet itself": image, "lab_directory": key})
     return json.dumps(parts)
 
 

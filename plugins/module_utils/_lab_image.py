@@ -17,8 +17,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._podman import 
 
 # The least that boots and lets Ansible in; every image of a release shares it.
 BASE = ("openssh-server", "python3", "iproute2", "sudo", "systemd", "systemd-sysv", "dbus", "procps", "ca-certificates")
-# What roles need on a node that reaches no package index.
-PACKAGES = ("python3-apt", "python3-venv", "iputils-ping", "rsync", "ethtool", "nftables")
+# By image: `tools` has what makes a node handy, and what roles would install; `bare` has nothing.
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "tools": ("python3-apt", "python3-venv", "iputils-ping", "rsync", "ethtool", "nftables"),
+    "bare": (),
+}
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
 
@@ -36,8 +39,13 @@ def node_tag(release: str, given: Mapping[str, Any]) -> str:
     for name in ("Containerfile", "init"):
         with open(os.path.join(given["context"], name)) as file:
             texts.append(file.read())
-    packages = sorted({*PACKAGES, *given["packages"]})
-    return f"localhost/torchfleet-lab:{release}-{digest(base_tag(release, given['mirror']), *packages, *texts)}"
+    made_from = digest(base_tag(release, given["mirror"]), *packages(given), *texts)
+    return f"localhost/torchfleet-lab:{release}-{made_from}"
+
+
+def packages(given: Mapping[str, Any]) -> list[str]:
+    """Return the packages that a node has beside the base image."""
+    return sorted({*PACKAGES[given["image"]], *given["packages"]})
 
 
 def exists(tag: str) -> bool:
@@ -49,7 +57,7 @@ def build(release: str, given: Mapping[str, Any]) -> None:
     tag = node_tag(release, given)
     if exists(tag):
         return
-    words = {"BASE": bootstrap(release, given["mirror"]), "PACKAGES": " ".join(sorted({*PACKAGES, *given["packages"]}))}
+    words = {"BASE": bootstrap(release, given["mirror"]), "PACKAGES": " ".join(packages(given))}
     arguments = [word for name, text in words.items() for word in ("--build-arg", f"{name}={text}")]
     podman("build", "--tag", tag, *limits(), *arguments, given["context"])
 

@@ -22,6 +22,7 @@ import resource
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 from typing import Any, Mapping
 
@@ -40,8 +41,9 @@ LINUX = sys.platform.startswith("linux")
 RESOLVE_SECONDS = 3.0  # a name server that is gone keeps getaddrinfo() busy for much longer
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # not on the search path of a plain user
 ABOUT_PYTHON = (
-    "import importlib.util as u, json, sys; "
-    "print(json.dumps({'version': '.'.join(map(str, sys.version_info[:3])), 'venv': bool(u.find_spec('ensurepip'))}))"
+    "import importlib.util as u, json, sys, sysconfig; "
+    "print(json.dumps({'version': '.'.join(map(str, sys.version_info[:3])), 'venv': bool(u.find_spec('venv')), "
+    "'headers': sysconfig.get_path('include')}))"
 )
 
 
@@ -67,6 +69,8 @@ def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "ports": {"local_range": local_port_range(), "listening": listening()},
         "sshd": sshd_max_startups(sudo),
         "ssh": on_search_path("ssh"),
+        "compiler": on_search_path("g++"),
+        "backends": os.path.exists(os.path.join(home, "backends", "torchfleet-receipt.json")),
         "firewall": firewall(sudo),
         "rdma": names_in("/sys/class/infiniband"),
         "accelerators": _accelerators.survey("/", home),
@@ -149,14 +153,24 @@ def sudo_state(may_try: bool) -> str:
 
 
 def python_facts(path: str) -> dict[str, Any]:
-    """Return path, version and venv (can it make environments) of the interpreter that torch is installed with."""
+    """Return what is known of the interpreter that torch is installed with.
+
+    path, version, venv (can it make environments), headers (are its C headers there).
+    """
     path = path or sys.executable
     if path == sys.executable:  # which need not be started to be asked
-        return {"path": path, "version": platform.python_version(), "venv": bool(importlib.util.find_spec("ensurepip"))}
+        venv, headers = bool(importlib.util.find_spec("venv")), sysconfig.get_path("include")
+        return {"path": path, "version": platform.python_version(), "venv": venv, "headers": has_headers(headers)}
     try:
-        return {"path": path, **json.loads(said([path, "-c", ABOUT_PYTHON]))}
-    except ValueError:
-        return {"path": path, "version": "", "venv": False}
+        about = json.loads(said([path, "-c", ABOUT_PYTHON]))
+        return {"path": path, **about, "headers": has_headers(about["headers"])}
+    except (ValueError, KeyError, TypeError):
+        return {"path": path, "version": "", "venv": False, "headers": False}
+
+
+def has_headers(directory: str) -> bool:
+    """Whether a directory has the headers of an interpreter."""
+    return os.path.exists(os.path.join(directory, "Python.h"))
 
 
 def host_facts(root: str = "/") -> dict[str, Any]:

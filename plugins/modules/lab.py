@@ -71,6 +71,13 @@ options:
     description: Debian release of the nodes, V(bookworm) (12) or V(trixie) (13).
     type: str
     default: bookworm
+  image:
+    description:
+      - What the nodes have beside Python and sshd. V(tools) is venv, rsync, ping, ethtool, nft and Ansible's apt
+        bindings. V(bare) is nothing, as on a machine that was just installed.
+    type: str
+    choices: [tools, bare]
+    default: tools
   packages:
     description: Debian packages that the nodes have from the beginning.
     type: list
@@ -186,6 +193,7 @@ def main() -> None:
         "nics": {"type": "int", "default": 1},
         "subnets": {"type": "list", "elements": "str", "default": []},
         "release": {"type": "str", "default": "bookworm"},
+        "image": {"type": "str", "choices": ["tools", "bare"], "default": "tools"},
         "packages": {"type": "list", "elements": "str", "default": []},
         "mirror": {"type": "str", "default": ""},
         "user": {"type": "str", "default": "fleet"},

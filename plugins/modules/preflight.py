@@ -64,6 +64,10 @@ options:
     description: Whether it is an error if root is not to be had.
     type: bool
     default: false
+  compiles:
+    description: Whether a backend is compiled, which takes a compiler, or root, on a machine of each kind.
+    type: bool
+    default: false
 attributes:
   action:
     description: Runs as an action plugin on the controller.

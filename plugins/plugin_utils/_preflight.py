@@ -92,6 +92,7 @@ class Limits:
     python_max: str = "3.14"
     supported_os: tuple[str, ...] = ("debian 12", "debian 13")
     needs_root: bool = False
+    compiles: bool = False  # a backend is built, where it is not there yet
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def judge(targets: Sequence[Target], answers: Mapping[str, Answer], limits: Limi
     for case in cases:
         findings += [finding for rule in NODE_RULES for finding in rule(case)]
     findings += twins({case.target.name: case.facts for case in cases})
+    findings += without_compiler(cases)
     return findings + drift_findings(drift, before_setup=True)
 
 
@@ -222,7 +224,7 @@ def python(case: Case) -> Iterator[Finding]:
     elif not number(limits.python_min) <= number(about["version"])[:2] <= number(limits.python_max):
         yield case.found("TF-PYTHON-TORCH", f"Python {about['version']} at {about['path']}", **vars(limits))
     elif not about["venv"]:
-        yield case.found("TF-NO-VENV", f"{about['path']} has no module ensurepip", path=about["path"])
+        yield case.found("TF-NO-VENV", f"{about['path']} has no module venv", path=about["path"])
 
 
 def number(version: str) -> tuple[int, ...]:
@@ -390,6 +392,31 @@ def twins(facts: Mapping[str, Facts]) -> Iterator[Finding]:
         by_names = {names: value for value, names in shared_by(facts, value_of).items() if names not in known}
         for names, value in by_names.items():
             yield found(RULES, name, names, seen.format(value))
+
+
+def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
+    """Yield the machines of a kind none of which can build a backend: one of each kind builds it for the others."""
+    kinds = defaultdict(list)
+    for case in cases:
+        if case.target.worker and case.limits.compiles:
+            system, version = case.facts["system"], case.facts["python"]["version"]
+            kinds[system["os"], system["os_version"], system["arch"], version].append(case)
+    for kind in kinds.values():
+        if not any(can_build(case) for case in kind):
+            lacks = ["g++"] * (not kind[0].facts["compiler"]) + ["Python.h"] * (not kind[0].facts["python"]["headers"])
+            names = [case.target.name for case in kind]
+            yield found(
+                RULES, "TF-NO-COMPILER", names, f"{' and '.join(lacks)}, and no root to install it", name=names[0]
+            )
+
+
+def can_build(case: Case) -> bool:
+    """Whether a machine can build a backend, can become root to install what that takes, or has it built."""
+    facts = case.facts
+    has_tools = facts["compiler"] and facts["python"]["headers"]
+    return bool(
+        has_tools or facts["backends"] or facts["user"]["sudo"] in ("root", "yes") or case.target.may_ask_password
+    )
 
 
 def shared_by(facts: Mapping[str, Facts], values_of: Callable[[Facts], Sequence[str]]) -> dict[str, tuple[str, ...]]:

@@ -152,8 +152,16 @@ MACHINE: Mapping[str, Rule] = {
         "error",
         "Python that cannot make environments",
         "PyTorch and the MPIs are installed into environments of their own",
-        "Debian packages that part separately",
-        "on {name}, as root: apt-get install -y python3-venv",
+        "docs.python.org, venv: part of the standard library",
+        "install a Python that has its whole standard library on {name} and name it: pytorch_python: /usr/bin/python3",
+    ),
+    "TF-NO-COMPILER": Rule(
+        "error",
+        "backend mpi is compiled, and no machine of this kind can",
+        "it is built once for machines of a kind, for the MPIs and the PyTorch that they have",
+        "roles/torch_backends",
+        "on {name}, as root: apt-get install -y g++ libpython3-dev; or let Ansible ask for the password: -K; "
+        "or: -e torch_backends_compile=false, which does without, more slowly",
     ),
     "TF-NO-SUDO": Rule(
         "error",

@@ -51,6 +51,7 @@ def parse_wish(given: Mapping[str, Any], known_ids: Collection[str]) -> Wish:
             python_max=parse_version("preflight_python_max", given.get("python_max", limits.python_max)),
             supported_os=tuple(str(name).lower() for name in given.get("supported_os", limits.supported_os)),
             needs_root=bool(given.get("needs_root", False)),
+            compiles=bool(given.get("compiles", False)),
         ),
         ignore=_findings.check_ids("preflight_ignore", list(given.get("ignore") or ()), known_ids),
         report=parse_text("preflight_report", given.get("report", "reports/preflight.json")),

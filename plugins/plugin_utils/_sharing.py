@@ -47,9 +47,10 @@ def share_kind(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict
     contents = {name: json.dumps(look["receipt"], sort_keys=True) for name, look in looks.items() if look["ready"]}
     popular = Counter(contents.values())
 
-    def fitness(name: str) -> tuple[bool, int, bool, bool]:
-        """What most machines have already is kept; then the fewest hops count."""
-        return name in contents, popular[contents.get(name, "")], bool(looks[name]["mesh"]), name == head
+    def fitness(name: str) -> tuple[bool, int, bool, bool, bool]:
+        """What most machines have already is kept; one that can build comes next, and then the fewest hops count."""
+        can_build = not looks[name].get("lacks")
+        return name in contents, popular[contents.get(name, "")], can_build, bool(looks[name]["mesh"]), name == head
 
     source = max(looks, key=fitness)  # the first of the inventory, of several
     direct = bool(looks[source]["mesh"])

@@ -115,9 +115,50 @@ def test_a_refusal_names_the_variable(request_: dict[str, Any], change: dict[str
 
 
 def test_a_python_without_venv_is_refused(request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's without python3-venv has no ensurepip."""
+    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None)
+    assert "has no module venv" in refusal(request_)
+
+
+def without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a Debian without python3-venv: it has no ensurepip, and no wheel of pip."""
     monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else name)
-    assert "apt install python3-venv" in refusal(request_)
+    monkeypatch.setattr(environment, "bundled_pip", list)
+
+
+def test_pip_is_brought_where_it_lacks(
+    request_: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not environment.look(request_)["lacks_pip"]
+    without_pip(monkeypatch)
+    seen = environment.look(request_)
+    assert (seen["refusals"], seen["lacks_pip"]) == ([], True)
+    assert not environment.look({**request_, "packages": []})["lacks_pip"]  # nothing that pip installs
+    into = tmp_path / "into"
+    into.mkdir()
+    given = {**request_, **seen, "into": str(into), "fill": False, "directories": {}, "shelf": str(into)}
+    packed = wheels.answer(given)
+    assert packed["error"] == ""
+    Path(request_["path"]).parent.mkdir()
+    made = environment.try_to_make({**request_, "brought": packed["pack"]})
+    assert made["error"] == ""
+    assert version_in(request_["path"]) == "1.0+cpu"
+
+
+def test_a_wheel_is_made_of_the_pip_that_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an environment made by a tool that leaves ensurepip out."""
+    monkeypatch.setattr(wheels.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheels, "SYSTEM_WHEELS", tmp_path)
+    with zipfile.ZipFile(wheels.own_pip(tmp_path)) as wheel:
+        names = wheel.namelist()
+    assert "pip/__main__.py" in names
+    assert not [name for name in names if ".." in name or name.startswith("/")]
+
+
+def test_a_header_is_a_tool(request_: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert environment.look({**request_, "tools": ["Python.h", "sh"]})["lacks"] == ["Python.h"]
+    (tmp_path / "Python.h").touch()
+    assert environment.look({**request_, "tools": ["Python.h", "sh"]})["lacks"] == []
 
 
 def test_a_directory_without_permission_is_refused(request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +284,7 @@ def to_build(request_: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 
 def built(request_: dict[str, Any]) -> dict[str, Any]:
     """Bring the sources as the controller does, and build them."""
-    pack = wheels.answer({**request_, "python": "3.11", "libc": "2.36", "machine": "x86_64"})
+    pack = wheels.answer({**request_, "python": "3.11", "libc": "2.36", "machine": "x86_64", "lacks_pip": False})
     assert pack["error"] == ""
     answer: dict[str, Any] = environment.try_to_make({**request_, "brought": pack["pack"]})
     return answer
@@ -318,7 +359,7 @@ def test_where_make_stopped_is_told() -> None:
 
 
 def test_a_tarball_that_is_not_what_it_should_be_is_refused(from_tarball: dict[str, Any], tmp_path: Path) -> None:
-    machine = {"python": "3.11", "libc": "2.36", "machine": "x86_64"}
+    machine = {"python": "3.11", "libc": "2.36", "machine": "x86_64", "lacks_pip": False}
     digest = from_tarball["programs"][0]["sha256"]
     answer = wheels.answer({**with_program(from_tarball, sha256="0" * 64), **machine})
     assert f"should have the checksum {'0' * 64}, but has {digest}" in answer["error"]
@@ -458,6 +499,7 @@ def order(tmp_path: Path) -> dict[str, Any]:
             "into": str(tmp_path),
             "python": "3.11",
             "libc": "2.36",
+            "lacks_pip": False,
             "machine": "x86_64",
         },
     }

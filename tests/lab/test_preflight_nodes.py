@@ -121,7 +121,7 @@ FAULTS = {
     "TF-HOSTNAME-LOOPBACK": fault(f"{HOSTS}; sed -i '1i 127.0.1.1 n2' /etc/hosts", "cat /run/hosts >/etc/hosts"),
     "TF-HOSTNAME-UNRESOLVED": fault(f"{HOSTS}; echo 127.0.0.1 localhost >/etc/hosts", "cat /run/hosts >/etc/hosts"),
     "TF-NO-PYTHON": fault("mv /usr/bin/python3 /usr/bin/gone", "mv /usr/bin/gone /usr/bin/python3"),
-    "TF-NO-VENV": fault("cd /usr/lib/python3.*; mv ensurepip gone", "cd /usr/lib/python3.*; mv gone ensurepip"),
+    "TF-NO-VENV": fault("cd /usr/lib/python3.*; mv venv gone", "cd /usr/lib/python3.*; mv gone venv"),
     "TF-CLOCK-SKEW": fault(DATE, "rm /usr/local/bin/date"),
     "TF-MAXSTARTUPS": fault(
         "echo MaxStartups 1:30:60 >/etc/ssh/sshd_config.d/00-few.conf", "rm /etc/ssh/sshd_config.d/00-few.conf"

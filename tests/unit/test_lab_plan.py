@@ -21,7 +21,16 @@ FILES = Path(__file__).parents[2] / "roles/lab/files"
 def wish(**changed: Any) -> dict[str, Any]:
     """Return what the module is given."""
     common: dict[str, Any] = {"name": "lab", "nodes": 2, "nics": 2, "subnets": [], "release": "bookworm"}
-    common |= {"packages": [], "mirror": "", "user": "fleet", "slots": 2, "shm_mb": 256, "overrides": {}, "mounts": []}
+    common |= {
+        "image": "tools",
+        "packages": [],
+        "mirror": "",
+        "user": "fleet",
+        "slots": 2,
+        "shm_mb": 256,
+        "overrides": {},
+        "mounts": [],
+    }
     common |= {"state": "present", "node": "", "nic": "", "rate": "", "directory": "/nowhere", "ca_bundle": ""}
     return {**common, "context": str(FILES), "pip_config": False, **changed}
 
@@ -217,11 +226,12 @@ def test_an_image_has_another_name_when_anything_in_it_is_another(tmp_path: Path
     others = [
         _lab_image.node_tag("trixie", wish()),
         _lab_image.node_tag("bookworm", wish(packages=["gcc"])),
+        _lab_image.node_tag("bookworm", wish(image="bare")),
         _lab_image.node_tag("bookworm", wish(mirror="http://mirror/debian")),
     ]
     (tmp_path / "init").write_text("#!/bin/sh\n")
     others.append(_lab_image.node_tag("bookworm", wish(context=str(tmp_path))))
-    assert len({tag, *others}) == 5
+    assert len({tag, *others}) == 6
 
 
 def test_a_cut_names_its_nic_and_spares_this_machine(lab: Lab) -> None:

@@ -65,6 +65,29 @@ def test_one_machine_alone_has_no_findings() -> None:
     assert judged({"localhost": Answer(RECORDED["localhost"], CLOCK)}, targets=(target,)) == []
 
 
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [
+        ({}, ("n1", "n2")),
+        ({"compiler": True}, ("n1", "n2")),
+        ({"compiler": True, "python__headers": True}, ()),  # one of a kind builds for the others
+        ({"user__sudo": "yes"}, ()),
+        ({"backends": True}, ()),
+        ({"compiler": True, "python__headers": True, "system__os_version": "13"}, ("n1",)),
+    ],
+)
+def test_a_backend_that_nobody_of_a_kind_can_build(changed: dict[str, Any], names: tuple[str, ...]) -> None:
+    answers = two_nodes(**{"user__sudo": "no", **changed})
+    first = dict(answers["n1"].facts or {})
+    answers["n1"] = Answer({**first, "user": {**first["user"], "sudo": "no"}}, CLOCK)
+    findings = judged(answers, Limits(compiles=True))
+    found = [finding for finding in findings if finding.id == "TF-NO-COMPILER"]
+    assert tuple(name for finding in found for name in finding.nodes) == names
+    if names:
+        assert "Python.h, and no root" in only(found).seen
+    assert not [finding for finding in judged(answers) if finding.id == "TF-NO-COMPILER"]
+
+
 H100 = {"id": "10de:2330", "vendor": "nvidia", "model": "", "driver": "nvidia"}
 CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-OS-UNSUPPORTED", {"system__kernel": "Darwin"}, "Darwin"),
@@ -91,7 +114,7 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-PORTS-BUSY", {"ports__listening": list(range(20000, 29950))}, "50 of the ports 20000-29999"),
     ("TF-PORT-RANGE", {"ports__local_range": [1024, 65535]}, "1024-65535"),
     ("TF-FIREWALL", {"firewall": ["ufw is enabled"]}, "ufw is enabled"),
-    ("TF-NO-VENV", {"python__venv": False}, "/usr/bin/python3 has no module ensurepip"),
+    ("TF-NO-VENV", {"python__venv": False}, "/usr/bin/python3 has no module venv"),
     ("TF-PYTHON-TORCH", {"python__version": ""}, "cannot be run"),
     ("TF-GPU-NO-DRIVER", {"accelerators__gpus": [H100, {**H100, "driver": "nouveau"}]}, "1 of 2: 10de:2330"),
     ("TF-NVIDIA-MISMATCH", {"versions__driver_library": "550.1"}, "kernel module 535.2, library 550.1"),
@@ -355,7 +378,7 @@ def test_the_report_is_plain_and_tells_whether_all_is_well() -> None:
 def test_every_finding_is_found_above() -> None:
     """Those of drift are in test_drift.py, the inventory's own refusals in the lab."""
     in_tables = {row[0] for row in CHANGES} | {row[2] for row in SAID}
-    by_name = {"TF-ARCH-UNSUPPORTED", "TF-NO-SSH", "TF-HOME-SHARED", "TF-NO-SUDO", "TF-CLOCK-SKEW"}
+    by_name = {"TF-ARCH-UNSUPPORTED", "TF-NO-SSH", "TF-HOME-SHARED", "TF-NO-SUDO", "TF-CLOCK-SKEW", "TF-NO-COMPILER"}
     by_name |= {"TF-NAME-FIRST-LABEL", "TF-ADDRESS-LOOPBACK", "TF-INVENTORY"}
     assert {name for name in RULES if not name.startswith("TF-DRIFT-")} == in_tables | by_name
 
@@ -380,11 +403,17 @@ def test_the_defaults_of_role_module_and_code_are_the_same() -> None:
     role = yaml.safe_load((REPO / "roles/preflight/defaults/main.yml").read_text())
     documented = yaml.safe_load((REPO / "plugins/modules/preflight.py").read_text().split('r"""')[1].split('"""')[0])
     module = {name: option["default"] for name, option in documented["options"].items() if "default" in option}
+    module.pop("compiles")  # the role takes it from what is to be installed
     assert {f"preflight_{name}": value for name, value in module.items()} == {
-        name: value for name, value in role.items() if name != "preflight_python"
+        name: value for name, value in role.items() if name not in ("preflight_python", "preflight_compiles")
     }
     wish = _preflight_wish.parse_wish({}, RULES)
-    code = {**vars(wish.limits), "ignore": list(wish.ignore), "report": wish.report}
+    assert not wish.limits.compiles
+    code = {
+        **{name: value for name, value in vars(wish.limits).items() if name != "compiles"},
+        "ignore": list(wish.ignore),
+        "report": wish.report,
+    }
     assert {**code, "supported_os": list(wish.limits.supported_os)} == module
 
 

@@ -7,9 +7,10 @@ one line of JSON:
   look:    {"refusals": [why it cannot be done, ready to be shown], "ready": it is there already, "receipt": what it was
            made from and what is in it, "proven": it was tried on this machine, "kind": equal on machines that can
            share one, "mesh": this one reaches the others, "python", "libc" and "machine": which wheels fit, "lacks":
-           those of the tools that are not here}, and changes nothing.
+           those of the tools that are not here, "lacks_pip": pip has to be brought}, and changes nothing.
   make:    {"changed": bool, "error": "" or what went wrong, ready to be shown, "receipt": as above}. `brought` in
-           REQUEST: a tar file of wheels to install from, and of what to build: directories (sources), and tarballs
+           REQUEST: a tar file of wheels to install from (pip's among them where it lacks here), and of what to build:
+           directories (sources), and tarballs
            (programs: name, file, sha256 and configure, the program in the tarball and its options). It is removed.
   send:    {host: "" or what went wrong}. In REQUEST: to (hosts), source (a host, or "" for this one), mesh (the ssh
            configuration), program (the text of this one), receipt (of the source), senders (hosts that may send on).
@@ -33,6 +34,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import time
@@ -84,15 +86,22 @@ def is_foreign(path):
     return not ours and any(entry.is_file() for entry in path.rglob("*"))
 
 
-def can_make_environments(request):
-    """Say whether this interpreter has all it takes; Debian packages what makes pip separately."""
-    needed = ["venv"] + ["ensurepip"] * needs_pip(request)
-    return all(importlib.util.find_spec(name) for name in needed)
-
-
 def needs_pip(request):
     """Say whether anything is installed that pip installs."""
     return bool(request["packages"] or request["sources"])
+
+
+def lacks_pip(request):
+    """Say whether pip has to be brought: Debian packages what makes it (ensurepip) apart from Python."""
+    beside = request["beside"] and Path(request["beside"], PACKAGES, "pip").is_dir()
+    return needs_pip(request) and not (beside or importlib.util.find_spec("ensurepip") or bundled_pip())
+
+
+def has_tool(tool):
+    """Say whether a program is on the search path, or a header (Python.h) is where this interpreter's lie."""
+    if tool.endswith(".h"):
+        return os.path.exists(os.path.join(sysconfig.get_path("include"), tool))
+    return shutil.which(tool) is not None
 
 
 def is_supported(oldest, newest):
@@ -193,9 +202,8 @@ def rules(request, near):
             "{python} is not supported by {what} ({supported} is): set {role}_python to another interpreter",
         ),
         (
-            not can_make_environments(request),
-            "{python} cannot make virtual environments: install that part of it (Debian, Ubuntu: apt install "
-            "python3-venv) or set {role}_python to another interpreter",
+            not importlib.util.find_spec("venv"),
+            "{python} has no module venv, which makes environments: set {role}_python to another interpreter",
         ),
         (
             is_foreign(path),
@@ -236,7 +244,8 @@ def look(request):
         "python": PYTHON,
         "libc": platform.libc_ver()[1],
         "machine": platform.machine(),
-        "lacks": [tool for tool in request["tools"] if not shutil.which(tool)],
+        "lacks": [tool for tool in request["tools"] if not has_tool(tool)],
+        "lacks_pip": lacks_pip(request),
     }
 
 
@@ -313,7 +322,7 @@ def errors_in(lines):
 def brought(request):
     """Give the directory with what was brought here: wheels, and sources to build."""
     with tempfile.TemporaryDirectory(prefix=".brought-", dir=str(Path(request["path"]).parent)) as place:
-        if request["wheelhouse"] or request["sources"] or request["programs"]:
+        if request["wheelhouse"] or request["sources"] or request["programs"] or lacks_pip(request):
             with tarfile.open(request["brought"]) as pack:
                 pack.extractall(place)
         yield place
@@ -333,14 +342,14 @@ def bundled_pip():
     return [wheel for place in [*places, Path("/usr/share/python-wheels")] for wheel in sorted(place.glob("pip-*.whl"))]
 
 
-def make_bare(path, beside, with_pip):
+def make_bare(path, beside, with_pip, place):
     """Make an environment without packages. It sees those of another one, now or when that is there, pip among them.
 
     pip is unpacked, which installs a wheel that has no compiled part: ensurepip comes to the same, but takes ten times
     as long, as it runs pip out of its wheel.
     """
     wanted = with_pip and not (beside is not None and (beside / PACKAGES / "pip").is_dir())
-    bundled = bundled_pip()[:1] if wanted else []
+    bundled = [*bundled_pip(), *sorted(Path(place).glob("pip-*.whl"))][:1] if wanted else []
     option = [] if wanted and not bundled else ["--without-pip"]
     run([sys.executable, "-m", "venv", *option, str(path)], f"{path} could not be made")
     for wheel in bundled:
@@ -394,7 +403,7 @@ def make(request):
         if is_ready(request):
             return False
         with replaced(path), brought(request) as place:
-            make_bare(path, Path(request["beside"]) if request["beside"] else None, needs_pip(request))
+            make_bare(path, Path(request["beside"]) if request["beside"] else None, needs_pip(request), place)
             install(request, place)
             for program in request["programs"]:
                 build(request, program, place)

@@ -1,16 +1,18 @@
 """Choose the wheels that a machine needs out of a directory on this one, and pack them into one file, with sources that
-the machine is to build.
+the machine is to build, and with pip where it has none.
 
 Usage: wheels.py REQUEST, where REQUEST is JSON with role, wheelhouse, packages, index_url, fill, into (a directory for
 the file), sources ({name: {file: digest}}), directories ({name: directory}), programs (each with url, sha256 and file,
-what it is called in the directory shelf) and what role python_venv saw on the machine: python, libc, machine. Prints
-one line of JSON: {"pack": the file, "error": "" or why not, ready to be shown}. With `fill`, wheels that are missing
-are downloaded first; tarballs of programs also where there is no wheelhouse.
+what it is called in the directory shelf) and what role python_venv saw on the machine: python, libc, machine and
+lacks_pip. Prints one line of JSON: {"pack": the file, "error": "" or why not, ready to be shown}. With `fill`, wheels
+that are missing are downloaded first; tarballs of programs also where there is no wheelhouse.
 
 Which of them are installed is for pip on the machine to say; this leaves out what can be of no use there.
 """
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -24,6 +26,7 @@ from pathlib import Path
 
 NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 PINNED = re.compile(r"\s*[\w.-]+(?:\[.*\])?==([^\s;,*]+)\s*$")
+SYSTEM_WHEELS = Path("/usr/share/python-wheels")  # where Debian and Fedora keep what ensurepip would bring
 # pip takes a Python and a platform to download for, but asks the Python it runs in what a marker such as
 # `python_version >= "3.12"` says.
 PIP = """
@@ -124,6 +127,28 @@ def download(request):
     raise NotFoundError("; ".join([line for line in lines if line.startswith("ERROR")] or lines[-1:]))
 
 
+def own_pip(into):
+    """Return a wheel of pip: the one that this interpreter brings, or one made of the pip that it has.
+
+    NotFetchedError where it has neither.
+    """
+    brings = importlib.util.find_spec("ensurepip")
+    places = [Path(brings.origin).parent / "_bundled"] if brings and brings.origin else []
+    for place in [*places, SYSTEM_WHEELS]:
+        for wheel in sorted(place.glob("pip-*.whl")):
+            return wheel
+    try:
+        pip = importlib.metadata.distribution("pip")
+    except importlib.metadata.PackageNotFoundError:
+        raise NotFetchedError("the machine has no pip, and neither has this one's " + sys.executable) from None
+    wheel = Path(into, f"pip-{pip.version}-py3-none-any.whl")
+    with zipfile.ZipFile(wheel, "w") as content:
+        for file in pip.files or ():
+            if file.parts[0].startswith("pip") and file.suffix != ".pyc" and ".." not in file.parts:
+                content.write(str(file.locate()), str(file))
+    return wheel
+
+
 def digest_of(path):
     """Return the sha256 of a file, or an empty string where it is not there."""
     if not path.is_file():
@@ -184,7 +209,8 @@ def answer(request):
             download(request)
         for program in request["programs"]:
             fetch(request, program)
-        return {"pack": pack(request, choose(request) if wheelhouse else []), "error": ""}
+        brought = (choose(request) if wheelhouse else []) + ([own_pip(request["into"])] if request["lacks_pip"] else [])
+        return {"pack": pack(request, brought), "error": ""}
     except NotFoundError as error:
         if request["fill"]:
             return {"pack": "", "error": f"{role}: no wheels for {kind} could be brought to {wheelhouse}: {error}"}
