@@ -20,7 +20,9 @@ class ActionModule(ActionBase):
 
     BYPASS_HOST_LOOP = True
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset({"nodes", "seen", "listened", "reached", "measuring", "measured", "subnet", "nccl_gid"})
+    _VALID_ARGS = frozenset(
+        {"nodes", "seen", "listened", "reached", "measuring", "measured", "earlier", "subnet", "nccl_gid"}
+    )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return state, and what the next tasks need."""
@@ -33,6 +35,7 @@ class ActionModule(ActionBase):
                 given["nodes"],
                 **known,
                 seen=given.get("seen"),
+                earlier=given.get("earlier") or [],
                 subnet=given.get("subnet") or "",
                 nccl_gid=given.get("nccl_gid") or "auto",
             )

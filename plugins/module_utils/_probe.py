@@ -233,10 +233,11 @@ def flood(connection: socket.socket, seconds: float) -> float:
     It is the median of the delivery rate that the kernel sees between data and acknowledgement (tcp_info, Linux 4.9).
     The bytes that a program moves tell more of a busy node than of the link: with 12 others on 2 cores they were
     29 to 868 Mbit/s, this 18,600 to 60,800; on a link shaped to 200 Mbit/s it was 191 to 1,730. A node so busy that it
-    hardly sends gets more time, for the first looks at a connection are those of its slow start.
+    hardly sends gets more time, and a peer that takes nothing for a while is waited for: the first looks at a
+    connection are those of its slow start.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.settimeout(seconds)
+    connection.settimeout(seconds * PATIENCE)
     rates: list[float] = []
     start, sent = time.monotonic(), 0
     while time.monotonic() - start < seconds * (1 if len(rates) >= ENOUGH_LOOKS else PATIENCE):

@@ -45,6 +45,12 @@ options:
     description: What O(torchfleet.cluster.fabric_probe#module:state=collect) returned on each node.
     type: dict
     default: {}
+  earlier:
+    description: RV(batches) of the choice before, if it was to measure once more.
+    type: list
+    elements: dict
+    default: []
+    version_added: 0.5.0
   subnet:
     description: The network that the user asks for.
     type: str
@@ -98,6 +104,12 @@ steps:
   description: For each node, its part of the measurement. Empty until O(measuring) is given.
   returned: with V(measure)
   type: dict
+batches:
+  description:
+    - What was measured so far, for O(earlier). A network is slow if it was so three times, seconds apart.
+  returned: with V(measure)
+  type: list
+  elements: dict
 fabric:
   description: For each node, what becomes its C(fabric.json).
   returned: with V(done)

@@ -218,10 +218,15 @@ def some(names: Sequence[str]) -> str:
 
 
 def choose_fabric(
-    nodes: Sequence[NodeNet], wish: Wish, reached: Rows, measured: Mapping[str, float] | None = None
+    nodes: Sequence[NodeNet],
+    wish: Wish,
+    reached: Rows,
+    measured: Mapping[str, float] | None = None,
+    confirmed: bool = True,
 ) -> Choice:
     """Return the choice. `measured` has the slowest rate of each network in Mbit/s; None: nothing was measured yet.
 
+    Unless it is `confirmed`, a rate that speaks against a network has it measured again.
     InputError if no network joins all nodes, with the reason of each.
     """
     found, rejections = candidates(nodes, wish)
@@ -235,7 +240,8 @@ def choose_fabric(
     if published(nodes, digest, usable, rank):
         return Choice(None, digest, tuple(ordered), settled=True)
     level = [candidate for candidate in ordered if rank.key(candidate)[:LEVEL] == rank.key(best)[:LEVEL]]
-    if len(level) > 1 and measured is None:
+    doubt = measured is None or (not confirmed and any(rank.slow(candidate) for candidate in level))
+    if len(level) > 1 and doubt:
         return Choice(None, digest, tuple(ordered), to_measure=tuple(level))
     for candidate in found:
         if candidate is not best:

@@ -32,7 +32,8 @@ Results = Mapping[str, Mapping[str, Any]]  # node -> what its task returned
 
 MEASURED_ROUNDS = 2  # of the tournament: every NIC takes part in one of them
 MEASURED_SECONDS = 0.1  # per direction
-MEASURED_TIMES = 3
+MEASURED_TIMES = 3  # the networks in turn: what else a node has to do falls on all of them
+MEASURED_BATCHES = 3  # seconds apart: only a network that is slow in all of them is a slow one
 
 
 def next_step(
@@ -42,14 +43,16 @@ def next_step(
     measuring: Results,
     measured: Results,
     seen: Results | None = None,
+    earlier: Sequence[Results] = (),
     subnet: str = "",
     nccl_gid: str = "auto",
 ) -> dict[str, Any]:
     """Return `state` and what belongs to it.
 
     `seen` is what each node told before, without an agent. listen: that is not enough, they have to be tried; connect:
-    `peers` of each node; measure: `steps` of each node, once its agents are there; done: `fabric`, `files` and
-    `publish` of each node, and `msg`. InputError for what cannot be done.
+    `peers` of each node; measure: `steps` of each node, once its agents are there, and `batches`, which become
+    `earlier` if something is `measured` again; done: `fabric`, `files` and `publish` of each node, and `msg`.
+    InputError for what cannot be done.
     """
     wish = Wish(parse_subnet(subnet), nccl_gid)
     if seen is not None:
@@ -64,13 +67,13 @@ def next_step(
             raise refusal(nodes, wish, {}, rejections)
         return {"state": "connect", "peers": peers_of(found, agents_of(listened))}
     rows = {name: required(reached, name, "reached", "the others") for name in names}
-    rate = slowest(measured) if measured else None
-    choice = choose_fabric(nodes, wish, rows, rate)
+    batches = [*earlier, measured] if measured else []
+    choice = choose_fabric(nodes, wish, rows, slowest(batches) if batches else None, len(batches) >= MEASURED_BATCHES)
     if choice.to_measure:
         seats = {str(candidate.network): addresses_of(candidate) for candidate in choice.to_measure}
         how = (MEASURED_SECONDS, MEASURED_ROUNDS, MEASURED_TIMES)
         plan = steps(seats, agents_of(measuring), *how) if measuring else {}
-        return {"state": "measure", "steps": plan}
+        return {"state": "measure", "steps": plan, "batches": batches}
     return done(choice, nodes, wish)
 
 
@@ -133,9 +136,12 @@ def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]
     }
 
 
-def slowest(measured: Results) -> dict[str, float]:
-    """Return the rate of the slowest link of each network, in Mbit/s."""
-    rows = {name: list(result.get("measured") or []) for name, result in measured.items()}
+def slowest(batches: Sequence[Results]) -> dict[str, float]:
+    """Return the rate of the slowest link of each network, in Mbit/s: the best that each link has shown."""
+    rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for batch in batches:
+        for name, result in batch.items():
+            rows[name] += result.get("measured") or []
     networks = {row["network"] for found in rows.values() for row in found}
     matrices = {network: rates(rows, network) for network in sorted(networks)}
     return {network: min(matrix.values()) for network, matrix in matrices.items() if matrix}

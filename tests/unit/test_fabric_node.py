@@ -259,6 +259,24 @@ def test_a_peer_that_is_gone_holds_up_nothing(start: Start) -> None:
     assert "refused" in _probe.ask("n1", agent, 30.0, {"do": "collect"})["rows"][0]["error"]
 
 
+def test_a_peer_that_takes_nothing_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy node does not run for longer than a measurement takes: what was seen until then is but the slow start."""
+    looks = iter([100.0] * 9)
+    monkeypatch.setattr(_probe, "delivery_rate", lambda _connection: next(looks, 9000.0))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        sender = socket.socket()
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        sender.connect(listener.getsockname())
+        receiver, _address = listener.accept()
+        taking = threading.Timer(0.3, _probe.discard, [receiver])
+        taking.start()
+        with sender, receiver:
+            assert _probe.flood(sender, 0.1) == 9000.0
+            sender.close()
+            taking.join(20)
+
+
 def test_a_port_of_the_range_is_taken() -> None:
     with _fabric_agent.bind([0]) as first:
         taken = first.getsockname()[1]
