@@ -12,9 +12,18 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import facts_of, usual_facts_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import clock_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 Result = dict[str, Any]
+
+
+def checked(variables: dict[str, Any], answer: Result) -> Result:
+    """Return what a node may tell, and nothing that Ansible would take for its own. InputError for what is wrong."""
+    node = str(variables["inventory_hostname"])
+    facts, usual = facts_of(node, answer["facts"]), usual_facts_of(node, answer.get("ansible_facts"))
+    return {"changed": False, "facts": facts, "ansible_facts": usual}
 
 
 class ActionModule(ActionBase):
@@ -32,10 +41,10 @@ class ActionModule(ActionBase):
             # By itself, on the open connection: a module takes so long to start that its clock tells little.
             sent = time.time()
             said = self._low_level_execute_command("date +%s.%N")["stdout"]
-            return {**result, **answer, "clock": clock_of(said, sent, time.time())}
+            return {**result, **checked(task_vars or {}, answer), "clock": clock_of(said, sent, time.time())}
         except AnsibleConnectionFailure as error:
             return {**result, "problem": str(error)}
-        except AnsibleError as error:
+        except (AnsibleError, InputError) as error:
             return {**result, "failure": str(error)}
 
     @staticmethod

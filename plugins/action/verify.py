@@ -15,7 +15,13 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _drift, _findings, _verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import (
+    _border,
+    _drift,
+    _findings,
+    _node_answer,
+    _verify,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_wish import answer_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
@@ -37,25 +43,31 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         given = _border.to_plain(self._task.args)
         groups = _border.to_plain(variables["groups"])
-        answers = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
-        trial = _verify.plan_trial(answers, given["listened"], groups["head"][0], groups["workers"])
+        try:
+            return {**result, **self.act(given, groups)}
+        except InputError as error:
+            return {**result, "failed": True, "msg": str(error)}
+
+    def act(self, given: dict[str, Any], groups: dict[str, list[str]]) -> Result:
+        """Plan, or judge. InputError for arguments that cannot be, and for what no node can have told."""
+        asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
+        told = _verify.take(asked, given["listened"], given.get("measured") or {})
+        answers = told.answers
+        trial = _verify.plan_trial(answers, told.listened, groups["head"][0], groups["workers"])
         if given["state"] == "plan":
-            return {**result, **dataclasses.asdict(trial)}
+            return dataclasses.asdict(trial)
         facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
         versions = {name: _drift.versions_of(fact, digest()) for name, fact in facts.items()}
         outcome = _verify.Outcome(
             answers=answers,
-            listened=given["listened"],
-            failures=given.get("logins") or [],
-            measured=given.get("measured") or {},
+            listened=told.listened,
+            failures=_node_answer.failures_of(groups["head"][0], given.get("logins"), list(answers)),
+            measured=told.measured,
             runs=[run_of(run) for run in given.get("runs") or []],
             trial=trial,
             drift=_drift.compare(versions, groups["workers"]),
         )
-        try:
-            return {**result, **self.judge(outcome, given["report"], given.get("ignore") or [])}
-        except InputError as error:
-            return {**result, "failed": True, "msg": str(error)}
+        return self.judge(outcome, given["report"], given.get("ignore") or [])
 
     def judge(self, outcome: _verify.Outcome, path: str, ignore: list[str]) -> Result:
         """Show and keep the verdict. InputError for a report that cannot be written, or ids that are none."""

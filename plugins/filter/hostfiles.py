@@ -13,6 +13,7 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _hostfile
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import seat_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 
@@ -21,7 +22,8 @@ def hostfiles(
 ) -> dict[str, str]:
     """Return the host files by name."""
     try:
-        return _hostfile.hostfiles(cluster_from_hostvars(groups, hostvars), to_plain(found))
+        seats = {name: seat_of(name, seat) for name, seat in to_plain(found).items()}
+        return _hostfile.hostfiles(cluster_from_hostvars(groups, hostvars), seats)
     except InputError as error:
         raise AnsibleFilterError(str(error)) from None
 

@@ -7,18 +7,23 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ansible.errors import AnsibleFilterError
+
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import environment_answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._sharing import share_out
 
 
 def shares(looks: Mapping[str, Any], head: str = "", head_reaches: bool = False) -> dict[str, Any]:
     """Return what becomes of each machine, as plain values."""
-    plain = to_plain(looks)
-    seen = {name: json.loads(look) if isinstance(look, str) else look for name, look in plain.items()}
+    try:
+        seen = {name: environment_answer(name, "look", look) for name, look in to_plain(looks).items()}
+    except InputError as error:
+        raise AnsibleFilterError(str(error)) from None
     reaches = seen[head]["mesh"] if head in seen else head_reaches
     decided = share_out(seen, to_plain(head), reaches)
     facts = {name: dataclasses.asdict(share) for name, share in decided.items()}

@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import networks_of, published
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -95,12 +96,8 @@ class NodeNet:
 
     @property
     def published(self) -> dict[str, Any]:
-        """Return its fabric.json; an empty one if it has none that can be read."""
-        try:
-            found = json.loads((self.files or {}).get("fabric.json") or "{}")
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+        """Return its fabric.json; an empty one if it has none that was published."""
+        return published((self.files or {}).get("fabric.json") or "{}")
 
     def fits(self, nic: Nic, address: Address) -> bool:
         """Whether an address is what the user wants here."""
@@ -118,7 +115,8 @@ class Rejection:
 
 
 def node_net(name: str, facts: Mapping[str, Any], nic: str = "", address: str = "") -> NodeNet:
-    """Return the network of a node from what torchfleet.cluster.fabric_facts tells."""
+    """Return the network of a node from what torchfleet.cluster.fabric_facts tells. InputError for what it cannot."""
+    facts = networks_of(name, facts)
     return NodeNet(
         name,
         tuple(read_nic(row) for row in facts["nics"]),

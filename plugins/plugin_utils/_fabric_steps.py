@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _node_answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_files, fabric_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_choice import (
     Candidate,
@@ -66,8 +67,10 @@ def next_step(
         if not found:
             raise refusal(nodes, wish, {}, rejections)
         return {"state": "connect", "peers": peers_of(found, agents_of(listened))}
-    rows = {name: required(reached, name, "reached", "the others") for name in names}
-    batches = [*earlier, measured] if measured else []
+    rows = {
+        name: _node_answer.reached_of(name, required(reached, name, "reached", "the others"), names) for name in names
+    }
+    batches = [checked_batch(batch, names) for batch in ([*earlier, measured] if measured else [])]
     choice = choose_fabric(nodes, wish, rows, slowest(batches) if batches else None, len(batches) >= MEASURED_BATCHES)
     if choice.to_measure:
         seats = {str(candidate.network): addresses_of(candidate) for candidate in choice.to_measure}
@@ -92,7 +95,7 @@ def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
     nodes = []
     for name in names:
         facts = required(listened, name, "facts", "its network")
-        wish = listened[name].get("wish") or {}
+        wish = _node_answer.wish_of(name, listened[name].get("wish"))
         nodes.append(node_net(name, facts, wish.get("nic") or "", wish.get("address") or ""))
     return nodes
 
@@ -107,7 +110,7 @@ def required(results: Results, name: str, key: str, what: str) -> Any:
 
 def agents_of(listened: Results) -> dict[str, dict[str, Any]]:
     """Return port and token of the agent of each node."""
-    return {name: {key: row["agent"][key] for key in ("port", "token")} for name, row in listened.items()}
+    return {name: _node_answer.agent_of(name, row.get("agent")) for name, row in listened.items()}
 
 
 def addresses_of(candidate: Candidate) -> dict[str, str]:
@@ -133,6 +136,15 @@ def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]
             if other != name
         ]
         for name in agents
+    }
+
+
+def checked_batch(batch: Results, names: Sequence[str]) -> Results:
+    """Return what each node says to have measured."""
+    return {
+        name: {"measured": _node_answer.measured_of(name, row.get("measured"), names)}
+        for name, row in batch.items()
+        if name in names
     }
 
 

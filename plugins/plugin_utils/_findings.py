@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import line
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 SEVERITIES = ("error", "warning", "info")  # only an error stops
@@ -49,8 +50,8 @@ class Finding:
 def found(rules: Mapping[str, Rule], name: str, nodes: Sequence[str], seen: str, /, **words: object) -> Finding:
     """Return a finding by its rule."""
     rule = rules[name]
-    mend = rule.mend.format(**words)
-    return Finding(name, rule.severity, tuple(nodes), seen, rule.title, rule.why, rule.source, mend)
+    mend = line(rule.mend.format(**words))
+    return Finding(name, rule.severity, tuple(nodes), line(seen), rule.title, rule.why, rule.source, mend)
 
 
 def sort_out(findings: Iterable[Finding], ignore: Collection[str] = ()) -> tuple[Finding, ...]:

@@ -116,7 +116,7 @@ def clock_of(said: str, sent: float, received: float) -> dict[str, float] | None
     The answer was given somewhere between the two, so the offset lies between `said - received` and `said - sent`.
     A `date` without %N says nothing of the second's fraction. None if it said no time at all.
     """
-    match = re.match(r"(\d+)(?:\.(\d+))?", said)
+    match = re.match(r"(\d{1,12})(?:\.(\d{1,12}))?(?!\d)", said, re.ASCII)
     if not match:
         return None
     second, fraction = float(match[1]), float(f"0.{match[2]}") if match[2] else None

@@ -6,16 +6,16 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _drift, _findings, _matrix
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _drift, _findings, _matrix, _node_answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import Finding, Rule, found
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import Answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 Json = Any
 VERSION = 1  # of the report
@@ -93,19 +93,46 @@ def answering(answers: Mapping[str, Answer]) -> tuple[str, ...]:
     return tuple(name for name, answer in answers.items() if answer.facts)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What the nodes told. A node whose answers cannot be has told nothing, and its answer says why."""
+
+    answers: Mapping[str, Answer]
+    listened: Mapping[str, Json]
+    measured: Mapping[str, Sequence[Mapping[str, Json]]]
+
+
+def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: Mapping[str, Json]) -> Told:
+    """Return what the nodes told, each answer in the form that it must have."""
+    kept, heard, rows = dict(answers), dict[str, Json](), dict[str, Json]()
+    for name in answers:
+        try:
+            heard[name] = heard_of(name, listened.get(name) or {})
+            rows[name] = _node_answer.measured_of(name, measured.get(name), list(answers))
+        except InputError as error:
+            kept[name], heard[name], rows[name] = Answer(failure=str(error)), {}, []
+    return Told(kept, heard, rows)
+
+
+def heard_of(name: str, told: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fabric.json and the agent of a node, from what torchfleet.cluster.fabric_probe told."""
+    facts = _node_answer.networks_of(name, told["facts"]) if told.get("facts") else {"files": {}}
+    agent = _node_answer.agent_of(name, told["agent"]) if told.get("agent") else {}
+    return {"fabric": _node_answer.published(facts["files"].get("fabric.json") or ""), "agent": agent}
+
+
 def published(listened: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the fabric.json of each node that has one, from what torchfleet.cluster.fabric_probe told."""
-    texts = {name: told.get("facts", {}).get("files", {}).get("fabric.json") for name, told in listened.items()}
-    return {name: json.loads(text) for name, text in texts.items() if text}
+    """Return the fabric.json of each node that has one."""
+    return {name: told["fabric"] for name, told in listened.items() if told.get("fabric")}
 
 
 def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head: str, workers: Sequence[str]) -> Trial:
     """Return what is to be tried. A node that does not answer, or has no fabric, is left out of it."""
     nodes = answering(answers)
     fabrics = {name: fabric for name, fabric in published(listened).items() if listened[name].get("agent")}
-    network = next((fabric["network"] for fabric in fabrics.values()), "")
+    network = next((fabrics[name]["network"] for name in (head, *fabrics) if name in fabrics), "")
     seats = {name: fabric["address"] for name, fabric in fabrics.items() if fabric["network"] == network}
-    agents = {name: {key: listened[name]["agent"][key] for key in ("port", "token")} for name in seats}
+    agents = {name: listened[name]["agent"] for name in seats}
     steps = _matrix.steps({network: seats}, agents, SECONDS) if len(seats) > 1 else {}
     runs = [
         {"launcher": launcher, "backend": backend}
@@ -178,12 +205,29 @@ def judge_links(outcome: Outcome) -> Iterator[Finding]:
     without = [name for name in outcome.trial.nodes if name not in fabrics]
     if without and len(outcome.answers) > 1:
         yield found(RULES, "TF-VERIFY-FABRIC", without, "there is no fabric.json")
+    for name, fabric in fabrics.items():
+        if outcome.trial.network and fabric["network"] != outcome.trial.network:
+            seen = f"it has chosen {fabric['network']}, and the head {outcome.trial.network}"
+            yield found(RULES, "TF-VERIFY-FABRIC", [name], seen)
+    for name, others in untold(outcome).items():
+        yield found(RULES, "TF-VERIFY-LINK", [name], f"to {_findings.fold_names(others)}: it told nothing of them")
     for name, rows in outcome.measured.items():
         for row in rows:
             if row["error"]:
                 yield found(RULES, "TF-VERIFY-LINK", [name], f"to {row['node']}: {row['error']}")
     for slow in _matrix.slow_links(_matrix.rates(outcome.measured, outcome.trial.network)):
         yield found(RULES, "TF-VERIFY-SLOW", [name for name in (slow.source, slow.target) if name], str(slow))
+
+
+def untold(outcome: Outcome) -> dict[str, list[str]]:
+    """Return which links a node was to measure and did not tell of. One that tells nothing at all has failed before."""
+    missing = {}
+    for name, steps in outcome.trial.steps.items():
+        told = {row["node"] for row in outcome.measured.get(name, ()) if row["network"] == outcome.trial.network}
+        others = [step["node"] for step in steps if step["role"] == "client" and step["node"] not in told]
+        if others and outcome.answers[name].facts:
+            missing[name] = others
+    return missing
 
 
 def round_trips(measured: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[tuple[str, str], float]:

@@ -57,7 +57,7 @@ def near_miss(dice: random.Random, value: Any) -> Any:
 def hostile_answer(dice: random.Random, honest: Mapping[str, Any]) -> dict[str, Any]:
     """Return an honest answer of which one to three fields are another thing, or are missing."""
     answer = dict(honest)
-    for name in dice.sample(sorted(honest), dice.randint(1, 3)):
+    for name in dice.sample(sorted(honest), dice.randint(1, min(3, len(honest)))):
         if dice.random() < 0.2:
             del answer[name]
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -29,8 +28,8 @@ def unreachable() -> Answer:
 
 
 def listened(address: str, network: str = "10.1.0.0/24") -> dict[str, Any]:
-    fabric = json.dumps({"nic": "eth0", "address": address, "network": network})
-    return {"facts": {"files": {"fabric.json": fabric}}, "agent": {"port": 4711, "token": "t", "pid": 1}}
+    fabric = {"nic": "eth0", "address": address, "network": network}
+    return {"fabric": fabric, "agent": {"port": 4711, "token": "t"}}
 
 
 ALL = {name: answer() for name in NODES}
@@ -107,6 +106,11 @@ def test_a_sound_cluster_has_no_findings() -> None:
     assert _verify.report(found, [], "now")["links"][0] == {"from": "n1", "to": "n2", "mbit": 1000.0, "rtt_us": 50.0}
 
 
+def test_one_node_has_no_network_to_agree_on() -> None:
+    heard = {"n1": {**listened("127.0.0.1", "127.0.0.0/8"), "agent": {}}}
+    assert ids(outcome(answers={"n1": answer()}, listened=heard, measured={})) == []
+
+
 def test_a_node_that_does_not_answer_hides_no_other() -> None:
     answers = {**ALL, "n2": unreachable(), "n3": answer(torch="2.12.0")}
     heard = {name: told for name, told in HEARD.items() if name != "n2"} | {"n2": {}}
@@ -120,7 +124,13 @@ def test_a_node_that_does_not_answer_hides_no_other() -> None:
     ("changed", "name", "seen"),
     [
         ({"failures": [{"from": "n1", "to": "n3", "why": "refused"}]}, "TF-VERIFY-LOGIN", "to n3: refused"),
-        ({"listened": {**HEARD, "n2": {"facts": {"files": {}}, "agent": {}}}}, "TF-VERIFY-FABRIC", "no fabric.json"),
+        ({"listened": {**HEARD, "n2": {"fabric": {}, "agent": {}}}}, "TF-VERIFY-FABRIC", "no fabric.json"),
+        (
+            {"listened": {**HEARD, "n2": listened("10.2.0.12", "10.2.0.0/24")}},
+            "TF-VERIFY-FABRIC",
+            "has chosen 10.2.0.0",
+        ),
+        ({"measured": {**links(), "n2": []}}, "TF-VERIFY-LINK", "to n3: it told nothing of them"),
         ({"measured": links(n1_n2=10.0)}, "TF-VERIFY-SLOW", "n1 -> n2: 10 Mbit/s, the median is 1,000"),
         ({"runs": [run(failed=True, msg="rank 1 on n2: killed")]}, "TF-VERIFY-RUN", "rank 1 on n2: killed"),
         ({"runs": []}, "TF-VERIFY-LAUNCHER", "none of those in verify_launchers"),

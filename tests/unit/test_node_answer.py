@@ -1,0 +1,341 @@
+"""What a node answers while it is set up is not believed: no other node's files and no terminal have a byte of it."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.action.node_facts import checked
+from ansible_collections.torchfleet.cluster.plugins.filter.environment_answer import environment_answer
+from ansible_collections.torchfleet.cluster.plugins.filter.shares import shares
+from ansible_collections.torchfleet.cluster.plugins.module_utils._node_facts import node_facts
+from ansible_collections.torchfleet.cluster.plugins.modules.node_facts import usual
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import (
+    _drift,
+    _findings,
+    _node_answer,
+    _preflight,
+    _verify,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_steps import next_step
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._hostfile import hostfiles
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from tests.unit.hostile import MARK, hostile_answer, hostile_value
+
+NAMES = ["n1", "n2", "n3"]
+GPU = {
+    "address": "0000:3b:00.0",
+    "vendor": "nvidia",
+    "id": "10de:2330",
+    "model": "NVIDIA H100 80GB HBM3",
+    "target": "",
+    "open_modules": True,
+    "numa_node": 0,
+    "driver": "nvidia",
+}
+A, B = "10.91.0.0/24", "10.92.0.0/24"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What this machine tells of itself, which is as honest as can be."""
+    home = str(tmp_path_factory.mktemp("home"))
+    return node_facts({"home": home, "python": "", "base_python": "", "mpirun": "", "sudo": False})
+
+
+def printed(texts: list[str]) -> None:
+    """Whatever is shown is for people."""
+    for text in texts:
+        assert text.isprintable(), repr(text)
+        assert len(text) < 3000
+
+
+def refused(call: Callable[[], Any]) -> Any:
+    """Return what comes of a hostile answer; None if it was refused, in one line that names the node."""
+    try:
+        return call()
+    except InputError as error:
+        printed([str(error)])
+        assert "n2" in str(error)
+        return None
+
+
+def worse(dice: random.Random, honest: Any) -> Any:
+    """Return a hostile answer: mostly an honest one with something in it that is not."""
+    return hostile_answer(dice, honest) if dice.random() < 0.9 else hostile_value(dice)
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_honest_node_is_believed(machine: dict[str, Any]) -> None:
+    assert _node_answer.facts_of("n1", machine) == machine
+    found = {"facts": machine, "ansible_facts": usual(machine), "_ansible_x": 1, "add_host": {"host_name": "evil"}}
+    assert checked({"inventory_hostname": "n1"}, found).keys() == {"changed", "facts", "ansible_facts"}
+
+
+def test_no_variable_of_a_host_is_made_by_it(machine: dict[str, Any]) -> None:
+    told = {**usual(machine), "torchfleet_home": "/evil", "slots": 9}
+    found = checked({"inventory_hostname": "n1"}, {"facts": machine, "ansible_facts": told})
+    assert found["ansible_facts"].keys() == {"system", "machine", "env", "python"}
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"user": {"name": "me", "uid": -1, "sudo": "yes"}}, "facts, user.uid"),
+        ({"host": 5}, "facts, host"),
+        ({"ports": {"local_range": [1], "listening": []}}, "facts, ports.local_range"),
+        ({"limits": {"nofile": "many"}}, "facts, limits.memlock"),
+    ],
+)
+def test_the_refusal_names_the_node_and_the_field(machine: dict[str, Any], change: dict[str, Any], where: str) -> None:
+    if "limits" in change:
+        where = "facts, limits.nofile"
+    with pytest.raises(InputError) as refusal:
+        _node_answer.facts_of("n2", {**machine, **change})
+    assert str(refusal.value).startswith(f'answer of n2: got "{where}"')
+    printed([str(refusal.value)])
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_whatever_a_node_says_of_itself_a_terminal_shows_text(seed: int, machine: dict[str, Any]) -> None:
+    dice = random.Random(seed)
+    answer = worse(dice, {**machine, "accelerators": {**machine["accelerators"], "gpus": [GPU]}})
+    facts = refused(lambda: _node_answer.facts_of("n2", answer))
+    failure = f"the module said {dice.choice(('', hostile_value(dice)))}"
+    second = _preflight.Answer(facts=facts) if facts else _preflight.Answer(failure=failure)
+    answers = {"n1": _preflight.Answer(facts=machine), "n2": second}
+    versions = {name: _drift.versions_of(each.facts, "x" * 16) for name, each in answers.items() if each.facts}
+    targets = [_preflight.Target(name, f"192.0.2.{number}") for number, name in enumerate(answers, 1)]
+    drift = _drift.compare(versions, list(answers))
+    found = _findings.sort_out(_preflight.judge(targets, answers, _preflight.Limits(), drift))
+    printed([*_findings.render(found), *_drift.drift_table(drift), _findings.verdict(found)])
+
+
+@pytest.mark.parametrize("said", ["9" * 400, f"1{'0' * 20}.5", "NaN", "inf", "-5", ""])
+def test_a_clock_tells_a_time_or_nothing(said: str) -> None:
+    assert _preflight.clock_of(said, 1000.0, 1000.5) is None
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_gpus_are_told_in_their_form(seed: int, machine: dict[str, Any]) -> None:
+    dice = random.Random(seed)
+    answer = worse(dice, {**machine["accelerators"], "gpus": [GPU], "modules": {"nvidia": "580.95.05"}})
+    found = refused(lambda: _node_answer.accelerators_of("n2", answer))
+    if found:
+        printed([json.dumps(found, ensure_ascii=False)])
+        assert not re.search(r"[\n'\"$`\\]", " ".join(found["libraries"].values()))
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+def network_facts(host: int) -> dict[str, Any]:
+    nics = [
+        {
+            "name": name,
+            "kind": "physical",
+            "mtu": 1500,
+            "speed_mbit": 10000,
+            "up": True,
+            "carrier": True,
+            "operstate": "up",
+            "port_of": "",
+            "addresses": [{"address": ip, "prefix": 24, "peer": "", "stable": True, "route": name}],
+        }
+        for name, ip in (("eth0", f"10.91.0.{host}"), ("eth1", f"10.92.0.{host}"))
+    ]
+    gid = {"index": 3, "gid": f"::ffff:10.91.0.{host}", "type": "RoCE v2", "netdev": "eth0"}
+    port = {"device": "mlx5_0", "port": 1, "active": True, "link_layer": "Ethernet", "rate_gbit": 100.0}
+    return {
+        "host_name": f"n{host}",
+        "host_name_addresses": [],
+        "arrival": f"10.91.0.{host}",
+        "default_nic": "eth0",
+        "nics": nics,
+        "rdma": [{**port, "netdevs": ["eth0"], "gids": [gid]}],
+        "files": {"fabric.json": "", "fabric.env": ""},
+    }
+
+
+def listening(host: int) -> dict[str, Any]:
+    agent = {"port": 4000 + host, "token": f"t{host}", "pid": 1}
+    return {"facts": network_facts(host), "agent": agent, "wish": {"nic": "", "address": ""}}
+
+
+def reaching(host: int) -> list[dict[str, Any]]:
+    return [
+        {"node": f"n{other}", "network": network, "reason": "", "mtu": 1500}
+        for network in (A, B)
+        for other in (1, 2, 3)
+        if other != host
+    ]
+
+
+def measuring(host: int) -> list[dict[str, Any]]:
+    rate = {"error": "", "rtt_us": 50.0, "mbit_in": 9000.0, "mbit_out": 9000.0}
+    return [{**rate, "node": row["node"], "network": row["network"]} for row in reaching(host)]
+
+
+def carried_through(second: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Return the last step of role fabric. `second` makes what n2 says of what it should say."""
+
+    def told(what: str, of: Callable[[int], Any]) -> dict[str, Any]:
+        return {name: second(what, of(2)) if name == "n2" else of(number) for number, name in enumerate(NAMES, 1)}
+
+    listened = told("listened", listening)
+    step = next_step(NAMES, listened, {}, {}, {})
+    reached = told("reached", lambda host: {"reached": reaching(host)})
+    step = next_step(NAMES, listened, reached, {}, {})
+    while step["state"] == "measure":
+        again = told("listened again", listening)
+        plan = next_step(NAMES, listened, reached, again, {})
+        for name in ("n1", "n3"):
+            printed([json.dumps(plan["steps"][name], ensure_ascii=False)])
+        measured = told("measured", lambda host: {"measured": measuring(host)})
+        step = next_step(NAMES, listened, reached, {}, measured, earlier=step["batches"])
+    return step
+
+
+def test_honest_nodes_get_a_fabric() -> None:
+    step = carried_through(lambda _what, said: said)
+    assert step["fabric"]["n3"]["network"] == A
+    assert "NCCL_IB_HCA==mlx5_0:1\n" in step["files"]["n3"]["fabric.env"]
+
+
+OWN_FABRIC = {"n1": carried_through(lambda _what, said: said)["files"]["n1"]["fabric.env"]}
+
+
+@pytest.mark.parametrize("lie", ["listened", "reached", "listened again", "measured"])
+@pytest.mark.parametrize("seed", range(100))
+def test_no_line_of_another_nodes_fabric_is_of_a_nodes_making(lie: str, seed: int) -> None:
+    dice = random.Random(f"{lie}{seed}")
+
+    def second(what: str, said: Any) -> Any:
+        if what != lie:
+            return said
+        name = dice.choice(list(said))
+        inner = said[name]
+        if isinstance(inner, list):
+            return {**said, name: [*inner[1:], worse(dice, inner[0])]}
+        return {**said, name: worse(dice, inner)} if inner else said
+
+    step = refused(lambda: carried_through(second))
+    if not step or step["state"] != "done":
+        return
+    printed([step["msg"]])
+    for name in ("n1", "n3"):
+        environment = step["files"][name]["fabric.env"]
+        assert MARK not in environment
+        assert [line.partition("=")[0] for line in environment.splitlines()] == sorted(
+            {line.partition("=")[0] for line in environment.splitlines()}, key=lambda word: (word[0] != "#", word)
+        )
+        fabric = dict(step["fabric"][name])
+        printed([row["reason"] for row in fabric.pop("rejected")] + [fabric.pop("why"), fabric.pop("rdma_off")])
+        assert MARK not in json.dumps(fabric)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_published_fabric_is_read_in_its_form(seed: int) -> None:
+    dice = random.Random(seed)
+    honest = carried_through(lambda _what, said: said)["fabric"]["n1"]
+    assert _node_answer.published(json.dumps(honest)) == honest
+    found = _node_answer.published(json.dumps(worse(dice, honest)))
+    assert not found or (found["nic"] and found["address"].startswith("10.91.0."))
+
+
+# --- host files and environments --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_line_of_a_host_file_is_of_a_nodes_making(seed: int) -> None:
+    dice = random.Random(seed)
+    fabric = {"nic": "eth0", "address": "10.91.0.2", "network": A}
+    honest = {"home": "/home/me/.torchfleet", "cores": 4, "accelerators": {"nvidia": 0, "amd": 0}, "fabric": fabric}
+    nodes = tuple(Node(name, f"192.0.2.{number}") for number, name in enumerate(NAMES, 1))
+    seat = refused(lambda: _node_answer.seat_of("n2", worse(dice, honest)))
+    if not seat:
+        return
+    other = {**honest, "fabric": None}
+    files = hostfiles(Cluster(nodes[0], nodes), {"n1": other, "n2": seat, "n3": other})
+    for text in files.values():
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        assert len(lines) == 3
+        assert (lines[0].split()[0].partition(":")[0], lines[2].split()[0].partition(":")[0]) == (
+            "192.0.2.1",
+            "192.0.2.3",
+        )
+        assert all(re.fullmatch(r"[0-9a-f.:]+( slots=|:)[0-9]+", line) for line in lines)
+
+
+LOOK = {
+    "refusals": [],
+    "ready": False,
+    "receipt": None,
+    "proven": False,
+    "kind": "0123456789abcdef",
+    "mesh": True,
+    "python": "3.11",
+    "libc": "2.36",
+    "machine": "x86_64",
+    "lacks": [],
+    "lacks_pip": False,
+}
+
+
+def test_a_look_adds_nothing_to_what_the_controller_packs() -> None:
+    """What a machine saw is laid over the request by which wheels are packed on the controller."""
+    told = json.dumps({**LOOK, "wheelhouse": "/etc", "packages": ["--index-url=http://evil", "x"], "into": "/root"})
+    assert environment_answer(told, "look", "n2") == LOOK
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_a_machine_says_of_its_environment_is_in_its_form(seed: int) -> None:
+    dice = random.Random(seed)
+    for verb, honest in (("look", LOOK), ("make", {"error": "", "changed": True, "receipt": {"python": "3.11"}})):
+        text = json.dumps(worse(dice, honest))
+        found = refused(lambda text=text, verb=verb: _node_answer.environment_answer("n2", verb, text))
+        if found and verb == "look":
+            printed(found["refusals"])
+            assert re.fullmatch(r"\d+\.\d+ [\w.+-]* [\w.+-]*", f"{found['python']} {found['libc']} {found['machine']}")
+            decided = shares({"n1": json.dumps(LOOK), "n2": text, "n3": LOOK}, "n1")
+            assert {name for share in decided.values() for name in share.get("to", ())} <= set(NAMES)
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(InputError, match="answer of n2"):
+        _node_answer.environment_answer("n2", "look", "[" * 100_000)
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_node_that_lies_to_verify_fails_alone(seed: int, machine: dict[str, Any], tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    fabrics = carried_through(lambda _what, said: said)["files"]
+    heard = {name: listening(number) for number, name in enumerate(NAMES, 1)}
+    for name, told in heard.items():
+        told["facts"]["files"] = fabrics[name]
+    measured = {name: measuring(number) for number, name in enumerate(NAMES, 1)}
+    if dice.random() < 0.5:
+        heard["n2"] = worse(dice, heard["n2"]) if dice.random() < 0.5 else {**heard["n2"], "facts": hostile_value(dice)}
+    else:
+        measured["n2"] = [worse(dice, measured["n2"][0]), *measured["n2"][1:]]
+    asked = {name: _preflight.Answer(facts=machine) for name in NAMES}
+    told = _verify.take(asked, heard if isinstance(heard["n2"], dict) else {**heard, "n2": {}}, measured)
+    assert told.answers["n1"].facts and told.answers["n3"].facts
+    trial = _verify.plan_trial(told.answers, told.listened, "n1", NAMES)
+    drift = _drift.compare({name: _drift.versions_of(machine, "x" * 16) for name in NAMES}, NAMES)
+    outcome = _verify.Outcome(told.answers, told.listened, [], told.measured, [], trial, drift)
+    findings = _findings.sort_out(_verify.judge(outcome))
+    printed(_verify.show(outcome, findings))
+    json.dumps(_verify.report(outcome, findings, "now"), allow_nan=False)
