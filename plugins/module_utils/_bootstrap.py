@@ -24,8 +24,9 @@ import os, sys
 home = os.path.abspath(os.path.expanduser(sys.argv[1]))
 target = os.path.join(home, "lib", sys.argv[2])
 def ours(path):
-    found = os.lstat(path)
-    if found.st_uid != os.getuid() or found.st_mode & 0o1002 == 0o002:  # sticky: others cannot exchange what is ours
+    link, found = os.lstat(path), os.stat(path)
+    open_to_all = found.st_mode & 0o1002 == 0o002  # sticky: others cannot exchange what is ours
+    if {link.st_uid, found.st_uid} != {os.getuid()} or open_to_all:
         sys.exit("%s is not yours alone: give torchfleet_home a directory that only you can write to" % path)
 def digest():
     import hashlib
@@ -36,7 +37,7 @@ def digest():
             total.update(name.encode() + b"\\0" + file.read())
     return total.hexdigest()[:16]
 for path in (home, os.path.dirname(target), target):
-    os.path.lexists(path) and ours(path)
+    os.path.exists(path) and ours(path)
 have = os.path.isdir(target) and digest() == sys.argv[2]
 os.write(1, b"\\n%s%s\\n" % (GREETING, b"here" if have else b"wanted"))
 def take(size):

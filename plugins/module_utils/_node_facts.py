@@ -20,6 +20,7 @@ import pwd
 import re
 import resource
 import socket
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -61,7 +62,7 @@ def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "user": {"name": user_name(), "uid": os.getuid(), "sudo": sudo},
         "python": python_facts(os.path.expanduser(request["base_python"])),
         "host": host_facts(),
-        "home": {"path": home, **place(home)},
+        "home": {"path": home, "loose": loose(home), **place(home)},
         "tmp": place(os.environ.get("TMPDIR") or "/tmp"),
         "shm": place("/dev/shm"),
         "limits": limits(),
@@ -253,6 +254,34 @@ def place(path: str) -> dict[str, Any]:
         "source": source,
         "kind": kind,
     }
+
+
+def loose(path: str) -> list[dict[str, str]]:
+    """Return the directories, from the top down to a path, that others can exchange: path, and why.
+
+    `owner`: it belongs to somebody else than us and root. `everybody`: anybody may rename what is in it.
+    """
+    trusted = {0, os.getuid(), os.stat("/").st_uid}  # in a container the top may be nobody's
+    found = []
+    for each in ways_to(path):
+        try:
+            status = os.lstat(each)
+        except OSError:  # it is not there yet
+            continue
+        if status.st_uid not in ({os.getuid()} if each == path else trusted):
+            found.append({"path": each, "why": "owner"})
+        elif not stat.S_ISLNK(status.st_mode) and status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            found.append({"path": each, "why": "everybody"})
+    return found
+
+
+def ways_to(path: str) -> list[str]:
+    """Return a path and all above it, as it is written and as its links lead."""
+    found = []
+    for each in (path, os.path.realpath(path)):
+        parts = each.rstrip("/").split("/")
+        found += ["/".join(parts[:count]) or "/" for count in range(1, len(parts) + 1)]
+    return sorted(set(found), key=len)
 
 
 def mount_of(path: str, mounts: str) -> tuple[str, str]:

@@ -331,6 +331,7 @@ PLACE: Mapping[str, Check] = {
     "source": short(500),
     "kind": short(64),
 }
+LOOSE = exact({"path": short(4096), "why": one_of("owner", "everybody")})
 GPU = exact(
     {
         "address": DEVICE,
@@ -390,7 +391,7 @@ FACTS = exact(
                 "host_keys": listed(FINGERPRINT, 16),
             }
         ),
-        "home": exact({"path": rooted, **PLACE}),
+        "home": exact({"path": rooted, "loose": listed(LOOSE, 100), **PLACE}),
         "tmp": exact(PLACE),
         "shm": exact(PLACE),
         "limits": exact(dict.fromkeys(("memlock", "nofile", "nproc"), optional(SIZE))),

@@ -258,6 +258,9 @@ def home(case: Case) -> Iterator[Finding]:
         )
     if place["noexec"]:
         yield case.found("TF-HOME-NOEXEC", f"{where} is mounted noexec", **words)
+    for each in place["loose"] if place["writable"] else ():
+        seen = {"owner": "{} belongs to somebody else", "everybody": "everybody may write in {}"}[each["why"]]
+        yield case.found("TF-HOME-LOOSE", seen.format(each["path"]), **{**words, "loose": each["path"]})
 
 
 def temporary(case: Case) -> Iterator[Finding]:

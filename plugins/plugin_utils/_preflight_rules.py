@@ -190,7 +190,16 @@ MACHINE: Mapping[str, Rule] = {
         "nodes share torchfleet's home",
         "each node writes its own fabric and jobs there: they would overwrite each other's",
         "docs/inventory.md",
-        "give each node a directory of its own: torchfleet_home: /var/tmp/torchfleet, on a local disk",
+        "give each node a directory of its own on a local disk, made as root: install -d -o USER /opt/torchfleet; "
+        "and name it: torchfleet_home: /opt/torchfleet; not below /tmp or /var/tmp: systemd removes old files there",
+    ),
+    "TF-HOME-LOOSE": Rule(
+        "error",
+        "others can exchange what lies in torchfleet's home",
+        "whoever does so has his code run by every job: Python and the launchers lie there",
+        "sshd_config(5), StrictModes, has the same rule",
+        "look whose it is: ls -ld {loose}; as root: chown {user} or chmod o-w, as it should be; "
+        "or set torchfleet_home of {name} to a directory that only {user} can write to",
     ),
     "TF-DISK-HOME": Rule(
         "error",

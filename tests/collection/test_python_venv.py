@@ -226,6 +226,15 @@ def test_what_was_interrupted_is_made_anew(request_: dict[str, Any]) -> None:
     assert version_in(request_["path"]) == "1.0+cpu"
 
 
+def test_what_lost_files_since_is_made_anew(request_: dict[str, Any]) -> None:
+    """As systemd-tmpfiles leaves it: the receipt and the names of all packages are there, some files are not."""
+    environment.make(request_)
+    next(Path(request_["path"]).glob("lib/python*/site-packages/tiny.py")).unlink()
+    assert not environment.look(request_)["ready"]
+    assert environment.make(request_)
+    assert version_in(request_["path"]) == "1.0+cpu"
+
+
 def test_a_failure_is_one_line_and_leaves_nothing(request_: dict[str, Any]) -> None:
     answer = environment.try_to_make({**request_, "packages": ["tiny==3.0"]})
     assert answer["error"].startswith("some: pip could not install tiny==3.0: ERROR: ")

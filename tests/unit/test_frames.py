@@ -306,7 +306,10 @@ def test_a_runtime_that_was_changed_is_laid_anew(tmp_path: Path) -> None:
     entry.write_text("print('PWNED')")
     assert b"wanted" in start() and entry.read_text() == honest
     assert [path.name for path in library.iterdir()] == [_runtime.digest()]
-    (tmp_path / "home").chmod(0o777)
+    (tmp_path / "home").rename(tmp_path / "disk")
+    (tmp_path / "home").symlink_to(tmp_path / "disk")
+    assert b"here" in start()  # a home may be a link to another disk
+    (tmp_path / "disk").chmod(0o777)
     assert b"is not yours alone" in start()
 
 

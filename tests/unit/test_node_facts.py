@@ -232,6 +232,21 @@ def test_the_driver_of_amd_and_none(tmp_path: Path) -> None:
     assert _node_versions.driver(tree(tmp_path, sys__module__amdgpu__version="6.8.5\n")) == "amdgpu 6.8.5"
 
 
+def test_directories_that_others_can_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, open_, sticky = tmp_path / "sticky/open/home", tmp_path / "sticky/open", tmp_path / "sticky"
+    home.mkdir(parents=True)
+    sticky.chmod(0o1777)
+    assert _node_facts.loose(str(home)) == []
+    open_.chmod(0o777)
+    assert _node_facts.loose(str(home / "not/there")) == [{"path": str(open_), "why": "everybody"}]
+    (tmp_path / "link").symlink_to(open_)
+    assert {"path": str(open_), "why": "everybody"} in _node_facts.loose(str(tmp_path / "link/home"))
+    open_.chmod(0o755)
+    monkeypatch.setattr("os.getuid", lambda: 4711)
+    found = [row["path"] for row in _node_facts.loose(str(home)) if row["why"] == "owner"]
+    assert found[-1] == str(home)
+
+
 def test_our_code_on_the_node_the_newest_last(tmp_path: Path) -> None:
     for age, name in enumerate(["a" * 16, "0" * 16]):
         (tmp_path / "lib" / name).mkdir(parents=True)

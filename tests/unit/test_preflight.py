@@ -97,6 +97,12 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-HOME-READONLY", {"home__read_only": True, "home__writable": False}, "is mounted read-only"),
     ("TF-HOME-READONLY", {"home__writable": False}, "fleet may not write in /home/fleet"),
     ("TF-HOME-NOEXEC", {"home__noexec": True}, "noexec"),
+    (
+        "TF-HOME-LOOSE",
+        {"home__loose": [{"path": "/home/fleet", "why": "everybody"}]},
+        "everybody may write in /home/fl",
+    ),
+    ("TF-HOME-LOOSE", {"home__loose": [{"path": "/srv/tf", "why": "owner"}]}, "/srv/tf belongs to somebody else"),
     ("TF-DISK-TMP", {"tmp__free": 10**8}, "100 MB free in /tmp; needed: 200 MB"),
     ("TF-DISK-TMP", {"tmp__writable": False}, "/tmp cannot be written"),
     ("TF-SHM-FULL", {"shm__free": 10**6}, "1 MB of 268 MB free"),

@@ -49,6 +49,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PACKAGES = Path("lib", f"python{PYTHON}", "site-packages")  # below an environment
 LOCK_SECONDS = 900
 FULL_MB = 5
+LOOKED_AT = 50  # files of each package
 # How many machines one machine sends to at a time: unpacking takes longer than what a network card can bring.
 SENT_AT_A_TIME = 4
 # Without bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
@@ -155,6 +156,20 @@ def made_from(request):
     return dict({key: request[key] for key in SOURCE}, programs=programs, python=PYTHON)
 
 
+def is_whole(path):
+    """Say whether the files of the packages are there: some of each, for to look at all of PyTorch's takes seconds.
+
+    systemd clears /tmp and /var/tmp of files that are old, one by one: the names of all packages may be left.
+    """
+    packages = path / PACKAGES
+    for record in packages.glob("*.dist-info/RECORD"):
+        names = [line.split(",")[0] for line in record.read_text(encoding="utf-8", errors="replace").splitlines()]
+        plain = [name for name in names if not name.startswith('"') and not name.endswith((".pyc", ".la"))]
+        if not all(os.path.exists(str(packages / name)) for name in plain[:: len(plain) // LOOKED_AT + 1]):
+            return False
+    return True
+
+
 def make_receipt(request):
     """Return what this installation leaves behind."""
     return dict(made_from(request), installed=installed(Path(request["path"])))
@@ -168,7 +183,7 @@ def is_ready(request):
     wanted = made_from(request)
     # Receipts from before a key was known are as good as those where it is empty.
     same = receipt is not None and all((receipt.get(key) or None) == (value or None) for key, value in wanted.items())
-    return same and has_pins(path, request["packages"])
+    return same and has_pins(path, request["packages"]) and is_whole(path)
 
 
 def kind_of_machine(request):
