@@ -30,7 +30,8 @@ def ours(path):
         sys.exit("%s is not yours alone: give torchfleet_home a directory that only you can write to" % path)
 def digest():
     import hashlib
-    names = [os.path.join(top, name) for top, tops, names in os.walk(target) for name in names if name[-4:] != ".pyc"]
+    tops = [(top, names) for top, folders, names in os.walk(target) if os.path.basename(top) != "__pycache__"]
+    names = [os.path.join(top, name) for top, names in tops for name in names]
     total = hashlib.sha256()
     for name in sorted(os.path.relpath(name, target) for name in names):
         with open(os.path.join(target, name), "rb") as file:
@@ -99,9 +100,8 @@ def own_archive() -> bytes:
     root = sys.path[0]
     files = {}
     for folder, _folders, names in os.walk(root):
-        for name in names:
-            if not name.endswith(".pyc"):
-                path = os.path.join(folder, name)
-                with open(path, "rb") as file:
-                    files[os.path.relpath(path, root)] = file.read()
+        for name in names if os.path.basename(folder) != "__pycache__" else ():
+            path = os.path.join(folder, name)
+            with open(path, "rb") as file:
+                files[os.path.relpath(path, root)] = file.read()
     return pack(files)
