@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import time
@@ -20,7 +21,13 @@ LEASE_SECONDS = 10.0  # of silence, then a node is lost (an unnoticed cut hung l
 BEAT_SECONDS = 2.0
 ANSWER_SECONDS = 60.0  # for a question that a slow disk may hold up
 CLOCK_LOOKS = 4
+LOOK_SECONDS = 0.05  # that one look at what a node says takes: one that talks without end must not hold up the others
+END_SECONDS = 30.0  # beyond `grace` twice, for a node to end its part; one that only beats on is lost then
 AT_ONCE = 32  # logins in flight; sshd drops more than MaxStartups of them
+
+
+class NotStaged(OSError):
+    """Other nodes cannot stage the job: each is named, with what it says."""
 
 
 class Peer:
@@ -46,6 +53,7 @@ class Peer:
             raise
         self.report: dict[str, Json] | None = None
         self.lost = ""  # why
+        self.grace, self.end_by = 0.0, math.inf
         self.heard = self.told = time.monotonic()
 
     def measure_clock(self) -> float:
@@ -63,7 +71,7 @@ class Peer:
         ask: dict[str, Json] = {"home": self.home, "here": self.name, "nodes": [], "files": listing}
         wanted = set(self.link.expect("folder", ANSWER_SECONDS, "wanted", **ask)["wanted"])
         if not wanted.issubset(digest for _path, digest, _executable in listing):
-            raise LinkLost(f"{self.name} asks for files that were not offered")
+            raise LinkLost("it asks for files that were not offered")
         return wanted
 
     def lay_folder(self) -> str:
@@ -81,7 +89,9 @@ class Peer:
         self.tell("go")
 
     def tell(self, kind: str, **fields: Json) -> None:
-        """Send a frame; a node that is gone is noticed elsewhere."""
+        """Send a frame; a node that is gone is noticed elsewhere. One that is to end has its time to do so."""
+        if kind in ("end", "leave"):
+            self.end_by = min(self.end_by, time.monotonic() + 2 * self.grace + END_SECONDS)
         self.told = time.monotonic()
         self.channel.send(kind, **fields)
 
@@ -92,13 +102,16 @@ class Peer:
             return
         if self.channel.lost or now - self.heard > LEASE_SECONDS:
             self.lost = self.link.last_words() if self.channel.lost else f"silent for {LEASE_SECONDS:.0f} s"
+        elif now > self.end_by:
+            self.lost = f"it did not end its part within {2 * self.grace + END_SECONDS:.0f} s"
         elif now - self.told > BEAT_SECONDS:
             self.tell("beat")
 
     def words(self) -> list[dict[str, Json]]:
-        """Return the frames that have come."""
+        """Return the frames that have come, or some of them: the next look has the others."""
         found = []
-        while not self.over:
+        until = time.monotonic() + LOOK_SECONDS
+        while not self.over and time.monotonic() < until:
             try:
                 frame = self.channel.receive(0)
             except EOFError:
@@ -137,19 +150,21 @@ def everywhere(do: Callable[[Any], Json], items: Iterable[Any]) -> list[Json]:
 
 
 def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> None:
-    """Stage the job on all nodes or on none. OSError names the node that cannot."""
+    """Stage the job on all nodes or on none. NotStaged names the nodes that cannot."""
 
     def stage(peer: Peer) -> str:
         peer.address = orders[peer.name]["address"]
         peer.names = {name: orders[peer.name][name] for name in ("launcher_prefix", "nic")}
-        peer.channel.send("stage", order=orders[peer.name], lease=LEASE_SECONDS)
+        peer.grace = orders[peer.name]["grace"]
+        stage: dict[str, Json] = {"order": orders[peer.name], "lease": LEASE_SECONDS}
         try:
-            return str(peer.link.answer(ANSWER_SECONDS).get("reason", ""))
+            reason = peer.link.expect("stage", ANSWER_SECONDS, "staged", **stage)["reason"]
         except LinkLost as lost:
-            return f"{peer.name}: {lost}"
+            reason = str(lost)
+        return f"{peer.name}: {reason}" if reason else ""
 
     refused = [reason for reason in everywhere(stage, peers) if reason]
     if refused:
         for peer in peers:
             peer.channel.send("drop")
-        raise OSError("; ".join(refused))
+        raise NotStaged("; ".join(refused))

@@ -127,4 +127,5 @@ def laid(peer: Peer) -> str:
         said = peer.lay_folder()
     except LinkLost as lost:
         said = str(lost)
+    said = said[len(peer.name) + 2 :] if said.startswith(f"{peer.name}: ") else said
     return f"{peer.name}: {said}" if said else ""

@@ -26,6 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Pa
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import (
     ANSWER_SECONDS,
     BEAT_SECONDS,
+    NotStaged,
     Peer,
     everywhere,
     in_our_time,
@@ -113,7 +114,8 @@ class Supervisor:
         try:
             run = Run(self, frame["order"], self.peers)
         except OSError as error:
-            self.channel.send("refused", reason=f"cannot stage the job on {frame['order']['host']}: {error}")
+            where = "" if isinstance(error, NotStaged) else f" on {frame['order']['host']}"
+            self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
             return
         self.channel.send("result", result=run.follow())
 
@@ -122,7 +124,7 @@ class Supervisor:
         try:
             part = Part(frame["order"], self.channel.offer, self.shipment)
         except OSError as error:
-            self.channel.send("staged", reason=f"cannot stage the job on {frame['order']['host']}: {error}")
+            self.channel.send("staged", reason=str(error))
             return
         self.channel.send("staged")
         self.channel.patience = frame["lease"]
