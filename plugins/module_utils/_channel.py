@@ -43,6 +43,8 @@ class Channel:
         self.incoming, self.outgoing = incoming, outgoing
         self.patience = patience
         self.buffer = bytearray()
+        self.searched = 0  # bytes of it that have no line end
+        self.begun: dict[str, Any] | None = None  # the frame whose data are still coming
         self.lost = False
 
     def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
@@ -102,23 +104,27 @@ class Channel:
 
     def parse_line(self) -> bytes | None:
         """Take one line out of the buffer, if there is one."""
-        line, newline, rest = self.buffer.partition(b"\n")
-        if not newline:
+        end = self.buffer.find(b"\n", self.searched)
+        self.searched = len(self.buffer) if end < 0 else 0
+        if end < 0:
             return None
-        self.buffer = rest
-        return bytes(line)
+        line = bytes(self.buffer[:end])
+        del self.buffer[: end + 1]
+        return line
 
     def parse(self) -> dict[str, Any] | None:
         """Take one whole frame out of the buffer, if there is one."""
-        end = self.buffer.find(b"\n")
-        if end < 0:
+        if self.begun is None:
+            line = self.parse_line()
+            if line is None:
+                return None
+            self.begun = _frames.parse(line)
+        size = self.begun.get("size", 0)
+        if len(self.buffer) < size:
             return None
-        frame: dict[str, Any] = _frames.parse(bytes(self.buffer[:end]))
-        size = frame.get("size", 0)
-        if len(self.buffer) < end + 1 + size:
-            return None
-        data = bytes(self.buffer[end + 1 : end + 1 + size])
-        del self.buffer[: end + 1 + size]
+        frame, self.begun = self.begun, None
+        data = bytes(self.buffer[:size])
+        del self.buffer[:size]
         return {**(frame if self.accepted is None else _frames.checked(frame, self.accepted)), "data": data}
 
     def send_file(self, name: str, path: str) -> None:

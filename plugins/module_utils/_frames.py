@@ -14,6 +14,7 @@ import ipaddress
 import json
 import math
 import re
+import sys
 from typing import Any, Callable, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JOB_ID
@@ -24,7 +25,11 @@ LINE_BYTES = 64 << 20  # of one frame without its data: the listing of 10,000 fi
 DATA_BYTES = 1 << 20  # of one block of a file
 DEPTH = 16  # of nested values
 ITEMS = 200_000  # of one list or object
+VALUES_MOST = 4_000_000  # of one frame: a line of empty lists takes thirty times its length in memory
+DIGITS_MOST = 4300  # of a whole number, as Python from 3.11 on has it: reading one takes the square of that
 TEXT = 10_000  # characters of a text for people
+SHORT = 600  # of a line of output, a command, a name
+ROWS = 1000  # of leftovers, of metrics
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@eth0
 STATES = ("succeeded", "failed", "timed_out", "cancelled", "lost")
@@ -38,8 +43,10 @@ class BadFrame(ValueError):
 
 def parse(line: bytes) -> dict[str, Json]:
     """Return the frame that a line of JSON says. BadFrame if it says none."""
+    if sum(map(line.count, (b",", b"[", b"{"))) > VALUES_MOST:
+        raise BadFrame(f"it sent more than {VALUES_MOST:,} values at once")
     try:
-        frame = json.loads(line, parse_constant=refuse_constant)
+        frame = json.loads(line, parse_constant=refuse_constant, parse_int=WHOLE)
     except (ValueError, RecursionError):
         raise BadFrame("what it sent is no frame") from None
     if not isinstance(frame, dict) or not isinstance(frame.get("kind"), str):
@@ -53,6 +60,16 @@ def parse(line: bytes) -> dict[str, Json]:
 def refuse_constant(name: str) -> Json:
     """Refuse NaN and Infinity, which JSON does not have."""
     raise ValueError(name)
+
+
+def short_whole(digits: str) -> int:
+    """Return a whole number of no more digits than Python from 3.11 on takes."""
+    if len(digits) > DIGITS_MOST:
+        raise ValueError("a number of too many digits")
+    return int(digits)
+
+
+WHOLE = None if hasattr(sys, "get_int_max_str_digits") else short_whole
 
 
 def checked(frame: Mapping[str, Json], accepted: Mapping[str, Mapping[str, Check]]) -> dict[str, Json]:
@@ -82,6 +99,11 @@ def words(value: Json) -> str:
     if not isinstance(value, str):
         raise BadFrame("a text was expected")
     return printable(value[:TEXT])
+
+
+def short(value: Json) -> str:
+    """Return a short text for people, made printable."""
+    return words(value)[:SHORT]
 
 
 def like(form: re.Pattern[str], what: str) -> Check:
@@ -155,17 +177,29 @@ def mapped(name: Check, check: Check, most: int = ITEMS) -> Check:
     return every
 
 
-def shaped(fields: Mapping[str, Check]) -> Check:
-    """Return a check: an object with these fields; what else it has is kept as bounded JSON."""
+def shaped(fields: Mapping[str, Check], late: Mapping[str, Check] | None = None) -> Check:
+    """Return a check: an object with these fields; what else it has is kept as bounded JSON.
+
+    `late`: fields that need not be there, but are of this form if they are.
+    """
+    only = just(fields, late)
+    known = {**fields, **(late or {})}
+
+    def check(value: Json) -> dict[str, Json]:
+        found: dict[str, Json] = only(value)
+        return {**plain({key: content for key, content in value.items() if key not in known}), **found}
+
+    return check
+
+
+def just(fields: Mapping[str, Check], late: Mapping[str, Check] | None = None) -> Check:
+    """Return a check: an object with these fields, as shaped() has them; what else it has is left out."""
 
     def check(value: Json) -> dict[str, Json]:
         if not isinstance(value, dict):
             raise BadFrame("an object was expected")
-        rest = {key: content for key, content in value.items() if key not in fields}
-        try:
-            return {**plain(rest), **{name: field(value.get(name)) for name, field in fields.items()}}
-        except BadFrame as error:
-            raise BadFrame(str(error)) from None
+        found = {name: field(value.get(name)) for name, field in fields.items()}
+        return {**found, **{name: field(value[name]) for name, field in (late or {}).items() if name in value}}
 
     return check
 
@@ -209,8 +243,18 @@ def network(value: Json) -> str:
 
 
 def metric(value: Json) -> Json:
-    """Return a value that a rank reported."""
-    return words(value)[:500] if isinstance(value, str) else plain(value) if type(value) is int else number(value)
+    """Return a value that a rank reported: a finite number of any size, or a text. A huge whole number is a text."""
+    if isinstance(value, str):
+        return words(value)[:500]
+    if type(value) is int:
+        return value if abs(value) < 1 << 63 else str(value)[:500]
+    if not isinstance(value, float) or not math.isfinite(value):
+        raise BadFrame("a number or a text was expected")
+    return value
+
+
+def metric_name(value: Json) -> str:
+    return words(value)[:100]
 
 
 # --- frames ---------------------------------------------------------------------------------------------------------
@@ -218,7 +262,23 @@ def metric(value: Json) -> Json:
 HOST = like(NAME, "the name of a host")
 RANK = whole(0, 9_999_999)
 TIME = optional(number)
-FABRIC = shaped({"nic": like(NIC, "the name of a NIC"), "address": address, "network": network})
+PORT = just(
+    {
+        "device": like(NAME, "the name of a device"),
+        "port": whole(0, 255),
+        "gid_index": optional(whole(0, 1 << 16)),
+        "netdev": optional(like(re.compile(r"[A-Za-z0-9_.:@-]{0,15}\Z"), "the name of a NIC")),
+    }
+)
+FABRIC = shaped(
+    {"nic": like(NIC, "the name of a NIC"), "address": address, "network": network},
+    {
+        "rdma": listed(PORT, 64),
+        "rejected": listed(just({"nic": short, "reason": short}), 4096),
+        "rdma_off": short,
+        "nccl_gid": short,
+    },
+)
 FACTS: dict[str, Check] = {
     "home": path,
     "cwd": path,
@@ -226,19 +286,19 @@ FACTS: dict[str, Check] = {
     "interpreter": path,
     "python": path,
     "python_wanted": words,
-    "cores": whole(1, 1 << 16),
+    "cores": whole(1, 1 << 13),  # as many as Linux has
     "uid": whole(0, (1 << 32) - 1),
     "accelerators": mapped(one_of("nvidia", "amd"), whole(0, 64), 2),
     "fabric": optional(FABRIC),
-    "torch": optional(mapped(one_of("version", "cuda", "hip"), words, 3)),
+    "torch": optional(just(dict.fromkeys(("version", "cuda", "hip"), either(short, "")))),
     "hostname": either(words, ""),
     "nics": listed(like(NIC, "the name of a NIC"), 4096),
-    "launcher": shaped({"path": path, "version": words, "wanted": words, "said": words}),
+    "launcher": just({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
     "backends": listed(words, 64),
     "free_bytes": whole(0, 1 << 62),
     "port": whole(1, 65535),
     "jobs": listed(like(JOB_ID, "a job id"), 100_000),
-    "leftovers": listed(shaped({"pid": whole(0, 1 << 31), "job_id": words, "command": words}), 10_000),
+    "leftovers": listed(just({"pid": whole(0, 1 << 31), "job_id": short, "command": short}), 10_000),
     "clock_offset": either(number, 0.0),
 }
 
@@ -259,38 +319,42 @@ RECORD = shaped(
         "wrapper_pid": whole(0, 1 << 31),
         "cpus": listed(whole(0, 1 << 16), 1 << 16),
         "started": number,
-    }
+    },
+    {"pid": RANK, "ended": number, "rc": whole(-255, 255), "finished": flag, "error": short, "told": flag},
 )
-LEFTOVER = shaped({"pid": whole(0, 1 << 31), "command": words})
+LEFTOVER = just({"pid": whole(0, 1 << 31), "command": short}, {"ended": optional(short)})
 
 
 def record(value: Json) -> dict[str, Json]:
     """Return the record of a rank. Fields that it has only at its end are checked where they are."""
-    late = {"pid": RANK, "ended": number, "rc": whole(-255, 255), "finished": flag, "error": words, "told": flag}
     found: dict[str, Json] = RECORD(value)
-    found.update({name: check(found[name]) for name, check in late.items() if name in found})
+    if ("rc" in found or found.get("error")) and "ended" not in found:
+        raise BadFrame("the end of a rank was expected to have a time")
     if found.get("signal") is not None:
         found["signal"] = whole(1, 64)(found["signal"])
-    found["leftovers"] = listed(LEFTOVER)(found.get("leftovers", []))
+    found["leftovers"] = listed(LEFTOVER, ROWS)(found.get("leftovers", []))
     return found
 
 
 def pair(value: Json) -> tuple[str, str]:
     if not isinstance(value, list) or len(value) != 2:
         raise BadFrame("a stream and a line were expected")
-    return one_of("stdout", "stderr")(value[0]), words(value[1])
+    return one_of("stdout", "stderr")(value[0]), short(value[1])
 
 
 def measured(value: Json) -> list[Json]:
     if not isinstance(value, list) or len(value) != 3:
         raise BadFrame("name, rank and value of a metric were expected")
-    return [words(value[0])[:100], RANK(value[1]), metric(value[2])]
+    return [metric_name(value[0]), RANK(value[1]), metric(value[2])]
 
 
 def launcher(value: Json) -> dict[str, Json]:
-    checks = {"pid": whole(0, 1 << 31), "rc": whole(0, 255), "at": number, "unasked": flag, "last_line": words}
-    found: dict[str, Json] = shaped({})(value)
-    return {**found, **{name: check(found[name]) for name, check in checks.items() if name in found}}
+    """Return what became of a launcher's daemon; nothing where there was none."""
+    checks = {"pid": whole(0, 1 << 31), "rc": whole(0, 255), "at": number, "unasked": flag, "last_line": short}
+    found: dict[str, Json] = just({}, checks)(value)
+    if "rc" in found and "at" not in found:
+        raise BadFrame("the end of a launcher was expected to have a time")
+    return found
 
 
 DIGITS = like(re.compile(r"[0-9]{1,7}\Z"), "a rank")
@@ -298,9 +362,9 @@ REPORT = shaped(
     {
         "records": mapped(DIGITS, record),
         "lines": mapped(DIGITS, pair),
-        "leftovers": listed(LEFTOVER),
+        "leftovers": listed(LEFTOVER, ROWS),
         "launcher": launcher,
-        "metrics": listed(measured),
+        "metrics": listed(measured, ROWS),
     }
 )
 RESULT = shaped(
@@ -324,15 +388,15 @@ RESULT = shaped(
                     "rc": optional(whole(-255, 255)),
                     "signal": optional(whole(1, 64)),
                     "seconds": TIME,
-                    "last_line": words,
+                    "last_line": short,
                 }
             )
         ),
         "first_failure": optional(
             shaped({"rank": optional(RANK), "host": HOST, "cause": words, "message": words, "log": words})
         ),
-        "leftovers": mapped(HOST, listed(LEFTOVER)),
-        "metrics": mapped(words, metric),
+        "leftovers": mapped(HOST, listed(LEFTOVER, 2 * ROWS)),
+        "metrics": mapped(metric_name, metric),
     }
 )
 LINE: dict[str, Check] = {
@@ -341,7 +405,7 @@ LINE: dict[str, Check] = {
     "text": words,
     "skipped": whole(0, 1 << 62),
 }
-VALUES: dict[str, Check] = {"rank": RANK, "values": mapped(words, metric, 1000)}
+VALUES: dict[str, Check] = {"rank": RANK, "values": mapped(metric_name, metric, ROWS)}
 FILE: dict[str, Check] = {"name": words, "first": flag}
 WANTED: dict[str, Check] = {"wanted": listed(words)}
 LAID: dict[str, Check] = {"reason": words}
@@ -376,7 +440,7 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "beat": {},
     "line": LINE,
     "report": VALUES,
-    "ending": {"reason": REASON, "detail": words},
+    "ending": {"reason": REASON, "detail": short},
     "placed": {},
     "done": {},
     "left": {"rc": whole(0, 255), "text": either(words, "")},

@@ -65,7 +65,7 @@ class Link:
         try:
             while not line.startswith(GREETING):
                 found = self.channel.receive_line(max(0.0, deadline - time.monotonic()))
-                heard += len(found or b"")
+                heard += len(found or b"") + 1
                 if found is None or heard > TALK_BYTES:
                     raise LinkLost(f"no answer within {seconds:.0f} s" if found is None else "it talks without end")
                 line = found if found.strip() else line

@@ -18,6 +18,7 @@ import time
 from typing import Any, Callable, Collection, Iterable, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import ROWS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import STOPPED_SECONDS, Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, Value, last_line
@@ -253,9 +254,9 @@ def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
     return {
         "records": {str(rank): record for rank, record in records.items()},
         "lines": {str(rank): telling_line(job, rank, records.get(rank)) for rank in ranks},
-        "leftovers": leftovers_of(job, records),
+        "leftovers": leftovers_of(job, records)[:ROWS],
         "launcher": {**launcher, "last_line": last_line(job.at("launcher.out"))},
-        "metrics": [[name, metrics.rank_of[name], value] for name, value in metrics.last.items()],
+        "metrics": [[name, metrics.rank_of[name], value] for name, value in metrics.last.items()][:ROWS],
     }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import FROM_HEAD, FROM_NODE, BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
-from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import own_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, own_report
 from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor import (
     KINDS,
     Supervisor,
@@ -378,3 +380,143 @@ def test_sizes(given: Any, size: int) -> None:
 def test_sizes_that_are_none(given: Any) -> None:
     with pytest.raises(InputError, match="fetch_limit"):
         parse_request({"fetch_limit": given})
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"refused": 7},
+        {"version": ["5"]},
+    ],
+)
+def test_a_launcher_is_told_in_texts(lie: dict[str, Any]) -> None:
+    with pytest.raises(BadFrame, match="a text was expected"):
+        _frames.facts({**SURVEY, "launcher": {**SURVEY["launcher"], **lie}})
+
+
+def test_what_a_plan_reads_of_a_node_is_there_whatever_the_node_leaves_out() -> None:
+    facts = _frames.facts({**SURVEY, "launcher": {"path": ""}, "torch": {"version": "2"}})
+    assert facts["launcher"] == {"path": "", "version": "", "wanted": "", "said": "", "refused": ""}
+    assert facts["torch"] == {"version": "2", "cuda": "", "hip": ""}
+    for lie in ({"rdma": [{"device": "a b"}]}, {"rdma": 7}, {"rejected": [7]}):
+        with pytest.raises(BadFrame):
+            _frames.facts({**SURVEY, "fabric": {**SURVEY["fabric"], **lie}})
+
+
+RECORD: dict[str, Any] = {
+    **{"rank": 2, "local_rank": 0, "host": "n2", "wrapper_pid": 1, "cpus": [0], "started": 1.0},
+    **{"pid": 2, "ended": 2.0, "rc": 0, "signal": None, "finished": False, "error": "", "told": False},
+}
+
+
+def test_an_end_has_a_time() -> None:
+    """Reproduced before: the head's supervisor died of a KeyError, and the head was blamed."""
+    assert _frames.record(RECORD) == {**RECORD, "leftovers": []}
+    for lie in ({"rc": 0}, {"error": "its wrapper died"}):
+        with pytest.raises(BadFrame, match="to have a time"):
+            _frames.record({**{name: RECORD[name] for name in RECORD if name not in ("rc", "ended", "error")}, **lie})
+    with pytest.raises(BadFrame, match="to have a time"):
+        _frames.launcher({"pid": 1, "rc": 137, "unasked": True})
+
+
+@pytest.mark.parametrize(
+    ("value", "passed"), [(3.2e15, 3.2e15), (1 << 80, str(1 << 80)), (-7, -7), ("a\x1b[2J", "a[2J"), (1e-300, 1e-300)]
+)
+def test_a_metric_of_any_size_passes(value: Any, passed: Any) -> None:
+    """Reproduced before: a program that reported 3e15 FLOP/s had its node taken for hostile."""
+    assert _frames.metric(value) == passed
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, None, []])
+def test_what_is_no_metric(value: Any) -> None:
+    with pytest.raises(BadFrame):
+        _frames.metric(value)
+
+
+def test_many_small_values_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_frames, "VALUES_MOST", 1000)
+    for raw in (
+        b'{"kind": "beat", "x": [' + b"[]," * 999 + b"[]]}",
+        b'{"kind": "beat", "x": [' + b"{}," * 999 + b"1]}",
+    ):
+        with pytest.raises(BadFrame, match="more than 1,000 values"):
+            _frames.parse(raw)
+
+
+def test_a_number_of_too_many_digits_is_none_on_any_python() -> None:
+    with pytest.raises(ValueError, match="digits"):
+        _frames.short_whole("9" * 5000)
+    assert _frames.short_whole("-12") == -12
+
+
+def test_a_long_line_is_read_once_however_slowly_its_data_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    parse = _frames.parse
+    monkeypatch.setattr(_frames, "parse", lambda line: read.append(len(line)) or parse(line))
+    channel, there = wire(None)
+    os.write(there, b'{"kind": "file", "size": 3}\n')
+    for _byte in range(2):
+        os.write(there, b"x")
+        assert channel.receive(0.05) is None
+    os.write(there, b"x" + frame("beat"))
+    assert channel.receive(5) == {"kind": "file", "size": 3, "data": b"xxx"}
+    assert channel.receive(5) == {"kind": "beat", "data": b""} and len(read) == 2
+
+
+def test_blank_lines_without_end_are_no_greeting() -> None:
+    """Reproduced before: they were read for ever."""
+    link = Link(["sh", "-c", "yes ''"])
+    with pytest.raises(LinkLost, match="talks without end"):
+        link.greet(bytes)
+    link.close()
+
+
+def test_a_node_that_talks_without_end_has_its_turn_and_no_more() -> None:
+    """Reproduced before: the head read it for ever, and let the leases of the other nodes end."""
+    peer = object.__new__(Peer)
+    peer.channel, there = wire(FROM_NODE)
+    peer.report, peer.lost, peer.heard = None, "", 0.0
+    stop = threading.Event()
+
+    def flood() -> None:
+        while not stop.is_set():
+            try:
+                os.write(there, frame("placed") * 1000)
+            except OSError:
+                return
+
+    threading.Thread(target=flood, daemon=True).start()
+    started = time.monotonic()
+    assert len(peer.words()) > 1
+    assert time.monotonic() - started < 10
+    stop.set()
+    peer.channel.close()
+
+
+def test_a_node_that_beats_on_and_never_ends_is_lost() -> None:
+    peer = object.__new__(Peer)
+    peer.channel, _there = wire(FROM_NODE)
+    peer.report, peer.lost, peer.grace, peer.end_by = None, "", 0.5, math.inf
+    peer.heard = time.monotonic() + 3600
+    peer.tell("begin")
+    assert peer.end_by == math.inf
+    peer.tell("leave")
+    assert 25 < peer.end_by - time.monotonic() <= 31
+    peer.end_by = 0.0
+    peer.beat()
+    assert peer.lost == "it did not end its part within 31 s"
+
+
+def test_bytecode_is_no_part_of_the_runtime(tmp_path: Path) -> None:
+    """Reproduced before: of two that started at once, one saw the other's half-written bytecode, and failed."""
+    for _time in range(2):
+        command = _bootstrap.bootstrap(sys.executable, str(tmp_path / "home"), _runtime.digest())
+        parcel = _bootstrap.parcel(_runtime.archive())
+        done = subprocess.run(command, input=parcel, capture_output=True, timeout=30, check=False)
+        (modules,) = (tmp_path / "home" / "lib").glob("*/ansible_collections/torchfleet/cluster/plugins/module_utils")
+        (modules / "__pycache__").mkdir(exist_ok=True)
+        (modules / "__pycache__" / "_main.cpython-311.pyc.140000000").touch()
+    assert b"here" in done.stdout
+    (modules / "__init__.pyc").touch()  # which would be run in place of what is ours
+    done = subprocess.run(command, input=parcel, capture_output=True, timeout=30, check=False)
+    assert b"wanted" in done.stdout and not (modules / "__init__.pyc").exists()
