@@ -58,12 +58,23 @@ def find_library(name: str, environ: Mapping[str, str]) -> str:
     return environ.get(LIBRARY_VARIABLE) or next((str(path) for path in beside if path.exists()), name)
 
 
+def beside(library: Path) -> dict[str, str]:
+    """Return where an MPI is told to find the libfabric that lies beside it, by variable (Intel MPI, libfabric docs).
+
+    Intel MPI loads it by its bare name only when ranks are on several nodes, and the loader does not look there.
+    """
+    fabric = library.with_name("libfabric.so.1")
+    return {"I_MPI_OFI_LIBRARY": str(fabric), "FI_PROVIDER_PATH": str(library.parent)} if fabric.exists() else {}
+
+
 def load_library(name: str, environ: Mapping[str, str]) -> None:
     """Load MPI itself before what is linked to it, for all to see: some MPIs look for their own names. BackendError."""
     path = find_library(name, environ)
     other = other_mpi(path, Path("/proc/self/maps").read_text())
     if other:
         raise BackendError(f"backend mpi: {other} is in this process, and {path} is wanted: import no other MPI")
+    for variable, value in beside(Path(path)).items():
+        os.environ.setdefault(variable, value)
     try:
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
