@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[2] / "torch_backends/src/torchfleet_backends/__i
 
 
 def test_an_mpi_is_told_of_the_libfabric_beside_it(tmp_path: Path) -> None:
-    """Intel MPI asks the loader for libfabric.so.1 once ranks are on several nodes, and finds none on a bare machine."""
+    """Intel MPI asks the loader for libfabric.so.1 once ranks are on several nodes: a bare machine has none."""
     spec = importlib.util.spec_from_file_location("package", SOURCE)
     assert spec is not None and spec.loader is not None
     package = importlib.util.module_from_spec(spec)
