@@ -16,7 +16,7 @@ import signal
 import time
 from typing import Any, Iterable, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, rows_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
 
@@ -184,6 +184,10 @@ def first_failure(
         undone = [row for row in rows if row["state"] != "succeeded"] or rows
         late = next((row for row in undone if row["host"] == end.get("host")), undone[0])
         return blame(order, late, end["detail"], last_lines[late["rank"]][0])
+    silent = next((row for row in rows if row["state"] == "silent"), None)
+    if silent and not launcher.get("rc") and (not end or end["reason"] == "launcher_died"):
+        how = f"it left no record, and {order['launcher']['name']} ended with status 0"
+        return blame(order, silent, how, last_lines[silent["rank"]][0])
     cause = end["detail"] if end else f"{order['launcher']['name']} ended with status {launcher.get('rc')}"
     host = launcher.get("host", order["host"])
     name = "launcher.out" if host == order["host"] else f"launcher.{host}.out"
@@ -212,8 +216,8 @@ def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Js
 
 def leftovers_of(job: JobDir, records: Mapping[int, Mapping[str, Json]]) -> list[Json]:
     """Return what outlived its rank on this node, ended by the guard or by a rank that has none above it."""
-    found = list(job.read("leftovers.json") or [])
-    return found + [row for record in records.values() for row in record.get("leftovers", [])]
+    found = job.leftovers()
+    return found + [row for record in records.values() for row in rows_of(record.get("leftovers"))]
 
 
 def node_lost(
@@ -291,12 +295,12 @@ def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
 
     `metrics` of the head's own ranks. What the other nodes told lies in parts.json, times as the head's clock has them.
     """
-    order, parts, end = job.read("order.json"), job.read("parts.json") or {}, job.read("end.json")
+    order, parts, end = job.read("order.json"), job.read("parts.json") or {}, job.end()
     own = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
     records = records_of(job, order)
     lines = {place["rank"]: ("stderr", "") for place in order["placement"]}
     lines.update({rank: telling_line(job, rank, records.get(rank)) for rank in own})
-    launcher = {**(job.read("launcher.json") or {}), "last_line": last_line(job.at("launcher.out"))}
+    launcher = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
     leftovers = {order["host"]: leftovers_of(job, records)}
     for host, part in parts.items():
         for rank, record in part["records"].items():

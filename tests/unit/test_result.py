@@ -141,6 +141,14 @@ def test_a_job_that_was_done_before_the_deadline_succeeded() -> None:
     assert summary([record(0), record(1)], ("timed_out", "", 9.5))["state"] == "succeeded"
 
 
+def test_a_rank_without_a_record_is_blamed_where_the_launcher_says_that_all_is_well() -> None:
+    for end in (None, ("launcher_died", "openmpi on head ended with status 0", 1)):
+        result = summary([record(0)], end, launcher={"rc": 0, "last_line": ""})
+        failure = result["first_failure"]
+        assert (result["state"], result["rc"], failure["rank"]) == ("failed", 1, 1)
+        assert failure["cause"] == "it left no record, and openmpi ended with status 0"
+
+
 def test_the_launcher_is_blamed_where_no_rank_is() -> None:
     result = summary(
         [], ("launcher_died", "openmpi ended with status 213", 1), launcher={"rc": 213, "last_line": "no slots"}
