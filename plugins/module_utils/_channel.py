@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import os
 import select
-import stat
 import time
 from typing import Any, Callable, Mapping, TypeVar
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import open_file
 
 Taken = TypeVar("Taken")
 
@@ -133,12 +133,10 @@ class Channel:
         A link, pipe or device in its place is not followed, waited for or read: nothing of it is sent.
         """
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+            descriptor = open_file(path)
         except OSError:
             return
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return
             block = file.read(BLOCK)
             self.send("file", block, name=name, first=True)
             while block:

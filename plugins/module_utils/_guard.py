@@ -155,7 +155,7 @@ class Guard:
     def look(self) -> tuple[str, str] | None:
         """Return why the job must end now, or None: look at the launcher, the records and the clock."""
         self.reap()
-        end = self.job.read("end.json")  # a misplaced rank writes it
+        end = self.job.end()  # a misplaced rank writes it
         if end:
             return end["reason"], end["detail"]
         return self.look_at_ranks() or self.look_around()
@@ -213,7 +213,7 @@ class Guard:
                 self.say("left", rc=rc)
 
     def launcher_epitaph(self) -> str:
-        rc = (self.job.read("launcher.json") or {}).get("rc", 0)
+        rc = self.job.launcher().get("rc", 0)
         how = f"was killed by {signal_name(rc - 128)}" if rc > 128 else f"ended with status {rc}"
         return f"{self.order['launcher']['name']} on {self.order['host']} {how}"
 
@@ -300,7 +300,7 @@ class Guard:
         if self.order["launcher"]["name"] in ELSEWHERE:
             below = {process.pid for pid in wrappers for process in _processes.descendants(pid)}
             return {process.pid for process in self.below()} - wrappers - below
-        found = {(self.job.read("launcher.json") or {}).get("pid", 0), *agents(self.order["private_tmp"])}
+        found = {self.job.launcher().get("pid", 0), *agents(self.order["private_tmp"])}
         for process in self.below():  # parents before children
             if process.parent in found and process.pid not in wrappers:
                 found.add(process.pid)

@@ -19,13 +19,22 @@ import itertools
 import json
 import os
 import re
+import stat
 import time
-from typing import Any
+from typing import Any, Mapping
 
 Json = Any
 HOME_MARK = "home"  # file in a job directory: the controller has it all
 BALLAST_BYTES = 1 << 20  # kept free for our own files
 LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
+FILE_BYTES = 64 << 20  # of a file of ours; more is none
+NUMBER = (int, float)
+# The files that a program of the job could have written as well, with the types of what is in them.
+END = {"reason": str, "detail": str, "at": NUMBER}
+LAUNCHER = {"pid": int}
+LEFTOVER = {"pid": int, "command": str}
+RECORD = {"rank": int, "local_rank": int, "host": str, "wrapper_pid": int, "cpus": list, "started": NUMBER}
+OVER = {"rc": int, "ended": NUMBER, "finished": bool, "error": str}  # what a record has at its end, all or none
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 QUEUE_NUMBER = re.compile(r"[0-9]{1,18}\Z")  # of a job in a batch system
 NUMBERS = itertools.count()
@@ -52,6 +61,28 @@ def said_by(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace")
+
+
+def open_file(path: str) -> int:
+    """Open a file for reading. OSError for a link, a pipe or a device in its place: none is followed or waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return descriptor
+
+
+def fits(value: Json, form: Mapping[str, Any]) -> bool:
+    """Whether a value is an object with these fields, each of its type."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) and (kind is bool) == isinstance(value[name], bool)
+        for name, kind in form.items()
+    )
+
+
+def rows_of(found: Json) -> list[Json]:
+    """Return the rows of leftovers, of whatever was found in their place."""
+    return [row for row in found if fits(row, LEFTOVER)] if isinstance(found, list) else []
 
 
 class JobDir:
@@ -106,16 +137,33 @@ class JobDir:
         return True
 
     def read(self, name: str) -> Json:
-        """Return the value of a JSON file, or None if it is not there or not whole."""
+        """Return the value of a JSON file, or None if it is not there, not whole, or no file of ours."""
         try:
-            with open(self.at(name)) as file:
-                return json.load(file)
-        except (OSError, ValueError):
+            with open(open_file(self.at(name))) as file:
+                return json.load(file) if os.fstat(file.fileno()).st_size <= FILE_BYTES else None
+        except (OSError, ValueError, RecursionError):
             return None
 
     def record(self, rank: int) -> dict[str, Json] | None:
+        """Return the record of a rank; None for one that its wrapper did not write, and cannot have."""
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
-        return found if isinstance(found, dict) else None
+        whole = fits(found, RECORD) and found["rank"] == rank and isinstance(found.get("signal"), (int, type(None)))
+        return found if whole and (fits(found, OVER) or not any(name in found for name in OVER)) else None
+
+    def end(self) -> dict[str, Json] | None:
+        """Return why the job was ended, or None."""
+        found = self.read("end.json")
+        return found if fits(found, END) else None
+
+    def launcher(self) -> dict[str, Json]:
+        """Return what became of the launcher here, or nothing."""
+        found = self.read("launcher.json")
+        whole = fits(found, LAUNCHER) and (fits(found, {"rc": int, "at": NUMBER}) or "rc" not in found)
+        return dict(found) if whole else {}
+
+    def leftovers(self) -> list[Json]:
+        """Return what outlived its rank and was ended."""
+        return rows_of(self.read("leftovers.json"))
 
     def cancel(self) -> None:
         """Take the job back from the batch system that its launcher gave it to, if it did."""
@@ -162,7 +210,7 @@ class JobDir:
         nobody looks after. The lock is asked for shared, so that two who ask do not take each other for the job.
         """
         try:
-            descriptor = os.open(self.at("lock"), os.O_RDONLY)
+            descriptor = os.open(self.at("lock"), os.O_RDONLY | os.O_NONBLOCK)  # anybody's mark may name a pipe
         except FileNotFoundError:
             return False
         except OSError:

@@ -16,6 +16,8 @@ import re
 import time
 from typing import BinaryIO, Callable, NamedTuple, Union
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import open_file
+
 CHUNK = 1 << 18  # bytes read at a time
 LOOK_SECONDS = 0.02  # that one look at one file takes, about
 LINE_LIMIT = 4096  # bytes of one line that are kept
@@ -100,14 +102,14 @@ class Follower:
         self.shown = 0
         passed = 0
         try:
-            with open(self.path, "rb") as file:
+            with open(open_file(self.path), "rb") as file:
                 file.seek(self.position)
                 # A look stays short, so that the others get their turn.
                 self.read(file, until if last else time.monotonic() + LOOK_SECONDS)
                 if last:
                     passed = self.pass_over(file)
                     self.read(file, math.inf)
-        except FileNotFoundError:
+        except OSError:  # it is not there yet, or is no file
             return 0
         if last and self.rest:
             self.line(self.rest)
@@ -172,7 +174,7 @@ def shorten(raw: bytes) -> str:
 def last_line(path: str) -> str:
     """Return the last line of a file that is not blank, read from its end; an empty string if there is none."""
     try:
-        with open(path, "rb") as file:
+        with open(open_file(path), "rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - LINE_LIMIT * 4))
             lines = file.read().split(b"\n")

@@ -20,7 +20,7 @@ from typing import Any, Callable, Collection, Iterable, Protocol
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import ROWS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import STOPPED_SECONDS, Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, open_file, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, Value, last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import leftovers_of, records_of, telling_line
@@ -218,13 +218,13 @@ class Part:
 
         found = _processes.end_all(escaped, self.order["grace"])
         if found:
-            self.job.write("leftovers.json", (self.job.read("leftovers.json") or []) + found)
+            self.job.write("leftovers.json", self.job.leftovers() + found)
         remove(self.order["private_tmp"])
 
     def launcher_text(self) -> str:
         """Return the last words of what the guard had started."""
         try:
-            with open(self.job.at("launcher.out"), "rb") as file:
+            with open(open_file(self.job.at("launcher.out")), "rb") as file:
                 file.seek(max(0, file.seek(0, 2) - TEXT_BYTES))
                 return file.read().decode(errors="replace").strip()
         except OSError:
@@ -247,10 +247,10 @@ def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
     """Return what a part left: records and telling lines by rank, leftovers, launcher, metrics."""
     ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
     records = records_of(job, order)
-    end = job.read("end.json")
+    end = job.end()
     for record in records.values():  # by this node's own clock
-        record["told"] = bool(end) and record.get("ended", end["at"] + 1) > end["at"]
-    launcher = job.read("launcher.json") or {}
+        record["told"] = end is not None and record.get("ended", end["at"] + 1) > end["at"]
+    launcher = job.launcher()
     return {
         "records": {str(rank): record for rank, record in records.items()},
         "lines": {str(rank): telling_line(job, rank, records.get(rank)) for rank in ranks},

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, open_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import (
     become_subreaper,
     descendants,
@@ -237,7 +237,7 @@ class RankWrapper:
     def finished(self) -> bool:
         """Whether the program had left with status 0 before it died of a signal (see _exit_note)."""
         try:
-            with open(self.job.rank(self.record["rank"], "exit")) as note:
+            with open(open_file(self.job.rank(self.record["rank"], "exit"))) as note:
                 return note.read().strip() == "0"
         except OSError:
             return False

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, jobs, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import reap
 
 
@@ -154,3 +156,65 @@ def test_a_batch_system_that_is_gone_stops_no_clean(tmp_path: Path) -> None:
     job = made(tmp_path / "jobs" / "train")
     job.write("order.json", {"queue": [["/nowhere/squeue"], ["/nowhere/scancel"]]})
     job.cancel()
+
+
+RECORD = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 7, "cpus": [0], "started": 1.0}
+OVER = {"rc": 1, "signal": None, "finished": False, "error": "", "ended": 2.0}
+
+
+@pytest.mark.parametrize("whole", [RECORD, {**RECORD, "pid": 8}, {**RECORD, **OVER}, {**RECORD, **OVER, "signal": 9}])
+def test_the_record_of_a_rank(tmp_path: Path, whole: dict[str, Any]) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0])
+    job.write("ranks/0/record.json", whole)
+    assert job.record(0) == whole
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [[], 7, {}, {**RECORD, "wrapper_pid": "7"}, {**RECORD, "rank": 1}, {**RECORD, "rank": True}, {**RECORD, "rc": 0}]
+    + [{**RECORD, **OVER, name: odd} for name in OVER for odd in ([], "x") if (name, odd) != ("error", "x")],
+)
+def test_a_record_that_no_wrapper_wrote_is_none(tmp_path: Path, lie: Any) -> None:
+    """Reproduced before: the guard and its twin died of it, and processes of the job lived on."""
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0])
+    job.write("ranks/0/record.json", lie)
+    assert job.record(0) is None
+
+
+def test_what_a_program_put_in_place_of_our_files_is_not_believed(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0])
+    job.write("end.json", {"reason": 7})
+    job.write("launcher.json", [7])
+    job.write("leftovers.json", [7, {"pid": 1, "command": "sleep", "ended": "SIGTERM"}, {"pid": "1"}])
+    assert (job.end(), job.launcher()) == (None, {})
+    assert job.leftovers() == [{"pid": 1, "command": "sleep", "ended": "SIGTERM"}]
+
+
+def test_a_pipe_a_link_a_device_or_a_deep_file_is_not_read(tmp_path: Path) -> None:
+    """Reproduced before: whoever opened a pipe in place of a file waited for ever."""
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0, 1])
+    secret = tmp_path / "secret"
+    secret.write_text('{"a": 1}')
+    os.symlink(secret, job.at("link.json"))
+    os.symlink("/dev/zero", job.at("zero.json"))
+    os.mkfifo(job.at("pipe.json"))
+    Path(job.at("deep.json")).write_text("[" * 100_000)
+    assert [job.read(f"{name}.json") for name in ("link", "zero", "pipe", "deep")] == [None] * 4
+    os.mkfifo(job.rank(0, "stdout"))
+    os.symlink(secret, job.rank(1, "stdout"))
+    assert [last_line(job.rank(rank, "stdout")) for rank in (0, 1)] == ["", ""]
+    lines: list[object] = []
+    for rank in (0, 1):
+        follower = Follower(job.rank(rank, "stdout"), rank, "stdout", True, lines.append, lambda *_: None)
+        follower.look(last=True)
+    assert lines == []
+
+
+def test_a_pipe_in_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None:
+    """Anybody's process may name a directory of its own as that of its job."""
+    os.mkfifo(tmp_path / "lock")
+    assert not JobDir(str(tmp_path)).running()
