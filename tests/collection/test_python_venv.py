@@ -217,6 +217,38 @@ def test_other_packages_make_it_anew(request_: dict[str, Any]) -> None:
     assert len(list(Path(request_["path"]).glob("lib/python*/site-packages/tiny-*"))) == 1
 
 
+def index_of(place: Path, *wheels_: tuple[str, str, str]) -> str:
+    """Return the address of a package index with some wheels (name, version, what each needs)."""
+    for name, version, needs in wheels_:
+        (place / name).mkdir(parents=True, exist_ok=True)
+        add_wheel(place / name, name, version, needs=needs)
+        links = [f'<a href="{path.name}">{path.name}</a>' for path in (place / name).glob("*.whl")]
+        (place / name / "index.html").write_text("\n".join(links))
+    return place.as_uri()
+
+
+@pytest.fixture
+def two_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """One index has builds and what they need; on the other somebody gave those names higher versions."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    builds = index_of(tmp_path / "builds", ("fast", "1.0+gpu", "Requires-Dist: helper\n"), ("helper", "1.0", ""))
+    public = index_of(tmp_path / "public", ("fast", "1.0+zzz", ""), ("helper", "99", ""), ("plain", "2.0", ""))
+    monkeypatch.setenv("PIP_INDEX_URL", public)
+    return {"index_url": builds}
+
+
+def test_a_name_of_one_index_is_not_taken_from_another(request_: dict[str, Any], two_indexes: dict[str, str]) -> None:
+    environment.make({**request_, **two_indexes, "packages": ["fast==1.0", "plain==2.0"]})
+    there = environment.installed(Path(request_["path"]))
+    assert {name: there[name] for name in ("fast", "helper", "plain")} == {
+        "fast": "1.0+gpu",
+        "helper": "1.0",
+        "plain": "2.0",
+    }
+
+
 def test_what_was_interrupted_is_made_anew(request_: dict[str, Any]) -> None:
     """Without a receipt nothing is trusted, although pip takes the package for installed."""
     environment.make(request_)
@@ -549,6 +581,23 @@ def test_what_is_there_is_not_downloaded(order: dict[str, Any], monkeypatch: pyt
     error = wheels.answer({**order, "fill": True, "packages": ["big==3.0"]})["error"]
     assert error.startswith("some: no wheels for Python 3.11 on x86_64 could be brought to ")
     assert "No matching distribution found for big==3.0" in error
+
+
+def test_two_indexes_are_not_asked_together(order: dict[str, Any], two_indexes: dict[str, str], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    wanted = {**two_indexes, "packages": ["fast==1.0", "plain==2.0"], "wheelhouse": str(empty), "fill": True}
+    assert wheels.answer({**order, **wanted})["error"] == ""
+    assert sorted(path.name.rpartition("-py3")[0] for path in empty.iterdir()) == [
+        "fast-1.0+gpu",
+        "helper-1.0",
+        "plain-2.0",
+    ]
+
+
+def test_a_wheel_that_changed_is_packed_anew(order: dict[str, Any]) -> None:
+    first = wheels.answer(order)["pack"]
+    add_wheel(Path(order["wheelhouse"]), "other_one", "1.5", needs="Requires-Dist: third\nSummary: another\n")
+    assert wheels.answer(order)["pack"] != first
 
 
 def test_the_markers_of_the_machine_count(order: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

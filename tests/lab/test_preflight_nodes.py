@@ -84,7 +84,11 @@ def test_a_good_pair_has_no_findings_and_is_not_touched(
 ) -> None:
     for node in ("n1", "n2"):
         lab.root(node, "touch", "/run/before")
-    told = preflight(*words, **({"ansible_user": "root"} if words[1:] == ("root",) else {}))
+    root = {
+        "ansible_user": "root",
+        "torchfleet_home": "/root/preflight",
+    }  # a home below fleet's would be fleet's to exchange
+    told = preflight(*words, **(root if words[1:] == ("root",) else {}))
     assert (told.rc, told.found) == (0, set())
     assert "preflight of 2 nodes: nothing found" in told.text
     assert told.report["ok"]

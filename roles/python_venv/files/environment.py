@@ -343,11 +343,18 @@ def brought(request):
         yield place
 
 
-def index_options(request, place):
-    """Return pip's options for where packages come from: wheels that were brought here, or an index."""
+def courses(request, place):
+    """Return what pip installs one after the other: its options for where from, and the packages.
+
+    Never from two indexes at once: pip would take each name from the one that has the higher version of it, and anybody
+    can give the public one a package of a name that only the other had.
+    """
+    packages = request["packages"]
     if request["wheelhouse"]:
-        return ["--no-index", "--find-links", place]
-    return ["--extra-index-url", request["index_url"]] if request["index_url"] else []
+        return [(["--no-index", "--find-links", place], packages)]
+    if not request["index_url"]:
+        return [([], packages)]
+    return [(["--index-url", request["index_url"]], packages[:1]), ([], packages[1:])]
 
 
 def bundled_pip():
@@ -379,11 +386,11 @@ def make_bare(path, beside, with_pip, place):
 
 def install(request, place):
     """Install the packages, and build what is there as a source."""
-    path, packages = Path(request["path"]), request["packages"]
+    path = Path(request["path"])
     python = str(path / "bin" / "python")
-    if packages:
-        argv = [python, *PIP_INSTALL, *index_options(request, place), "--", *packages]
-        run(argv, f"pip could not install {' '.join(packages)}")
+    for options, some in courses(request, place):
+        if some:
+            run([python, *PIP_INSTALL, *options, "--", *some], f"pip could not install {' '.join(some)}")
     for name in request["sources"]:
         kept = path / "wheels"  # for whoever has machines without a compiler
         build = ["-m", "pip", "wheel", *QUIET, "--no-deps", "--no-build-isolation", "--wheel-dir", str(kept), "--"]

@@ -113,18 +113,29 @@ def download(request):
     platforms = [f"manylinux_2_{number}_{machine}" for number in range(newest, 4, -1)] + [f"manylinux2014_{machine}"]
     markers = {"python_version": minor, "python_full_version": f"{minor}.0", "platform_machine": machine}
     wheelhouse = request["wheelhouse"]
-    index = ["--extra-index-url", request["index_url"]] if request["index_url"] else []
     argv = [sys.executable, "-c", PIP, json.dumps(markers), "download", "--quiet", "--no-input", "--only-binary=:all:"]
     argv += ["--disable-pip-version-check", f"--python-version={minor}", f"--dest={wheelhouse}"]
     argv += ["--find-links", wheelhouse]
     argv += [f"--platform={platform}" for platform in platforms]
     Path(wheelhouse).mkdir(parents=True, exist_ok=True)
-    for where in (["--no-index"], index):  # what is there already is not looked for elsewhere
-        done = subprocess.run([*argv, *where, "--", *request["packages"]], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return
+    if run_pip([*argv, "--no-index", "--", *request["packages"]]):  # what is there is not looked for elsewhere
+        for where, packages in courses(request):
+            error = run_pip([*argv, *where, "--", *packages]) if packages else ""
+            if error:
+                raise NotFoundError(error)
+
+
+def courses(request):
+    """Return pip's options for where from, and the packages: never from two indexes at once, as in environment.py."""
+    packages, index = request["packages"], request["index_url"]
+    return [(["--index-url", index], packages[:1]), ([], packages[1:])] if index else [([], packages)]
+
+
+def run_pip(argv):
+    """Run pip. Return what it says of errors if it fails."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"pip ended with {done.returncode}"]
-    raise NotFoundError("; ".join([line for line in lines if line.startswith("ERROR")] or lines[-1:]))
+    return "; ".join([line for line in lines if line.startswith("ERROR")] or lines[-1:]) if done.returncode else ""
 
 
 def own_pip(into):
@@ -185,13 +196,20 @@ def fetch(request, program):
         unfinished.unlink(missing_ok=True)
 
 
+def identity(file):
+    """Return a line that tells a file from any other, without reading it: wheels are large."""
+    name, path = file
+    status = path.stat()
+    return f"{name} {path} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+
+
 def pack(request, wheels):
     """Return the path of a tar file with the wheels and the sources, which is made unless it is there."""
     files = {path.name: path for path in wheels}
     files.update({program["file"]: Path(request["shelf"], program["file"]) for program in request["programs"]})
     for name, listed in request["sources"].items():
         files.update({f"{name}/{file}": Path(request["directories"][name], file) for file in listed})
-    digest = hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256("\n".join(sorted(map(identity, files.items()))).encode()).hexdigest()[:16]
     there = Path(request["into"], digest + ".tar")
     if not there.exists():
         with tarfile.open(there, "w") as file:
