@@ -8,27 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import accelerators_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-
-Result = dict[str, Any]
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """One look at one node."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return facts."""
-        result: Result = super().run(tmp, task_vars)
-        answer: Result = self._execute_module(module_args=self._task.args, task_vars=task_vars)
+        answer: dict[str, Any] = self._execute_module(module_args=self._task.args, task_vars=variables)
         if "facts" not in answer:
-            return {**result, **answer}
-        try:
-            facts = accelerators_of((task_vars or {})["inventory_hostname"], answer["facts"])
-        except InputError as error:
-            return {**result, "failed": True, "msg": str(error)}
-        return {**result, "changed": False, "facts": facts}
+            return answer
+        return {"changed": False, "facts": accelerators_of(variables["inventory_hostname"], answer["facts"])}

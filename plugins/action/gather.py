@@ -9,9 +9,9 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import (
     cluster_from_hostvars,
     ssh_words,
@@ -26,27 +26,24 @@ display = Display()
 NO_LIMIT = 1 << 60
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """One task for the head."""
 
     BYPASS_HOST_LOOP = True
-    TRANSFERS_FILES = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return changed and runs (job_id, run_dir, state of each that came home, or would)."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
         try:
             head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
             ssh = ssh_words(self._connection, head)
             with Session(head, ssh) as session:
                 runs = session.collect(socket.gethostname(), self._task.check_mode)
             problems = [problem for run in runs for problem in [self.bring(head, ssh, run)] if problem]
-        except (InputError, HeadLost) as error:
-            return {**result, "failed": True, "msg": str(error)}
+        except HeadLost as error:
+            return {"failed": True, "msg": str(error)}
         if problems:
-            return {**result, "failed": True, "runs": runs, "msg": "; ".join(problems)}
-        return {**result, "changed": bool(runs), "runs": runs}
+            return {"failed": True, "runs": runs, "msg": "; ".join(problems)}
+        return {"changed": bool(runs), "runs": runs}
 
     def bring(self, head: Node, ssh: tuple[str, ...], run: dict[str, Any]) -> str:
         """Fetch one run unless in check mode, say so, and return what went wrong: one run must not hold up the next."""

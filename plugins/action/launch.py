@@ -12,10 +12,10 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _rundir, _view
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
@@ -35,27 +35,22 @@ Result = dict[str, Any]
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """One task, one job, whatever the number of hosts."""
 
     BYPASS_HOST_LOOP = True
-    TRANSFERS_FILES = False
+    parses_values = True
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+    def act(self, given: Result, variables: Result) -> Result:
         """Return changed, job_id, run_dir and state; where it went wrong also failed and a one-line msg."""
-        result: Result = super().run(tmp, task_vars)
-        variables = task_vars or {}
+        _border.refuse_what_misleads(variables)
+        request = parse_request(given, _border.vaulted_names(self._task.args.get("job_env")))
+        groups, hostvars = _border.to_plain(variables["groups"]), variables["hostvars"]
+        cluster = _border.cluster_from_hostvars(groups, hostvars, request.nodes)
         try:
-            _border.refuse_what_misleads(variables)
-            vaulted = _border.vaulted_names(self._task.args.get("job_env"))
-            request = parse_request(_border.to_plain(self._task.args), vaulted)
-            groups, hostvars = _border.to_plain(variables["groups"]), variables["hostvars"]
-            cluster = _border.cluster_from_hostvars(groups, hostvars, request.nodes)
-            return {**result, **self.launch(request, cluster)}
-        except InputError as error:
-            return {**result, "failed": True, "msg": str(error)}
+            return self.launch(request, cluster)
         except HeadLost as error:
-            return {**result, "failed": True, "msg": f"{error}: {HELP_IF_LOST}"}
+            return {"failed": True, "msg": f"{error}: {HELP_IF_LOST}"}
 
     def launch(self, request: Request, cluster: Cluster) -> Result:
         """Plan the job with what the head says of itself, then show or run it."""

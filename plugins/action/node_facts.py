@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.plugins.action import ActionBase
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import facts_of, usual_facts_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import clock_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
@@ -19,33 +19,30 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import
 Result = dict[str, Any]
 
 
-def checked(variables: dict[str, Any], answer: Result) -> Result:
+def checked(variables: Result, answer: Result) -> Result:
     """Return what a node may tell, and nothing that Ansible would take for its own. InputError for what is wrong."""
     node = str(variables["inventory_hostname"])
     facts, usual = facts_of(node, answer["facts"]), usual_facts_of(node, answer.get("ansible_facts"))
     return {"changed": False, "facts": facts, "ansible_facts": usual}
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """One look at one node; a node that cannot be asked is an answer too, so that it does not hide the others."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+    def act(self, given: Result, variables: Result) -> Result:
         """Return facts and clock; or problem (on the way there), or failure (on the node)."""
-        result: Result = super().run(tmp, task_vars)
         try:
-            answer: Result = self._execute_module(module_args=self._task.args, task_vars=task_vars)
+            answer: Result = self._execute_module(module_args=self._task.args, task_vars=variables)
             if "facts" not in answer:
-                return {**result, "failure": self.reason(answer)}
+                return {"failure": self.reason(answer)}
             # By itself, on the open connection: a module takes so long to start that its clock tells little.
             sent = time.time()
             said = self._low_level_execute_command("date +%s.%N")["stdout"]
-            return {**result, **checked(task_vars or {}, answer), "clock": clock_of(said, sent, time.time())}
+            return {**checked(variables, answer), "clock": clock_of(said, sent, time.time())}
         except AnsibleConnectionFailure as error:
-            return {**result, "problem": str(error)}
+            return {"problem": str(error)}
         except (AnsibleError, InputError) as error:
-            return {**result, "failure": str(error)}
+            return {"failure": str(error)}
 
     @staticmethod
     def reason(answer: Result) -> str:

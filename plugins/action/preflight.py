@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _drift, _findings, _preflight
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _preflight_wish as _wish
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_rules import RULES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import keep_report
@@ -25,33 +25,28 @@ Result = dict[str, Any]
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """One task for all nodes."""
 
     BYPASS_HOST_LOOP = True
-    TRANSFERS_FILES = False
+    parses_values = True
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+    def act(self, given: Result, variables: Result) -> Result:
         """Return report and msg; failed if there are errors among the findings."""
-        result: Result = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        try:
-            wish = _wish.parse_wish(_border.to_plain(self._task.args), RULES)
-            targets = [self.target(name, variables) for name in wish.answers]
-            facts = {name: answer.facts for name, answer in wish.answers.items() if answer.facts}
-            versions = {name: _drift.versions_of(fact, digest()) for name, fact in facts.items()}
-            drift = _drift.compare(versions, [target.name for target in targets if target.worker])
-            found = [*self.refusals(variables), *_preflight.judge(targets, wish.answers, wish.limits, drift)]
-            findings = _findings.sort_out(found, wish.ignore)
-            at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            path = keep_report("preflight_report", wish.report, _wish.report_of(findings, wish.answers, drift, at))
-        except InputError as error:
-            return {**result, "failed": True, "msg": str(error)}
+        wish = _wish.parse_wish(given, RULES)
+        targets = [self.target(name, variables) for name in wish.answers]
+        facts = {name: answer.facts for name, answer in wish.answers.items() if answer.facts}
+        versions = {name: _drift.versions_of(fact, digest()) for name, fact in facts.items()}
+        drift = _drift.compare(versions, [target.name for target in targets if target.worker])
+        found = [*self.refusals(variables), *_preflight.judge(targets, wish.answers, wish.limits, drift)]
+        findings = _findings.sort_out(found, wish.ignore)
+        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        path = keep_report("preflight_report", wish.report, _wish.report_of(findings, wish.answers, drift, at))
         title = f"preflight of {len(targets)} node{'s' * (len(targets) != 1)}: {_findings.count(findings)}"
         display.display("\n".join([title, *_findings.render(findings)]))
         stops = _findings.errors(findings)
         msg = f"{_findings.verdict(findings)}; report: {path}" if stops else title
-        return {**result, "failed": bool(stops), "report": path, "msg": msg}
+        return {"failed": bool(stops), "report": path, "msg": msg}
 
     def target(self, name: str, variables: dict[str, Any]) -> _preflight.Target:
         """Return one host of the play."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
-from ansible_collections.torchfleet.cluster.plugins.modules.ssh_mesh_keys import OPTIONS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_answer import checked
@@ -18,22 +16,18 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_answer imp
 ASKED = ("name", "address", "port", "sshd", "become", "client")
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """One look at one node."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return changed and member: what the user asks for, and what the node found. Failed for a bad answer."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _validated, given = self.validate_argument_spec(argument_spec=OPTIONS)
-        asked = to_plain({name: given[name] for name in ASKED})
-        answer = to_plain(self._execute_module(module_args=self._task.args, task_vars=task_vars))
+        asked = {name: given[name] for name in ASKED}
+        answer = to_plain(self._execute_module(module_args=self._task.args, task_vars=variables))
         member = answer.get("member")
         if answer.get("failed") or not isinstance(member, dict):
-            return {**result, "msg": f"ssh_mesh: {asked['name']} told nothing of its keys", **answer, "failed": True}
+            return {"msg": f"ssh_mesh: {asked['name']} told nothing of its keys", **answer, "failed": True}
         try:
             found = checked(asked["name"], member)
         except InputError as error:
-            return {**result, "failed": True, "msg": f"ssh_mesh: {error}"}
-        return {**result, "changed": answer.get("changed") is True, "member": {**found, **asked}}
+            return {"failed": True, "msg": f"ssh_mesh: {error}"}
+        return {"changed": answer.get("changed") is True, "member": {**found, **asked}}

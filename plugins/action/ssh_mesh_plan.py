@@ -10,53 +10,32 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import KeyFailed
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _ssh, _ssh_refusals, _ssh_text
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_ca import Authority
 
 display = Display()
-OPTIONS = {
-    "cluster": {"type": "str", "required": True},
-    "directory": {"type": "path", "required": True},
-    "members": {"type": "list", "elements": "dict", "required": True},
-    "trust": {"type": "str", "choices": ["certificates", "keys"], "default": "certificates"},
-    "any_to_any": {"type": "bool", "default": False},
-    "extra_sources": {"type": "list", "elements": "str", "default": []},
-    "valid_days": {"type": "int", "default": 365},
-    "rotate": {"type": "bool", "default": False},
-    "accept_changed": {"type": "list", "elements": "str", "default": []},
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-}
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """One task for all nodes."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return changed, nodes (the work of each), proof (what proving it takes) and findings."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validated, arguments = self.validate_argument_spec(argument_spec=OPTIONS)
-        given = to_plain(arguments)
         try:
             members = self.members(given["members"], variables["hostvars"])
             groups = to_plain(variables["groups"])
             names = list(dict.fromkeys([*groups.get("head", ()), *groups.get("workers", ())]))
             planned = plan(given, members, names, self._task.check_mode)
-        except InputError as error:
-            return {**result, "failed": True, "msg": str(error)}
         except (_ssh.Refused, KeyFailed) as error:
-            return {**result, "failed": True, "msg": f"ssh_mesh: {error}"}
+            return {"failed": True, "msg": f"ssh_mesh: {error}"}
         for finding in planned["findings"]:
             display.warning(f"ssh_mesh: {finding}")
-        return {**result, **planned}
+        return planned
 
     def members(self, found: list[dict[str, Any]], hostvars: Mapping[str, Any]) -> tuple[_ssh.Member, ...]:
         names = ("ansible_host", "ansible_port", "ansible_connection")

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import (
@@ -22,36 +21,28 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils import (
     _node_answer,
     _verify,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_wish import answer_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import keep_report
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import digest
 
 Result = dict[str, Any]
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """One task for all nodes."""
 
     BYPASS_HOST_LOOP = True
-    TRANSFERS_FILES = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
-        """Return what is to be tried, or report and msg; failed if there are errors among the findings."""
-        result: Result = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        given = _border.to_plain(self._task.args)
+    def act(self, given: Result, variables: Result) -> Result:
+        """Return what is to be tried, or report and msg; failed if there are errors among the findings.
+
+        InputError for what no node can have told.
+        """
         groups = _border.to_plain(variables["groups"])
-        try:
-            return {**result, **self.act(given, groups)}
-        except InputError as error:
-            return {**result, "failed": True, "msg": str(error)}
-
-    def act(self, given: dict[str, Any], groups: dict[str, list[str]]) -> Result:
-        """Plan, or judge. InputError for arguments that cannot be, and for what no node can have told."""
         asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
-        told = _verify.take(asked, given["listened"], given.get("measured") or {})
+        told = _verify.take(asked, given["listened"], given["measured"])
         answers = told.answers
         trial = _verify.plan_trial(answers, told.listened, groups["head"][0], groups["workers"])
         if given["state"] == "plan":
@@ -61,13 +52,13 @@ class ActionModule(ActionBase):
         outcome = _verify.Outcome(
             answers=answers,
             listened=told.listened,
-            failures=_node_answer.failures_of(groups["head"][0], given.get("logins"), list(answers)),
+            failures=_node_answer.failures_of(groups["head"][0], given["logins"], list(answers)),
             measured=told.measured,
-            runs=[run_of(run) for run in given.get("runs") or []],
+            runs=[run_of(run) for run in given["runs"]],
             trial=trial,
             drift=_drift.compare(versions, groups["workers"]),
         )
-        return self.judge(outcome, given["report"], given.get("ignore") or [])
+        return self.judge(outcome, given["report"], given["ignore"])
 
     def judge(self, outcome: _verify.Outcome, path: str, ignore: list[str]) -> Result:
         """Show and keep the verdict. InputError for a report that cannot be written, or ids that are none."""

@@ -1,0 +1,63 @@
+"""What is written below an action that it does not have, or leaves out what it needs, is refused in one line."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import (
+    Action,
+    check_names,
+    documented,
+    values_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+
+PLUGINS = Path(__file__).parents[2] / "plugins"
+NAMES = sorted(path.stem for path in (PLUGINS / "action").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_action_has_the_options_that_are_documented(name: str) -> None:
+    action = importlib.import_module(f"ansible_collections.torchfleet.cluster.plugins.action.{name}")
+    assert issubclass(action.ActionModule, Action)
+    with pytest.raises(InputError) as caught:
+        check_names(name, {"bogus": 1}, documented(name))
+    assert str(caught.value).startswith(f'{name}: got "bogus"; it has ')
+    assert all(option in str(caught.value) for option in documented(name))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelled_option_is_named_with_the_one_that_was_meant() -> None:
+    with pytest.raises(InputError, match='launch: got "lanucher"; did you mean launcher'):
+        check_names("launch", {"lanucher": "torchrun", "np": 7}, documented("launch"))
+
+
+def test_what_is_needed_is_asked_for() -> None:
+    with pytest.raises(InputError, match="nodes of fabric_choose: got null; it is required: give a value of type list"):
+        check_names("fabric_choose", {}, documented("fabric_choose"))
+    with pytest.raises(InputError, match="answers of verify"):
+        check_names("verify", {"state": "plan", "answers": None, "listened": {}}, documented("verify"))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("verify", {"state": "nonsense"}, 'state of verify: got "nonsense"; choose one of plan, judge'),
+        ("verify", {"answers": 7}, "answers of verify: got 7; give a value of type dict"),
+        ("fabric_choose", {"earlier": [7]}, "earlier of fabric_choose: got [7]; give a value of type list of dict"),
+        ("fabric_choose", {"nccl_gid": True}, "nccl_gid of fabric_choose: got true; choose one of auto, always, never"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(name: str, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        values_of(name, given, documented(name))
+    assert str(caught.value) == told
+
+
+def test_defaults_are_those_of_the_documentation() -> None:
+    found = values_of("verify", {"state": "plan", "answers": {}, "listened": {}, "runs": None}, documented("verify"))
+    assert (found["report"], found["ignore"], found["runs"]) == ("reports/verify.json", [], [])
