@@ -274,7 +274,7 @@ FABRIC = shaped(
     {"nic": like(NIC, "the name of a NIC"), "address": address, "network": network},
     {
         "rdma": listed(PORT, 64),
-        "rejected": listed(just({"nic": short, "reason": short}), 4096),
+        "rejected": listed(just({"nic": short, "reason": short, "code": either(short, "")}), 4096),
         "rdma_off": short,
         "nccl_gid": short,
     },

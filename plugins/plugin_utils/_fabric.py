@@ -19,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_choice 
     netdevs_of,
     some,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import Network, NodeNet
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import VERSION, Network, NodeNet
 
 HEADER = "# The fabric of this node, made by torchfleet.cluster.fabric. Use: set -a; . fabric.env; set +a\n"
 
@@ -34,7 +34,7 @@ def fabric_of(choice: Choice, nodes: Sequence[NodeNet], wish: Wish) -> dict[str,
     same_name = len({seat.nic.name for seat in seats.values()}) == 1
     return {
         node.name: {
-            "version": 1,
+            "version": VERSION,
             "nic": seats[node.name].nic.name,
             "address": str(seats[node.name].address.ip),
             "network": str(choice.chosen.network),
@@ -54,9 +54,11 @@ def fabric_of(choice: Choice, nodes: Sequence[NodeNet], wish: Wish) -> dict[str,
 
 
 def rejected_of(choice: Choice, name: str) -> list[dict[str, str]]:
-    """Return every address of a node that was not taken, with the reason."""
+    """Return every address of a node that was not taken, with the reason as a code and in words."""
     rows = [(row.nic, row.address, row.reason) for row in choice.rejections if row.node == name]
-    return [{"nic": nic, "address": address, "reason": reason} for nic, address, reason in sorted(rows)]
+    return [
+        {"nic": nic, "address": address, "code": code, "reason": text} for nic, address, (code, text) in sorted(rows)
+    ]
 
 
 def eligible(node: NodeNet, usable: Sequence[Candidate]) -> list[dict[str, Any]]:

@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import (
+    ASKED_OTHERWISE,
+    NOT_PREFERRED,
     Address,
     Network,
     Nic,
     NodeNet,
     Port,
+    Reason,
     Rejection,
     all_of,
     flaw,
@@ -119,7 +122,7 @@ def check_nic(node: NodeNet) -> None:
         raise InputError(f"fabric_nic of {node.name}", node.wish_nic, f"there is no such NIC, only {', '.join(able)}")
     flaws = [flaw(nic, address, True) for address in nic.addresses]
     if all(flaws):
-        told = flaws[0] if flaws else "it has no address"
+        told = flaws[0].text if flaws and flaws[0] else "it has no address"
         raise InputError(f"fabric_nic of {node.name}", node.wish_nic, f"{told}; name another NIC or leave it out")
 
 
@@ -134,7 +137,7 @@ def check_address(node: NodeNet) -> None:
         raise InputError(name, node.wish_address, f"that is no address{where} there")
     told = flaw(*found[0], True)
     if told:
-        raise InputError(name, node.wish_address, f"{told}; name another address or leave it out")
+        raise InputError(name, node.wish_address, f"{told.text}; name another address or leave it out")
 
 
 def candidates(nodes: Sequence[NodeNet], wish: Wish) -> tuple[list[Candidate], list[Rejection]]:
@@ -147,7 +150,7 @@ def candidates(nodes: Sequence[NodeNet], wish: Wish) -> tuple[list[Candidate], l
         asked_for = in_subnet or (bool(node.wish_nic or node.wish_address) and node.fits(nic, address))
         reason = flaw(nic, address, asked_for)
         if not reason and address.ip in twins:
-            reason = "another node has the same address: a network of each node's own, as docker0 is"
+            reason = Reason("twin", "another node has the same address: a network of each node's own, as docker0 is")
         if not reason:
             options[wish.subnet if wish.subnet and in_subnet else address.network][node.name].append(Seat(nic, address))
         elif worth_a_line(nic, address):
@@ -165,8 +168,9 @@ def seat_all(
 ) -> tuple[Candidate | None, list[Rejection]]:
     """Return a network with the seat of each node, or None, and why the rest was not taken."""
     seats, rejections = {}, []
-    reason = against_wishes(nodes, wish, network, options)
-    reason = reason or lacks([node for node in nodes if node.name not in options], network)
+    against = against_wishes(nodes, wish, network, options)
+    missing = lacks([node for node in nodes if node.name not in options], network)
+    reason = Reason(ASKED_OTHERWISE, against) if against else Reason("not-everywhere", missing) if missing else None
     for node in nodes:
         rows = [seat for seat in options.get(node.name, []) if node.fits(seat.nic, seat.address)]
         best = min(rows, key=lambda seat: seat.address.route != seat.nic.name) if rows else None
@@ -174,7 +178,8 @@ def seat_all(
             seats[node.name] = best
         for seat in options.get(node.name, []):
             if reason or seat is not best:
-                told = reason or f"{best.nic.name if best else '?'} is the one by which this node sends to {network}"
+                sends = f"{best.nic.name if best else '?'} is the one by which this node sends to {network}"
+                told = reason or Reason("other-nic", sends)
                 rejections.append(Rejection(node.name, seat.nic.name, str(seat.address), told))
     return (None if reason else Candidate(network, seats)), rejections
 
@@ -246,14 +251,11 @@ def choose_fabric(
     for candidate in found:
         if candidate is not best:
             failed = failures[candidate.network]
-            reason = failed or f"usable; {best.network} is preferred: {rank.better(best, candidate)}"
-            rejections += turned_down(candidate, reason)
+            text = failed or f"usable; {best.network} is preferred: {rank.better(best, candidate)}"
+            told = Reason("not-reached" if failed else NOT_PREFERRED, text)
+            seats = candidate.seats.items()
+            rejections += [Rejection(name, seat.nic.name, str(seat.address), told) for name, seat in seats]
     return Choice(best, digest, tuple(ordered), rank.why(ordered, wish), tuple(rejections), mtu=rank.mtu(best))
-
-
-def turned_down(candidate: Candidate, reason: str) -> list[Rejection]:
-    """Return the rejection of all seats of a network."""
-    return [Rejection(name, seat.nic.name, str(seat.address), reason) for name, seat in candidate.seats.items()]
 
 
 def wishes_of(nodes: Sequence[NodeNet], wish: Wish) -> str:
@@ -347,7 +349,7 @@ def without_network(rejections: Sequence[Rejection]) -> list[str]:
     first: dict[str, list[Rejection]] = defaultdict(list)
     for row in rejections:
         if not ipaddress.ip_interface(row.address).is_loopback:
-            first[row.reason].append(row)
+            first[row.reason.text].append(row)
     names = {reason: [f"{row.address} ({row.nic} of {row.node})" for row in rows] for reason, rows in first.items()}
     return [f"{some(rows)}: {reason}" for reason, rows in names.items()]
 

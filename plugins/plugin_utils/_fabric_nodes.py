@@ -9,12 +9,24 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import networks_of, published
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+VERSION = 2  # of fabric.json: since 2 a rejection has a code
+# Codes of rejections that are no flaw: another network was preferred, or the user asks for another one.
+NOT_PREFERRED, ASKED_OTHERWISE = "not-preferred", "asked-otherwise"
+
+
+class Reason(NamedTuple):
+    """Why an address was not taken: a code, by which programs decide (docs/nics.md has them all), and words."""
+
+    code: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -96,8 +108,9 @@ class NodeNet:
 
     @property
     def published(self) -> dict[str, Any]:
-        """Return its fabric.json; an empty one if it has none that was published."""
-        return published((self.files or {}).get("fabric.json") or "{}")
+        """Return its fabric.json; an empty one if it has none that was published in the form of today."""
+        found = published((self.files or {}).get("fabric.json") or "{}")
+        return found if found.get("version") == VERSION else {}
 
     def fits(self, nic: Nic, address: Address) -> bool:
         """Whether an address is what the user wants here."""
@@ -111,7 +124,7 @@ class Rejection:
     node: str
     nic: str
     address: str
-    reason: str
+    reason: Reason
 
 
 def node_net(name: str, facts: Mapping[str, Any], nic: str = "", address: str = "") -> NodeNet:
@@ -150,28 +163,38 @@ def read_port(row: Mapping[str, Any]) -> Port:
     return Port(**{key: row[key] for key in keys}, netdevs=tuple(row["netdevs"]), gids=tuple(gids))
 
 
-def flaw(nic: Nic, address: Address, wished: bool) -> str:
-    """Return why an address cannot carry a cluster; empty if it can. What is asked for by name may be a tunnel."""
+def flaw(nic: Nic, address: Address, wished: bool) -> Reason | None:
+    """Return why an address cannot carry a cluster; None if it can. What is asked for by name may be a tunnel."""
     checks = (
-        (nic.kind == "loopback" or address.ip.is_loopback, "loopback: reaches this node only"),
-        (address.ip.is_link_local, "link-local: no subnet of its own, and not routed"),
-        (not wished and nic.kind == "tunnel", "a VPN or tunnel (point-to-point): encrypts or wraps what it carries"),
+        (nic.kind == "loopback" or address.ip.is_loopback, "loopback", "loopback: reaches this node only"),
+        (address.ip.is_link_local, "link-local", "link-local: no subnet of its own, and not routed"),
+        (
+            not wished and nic.kind == "tunnel",
+            "tunnel",
+            "a VPN or tunnel (point-to-point): encrypts or wraps what it carries",
+        ),
         (
             not wished and address.prefix == address.ip.max_prefixlen,
+            "no-subnet",
             f"/{address.prefix}: an address without a subnet, as VPNs and floating addresses have",
         ),
-        (not nic.up, "the NIC is down"),
-        (not nic.carrier or nic.operstate not in ("up", "unknown"), "no carrier: nothing is connected to the NIC"),
-        (not address.stable, "a temporary or unconfirmed IPv6 address"),
+        (not nic.up, "down", "the NIC is down"),
+        (
+            not nic.carrier or nic.operstate not in ("up", "unknown"),
+            "no-carrier",
+            "no carrier: nothing is connected to the NIC",
+        ),
+        (not address.stable, "unstable", "a temporary or unconfirmed IPv6 address"),
     )
-    return next((reason for failed, reason in checks if failed), "")
+    return next((Reason(code, text) for failed, code, text in checks if failed), None)
 
 
 def of_host_name(node: NodeNet) -> list[Rejection]:
     """Return the loopback addresses that /etc/hosts gives the node's own name (127.0.1.1 on Debian)."""
     rows = [text for text in node.host_name_addresses if ipaddress.ip_address(text).is_loopback]
-    reason = f"/etc/hosts gives {node.host_name} this address: reaches this node only, and gloo would announce it"
-    return [Rejection(node.name, "lo", text, reason) for text in rows]
+    text = f"/etc/hosts gives {node.host_name} this address: reaches this node only, and gloo would announce it"
+    reason = Reason("own-name", text)
+    return [Rejection(node.name, "lo", address, reason) for address in rows]
 
 
 def worth_a_line(nic: Nic, address: Address) -> bool:

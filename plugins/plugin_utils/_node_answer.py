@@ -232,7 +232,7 @@ WISH = exact({}, {"nic": empty_or(short(100)), "address": empty_or(short(100))})
 RAIL = exact(
     {"device": DEVICE, "port": whole(1, 255), "gid_index": optional(whole(0, 65535)), "netdev": empty_or(NIC_NAME)}
 )
-REJECTED = exact({"nic": short(15), "address": short(64), "reason": words})
+REJECTED = exact({"nic": short(15), "address": short(64), "reason": words}, {"code": short(40)})
 FABRIC = exact(
     {"nic": NIC_NAME, "address": address, "network": network},
     {

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Facts, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import ASKED_OTHERWISE, NOT_PREFERRED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._secrets import HIDDEN
 
 LEAST_FREE_BYTES = 64 << 20  # for a job's own files; what a rank writes is the user's to know
 SETUP = "install it with: ansible-playbook setup.yml"
 MESH = "ansible-playbook setup.yml --tags ssh_mesh"
+FABRIC = "ansible-playbook setup.yml --tags fabric"
 # Who needs the launcher's program: MPI's daemons are on every node, torchrun's agents where ranks are.
 ON_WORKERS = ("openmpi", "mpich", "intelmpi", "torchrun")
 ON_HEAD = ("openmpi", "mpich", "intelmpi", "srun", "sbatch")
@@ -115,7 +117,9 @@ def why_not(nic: str, fact: Facts, several: bool) -> str:
     rows = [row for row in (fact["fabric"] or {}).get("rejected", []) if row["nic"] == nic]
     if nic == (fact["fabric"] or {}).get("nic") or not rows:
         return ""
-    flaws = [row["reason"] for row in rows if not row["reason"].startswith(("usable", "fabric_"))]  # wishes are no flaw
+    if not all(row.get("code") for row in rows):
+        return f"an earlier version noted that {nic} was rejected, but not in a way that can be used: {FABRIC}"
+    flaws = [row["reason"] for row in rows if row["code"] not in (NOT_PREFERRED, ASKED_OTHERWISE)]
     return f"role fabric rejected {nic} ({flaws[0]})" if len(flaws) == len(rows) else ""
 
 
@@ -142,7 +146,7 @@ def warnings_for(
     unmeasured = [node.name for node in nodes if not facts[node.name]["fabric"]]
     if len(nodes) > 1 and unmeasured:
         who = ", ".join(unmeasured)
-        yield f"no NIC was chosen for {who}, libraries guess: ansible-playbook setup.yml --tags fabric"
+        yield f"no NIC was chosen for {who}, libraries guess: {FABRIC}"
     if len(nodes) > 1:
         yield from contradictions(nodes, facts, request.job_env, secrets)
     port = facts[nodes[0].name]["port"]

@@ -12,6 +12,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _require
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import ROCM_LIMITS, backend_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import rank_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import ASKED_OTHERWISE, NOT_PREFERRED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
@@ -103,7 +104,11 @@ def test_a_secret_of_a_node_stays_out_of_the_report(plan_two: Planner) -> None:
     assert "hush" not in plan_report(made, render(made))
 
 
-REJECTED = [{"nic": "eth0", "address": "10.9.0.1/24", "reason": "10.9.0.2 does not answer"}]
+def rejection(code: str, reason: str, nic: str = "eth0") -> dict[str, str]:
+    return {"nic": nic, "address": "10.9.0.1/24", "code": code, "reason": reason}
+
+
+REJECTED = [rejection("not-reached", "10.9.0.2 does not answer")]
 
 
 @pytest.mark.parametrize(
@@ -124,9 +129,24 @@ def test_a_nic_that_cannot_work_is_refused(
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("node", ["fabric_a", "usable1", "n1"])
+def test_no_name_of_a_node_lets_a_dead_nic_through(node: str) -> None:
+    """The codes decide: the sentence begins with whatever the node is called."""
+    rows = [rejection("not-reached", f"{node} -> n2: does not answer")]
+    fact = {"nics": ["eth0", "eth1"], "fabric": {**fabric("eth1", "10.1.0.12"), "rejected": rows}}
+    assert _requirements.why_not("eth0", fact, several=True).startswith("role fabric rejected eth0")
+
+
+def test_a_rejection_of_an_earlier_version_is_not_guessed_at() -> None:
+    for code in ({}, {"code": ""}):
+        rows = [{"nic": "eth0", "address": "10.9.0.1/24", "reason": "usable; another is preferred", **code}]
+        fact = {"nics": ["eth0", "eth1"], "fabric": {**fabric("eth1", "10.1.0.12"), "rejected": rows}}
+        assert "setup.yml --tags fabric" in _requirements.why_not("eth0", fact, several=True)
+
+
 def test_a_nic_that_was_not_chosen_is_warned_of(plan_two: Planner) -> None:
-    reasons = ("usable; 10.1.0.0/24 is preferred: faster", "fabric_subnet is 10.1.0.0/24")
-    usable = [{"nic": "eth1", "address": "10.9.0.1/24", "reason": reason} for reason in reasons]
+    codes = (NOT_PREFERRED, ASKED_OTHERWISE)
+    usable = [rejection(code, "10.1.0.0/24 is preferred", "eth1") for code in codes]
     chosen = {**fabric("eth0", "10.1.0.12"), "rejected": usable}
     made = plan_two(n2={"fabric": chosen}, job_env={"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "^lo"})
     assert "GLOO_SOCKET_IFNAME=eth1 contradicts role fabric, which proved eth0 on n1" in made.warnings

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_steps import next_step
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
+PLUGIN_UTILS = Path(__file__).parents[2] / "plugins" / "plugin_utils"
 A, B = "10.91.0.0/24", "10.92.0.0/24"
 ANY = Wish()
 BOTH = pair(("eth0", "10.91.0"), ("eth1", "10.92.0"))
@@ -45,7 +48,7 @@ def taken(choice: Choice) -> tuple[str, dict[str, str]]:
 
 
 def reasons(choice: Choice) -> dict[tuple[str, str], str]:
-    return {(row.node, row.address): row.reason for row in choice.rejections}
+    return {(row.node, row.address): row.reason.text for row in choice.rejections}
 
 
 def refused(nodes: tuple[NodeNet, ...], *networks: str, wish: Wish = ANY, **broken: Any) -> str:
@@ -627,6 +630,16 @@ def test_an_edited_file_is_written_anew() -> None:
     assert next_step(NAMES, nodes, REACHED, {}, {})["publish"] == {"n1": False, "n2": True}
 
 
+def test_docs_have_every_code_of_a_rejection(repo_docs: str) -> None:
+    table = repo_docs.partition("| code | why an address was not taken |")[2].partition("\n\n")[0]
+    source = "".join((PLUGIN_UTILS / f"_fabric_{name}.py").read_text() for name in ("nodes", "choice"))
+    known = set(re.findall(r"`([a-z-]+)`", table)) - {"/etc/hosts"}
+    assert known and all(f'"{code}"' in source for code in known)
+    for node in published_everywhere().values():
+        rows = json.loads(node["facts"]["files"]["fabric.json"])["rejected"]
+        assert rows and {row["code"] for row in rows} <= known
+
+
 # --- without trying it again ----------------------------------------------------------------------------------------
 
 
@@ -645,7 +658,7 @@ def test_a_choice_that_rests_on_the_same_facts_stands() -> None:
     assert step["msg"].startswith(A)
 
 
-@pytest.mark.parametrize("what", ["mtu", "address", "file", "wish", "other choice", "nothing", "subnet"])
+@pytest.mark.parametrize("what", ["mtu", "address", "file", "wish", "other choice", "nothing", "subnet", "version"])
 def test_whatever_else_is_seen_is_tried(what: str) -> None:
     nodes = published_everywhere()
     mine, subnet = nodes["n2"], ""
@@ -655,6 +668,10 @@ def test_whatever_else_is_seen_is_tried(what: str) -> None:
         mine["facts"]["nics"][0]["addresses"][0]["address"] = "10.91.0.3"
     elif what == "file":
         mine["facts"]["files"]["fabric.json"] = "{}"
+    elif what == "version":  # it has no codes, which a job needs
+        for node in nodes.values():
+            older = {**json.loads(node["facts"]["files"]["fabric.json"]), "version": 1}
+            node["facts"]["files"]["fabric.json"] = json.dumps(older)
     elif what == "wish":
         mine["wish"] = {"nic": "eth0"}
     elif what == "other choice":
