@@ -16,10 +16,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_choice 
     Candidate,
     Choice,
     Wish,
-    netdevs_of,
     some,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import VERSION, Network, NodeNet
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import (
+    VERSION,
+    Network,
+    NodeNet,
+    netdevs_of,
+)
 
 HEADER = "# The fabric of this node, made by torchfleet.cluster.fabric. Use: set -a; . fabric.env; set +a\n"
 

@@ -21,11 +21,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes i
     Network,
     Nic,
     NodeNet,
-    Port,
     Reason,
     Rejection,
     all_of,
     flaw,
+    netdevs_of,
     of_host_name,
     worth_a_line,
 )
@@ -322,11 +322,6 @@ class Ranking:
 def has_rdma(node: NodeNet, seat: Seat) -> bool:
     """Whether an RDMA port that is up belongs to a NIC."""
     return any(port.active and seat.nic.name in netdevs_of(port) for port in node.ports)
-
-
-def netdevs_of(port: Port) -> set[str]:
-    """Return the NICs of an RDMA port: VLANs and bonds are known by its GIDs only."""
-    return {*port.netdevs, *(gid.netdev for gid in port.gids if gid.netdev)}
 
 
 def refusal(

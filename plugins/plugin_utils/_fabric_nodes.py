@@ -163,6 +163,11 @@ def read_port(row: Mapping[str, Any]) -> Port:
     return Port(**{key: row[key] for key in keys}, netdevs=tuple(row["netdevs"]), gids=tuple(gids))
 
 
+def netdevs_of(port: Port) -> set[str]:
+    """Return the NICs of an RDMA port: VLANs and bonds are known by its GIDs only."""
+    return {*port.netdevs, *(gid.netdev for gid in port.gids if gid.netdev)}
+
+
 def flaw(nic: Nic, address: Address, wished: bool) -> Reason | None:
     """Return why an address cannot carry a cluster; None if it can. What is asked for by name may be a tunnel."""
     checks = (
