@@ -107,5 +107,6 @@ class ActionModule(Action):
         if not screen.flush(stop.reason):
             os._exit(1)  # told to end, and nobody reads: handing over the result would wait for ever
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
+        answer["warnings"] = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
         failed = outcome["state"] != "succeeded"
         return {**answer, **({"failed": True, "msg": _view.verdict(outcome, plan.run_dir)} if failed else {})}

@@ -68,10 +68,17 @@ def _hand_over() -> None:
     sys.modules.setdefault(__name__, ours)
 
 
+def _watch_groups(pid: str, path: str) -> None:
+    if pid == str(os.getpid()):
+        watch = importlib.import_module("_torchfleet_group_note").Watch
+        watch(os.path.join(os.path.dirname(path), "group"))
+
+
 def _start() -> None:
     pid, _colon, path = os.environ.pop("TORCHFLEET_EXIT_NOTE", "").partition(":")
     if path:
         _install(pid, path)
+        _watch_groups(pid, path)
     _hand_over()
 
 

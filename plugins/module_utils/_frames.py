@@ -320,7 +320,15 @@ RECORD = shaped(
         "cpus": listed(whole(0, 1 << 16), 1 << 16),
         "started": number,
     },
-    {"pid": RANK, "ended": number, "rc": whole(-255, 255), "finished": flag, "error": short, "told": flag},
+    {
+        "pid": RANK,
+        "ended": number,
+        "rc": whole(-255, 255),
+        "finished": flag,
+        "error": short,
+        "told": flag,
+        "group": RANK,
+    },
 )
 LEFTOVER = just({"pid": whole(0, 1 << 31), "command": short}, {"ended": optional(short)})
 
@@ -357,6 +365,7 @@ def launcher(value: Json) -> dict[str, Json]:
     return found
 
 
+REASON = like(re.compile(r"[a-z_]{1,40}\Z"), "a reason")
 DIGITS = like(re.compile(r"[0-9]{1,7}\Z"), "a rank")
 REPORT = shaped(
     {
@@ -397,6 +406,7 @@ RESULT = shaped(
         ),
         "leftovers": mapped(HOST, listed(LEFTOVER, 2 * ROWS)),
         "metrics": mapped(metric_name, metric),
+        "notes": listed(just({"code": REASON, "text": words}), 100),
     }
 )
 LINE: dict[str, Check] = {
@@ -410,7 +420,6 @@ FILE: dict[str, Check] = {"name": words, "first": flag}
 WANTED: dict[str, Check] = {"wanted": listed(words)}
 LAID: dict[str, Check] = {"reason": words}
 WAITING = shaped({"job_id": like(JOB_ID, "a job id"), "run_dir": words, "state": one_of(*STATES)})
-REASON = like(re.compile(r"[a-z_]{1,40}\Z"), "a reason")
 
 # What the controller takes from the head.
 FROM_HEAD: dict[str, dict[str, Check]] = {

@@ -16,7 +16,8 @@ import signal
 import time
 from typing import Any, Iterable, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, rows_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._group_note import END
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, open_file, rows_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
 
@@ -26,6 +27,7 @@ RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1}  # 124 as timeout(
 CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed out waiting|SIGPIPE|RendezvousConn")
 
 SAME_MOMENT = 0.05  # seconds
+NOTE_BYTES = 4096  # of what a rank notes of its process groups: a line for each that is larger than all before
 TORN = "its wrapper died"
 
 
@@ -145,7 +147,20 @@ def summarize(
         "silent_ranks": [row["rank"] for row in rows if row["state"] == "silent"],
         "leftovers": found["leftovers"],
         "metrics": found["metrics"],
+        "notes": never_met(order, state, records),
     }
+
+
+def never_met(order: Mapping[str, Json], state: str, records: Mapping[int, Mapping[str, Json]]) -> list[dict[str, str]]:
+    """Return a note if every rank came to its end, and told that it was in no process group of them all."""
+    size = order["world_size"]
+    groups = [records[place["rank"]].get("group") for place in order["placement"] if place["rank"] in records]
+    known = [group for group in groups if group is not None]
+    if state != "succeeded" or size == 1 or len(known) < size or max(known) >= size:
+        return []
+    how = "each alone" if max(known) < 2 else f"in groups of {max(known)} at most"
+    text = f"{size} ranks ran, {how}: no process group of {size} was formed"
+    return [{"code": "ranks_never_met", "text": text}]
 
 
 def place_row(planned: Mapping[str, Json], record: Mapping[str, Json]) -> dict[str, Json]:
@@ -211,7 +226,23 @@ def telling_line(job: JobDir, rank: int, record: Mapping[str, Json] | None) -> t
 def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Json]]:
     """Return the records that lie on this node, by rank: also of ranks that the plan has elsewhere."""
     ranks = [place["rank"] for place in order["placement"]]
-    return {rank: record for rank in ranks for record in [job.record(rank)] if record}
+    found = {rank: record for rank in ranks for record in [job.record(rank)] if record}
+    for rank, record in found.items():
+        record.pop("group", None)
+        group = group_of(job, rank)
+        record.update({} if group is None else {"group": group})
+    return found
+
+
+def group_of(job: JobDir, rank: int) -> int | None:
+    """Return the size of the largest process group that a rank was in, 0 for none; None if that is not known."""
+    try:
+        with open(open_file(job.rank(rank, "group")), "rb") as file:
+            words = file.read(NOTE_BYTES).decode(errors="replace").split()
+    except OSError:
+        return None
+    sizes = [int(word) for word in words if re.match(r"[0-9]{1,7}\Z", word)]
+    return max(sizes, default=0) if END in words else None
 
 
 def leftovers_of(job: JobDir, records: Mapping[int, Mapping[str, Json]]) -> list[Json]:

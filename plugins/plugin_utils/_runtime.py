@@ -15,7 +15,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._bootstrap impo
 
 PACKAGE = "ansible_collections/torchfleet/cluster/plugins/module_utils"
 SOURCES = Path(__file__).parent.parent / "module_utils"
-HOOK = "_exit_note.py"
+# What a rank's Python starts with, and the name of each there.
+HOOKS = {"_exit_note.py": "sitecustomize.py", "_group_note.py": "_torchfleet_group_note.py"}
 ENTRY_SOURCE = f"""import sys
 sys.path.insert(0, __file__.rpartition("/")[0])
 from {PACKAGE.replace("/", ".")}._main import main
@@ -32,7 +33,8 @@ def sources() -> dict[str, bytes]:
         found[name] = (SOURCES / f"{name}.py").read_bytes()
         wanted |= imports(found[name].decode())
     files = {f"{PACKAGE}/{name}.py": found[name] for name in sorted(found)}
-    return {**files, "hook/sitecustomize.py": (SOURCES / HOOK).read_bytes(), ENTRY: ENTRY_SOURCE.encode()}
+    files.update({f"hook/{name}": (SOURCES / source).read_bytes() for source, name in HOOKS.items()})
+    return {name: files[name] for name in sorted(files)} | {ENTRY: ENTRY_SOURCE.encode()}
 
 
 def imports(source: str) -> set[str]:

@@ -158,7 +158,8 @@ def headline(result: Mapping[str, Json]) -> str:
     launcher = f"{result['launcher']['name']} {result['launcher']['version']}"
     ranks = ranks_of(result["world_size"])
     ended = f"job {result['job_id']} {result['state']} in {result['seconds']:.1f} s"
-    return f"{ended}: {ranks}, {result['backend']}, {launcher}"
+    notes = "".join(f"; BUT {note['text']}" for note in result["notes"])
+    return f"{ended}: {ranks}, {result['backend']}, {launcher}{notes}"
 
 
 def summary(result: Mapping[str, Json], missing: list[str], run_dir: str, width: int, query: str | None) -> list[str]:

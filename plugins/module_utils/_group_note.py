@@ -1,0 +1,122 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Staged beside the exit note: notes the sizes of the process groups that a rank's program was in.
+
+Frameworks that find no GPU may train in each rank alone, and every rank leaves with status 0. Each group is noted when
+torch.distributed files it, so that one which is destroyed later counts. At its end the program adds END, unless its
+ranks may have met where this process does not see it: by MPI, by another library, in programs that it started. Where
+there is no END (no torch, a signal, os._exit) nothing is known.
+
+No function of torch is wrapped and no frame of ours is in a traceback: one dict of torch's is replaced.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import Any
+
+C10D = "torch.distributed.distributed_c10d"
+RPC = "torch.distributed.rpc.api"
+END = "end"
+# What else makes processes meet; and children that come up as new programs, whose groups are not seen here.
+OTHERS = (
+    "horovod",
+    "ray",
+    "jax",
+    "tensorflow",
+    "multiprocessing.popen_spawn_posix",
+    "multiprocessing.popen_forkserver",
+)
+CHILD_SECONDS = 0.5  # of CPU: less than the import of torch takes
+
+
+class Watch:
+    """Looks on as modules are imported until torch.distributed is there, then at its table of groups."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.pid = os.getpid()
+        self.largest = 0
+        self.forks = 0
+        self.table: Any = None
+        sys.meta_path.insert(0, self)
+        os.register_at_fork(after_in_parent=self.count_fork)
+        atexit.register(self.at_end)
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        """Find no module. Whatever of torch is imported after its table of groups was made lets us take its place."""
+        if self.table is None and name.startswith("torch."):
+            self.take_table()
+
+    def take_table(self) -> None:
+        module: Any = sys.modules.get(C10D)
+        there = getattr(module, "_pg_group_ranks", None)
+        if type(there) is dict:
+            self.table = table_for(self)
+            self.table.update(there)
+            for ranks in there.values():
+                self.note(len(ranks))
+            module._pg_group_ranks = self.table
+
+    def count_fork(self) -> None:
+        self.forks += 1
+
+    def note(self, size: int) -> None:
+        """Note the size of a group, if no larger one was seen."""
+        if size > self.largest:
+            self.largest = size
+            self.write(str(size))
+
+    def write(self, word: str) -> None:
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError:
+            return
+        try:
+            os.write(descriptor, word.encode() + b"\n")
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+
+    def at_end(self) -> None:
+        if os.getpid() != self.pid:  # a fork inherits this callback
+            return
+        if self.table is None:
+            self.take_table()
+        self.note(len(getattr(sys.modules.get(RPC), "_ALL_WORKER_NAMES", ())))
+        if self.table is not None and not self.may_have_met():
+            self.write(END)
+
+    def may_have_met(self) -> bool:
+        """Whether ranks may have met where the table of groups does not say so.
+
+        A forked child has this watch too, so children that worked count only where nothing was forked.
+        """
+        times = os.times()
+        started = self.forks == 0 and times.children_user + times.children_system > CHILD_SECONDS
+        return started or any(name in sys.modules for name in OTHERS) or mpi_is_loaded()
+
+
+def table_for(watch: Watch) -> Any:
+    """Return a dict that tells the watch of every group that is put into it."""
+
+    class Table(dict):  # type: ignore[type-arg]
+        def __setitem__(self, group: object, ranks: Any) -> None:
+            super().__setitem__(group, ranks)
+            watch.note(len(ranks))
+
+    return Table()
+
+
+def mpi_is_loaded() -> bool:
+    """Whether this process has the library of an MPI."""
+    try:
+        with open("/proc/self/maps", errors="replace") as maps:
+            return "/libmpi" in maps.read()
+    except OSError:
+        return True
