@@ -53,7 +53,9 @@ def join(backend: str | None = None) -> Rank:
 
 
 def _device(backend: str, local_rank: int) -> torch.device:
-    if not dist.is_backend_available(backend):
+    # torchfleet_backends shows mpi to frameworks only in jobs that use it, to init_process_group() always.
+    there = dist.distributed_c10d.is_mpi_available() if backend == "mpi" else dist.is_backend_available(backend)
+    if not there:
         raise Mistake(f"this PyTorch ({torch.__version__}) has no backend {backend!r}")
     if backend not in ACCELERATORS:
         return torch.device("cpu")

@@ -125,14 +125,18 @@ def backends(python: str, wanted: str) -> list[str]:
 
 
 def backends_of_torch(python: str) -> list[str]:
-    """Return the backends that an interpreter's torch can start, by importing it."""
+    """Return the backends that an interpreter's torch can start, by importing it.
+
+    Our own mpi says that it is there only where the job's backend is mpi.
+    """
+    asking = {**os.environ, "TORCHFLEET_BACKEND": "mpi"}
     code = f"""if True:
         import importlib.util, torch.distributed as dist
         found = [name for name in {ASKED!r} if dist.is_available() and dist.is_backend_available(name)]
         print(*found, *["ccl"] * bool(importlib.util.find_spec("oneccl_bindings_for_pytorch")))
     """
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([python, "-c", code], env=asking, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.split()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from nodes import fabric, facts_of_a_node, launcher
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _survey
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _requirements
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import ROCM_LIMITS, backend_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
@@ -171,3 +173,12 @@ def test_a_node_without_fabric_has_no_rejections() -> None:
     node = Node("n1", "192.0.2.1")
     facts: dict[str, Any] = {"n1": facts_of_a_node()}
     _requirements.check_nics([node], facts, {"GLOO_SOCKET_IFNAME": "eth1"})
+
+
+def test_torch_is_asked_for_mpi_as_a_job_that_uses_it(tmp_path: Path) -> None:
+    """Our own mpi says that it is there only in such a job."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho $TORCHFLEET_BACKEND\n")
+    python.chmod(0o755)
+    assert _survey.backends(str(python), "mpi") == ["mpi"]

@@ -28,6 +28,7 @@ WORLDS = [
     ("intelmpi", 2, {}),
     ("intelmpi", 3, MPI_ALONE),
 ]
+JOB = {"TORCHFLEET_BACKEND": "mpi"}  # what ranks of a job with -e backend=mpi have
 ALONE = "import torch.distributed as dist\ndist.init_process_group('mpi')\nrank = dist.get_rank()\n"
 
 
@@ -105,9 +106,9 @@ def test_what_was_asked_for_is_done_before_the_end(run: Run) -> None:
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["end 0", "end 1"]), done.stderr
 
 
-def alone(code: str) -> subprocess.CompletedProcess[str]:
+def alone(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python code without any launcher."""
-    home = {"HOME": str(Path.home())}
+    home = {"HOME": str(Path.home()), **environment}
     return subprocess.run([PYTHON, "-c", code], env=home, capture_output=True, text=True, check=False)
 
 
@@ -174,7 +175,8 @@ def test_what_pytorch_tests_of_a_backend(run: Run, tmp_path: Path) -> None:
     found = importlib.util.find_spec("expecttest")
     assert found and found.origin
     (tmp_path / "expecttest").symlink_to(Path(found.origin).parent)  # PyTorch's tests want it
-    done = run("openmpi", 3, Path(__file__).with_name("pytorch_own.py"), tmp_path, PYTHONPATH=str(tmp_path))
+    names = {"PYTHONPATH": str(tmp_path), "TORCHFLEET_BACKEND": "mpi"}
+    done = run("openmpi", 3, Path(__file__).with_name("pytorch_own.py"), tmp_path, **names)
     assert done.returncode == 0, done.stdout + done.stderr
     told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     wrong = {name: text for found in told for name, text in found.items() if not text.startswith(("ok", "skipped"))}
@@ -243,9 +245,25 @@ def test_the_private_names_that_are_used_are_there() -> None:
     code = (
         "from torch.distributed import distributed_c10d as c10d\n"
         "import torch, inspect, torchfleet_backends._autoload as ours\n"
-        "assert '_MPI_AVAILABLE' in inspect.getsource(c10d.is_mpi_available)\n"
+        "assert 'is_mpi_available()' in inspect.getsource(c10d._new_process_group_helper)\n"
         "assert 'ProcessGroupMPI.create(' in inspect.getsource(c10d._new_process_group_helper)\n"
-        "assert torch.distributed.is_mpi_available() and c10d.ProcessGroupMPI is ours.ProcessGroupMPI\n"
+        "assert c10d.is_mpi_available() and c10d.ProcessGroupMPI is ours.ProcessGroupMPI\n"
     )
     done = alone(code)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(("environment", "shown"), [({}, False), ({"TORCHFLEET_BACKEND": "gloo"}, False), (JOB, True)])
+def test_it_is_shown_only_to_a_job_that_uses_it(environment: dict[str, str], shown: bool) -> None:
+    """Accelerate takes mpi wherever it is available and no backend is named, also where no MPI has started the rank."""
+    code = "import torch.distributed as d; print(d.is_mpi_available(), d.is_backend_available('mpi'))"
+    assert alone(code, **environment).stdout.split() == [str(shown)] * 2
+
+
+@pytest.mark.parametrize("environment", [{}, {"TORCHFLEET_BACKEND": "gloo"}, JOB], ids=["none", "gloo", "mpi"])
+def test_its_name_is_enough(run: Run, environment: dict[str, str]) -> None:
+    """Of a script that says mpi itself, under mpirun by hand too."""
+    code = f"{ALONE}import torch\nones = torch.ones(1)\ndist.all_reduce(ones)\nprint('sum', int(ones))\n"
+    done = run("openmpi", 2, "-c", code, **environment)
+    assert done.stdout.split() == ["sum", "2"] * 2, done.stderr

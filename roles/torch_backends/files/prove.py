@@ -3,8 +3,11 @@ and leave a proof (third).
 """
 
 import importlib.metadata
+import os
 import sys
 from pathlib import Path
+
+os.environ["TORCHFLEET_BACKEND"] = "mpi"  # which shows itself only to jobs that use it
 
 import torch
 import torch.distributed as dist

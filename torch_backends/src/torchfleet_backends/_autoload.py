@@ -2,12 +2,13 @@
 
 PyTorch calls autoload() when it is imported (entry point group `torch.backends`). Nothing is loaded and no MPI begun
 before a script asks for a backend. "torchfleet" and "ccl" come by PyTorch's public way. The name "mpi" is torch's own:
-two private names of torch.distributed make it reach us, `_MPI_AVAILABLE` and `ProcessGroupMPI`; a test holds them for
-the version of torch that is pinned.
+two names in the module distributed_c10d make it reach us, `ProcessGroupMPI` and the `is_mpi_available` that
+init_process_group() asks; a test holds them for the version of torch that is pinned.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Sequence
@@ -32,6 +33,29 @@ def create_by_options(options: Any, _backend_options: object = None) -> Any:
     return create(options.global_ranks_in_group, options.timeout)
 
 
+def available() -> bool:
+    """Whether there is a backend mpi."""
+    return True
+
+
+def serve_mpi(dist: Any) -> None:
+    """Have init_process_group("mpi") find us.
+
+    torch.distributed.is_mpi_available(), which others ask, says so only in a job whose backend is mpi: frameworks take
+    mpi unasked wherever it is there, also where the job is to use gloo, or no MPI has started it (accelerate 1.15,
+    _prepare_backend).
+    """
+    c10d = dist.distributed_c10d
+    c10d.ProcessGroupMPI = ProcessGroupMPI
+    c10d.is_mpi_available = available
+    if os.environ.get("TORCHFLEET_BACKEND") == "mpi":
+        dist.is_mpi_available = available
+    asking = inspect.unwrap(getattr(c10d, "_new_process_group_helper", available))
+    if "is_mpi_available" not in asking.__code__.co_names:
+        told = "this PyTorch takes no backend mpi from outside: say init_process_group('torchfleet')"
+        warnings.warn(f"torchfleet-backends: {told}", stacklevel=3)
+
+
 def autoload() -> None:
     """Make our backends known to torch.distributed; a PyTorch that was built with MPI keeps its own mpi."""
     import torch.distributed as dist
@@ -39,15 +63,8 @@ def autoload() -> None:
     if not dist.is_available():
         return
     dist.Backend.register_backend("torchfleet", create_by_options, extended_api=True, devices=["cpu", "cuda"])
-    # Frameworks choose mpi wherever it is there, also when the job is to use gloo (accelerate, _prepare_backend).
-    if os.environ.get("TORCHFLEET_BACKEND", "mpi") == "mpi" and not dist.is_mpi_available():
-        from torch.distributed import distributed_c10d
-
-        distributed_c10d.ProcessGroupMPI = ProcessGroupMPI
-        distributed_c10d._MPI_AVAILABLE = True
-        if not dist.is_mpi_available():
-            told = "this PyTorch takes no backend mpi from outside: say init_process_group('torchfleet')"
-            warnings.warn(f"torchfleet-backends: {told}", stacklevel=2)
+    if not dist.is_mpi_available():
+        serve_mpi(dist)
     from torchfleet_backends._oneccl import find
 
     if find():
