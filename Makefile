@@ -1,6 +1,10 @@
 # `make train` trains on this machine; `make test` proves the project. Everything is installed below .venv and
 # ~/.torchfleet, nothing needs root.
 PYTHON ?= python3
+# Of setup, verify, train and clean-jobs: other machines than this one, and more words for ansible-playbook. Not taken from
+# the environment, where both names may mean something else.
+INVENTORY :=
+ARGS :=
 
 # Ansible insists on UTF-8, and ignores the ansible.cfg of a directory that anyone may write to unless it is named.
 export LC_ALL := C.UTF-8
@@ -13,15 +17,18 @@ key = $(shell { cat $(1); echo $(CURDIR) $(PYTHON); } | sha256sum | cut -c1-16)
 READY := .venv/ready-$(call key,requirements.txt)
 DEV_READY := .venv/dev-ready-$(call key,requirements.txt requirements-dev.txt)
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check
-in_venv = @echo '$(1)' && PATH="$(CURDIR)/.venv/bin:$$PATH" $(1)
+in_venv = @echo '$(subst ','\'',$(1))' && PATH="$(CURDIR)/.venv/bin:$$PATH" $(1)
+play = $(call in_venv,ansible-playbook $(if $(INVENTORY),-i $(INVENTORY) )$(1).yml $(ARGS))
 ROLES := $(notdir $(wildcard roles/*))
+ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup lab lab-absent test cluster nodes nodeless nics stack lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless nics stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
-	@echo 'make train        set this machine up and train on it'
+	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
+	@echo "                  of other machines: make train INVENTORY=my-machines.yml ARGS='-e workload=mnist'"
 	@echo 'make lab          nodes in containers on this machine (root; docs/lab.md); make lab-absent removes them'
 	@echo 'make test         everything that proves the project: lint, types, molecule, all tests'
 	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
@@ -35,10 +42,18 @@ help:
 	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
 
 train: setup
-	$(call in_venv,ansible-playbook train.yml)
+	$(call play,train)
 
 setup: $(READY)
-	$(call in_venv,ansible-playbook setup.yml)
+	$(call play,setup)
+
+venv: $(READY)
+
+verify: $(READY)
+	$(call play,verify)
+
+clean-jobs: $(READY)
+	$(call play,clean)
 
 lab: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_install=true $(LAB))
@@ -46,19 +61,21 @@ lab: $(READY)
 lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
-# Three things at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster; the roles,
-# and then the other tests of nodes; what needs no node, and then the choice of NICs. They take about the same time.
+# Three lanes at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster; the roles, and
+# then the other tests of nodes; what needs no node, and then the choice of NICs. They take about the same time. A lane
+# goes on after a failure, and its log is printed at the end whatever the others came to.
+LANE = $(MAKE) --no-print-directory --keep-going
 test: $(DEV_READY)
-	@mkdir -p .cache; $(MAKE) --no-print-directory -k setup lint types collection nodeless nics >.cache/nodeless.log 2>&1 & nodeless=$$!; \
-	  trap 'kill $$nodeless' INT TERM; $(MAKE) --no-print-directory molecule-pair || { kill $$nodeless; exit 1; }; \
-	  $(MAKE) --no-print-directory cluster >.cache/cluster.log 2>&1 & cluster=$$!; \
-	  trap 'kill $$nodeless $$cluster' INT TERM; \
-	  $(MAKE) --no-print-directory -k molecule nodes; nodes=$$?; \
+	@mkdir -p .cache; trap 'kill $$nodeless $$cluster; wait; exit 1' INT TERM; \
+	  $(LANE) NEEDS= setup lint types collection nodeless nics >.cache/nodeless.log 2>&1 & nodeless=$$!; \
+	  $(LANE) molecule-pair >/dev/null 2>&1; $(LANE) cluster >.cache/cluster.log 2>&1 & cluster=$$!; \
+	  $(LANE) molecule nodes; nodes=$$?; \
 	  wait $$nodeless; others=$$?; cat .cache/nodeless.log; \
 	  wait $$cluster; four=$$?; cat .cache/cluster.log; [ "$$nodes $$others $$four" = "0 0 0" ]
 
-# A test that fails amid all the others is tried once more, and is in the summary as RERUN: what is broken fails twice.
-PYTEST := python -m pytest -q --durations=15 --reruns 1 -rR
+# What some tests take of this machine. In the lane of all others (NEEDS=) they alone fail where it is not to be had.
+NEEDS := setup
+PYTEST := python -m pytest -q --durations=15
 
 cluster: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(wildcard tests/lab/test_across*.py))
@@ -70,22 +87,28 @@ nodes: $(DEV_READY)
 nics: $(DEV_READY)
 	$(call in_venv,$(PYTEST) tests/lab/test_nics.py)
 
-nodeless: $(DEV_READY) setup
+nodeless: $(DEV_READY) $(NEEDS)
 	$(call in_venv,$(PYTEST) tests/unit tests/integration torch_backends/tests)
 
 # Open MPI built from its source, which takes both cores longer than all else: not part of `make test`.
 stack: $(DEV_READY)
 	$(call in_venv,python -m pytest -q --durations=5 tests/lab/test_stack.py)
 
-lint: $(DEV_READY)
+lint: ruff ruff-format ansible-lint
+
+ruff: $(DEV_READY)
 	$(call in_venv,ruff check)
+
+ruff-format: $(DEV_READY)
 	$(call in_venv,ruff format --check)
+
+ansible-lint: $(DEV_READY)
 	$(call in_venv,ansible-lint)
 
 types: $(DEV_READY)
 	$(call in_venv,mypy)
 
-collection: $(DEV_READY) setup
+collection: $(DEV_READY) $(NEEDS)
 	$(call in_venv,python -m pytest -q --durations=5 tests/collection)
 
 unit: $(DEV_READY)
@@ -101,12 +124,13 @@ molecule: $(DEV_READY)
 
 molecule-pair: $(DEV_READY)
 	@mkdir -p .cache
-	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_install=true $(PAIR)) >.cache/$@.log || { cat .cache/$@.log; exit 1; }
+	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_install=true $(PAIR)) >.cache/$@.log 2>&1 || { cat .cache/$@.log; exit 1; }
 
-molecule-%: molecule-pair
+molecule-%: $(DEV_READY)
 	@start=$$(date +%s); cd roles/$* && PATH="$(CURDIR)/.venv/bin:$$PATH" molecule test >$(CURDIR)/.cache/$@.log 2>&1 \
 	  || { cat $(CURDIR)/.cache/$@.log; exit 1; }; echo "molecule test: $* ($$(($$(date +%s) - start)) s)"
 
+$(addprefix molecule-,$(ON_PAIR)): molecule-pair
 # The one that installs on this machine.
 molecule-torch_backends: setup
 

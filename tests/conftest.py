@@ -1,9 +1,31 @@
-"""What all tests share: an option."""
+"""What all tests share: an option, and that a fixture which cannot be made fails once."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
+
+SEEN = pytest.StashKey[list[BaseException]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-transcripts", action="store_true", help="write tests/transcripts anew")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Mark the report of a test whose fixture failed before, in another test: pytest raises the same error again."""
+    report = yield
+    if call.when == "setup" and report.failed and call.excinfo is not None:
+        seen = item.session.stash.setdefault(SEEN, [])
+        report.not_run = any(call.excinfo.value is error for error in seen)
+        seen.append(call.excinfo.value)
+    return report
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Count such a test, so that the last line says how many there were, and print nothing of it. It is no success."""
+    return ("not run", "", "") if getattr(report, "not_run", False) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -10,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.collection.test_python_venv import environment
+
 REPO = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 VERBS = ["setup", "verify", "train", "clean"]
 # ansible-test downloads a script that installs pip. This one needs no download, and runs no pip either: Python has its
 # wheel to begin with, and unpacking it installs it.
-GET_PIP = """
-import ensurepip, pathlib, sysconfig, zipfile
-places = [pathlib.Path(ensurepip.__file__).with_name("_bundled"), pathlib.Path("/usr/share/python-wheels")]  # Debian's
-wheel = next(wheel for place in places for wheel in place.glob("pip-*.whl"))
-zipfile.ZipFile(wheel).extractall(sysconfig.get_path("purelib"))
+GET_PIP = f"""
+import importlib.util, sysconfig, zipfile
+from pathlib import Path
+{inspect.getsource(environment.bundled_pip)}
+zipfile.ZipFile(bundled_pip()[0]).extractall(sysconfig.get_path("purelib"))
 """
 
 

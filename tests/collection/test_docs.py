@@ -29,6 +29,35 @@ def test_the_first_screen_shows_both_commands_and_what_they_print() -> None:
         assert words in text
 
 
+def proofs() -> list[list[str]]:
+    """Return the rows of the table "What is proven": what, its state, and by what."""
+    table = (REPO / "README.md").read_text().partition("\n| | state | by |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    return [row.strip("| ").split(" | ") for row in table.splitlines()]
+
+
+@pytest.mark.parametrize(("what", "state", "by"), proofs(), ids=lambda text: text[:40])
+def test_what_is_proven_names_tests_that_exist(what: str, state: str, by: str) -> None:
+    """And a row that is run somewhere names at least one: a test, or a scenario of a role."""
+    links = re.findall(r"\[[\w./]+(?:::(\w+))?\]\(([^)]+)\)", by)
+    assert links or list(REPO.glob(by.strip("`")))
+    for name, path in links:
+        assert re.fullmatch(r"((torch_backends/)?tests/[\w/]+\.py|roles/\w+/molecule)", path), path
+        assert not name or f"\ndef {name}(" in (REPO / path).read_text(), name
+
+
+@pytest.mark.parametrize(("what", "state", "by"), proofs(), ids=lambda text: text[:40])
+def test_a_command_that_is_proven_stands_in_its_test(what: str, state: str, by: str) -> None:
+    """What the README types, the test types: the words of the command after the name of the playbook."""
+    commands = re.findall(r"`((?:setup|train)\.yml[^`]*)`", what)
+    texts = "".join((REPO / path).read_text() for path in re.findall(r"\(([^)]+\.py)\)", by))
+    assert [command for command in commands if command not in texts] == []
+
+
+def test_how_ansible_is_found_stands_before_its_first_command() -> None:
+    text = (REPO / "README.md").read_text()
+    assert 0 < text.index(". .venv/bin/activate") < text.index("ansible-playbook -i")
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     text = (REPO / "README.md").read_text()
     assert [page.name for page in (REPO / "docs").glob("*.md") if f"docs/{page.name}" not in text] == []

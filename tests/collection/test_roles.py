@@ -21,7 +21,7 @@ PLAYBOOKS = sorted((REPO / "playbooks").glob("*.yml"))
 EXAMPLES = sorted((REPO / "inventory/examples").glob("*.yml"))
 # The variables of that name that are no facts.
 NO_FACTS = {"facts", "check_mode", "playbook_python", "connection", "python_interpreter", "limit"}
-NO_FACTS |= {"play_hosts", "play_hosts_all"}
+NO_FACTS |= {"play_hosts", "play_hosts_all", "version"}
 # What only root can do: packages, what comes with them, and the system's sshd if the user asks for it.
 AS_ROOT = {"roles/mpi/tasks/apt.yml", "roles/ssh_mesh/tasks/install.yml"}
 AS_ROOT |= {f"roles/{name}.yml" for name in ("cuda/tasks/services", "rocm/tasks/groups", "rocm/tasks/verify")}

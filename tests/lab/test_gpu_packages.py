@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,8 +135,8 @@ class Drivers:
         self.said = place / "said"
         self.said.mkdir()
 
-    def play(self, book: Path, **given: Any) -> tuple[int, str]:
-        done = ansible("ansible-playbook", "-i", str(self.lab.inventory), str(book), "-e", json.dumps(given))
+    def play(self, book: Path | str, *words: str, **given: Any) -> tuple[int, str]:
+        done = ansible("ansible-playbook", "-i", str(self.lab.inventory), str(book), *words, "-e", json.dumps(given))
         return done.returncode, done.stdout + done.stderr
 
     def stubs(self, state: str) -> None:
@@ -236,11 +237,11 @@ def test_it_is_refused_in_a_line_and_nothing_was_changed(refused: Drivers, numbe
 
 def test_a_reboot_is_asked_for_and_another_branch_is_moved_to(drivers: Drivers) -> None:
     """Everything is installed by then. The next run says the same and changes nothing; the other branch comes whole."""
-    book = drivers.book("cuda", [{"ansible.builtin.import_role": {"name": "torchfleet.cluster.cuda"}}], hosts="n1")
+    typed = shlex.split("""setup.yml -e '{"accelerators": ["cuda"]}' --tags accelerators --limit n1""")
     given = {"torchfleet_versions": str(drivers.place / "stubs/versions.yml")}
     given |= {"cuda_disk_mb": 10, "cuda_sysfs_root": f"{STUBS}/roots/h100-new", "cuda_toolkit": ""}
     for change in ("changed=[1-9]", "changed=0"):
-        status, said = drivers.play(book, **given)
+        status, said = drivers.play(*typed, **given)
         assert status == 2
         assert f"cuda: n1 has to be rebooted (module nvidia none is loaded, and {DRIVER} is installed): say" in said
         assert re.search(rf"^n1 .*{change}", said, re.MULTILINE), said
@@ -248,7 +249,7 @@ def test_a_reboot_is_asked_for_and_another_branch_is_moved_to(drivers: Drivers) 
         "n1", "nvidia-*"
     )
     given |= {"cuda_sysfs_root": f"{STUBS}/roots/h100-nouveau", "cuda_branch": "590"}
-    _status, said = drivers.play(book, **given)
+    _status, said = drivers.play(*typed, **given)
     assert f"(nouveau is loaded, and nvidia {NEXT_DRIVER} cannot be beside it): say" in said
     there = drivers.packages("n1", "nvidia-*")
     assert {f"nvidia-open {NEXT_DRIVER}-1 hold", "nvidia-driver-pinning-590 1-1 install"} <= there

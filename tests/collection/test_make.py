@@ -1,0 +1,98 @@
+"""What people type: make with other machines, playbooks with an Ansible that is too old, and all tests at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+CLUSTER = "inventory/examples/two_nodes.yml"
+OLD = "2.16.3"  # that of Ubuntu 24.04
+VERBS = ["setup", "verify", "train", "clean"]
+
+
+def run(argv: list[str | Path], cwd: Path = REPO, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as from a shell: not as a part of the make that may run these tests."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    words = {**plain, "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"), "LC_ALL": "C.UTF-8", **env}
+    return subprocess.run(argv, cwd=cwd, env=words, capture_output=True, text=True, check=False)
+
+
+def what_make_runs(goal: str, *words: str) -> str:
+    """Return the last command line that make would run; make itself would make a .venv for its own PYTHON."""
+    done = run(["make", "--dry-run", "--no-print-directory", goal, *words])
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("goal", "playbook"), [*((verb, verb) for verb in VERBS[:3]), ("clean-jobs", "clean")])
+def test_make_has_other_machines_and_more_words(goal: str, playbook: str) -> None:
+    words = """--list-hosts -e '{"mpis": ["openmpi", "mpich"]}'"""
+    line = what_make_runs(goal, f"INVENTORY={CLUSTER}", f"ARGS={words}")
+    done = run(["sh", "-c", line], PATH=f"{BIN}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    typed, *hosts = done.stdout.splitlines()
+    assert typed == f"ansible-playbook -i {CLUSTER} {playbook}.yml {words}"
+    assert {"node1", "node2"} <= {line.strip() for line in hosts}
+
+
+def test_make_takes_this_machine_and_nothing_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INVENTORY", "stock.csv")
+    monkeypatch.setenv("ARGS", "-x")
+    done = run(["sh", "-c", what_make_runs("setup") + " --list-hosts"], PATH=f"{BIN}:{os.environ['PATH']}")
+    assert done.stdout.splitlines()[0].rstrip() == "ansible-playbook setup.yml"
+    assert {"localhost"} <= {line.strip() for line in done.stdout.splitlines()}, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin directory of an Ansible that is too old."""
+    place = tmp_path_factory.mktemp("old")
+    for argv in (["-m", "venv", place], ["-m", "pip", "--python", place, "install", "--quiet", f"ansible-core=={OLD}"]):
+        done = run([sys.executable, *argv])
+        assert done.returncode == 0, done.stderr
+    return place / "bin"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_ansible_that_is_too_old_is_refused_in_a_line(old: Path, verb: str) -> None:
+    done = run([old / "ansible-playbook", f"{verb}.yml"])
+    assert done.returncode == 2
+    said = " ".join(done.stdout.split())
+    assert f"ansible-core: got {OLD}; 2.19.0 or newer is needed: type make venv, then . .venv/bin/activate" in said
+    assert said.count("TASK [") == 1
+
+
+@pytest.fixture
+def nothing(tmp_path: Path) -> Path:
+    """A directory with the Makefile and the tools, a role that is empty, tests that fail, and no playbook."""
+    for name in ("Makefile", "requirements.txt", "requirements-dev.txt"):
+        shutil.copy(REPO / name, tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/bin").symlink_to(BIN)
+    (tmp_path / "roles/some").mkdir(parents=True)
+    (tmp_path / "tests/lab").mkdir(parents=True)
+    for name in ("test_across", "test_software"):
+        (tmp_path / f"tests/lab/{name}.py").write_text("def test(): assert False")
+    for stamp in re.findall(r"^touch (.*)", run(["make", "--dry-run", "types"], tmp_path).stdout, re.MULTILINE):
+        (tmp_path / stamp).touch()
+    return tmp_path
+
+
+def test_where_everything_fails_everything_was_tried_and_is_told(nothing: Path) -> None:
+    done = run(["make", "test"], nothing)
+    assert done.returncode == 2
+    said = done.stdout
+    for command in ("ansible-playbook setup.yml", "ruff check", "ruff format --check", "ansible-lint", "mypy"):
+        assert f"\n{command}\n" in said.replace(" \n", "\n"), said
+    others = ("tests/collection", "tests/unit tests/integration torch_backends/tests", "tests/lab/test_nics.py")
+    for tests in (*others, "tests/lab/test_across.py", "tests/lab/test_software.py"):
+        assert re.search(rf"\npython -m pytest .*{tests}\n", said), said
+    assert said.count("the playbook: playbooks/lab.yml could not be found") == 1  # without which no role is tried

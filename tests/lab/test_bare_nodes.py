@@ -1,0 +1,131 @@
+"""The README's commands, typed as they stand there on nodes that have Python and an SSH server, and nothing else.
+
+All on one pair of nodes, for each setup takes a minute or two. What one command leaves there is no help to the next:
+each test looks for what must not be there yet.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.cluster import REPO, Cluster, Job
+from tests.lab.lab import Lab
+
+NODES = ("n1", "n2")
+HOME = "/home/fleet/.torchfleet"
+WITH_MPI = """setup.yml -e '{"backends": ["mpi"]}'"""
+WITH_INTEL = """setup.yml -e '{"mpis": ["mpich", "intelmpi"], "backends": ["mpi"]}'"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("bare")
+    lab = Lab(f"b{os.getpid()}", root / "inventory", nodes=2, nics=2, install=True, image="bare")
+    try:
+        lab.up()
+        yield Cluster(lab, root)
+    finally:
+        lab.down()
+
+
+def typed(bare: Cluster, line: str) -> Job:
+    """Run a command line that starts with the name of a playbook, to its end."""
+    return bare.play(*shlex.split(line))
+
+
+def works(bare: Cluster, line: str) -> Job:
+    job = typed(bare, line)
+    assert job.process.returncode == 0, job.log.read_text()
+    return job
+
+
+def trains(bare: Cluster, line: str) -> None:
+    """Two ranks on each node, all of which the README promises, of one job."""
+    result = works(bare, line).result
+    assert (result["state"], [row["host"] for row in result["ranks"]]) == ("succeeded", ["n1", "n1", "n2", "n2"])
+
+
+def there(bare: Cluster, *places: str) -> list[str]:
+    """Return the files on any of the nodes that one of the patterns names."""
+    return [
+        path
+        for node in NODES
+        for path in bare.lab.root(node, "sh", "-c", f"ls -d {' '.join(places)}", check=False).split()
+    ]
+
+
+def test_nothing_is_there(bare: Cluster) -> None:
+    programs = ("g++", "cc", "rsync", "ping", "pip", "pip3", "mpirun", "make", "git")
+    packages = ("apt", "apt_pkg*", "torch", "numpy", "ensurepip")
+    places = [
+        *(f"/usr/*bin/{name}" for name in programs),
+        *(f"/usr/lib/python3*/{{,dist-packages/}}{name}" for name in packages),
+    ]
+    assert there(bare, *places, "/usr/include/python3*", "/home/fleet/.torchfleet") == []
+
+
+def test_without_root_a_compiler_is_asked_for_before_anything_is_done(bare: Cluster) -> None:
+    for node in NODES:
+        bare.lab.root(node, "useradd", "--create-home", "plain")
+        bare.lab.root(node, "cp", "-r", "/home/fleet/.ssh", "/home/plain/.ssh")
+        bare.lab.root(node, "chown", "-R", "plain:", "/home/plain/.ssh")
+    job = typed(bare, f"{WITH_MPI} -e ansible_user=plain")
+    assert job.process.returncode == 2
+    assert "TF-NO-COMPILER: backend mpi is compiled, and no machine of this kind can" in job.output
+    assert "as root: apt-get install -y g++ libpython3-dev" in job.output
+    assert there(bare, "/home/plain/.torchfleet") == []
+
+
+def test_setup_and_training(bare: Cluster) -> None:
+    works(bare, "setup.yml")
+    trains(bare, "train.yml -e workload=mnist")
+
+
+def test_backend_mpi_where_no_compiler_was(bare: Cluster) -> None:
+    assert there(bare, "/usr/bin/g++", "/usr/include/python3*/Python.h", f"{HOME}/backends") == []
+    works(bare, WITH_MPI)
+    trains(bare, "train.yml -e backend=mpi")
+
+
+def test_a_build_that_fails_has_the_first_error_of_the_compiler(bare: Cluster) -> None:
+    works(bare, f"{WITH_MPI} --tags torch_backends")
+    for node in NODES:
+        bare.lab.root(node, "rm", "-r", f"{HOME}/backends")
+    headers = bare.lab.root("n1", "sh", "-c", "ls /usr/include/*/python3*/pyconfig.h").strip()
+    bare.lab.root("n1", "mv", headers, f"{headers}.away")
+    try:
+        job = typed(bare, f"{WITH_MPI} --tags torch_backends")
+    finally:
+        bare.lab.root("n1", "mv", f"{headers}.away", headers)
+    assert job.process.returncode == 2
+    assert "torch_backends could not be built: " in job.output
+    assert "pyconfig.h: No such file or directory" in job.output
+
+
+def test_backend_mpi_under_intel_mpi_without_ccl(bare: Cluster) -> None:
+    """Whose libfabric Intel MPI found as long as it was installed too."""
+    places = ("/usr/lib/*/libfabric.so*", f"{HOME}/backends/lib/python3*/site-packages/*ccl*", f"{HOME}/intelmpi")
+    assert there(bare, *places) == []
+    works(bare, WITH_INTEL)
+    trains(bare, "train.yml -e launcher=intelmpi -e backend=mpi")
+    assert there(bare, *places[:2]) == []
+
+
+def test_backend_ccl(bare: Cluster) -> None:
+    works(bare, """setup.yml -e '{"backends": ["ccl"]}'""")
+    trains(bare, "train.yml -e backend=ccl")
+
+
+def test_make_says_what_to_install_where_python_makes_no_environments(bare: Cluster) -> None:
+    bare.lab.root("n1", "apt-get", "install", "--yes", "--no-install-recommends", "make")
+    for name in ("Makefile", "requirements.txt"):
+        bare.lab.root("n1", "sh", "-c", 'printf %s "$1" >"/home/fleet/$2"', "sh", (REPO / name).read_text(), name)
+    done = bare.lab.ssh("n1", "make", "train", check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == (
+        "python3 cannot make virtual environments: apt install python3-venv (Debian, Ubuntu)"
+    )
