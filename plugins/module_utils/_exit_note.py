@@ -49,7 +49,6 @@ def _install(pid: str, path: str) -> None:
     SystemExit.__module__, SystemExit.__qualname__ = "builtins", "SystemExit"
     builtins.SystemExit = SystemExit  # type: ignore[misc]
     sys.exit = noting_exit  # type: ignore[assignment]
-    faulthandler.register(STACKS_SIGNAL)
     atexit.register(note)  # registered first, therefore run last
 
 
@@ -76,7 +75,8 @@ def _watch_groups(pid: str, path: str) -> None:
 
 def _start() -> None:
     pid, _colon, path = os.environ.pop("TORCHFLEET_EXIT_NOTE", "").partition(":")
-    if path:
+    if path:  # this is the first Python of the rank; below a shell script it is not the rank's own process
+        faulthandler.register(STACKS_SIGNAL)
         _install(pid, path)
         _watch_groups(pid, path)
     _hand_over()

@@ -21,11 +21,11 @@ import os
 import select
 import signal
 import time
-from typing import Any, Collection, Mapping
+from typing import Any, Collection, Mapping, NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import agents
-from ansible_collections.torchfleet.cluster.plugins.module_utils._exit_note import STACKS_SIGNAL
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ending import Ending, Trees, trees_below
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
 from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE, IDENTITIES
@@ -34,10 +34,34 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._result import 
 LOOK_SECONDS = 0.25  # how often the guard looks around without being woken
 LEAVE_SECONDS = 2.0  # how long a launcher may take to leave after its last rank (Open MPI 5.0.11 sometimes never does)
 STOPPED_SECONDS = 4.0  # how long supervisor or guard may be stopped before its twin takes it for dead
-STACKS_SECONDS = 0.2  # for programs to tell where they are
+RECORD_SECONDS = 1.0  # for wrappers to write how their programs ended
+OTHERS_SECONDS = 3.0  # beyond what ranks may take, for other nodes to say that theirs are done
 LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
 # What a launcher of an outer job, of a batch system or of a careless profile would pass on to ours.
 INHERITED = ("OMPI_", "PRTE_", "PMIX_", "PMI_", "HYDRA_", "I_MPI_", "MPIEXEC_", "SLURM_", "TORCHELASTIC_", "PET_")
+
+
+class Snapshot(NamedTuple):
+    """One look at the processes of a job on this node: /proc and the records are read once for it."""
+
+    processes: list[Process]  # parents before children
+    records: list[dict[str, Any]]  # of this node's ranks
+    trees: Trees
+    ours: Collection[int]  # pids of wrappers, the launcher and its daemons
+
+    @property
+    def own(self) -> list[Process]:
+        """Return the processes that are ours or the launcher's, not the user's."""
+        return [process for process in self.processes if process.pid in self.ours]
+
+    @property
+    def foreign(self) -> list[Process]:
+        return [process for process in self.processes if process.pid not in self.ours]
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether a wrapper is there that has not written how its program ended."""
+        return any("rc" not in record and record["wrapper_pid"] in self.trees for record in self.records)
 
 
 class Guard:
@@ -57,6 +81,7 @@ class Guard:
         self.launchers: set[int] = set()  # pids: the launcher and what it started, at the end
         self.started = False
         self.leave_by: float | None = None
+        self.alone = says < 0  # nobody will say when the ranks of other nodes are done
         self.told: tuple[str, str] | None = None  # why the supervisor wants the end
         self.placed = False
         self.done: set[int] = set()
@@ -102,7 +127,7 @@ class Guard:
         """Do what the supervisor says; its silence at end of file is a reason to end."""
         chunk = os.read(self.supervisor, 65536)
         if not chunk:
-            self.told = ("lost", "the supervisor died")
+            self.told, self.alone = ("lost", "the supervisor died"), True
         *lines, self.heard = (self.heard + chunk).split(b"\n")
         for word in map(json.loads, lines):
             if word["kind"] == "end" and not self.told:
@@ -224,84 +249,88 @@ class Guard:
         self.launchers = self.launcher_tree()
         if reason:
             self.job.claim_end(*reason)
-            self.end_programs(stacks=reason[0] == "timed_out")
-        elif not self.below():
+            self.end_ranks(stacks=reason[0] == "timed_out")
+        elif not self.look_at_processes().processes:
             return
-        self.wait_for_own()
+        self.end_own()
         if reason:
             self.job.cancel()
         leftovers = _processes.end_all(self.foreign, LEFTOVER_GRACE)
-        _processes.kill_all(self.below)
+        _processes.kill_all(lambda: self.look_at_processes().processes)
         self.reap()
         if leftovers:
             self.job.write("leftovers.json", leftovers)
 
-    def end_programs(self, stacks: bool) -> None:
-        """SIGTERM to each rank's program, `grace` seconds, then SIGKILL; their wrappers stay and write the records.
+    def end_ranks(self, stacks: bool) -> None:
+        """End all that is below the ranks' wrappers, which stay and write the records.
 
-        With `stacks` each says first where it hangs.
+        With `stacks` each rank says first where it hangs. The launcher is left alone until the ranks of every node are
+        done: it would kill those that still save.
         """
-
-        def programs() -> list[Process]:
-            wrappers = {record["wrapper_pid"] for record in self.open_records()}
-            return [process for process in self.below() if process.parent in wrappers]
-
+        deadline = time.monotonic() + 2 * _processes.longest(self.order["grace"]) + OTHERS_SECONDS
+        ending = Ending(lambda: self.look_at_processes().trees, self.order["grace"])
         if stacks:
-            for process in programs():
-                if _processes.catches(process.pid, STACKS_SIGNAL):  # it would kill what is no Python
-                    _processes.send(process, STACKS_SIGNAL)
-            time.sleep(STACKS_SECONDS)
-        _processes.terminate(programs())
-        _processes.wait_gone(programs, self.order["grace"])
-        _processes.kill_all(programs)
+            ending.ask_for_stacks()
+        ending.run()
+        self.wait_for_records()
+        self.say("done")
+        while self.has_others() and time.monotonic() < deadline:
+            if select.select([self.supervisor], [], [], LOOK_SECONDS)[0]:
+                self.listen()
 
-    def below(self) -> list[Process]:
-        """Return the living processes of the job: those below this one, and ranks that Slurm's daemon started."""
-        found = [process for process in _processes.descendants(os.getpid()) if process.pid not in self.spared]
-        if self.order["launcher"]["name"] in ELSEWHERE:
-            tops = [process for process, mark in _processes.marked() if mark.job_dir == self.job.path]
-            below = [process for top in tops for process in _processes.descendants(top.pid)]
-            found += {process.pid: process for process in [*tops, *below] if process not in found}.values()
-        return found
+    def has_others(self) -> bool:
+        """Whether the ranks of other nodes may still save: nobody has said yet that all are done."""
+        if self.alone or self.leave_by is not None:
+            return False
+        return any(place["host"] != self.order["host"] for place in self.order["placement"])
 
-    def open_records(self) -> list[dict[str, Any]]:
-        records = (self.job.record(rank) for rank in self.ranks)
-        return [record for record in records if record and "rc" not in record]
+    def wait_for_records(self) -> None:
+        """Let wrappers write how their programs ended."""
+        deadline = time.monotonic() + RECORD_SECONDS
+        while self.look_at_processes().unwritten and time.monotonic() < deadline:
+            time.sleep(0.01)
 
-    def wait_for_own(self) -> None:
-        """Let wrappers write their records and the launcher leave; then they are killed like the rest."""
-        deadline = time.monotonic() + 1.0
-        while self.open_records() and self.own() and time.monotonic() < deadline:
-            time.sleep(0.005)
+    def end_own(self) -> None:
+        """Let wrappers and launcher leave; what stays is killed like the rest."""
+        self.wait_for_records()
         _processes.terminate(self.own())
         _processes.wait_gone(self.own, 0.5)
         _processes.kill_all(self.own)
 
+    def look_at_processes(self) -> Snapshot:
+        """Return the living processes of the job: those below this one, and ranks that Slurm's daemon started."""
+        records = [record for rank in self.ranks for record in [self.job.record(rank)] if record]
+        children = _processes.by_parent()
+        found = {process.pid: process for process in _processes.descendants(os.getpid(), children)}
+        if self.order["launcher"]["name"] in ELSEWHERE:
+            marked = _processes.marked(children)
+            for top in [process for process, mark in marked if mark.job_dir == self.job.path]:
+                for process in (top, *_processes.descendants(top.pid, children)):
+                    found.setdefault(process.pid, process)
+        for pid in self.spared:
+            found.pop(pid, None)
+        programs = {record["wrapper_pid"]: record.get("pid") for record in records}
+        trees = trees_below({pid: programs[pid] for pid in programs if pid in found}, children)
+        return Snapshot(list(found.values()), records, trees, self.launchers | programs.keys())
+
     def own(self) -> list[Process]:
-        """Return the processes that are ours or the launcher's, not the user's."""
-        return [process for process in self.below() if self.is_own(process)]
+        return self.look_at_processes().own
 
     def foreign(self) -> list[Process]:
-        return [process for process in self.below() if not self.is_own(process)]
-
-    def is_own(self, process: Process) -> bool:
-        return process.pid in self.launchers or process.pid in self.wrappers()
-
-    def wrappers(self) -> set[int]:
-        """Return the pids of this node's rank wrappers."""
-        return {record["wrapper_pid"] for rank in self.ranks for record in [self.job.record(rank)] if record}
+        return self.look_at_processes().foreign
 
     def launcher_tree(self) -> set[int]:
         """Return the pids of the launcher and of what it started (a shell before a daemon), ranks aside.
 
         An agent is known by name: it may be about to die after a launcher that is gone.
         """
-        wrappers = self.wrappers()
+        seen = self.look_at_processes()
+        wrappers = {record["wrapper_pid"] for record in seen.records}
         if self.order["launcher"]["name"] in ELSEWHERE:
-            below = {process.pid for pid in wrappers for process in _processes.descendants(pid)}
-            return {process.pid for process in self.below()} - wrappers - below
+            below = {process.pid for tree in seen.trees.values() for process in tree.all}
+            return {process.pid for process in seen.processes} - wrappers - below
         found = {self.job.launcher().get("pid", 0), *agents(self.order["private_tmp"])}
-        for process in self.below():  # parents before children
+        for process in seen.processes:  # parents before children
             if process.parent in found and process.pid not in wrappers:
                 found.add(process.pid)
         return found

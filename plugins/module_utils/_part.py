@@ -29,7 +29,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._secrets import
 Json = Any
 Show = Callable[..., None]  # show(kind, **fields): a courtesy, may drop
 LAST_SECONDS = 2.0  # for reading what ranks wrote before they ended
-END_SECONDS = 3.0  # beyond `grace`, for a guard that was told to end the job
+END_SECONDS = 10.0  # beyond the time of programs and that of what they left, for a guard that was told to end the job
 RANK_PROGRAM = "torchfleet-rank"
 AGENT_PROGRAM = "torchfleet-agent"
 PLACE_BYTES = 40  # of $TMPDIR: Open MPI makes directories below ours before its sockets
@@ -165,7 +165,7 @@ class Part:
         """Have the guard end this node's part. The first reason stands."""
         if not self.why:
             self.why = f"{reason}\t{detail}"
-            self.patience = time.monotonic() + self.order["grace"] + END_SECONDS
+            self.patience = time.monotonic() + 2 * _processes.longest(self.order["grace"]) + END_SECONDS
             self.tell("end", reason=reason, detail=detail)
 
     def look(self, last: bool = False) -> None:
@@ -216,7 +216,7 @@ class Part:
         def escaped() -> list[_processes.Process]:
             return [process for process, mark in _processes.marked() if mark.job_dir == self.job.path]
 
-        found = _processes.end_all(escaped, self.order["grace"])
+        found = _processes.end_all(escaped, self.order["grace"] or _processes.GRACE_SECONDS)
         if found:
             self.job.write("leftovers.json", self.job.leftovers() + found)
         remove(self.order["private_tmp"])

@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import longest
 
 Json = Any
 LEASE_SECONDS = 10.0  # of silence, then a node is lost (an unnoticed cut hung launchers for 8 to 16 minutes)
@@ -155,7 +156,7 @@ def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> N
     def stage(peer: Peer) -> str:
         peer.address = orders[peer.name]["address"]
         peer.names = {name: orders[peer.name][name] for name in ("launcher_prefix", "nic")}
-        peer.grace = orders[peer.name]["grace"]
+        peer.grace = longest(orders[peer.name]["grace"])
         stage: dict[str, Json] = {"order": orders[peer.name], "lease": LEASE_SECONDS}
         try:
             reason = peer.link.expect("stage", ANSWER_SECONDS, "staged", **stage)["reason"]

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable, Iterable, NamedTuple
+from typing import Callable, Dict, Iterable, List, NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 JOB_VARIABLE = "TORCHFLEET_JOB_ID"
 JOB_DIR_VARIABLE = "TORCHFLEET_JOB_DIR"  # whose lock tells whether somebody still looks after the job
+GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL, unless the user said how long
+SAVING_SECONDS = 30.0  # the same for a process with a handler for SIGTERM: torchrun, Kubernetes and Slurm give as much
 
 
 class Process(NamedTuple):
@@ -23,6 +25,14 @@ class Process(NamedTuple):
     parent: int
     state: str
     started: int
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Return what stays the same as long as the process lives, also when its parent is gone."""
+        return self.pid, self.started
+
+
+Children = Dict[int, List[Process]]  # by the pid of the parent
 
 
 def stopped_for(pid: int, since: float | None) -> float | None:
@@ -68,25 +78,30 @@ def read(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
 
 
-def living() -> list[Process]:
-    """Return every process that is not a zombie."""
-    found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [process for process in found if process and process.state not in "ZX"]
-
-
-def descendants(root: int) -> list[Process]:
-    """Return the living processes below `root`, parents before children."""
-    children: dict[int, list[Process]] = {}
-    for name in os.listdir("/proc"):  # zombies too: their children are still theirs for a moment
+def by_parent() -> Children:
+    """Read /proc once: all processes, zombies too, whose children are still theirs for a moment."""
+    children: Children = {}
+    for name in os.listdir("/proc"):
         process = read(int(name)) if name.isdigit() else None
         if process:
             children.setdefault(process.parent, []).append(process)
+    return children
+
+
+def living(children: Children | None = None) -> list[Process]:
+    """Return every process that is not a zombie; `children`: what by_parent() returned, if that was called already."""
+    found = (by_parent() if children is None else children).values()
+    return [process for siblings in found for process in siblings if process.state not in "ZX"]
+
+
+def descendants(root: int, children: Children | None = None) -> list[Process]:
+    """Return the living processes below `root`, parents before children; `children` as in living()."""
+    children = by_parent() if children is None else children
     found: list[Process] = []
-    queue = [root]
-    while queue:
-        below = children.get(queue.pop(0), [])
-        found += below
-        queue += [process.pid for process in below]
+    level = children.get(root, [])
+    while level:
+        found += level
+        level = [process for parent in level for process in children.get(parent.pid, ())]
     return [process for process in found if process.state not in "ZX"]
 
 
@@ -110,13 +125,13 @@ def namespace(pid: int | str) -> str:
         return ""
 
 
-def marked() -> list[tuple[Process, Mark]]:
-    """Return this user's living processes that carry the mark of a job, with it. Never by name.
+def marked(children: Children | None = None) -> list[tuple[Process, Mark]]:
+    """Return this user's living processes that carry the mark of a job, with it; `children` as in living().
 
     Root sees into containers: what runs there belongs to a node of its own, whose files are not ours.
     """
     here = namespace("self")
-    near = (process for process in living() if process.pid != os.getpid() and namespace(process.pid) == here)
+    near = (process for process in living(children) if process.pid != os.getpid() and namespace(process.pid) == here)
     pairs = ((process, mark_of(process.pid)) for process in near)
     return [(process, mark) for process, mark in pairs if mark is not None]
 
@@ -182,16 +197,29 @@ def terminate(processes: Iterable[Process]) -> None:
         send(process, signal.SIGCONT)
 
 
+def grace_of(process: Process, grace: float | None, default: float = GRACE_SECONDS) -> float:
+    """Return the seconds between SIGTERM and SIGKILL for a process: `grace` of the user, else by what it does."""
+    if grace is not None:
+        return grace
+    return SAVING_SECONDS if catches(process.pid, signal.SIGTERM) else default
+
+
+def longest(grace: float | None) -> float:
+    """Return the seconds that any process may have between SIGTERM and SIGKILL."""
+    return SAVING_SECONDS if grace is None else grace
+
+
 def wait_gone(find: Callable[[], list[Process]], seconds: float) -> list[Process]:
-    """Poll until `find` finds nothing or the time is over; return what it found last."""
+    """Poll until `find` finds nothing or the time is over; return what it found last. Half of the time is slept."""
     deadline = time.monotonic() + seconds
     pause = 0.002
     while True:
         collect_children()
+        start = time.monotonic()
         left = find()
         if not left or time.monotonic() >= deadline:
             return left
-        time.sleep(pause)
+        time.sleep(max(pause, time.monotonic() - start))
         pause = min(pause * 2, 0.05)
 
 
@@ -217,12 +245,13 @@ def end_all(find: Callable[[], list[Process]], grace: float) -> list[dict[str, o
 
     Row: pid, command, ended (the signal it took, or null if it survived even SIGKILL).
     """
-    seen: dict[Process, str] = {}
+    seen: dict[tuple[int, int], str] = {}
 
     def look() -> list[Process]:
         found = find()
         for process in found:
-            seen.setdefault(process._replace(state=""), command_of(process.pid))
+            if process.identity not in seen:
+                seen[process.identity] = command_of(process.pid)
         return found
 
     terminate(look())
@@ -232,4 +261,4 @@ def end_all(find: Callable[[], list[Process]], grace: float) -> list[dict[str, o
     def how(pid: int) -> str | None:
         return None if pid in unkillable else "SIGKILL" if pid in stubborn else "SIGTERM"
 
-    return [{"pid": process.pid, "command": words, "ended": how(process.pid)} for process, words in seen.items()]
+    return [{"pid": pid, "command": words, "ended": how(pid)} for (pid, _started), words in seen.items()]

@@ -19,6 +19,7 @@ from typing import Any, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, open_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import (
+    GRACE_SECONDS,
     become_subreaper,
     descendants,
     end_all,
@@ -38,8 +39,8 @@ GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are w
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
 MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
 BEGIN_SECONDS = 0.005  # between two looks whether the job may begin
+HOLD_SECONDS = 0.05  # between two looks whether a rank that is done must stay
 TELL_SECONDS = 1.0  # for ranks that came up in the wrong place together
-HOLD_SECONDS = 10.0  # how long a failed rank waits for the guard, so that the launcher does not judge first
 EXIT_PLACEMENT = 77
 FULL_BYTES = 2 << 20  # more than the ballast: it may have been dropped just before
 HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecustomize (see _exit_note)
@@ -134,8 +135,7 @@ class RankWrapper:
             return self.refuse("placement: " + wrong)
         for number in FORWARDED:
             signal.signal(number, self.forward)
-        if self.order["launcher"]["name"] in ELSEWHERE:
-            become_subreaper()
+        become_subreaper()  # what a shell script started stays below this process when the shell is gone
         self.save()
         if not self.may_begin():
             return self.close(signal.SIGTERM)
@@ -184,10 +184,14 @@ class RankWrapper:
 
     def wait(self) -> int:
         """Wait for the program without reaping it, so that its pid stays its own until the record says it ended."""
-        os.waitid(os.P_PID, self.program, os.WEXITED | os.WNOWAIT)
-        self.record["ended"] = time.time()
-        program, self.program = self.program, 0
-        return os.waitpid(program, 0)[1]
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            if ended and ended.si_pid == self.program:
+                self.record["ended"] = time.time()
+                program, self.program = self.program, 0
+                return os.waitpid(program, 0)[1]
+            if ended:
+                os.waitpid(ended.si_pid, 0)  # an orphan that the program left
 
     def become_program(self) -> None:
         """In the child: put output, environment and directory in place and turn into the program. Never returns."""
@@ -222,17 +226,18 @@ class RankWrapper:
         rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         finished = number in TEARDOWN_SIGNALS and self.finished()
+        well = (rc == 0 or finished) and not self.job.end()
         self.record.setdefault("ended", time.time())
-        if self.order["launcher"]["name"] in ELSEWHERE:  # what is left would be below nobody who knows it
-            self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), self.order["grace"])
+        if well and self.order["launcher"]["name"] in ELSEWHERE:  # what is left would be below nobody who knows it
+            grace = self.order["grace"] or GRACE_SECONDS
+            self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), grace)
         if rc and not error and disk_is_full(self.job.path):
             error = f"exit status {rc}, no space left in {self.job.path}"
         self.record.update(rc=rc, signal=number, finished=finished, error=error)
         self.save()
-        if rc == 0 or finished:
-            return 0
-        self.hold()
-        return rc
+        if not well:
+            self.hold()
+        return 0 if finished else rc
 
     def finished(self) -> bool:
         """Whether the program had left with status 0 before it died of a signal (see _exit_note)."""
@@ -243,10 +248,12 @@ class RankWrapper:
             return False
 
     def hold(self) -> None:
-        """Stay until told to end: the guard ends a failed job alike under every launcher, and blames the right rank."""
-        deadline = time.monotonic() + HOLD_SECONDS
-        while not self.told_to_end and time.monotonic() < deadline:
-            time.sleep(0.05)
+        """Stay until told to end: the launcher would end the other ranks, at once and without their time to save.
+
+        So the guard ends a job alike under every launcher, blames the right rank, and finds what the program left.
+        """
+        while not self.told_to_end and self.job.running():
+            time.sleep(HOLD_SECONDS)
 
 
 def disk_is_full(path: str) -> bool:

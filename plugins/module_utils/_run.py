@@ -101,11 +101,15 @@ class Run:
                 self.on_word(word, peer)
             if peer.lost and not peer.report:
                 self.end("lost", f"{peer.name} is lost: {peer.lost}", peer.name)
+            if peer.over:
+                self.note_done(peer.name)
         if self.part.ear in ready:
             for word in self.part.words():
                 self.on_word(word)
             if self.part.status:
                 self.end("guard_died", "the guard died", self.order["host"])
+            if self.part.gone:
+                self.note_done(self.order["host"])
         if self.socket in ready:
             self.agents[self.socket.accept()[0]] = None
         for connection in [found for found in ready if found in self.agents]:
@@ -125,11 +129,16 @@ class Run:
             if not self.unplaced:
                 self.tell_all("begin")
         elif word["kind"] == "done":
+            self.note_done(host)
+        elif word["kind"] == "left" and peer:
+            self.answer_agents(peer, word["rc"], word["text"])
+
+    def note_done(self, host: str) -> None:
+        """Note that no rank is left on a node; with the last of them the launchers may go."""
+        if host in self.undone:
             self.undone.discard(host)
             if not self.undone:
                 self.tell_all("leave")
-        elif word["kind"] == "left" and peer:
-            self.answer_agents(peer, word["rc"], word["text"])
 
     def tell_all(self, kind: str) -> None:
         """Tell the guards of all nodes something."""

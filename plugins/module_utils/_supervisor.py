@@ -263,6 +263,7 @@ class Outpost:
     def __init__(self, supervisor: Supervisor, part: Part, lease: float) -> None:
         self.supervisor, self.channel, self.part, self.lease = supervisor, supervisor.channel, part, lease
         self.heard = self.told = time.monotonic()
+        self.alone = False
 
     def follow(self) -> None:
         """Run the part to its end and report it."""
@@ -302,11 +303,18 @@ class Outpost:
         except EOFError:
             pass
         if self.channel.lost:
-            self.part.end("lost", "the head is gone")
+            self.end_alone("the head is gone")
         elif time.monotonic() - self.heard > self.lease:
-            self.part.end("lost", f"the head was silent for {self.lease:.0f} s")
+            self.end_alone(f"the head was silent for {self.lease:.0f} s")
         if self.supervisor.signalled:
             self.part.end("cancelled", f"{self.supervisor.signalled} to the supervisor on {self.part.order['host']}")
+
+    def end_alone(self, detail: str) -> None:
+        """End the part. Nobody will say when the ranks of other nodes are done: the guard waits for its own only."""
+        self.part.end("lost", detail)
+        if not self.alone:
+            self.alone = True
+            self.part.tell("leave")
 
     def beat(self) -> None:
         """Tell the head that this node is there."""

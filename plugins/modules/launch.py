@@ -111,9 +111,10 @@ options:
     description: Port of rank 0's rendezvous (default a free one). If it is taken another is used, with a warning.
     type: int
   grace:
-    description: Seconds between SIGTERM and SIGKILL when ranks are ended.
+    description:
+      - Seconds between SIGTERM and SIGKILL when ranks are ended (default 30 for a process with a handler for SIGTERM,
+        else 2). What a process started is asked when it is gone.
     type: float
-    default: 2
   fetch_limit:
     description:
       - Bytes of all files of a run that are brought home, such as C(500M) or C(2G). What is more stays on the nodes,

@@ -119,7 +119,7 @@ class LaunchPlan:
     master_port: int
     options: LauncherOptions
     job_timeout: float | None
-    grace: float
+    grace: float | None  # by what a rank does with SIGTERM
     show_ranks: tuple[int, ...]
     uid: int
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere

@@ -95,7 +95,7 @@ class Request:
     show_ranks: tuple[int, ...] | None = (0,)  # None: all
     master_port: int | None = None
     options: LauncherOptions = LauncherOptions()
-    grace: float = 2.0
+    grace: float | None = None
     result_query: str | None = None
     fetch_limit: int = 1 << 30
 
@@ -127,7 +127,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         show_ranks=parse_ranks(given.get("show_ranks", [0])),
         master_port=parse_whole("master_port", given.get("master_port"), 1024, 65535),
         options=parse_options(given),
-        grace=parse_seconds("grace", given.get("grace")) or 2.0,
+        grace=parse_seconds("grace", given.get("grace")),
         result_query=parse_query(given.get("result_query")),
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
     )

@@ -139,6 +139,11 @@ class Started:
         path = self.job_dir / "ranks" / str(rank) / "stdout"
         self.wait_until(lambda: path.exists() and text in path.read_text())
 
+    def brought_home(self, rank: int) -> list[str]:
+        """Return the lines of a rank's stdout when the whole run is on the controller."""
+        self.wait_until(lambda: not self.job_dir.exists() or (self.job_dir / "home").exists())
+        return (self.run_dir / "ranks" / str(rank) / "stdout").read_text().splitlines()
+
     def all_gone(self, *pids_seen: int, seconds: float = END_SECONDS) -> float:
         """Wait until no process of the job is left; return the seconds it took. Fails after the promised time."""
         start = time.monotonic()

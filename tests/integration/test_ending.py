@@ -223,6 +223,97 @@ def test_saving_state_on_sigterm_is_no_success(fleet: Fleet) -> None:
     assert played.result["state"] == "timed_out"
 
 
+def shell_script(fleet: Fleet, *lines: str) -> str:
+    """Make a workload that starts programs as its children."""
+    script = fleet.root / "run.sh"
+    script.write_text("\n".join(["#!/bin/bash", *lines, ""]))
+    script.chmod(0o700)
+    return str(script)
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
+@pytest.mark.parametrize("how", ["cancel", "job_timeout"])
+@pytest.mark.parametrize("grace", [10, None])
+def test_what_a_shell_script_started_has_its_grace_too(
+    fleet: Fleet, bystander: Bystander, launcher: str, how: str, grace: float | None
+) -> None:
+    """The shell dies of SIGTERM at once; the job waits for the program that saves its state."""
+    workload = shell_script(fleet, f"python {SCRIPTS}/saver.py", "echo the shell goes on")
+    limits = {"grace": grace} if grace else {}
+    limits |= {"job_timeout": 6} if how == "job_timeout" else {}
+    started = fleet.start(workload=workload, launcher=launcher, **limits)
+    for rank in (0, 1):
+        started.wait_for_output(rank, "up")
+    if how == "cancel":
+        started.process.send_signal(signal.SIGINT)
+    assert started.process.wait(40) != 0
+    started.all_gone()
+    assert started.result["state"] == ("cancelled" if how == "cancel" else "timed_out")
+    for rank in (0, 1):
+        assert started.brought_home(rank) == ["up", "saving", "SAVED"]
+    assert started.result["leftovers"] == {"localhost": []}
+
+
+def test_a_rank_that_saves_is_waited_for_and_holds_up_no_other(fleet: Fleet) -> None:
+    """By default, and though the other rank is long gone: neither that nor the launcher disturbs it."""
+    workload = shell_script(
+        fleet, f'[ "$RANK" = 0 ] && exec python {SCRIPTS}/saver.py 6', "echo up", "sleep 600 & sleep 600"
+    )
+    started = fleet.start(workload=workload)
+    for rank in (0, 1):
+        started.wait_for_output(rank, "up")
+    started.process.send_signal(signal.SIGTERM)
+    started.wait_for_output(0, "saving")
+    started.wait_until(lambda: "rc" in started.record(1), 3)
+    assert "SAVED" not in (started.job_dir / "ranks/0/stdout").read_text()
+    assert started.process.wait(40) != 0
+    assert [row["state"] for row in started.result["ranks"]] == ["ended", "ended"]
+    assert started.brought_home(0) == ["up", "saving", "SAVED"]
+
+
+def test_grace_is_the_limit(fleet: Fleet) -> None:
+    started = fleet.start(workload=str(SCRIPTS / "saver.py"), workload_args=["600"], grace=1)
+    for rank in (0, 1):
+        started.wait_for_output(rank, "up")
+    started.process.send_signal(signal.SIGTERM)
+    started.all_gone()
+    assert started.process.wait(20) != 0
+    assert {row["signal"] for row in started.result["ranks"]} == {signal.SIGKILL}
+
+
+def test_a_rank_that_is_no_python_is_ended_by_sigterm_when_its_time_is_over(fleet: Fleet) -> None:
+    """Not by the signal that asks Python where it hangs."""
+    played = fleet.play(workload="/bin/sleep", workload_args="600", job_timeout=2)
+    assert played.result["state"] == "timed_out"
+    assert {row["signal"] for row in played.result["ranks"]} == {signal.SIGTERM}
+
+
+def test_python_below_a_shell_tells_where_it_hangs(fleet: Fleet) -> None:
+    played = fleet.play(workload=shell_script(fleet, f"python {SLEEPER}", "true"), job_timeout=4)
+    assert played.result["state"] == "timed_out"
+    for rank in (0, 1):
+        assert "most recent call first" in played.output(rank, "stderr")
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
+def test_workers_of_a_rank_are_no_leftovers_of_a_failed_job(fleet: Fleet, launcher: str) -> None:
+    """As those of a DataLoader: of the rank that is killed, and of the one that is ended because of it."""
+    script = fleet.root / "loader.py"
+    script.write_text(
+        "import multiprocessing, os, signal, time\n"
+        "workers = [multiprocessing.Process(target=time.sleep, args=(600,)) for _ in range(3)]\n"
+        "[worker.start() for worker in workers]\n"
+        "print('up', flush=True)\n"
+        "os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(600)\n"
+    )
+    started = fleet.start(workload=str(script), launcher=launcher)
+    assert started.process.wait(40) != 0
+    started.all_gone()
+    assert started.result["first_failure"]["cause"] == "killed by SIGKILL"
+    assert started.result["leftovers"] == {"localhost": []}
+
+
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGKILL"])
 def test_nobody_reads_the_output(fleet: Fleet, number: str) -> None:
     """A stopped pager, a stuck CI log: the pipe is full, the job must end all the same."""
