@@ -297,11 +297,15 @@ def test_python_below_a_shell_tells_where_it_hangs(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
 def test_workers_of_a_rank_are_no_leftovers_of_a_failed_job(fleet: Fleet, launcher: str) -> None:
-    """As those of a DataLoader: of the rank that is killed, and of the one that is ended because of it."""
+    """As those of a DataLoader: of the rank that is killed, and of the one that is ended because of it.
+
+    Here they are out of reach of what a launcher does to the group of a process.
+    """
     script = fleet.root / "loader.py"
     script.write_text(
         "import multiprocessing, os, signal, time\n"
-        "workers = [multiprocessing.Process(target=time.sleep, args=(600,)) for _ in range(3)]\n"
+        "def work():\n    os.setsid()\n    time.sleep(600)\n"
+        "workers = [multiprocessing.Process(target=work) for _ in range(3)]\n"
         "[worker.start() for worker in workers]\n"
         "print('up', flush=True)\n"
         "os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL)\n"
