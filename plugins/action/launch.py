@@ -27,7 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._screen import Screen
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import StopWatch
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import NOTHING_LEFT, Stopped, StopWatch
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 HELP_IF_LOST = "ansible-playbook clean.yml ends what is left and brings it home"
@@ -49,6 +49,8 @@ class ActionModule(Action):
         cluster = _border.cluster_from_hostvars(groups, hostvars, request.nodes)
         try:
             return self.launch(request, cluster)
+        except Stopped:
+            return {"failed": True, "msg": NOTHING_LEFT}
         except HeadLost as error:
             return {"failed": True, "msg": f"{error}: {HELP_IF_LOST}"}
 
@@ -84,6 +86,8 @@ class ActionModule(Action):
     ) -> Result:
         """Run the job, bring it home, and say what became of it."""
         run_dir, text = Path(plan.run_dir), order["files"]["command.txt"]
+        stop.hold(f"ending job {plan.job_id} and bringing it home")
+        stop.check()
         _rundir.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
         screen = Screen()
         hosts = [place.host for place in plan.placement]
@@ -91,17 +95,20 @@ class ActionModule(Action):
         for line in [*(f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)), _view.opening(plan)]:
             view.say(line)
         try:
-            outcome = session.run(order, view.show, stop.reason)
-        except InputError:
+            outcome = session.run(order, view.show, stop)
+        except (InputError, Stopped):
             _rundir.remove_run_dir(run_dir)
             raise
         finally:
             view.close()
+        stop.hold(f"bringing job {plan.job_id} home")
         try:
             placement = [(place.rank, place.host) for place in plan.placement]
-            missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit)
+            missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted)
         except OSError as error:
             return {"failed": True, "msg": _rundir.why_not_home(error, run_dir, order["host"])}
+        if stop.noted:
+            stop.say(f"{_view.headline(outcome)}; run: {plan.run_dir}")
         for line in _view.summary(outcome, missing, plan.run_dir, view.width, request.result_query):
             view.say(line)
         if not screen.flush(stop.reason):

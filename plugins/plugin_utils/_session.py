@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -19,9 +20,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import Stopped, StopWatch
 
 Frame = dict[str, Any]
 DEFAULT_HOME = "~/.torchfleet"
+ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
 
 
 class HeadLost(Exception):
@@ -47,7 +50,11 @@ class Session:
             name = f"ansible_python_interpreter of {head.name}" if head.local else f"connection of {head.name}"
             raise InputError(name, head.interpreter if head.local else ssh[0], str(lost)) from None
         if not known:
-            self.greet()
+            try:
+                self.greet()
+            except Stopped:
+                self.drop()
+                raise
 
     def greet(self) -> None:
         """See our code come up. InputError says why it does not."""
@@ -70,16 +77,34 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self.link.channel.close()
-        self.link.process.wait()
-        self.link.listener.join()
+        if kind is Stopped:
+            self.drop()
+        else:
+            self.link.channel.close()
+            self.link.process.wait()
+            self.link.listener.join()
+
+    def drop(self) -> None:
+        """End the way to the head at once, whatever is asked there: no job was started."""
+        os.killpg(self.link.process.pid, signal.SIGKILL)  # it has a session of its own, and is not waited for yet
+        self.link.close()
 
     def ask(self, kind: str, **fields: Any) -> Frame:
         """Send a frame and return the next answer. HeadLost if there will be none."""
-        try:
-            return dict(self.link.ask(kind, **fields))
-        except LinkLost as lost:
-            raise HeadLost(f"the head {self.head.name} is lost: {lost}") from None
+        self.link.channel.send(kind, **fields)
+        return self.answer(lambda: False)
+
+    def answer(self, give_up: Callable[[], bool]) -> Frame:
+        """Return the next frame. HeadLost if there will be none, or if `give_up`, asked several times a second."""
+        frame = None
+        while frame is None:
+            if give_up():
+                raise HeadLost("stopped twice")
+            try:
+                frame = self.link.channel.receive(ASK_SECONDS)
+            except EOFError:
+                raise HeadLost(f"the supervisor on the head {self.head.name} died: {self.link.last_words()}") from None
+        return frame
 
     def survey(self, cluster: Cluster, wish: Request) -> dict[str, Frame]:
         """Return the facts of every node by name, as survey() there finds them, or `unreachable` with the reason.
@@ -120,27 +145,27 @@ class Session:
         if answer.get("reason", "it did not answer"):
             raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
 
-    def run(self, order: Frame, show: Callable[[Frame], None], reason_to_end: Callable[[], str]) -> Frame:
+    def run(self, order: Frame, show: Callable[[Frame], None], stop: StopWatch) -> Frame:
         """Run a job and return its result; frames in between go to `show`.
 
-        `reason_to_end` is asked several times a second: a text ends the job as cancelled.
+        `stop` is asked several times a second. Stopped if the job was not started, HeadLost if the user insists.
         InputError if the job could not be staged.
         """
-        channel = self.link.channel
-        channel.send("run", order=order)
+        stop.check()
+        self.link.channel.send("run", order=order)
         told = False
-        while True:
-            reason = "" if told else reason_to_end()
+
+        def listen() -> bool:
+            nonlocal told
+            reason = "" if told else stop.reason()
             if reason:
                 told = True
                 kind, _tab, detail = reason.partition("\t")
-                channel.send("end", reason=kind, detail=detail)
-            try:
-                frame = channel.receive(0.2)
-            except EOFError:
-                raise HeadLost(f"the supervisor on the head {self.head.name} died: {self.link.last_words()}") from None
-            if frame is None:
-                continue
+                self.link.channel.send("end", reason=kind, detail=detail)
+            return stop.insisted()
+
+        while True:
+            frame = self.answer(listen)
             if frame["kind"] == "refused":
                 raise InputError("job", order["job_id"], frame["reason"])
             if frame["kind"] == "result":
@@ -159,13 +184,21 @@ class Session:
             raise HeadLost(f"the head {self.head.name} is not believed: its result is of another job")
         return result
 
-    def fetch(self, job_id: str, run_dir: Path, placement: Collection[tuple[int, str]], limit: int) -> list[str]:
+    def fetch(
+        self,
+        job_id: str,
+        run_dir: Path,
+        placement: Collection[tuple[int, str]],
+        limit: int,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> list[str]:
         """Bring the files of a job home, and return which nodes' could not be had, each with the reason.
 
         `placement`: ranks of the job and their hosts; `limit`: bytes of all files together. What is more stays on the
-        nodes, as all does if it cannot be written here (OSError).
+        nodes, as all does if it cannot be written here (OSError), or if `give_up` says so (HeadLost).
         """
-        frame, allowed, left = self.ask("fetch", home=self.home, job_id=job_id), home_names(placement), limit
+        self.link.channel.send("fetch", home=self.home, job_id=job_id)
+        frame, allowed, left = self.answer(give_up), home_names(placement), limit
         while frame["kind"] != "fetched":
             if frame["kind"] != "file" or frame["name"] not in allowed:
                 what = str(frame.get("name", frame["kind"]))[:100]
@@ -175,10 +208,7 @@ class Session:
             left -= len(frame["data"])
             if left >= 0 or frame["name"] == "result.json":
                 self.store(frame, run_dir)
-            try:
-                frame = self.link.answer()
-            except LinkLost as lost:
-                raise HeadLost(f"the head {self.head.name} is lost: {lost}") from None
+            frame = self.answer(give_up)
         if left < 0:
             return [*frame["missing"], f"all nodes: {-left:,} bytes more than fetch_limit"]
         self.link.channel.send("home")

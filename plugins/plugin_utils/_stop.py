@@ -5,25 +5,37 @@
 """Notices that the user wants out: signals to the task, or the death of ansible-playbook above it.
 
 ansible-playbook passes SIGINT and SIGTERM on to its worker, whose own handler ends it without any `finally`; SIGKILL
-leaves the worker alone behind. A job must be ended and brought home in each case, so the worker notes and goes on.
+and a closed terminal leave the worker alone behind. Before a job is started a signal ends all at once. From then on the
+job must be ended and brought home in each case, so the worker notes the signal and goes on.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import stat
+from collections.abc import Collection
 from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TERMINAL_CLOSED = "lost\tthe terminal of ansible-playbook was closed; tmux, nohup or systemd-run keep a long run"
+NOTHING_LEFT = "stopped before the job was started: nothing of it is left"
+
+
+class Stopped(Exception):
+    """The user wants out, and no job was started."""
 
 
 class StopWatch:
-    """While it is entered, signals are noted instead of ending the process."""
+    """While it is entered, signals raise Stopped; from hold() on they are noted instead."""
 
     def __init__(self) -> None:
         self.parent = os.getppid()
-        self.noted = ""
+        self.terminal = terminal_of(self.parent)
+        self.doing = ""  # what goes on although a signal came; empty: nothing does
+        self.noted: list[str] = []
         self.handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopWatch:
@@ -37,17 +49,80 @@ class StopWatch:
             os._exit(1)  # the result has no reader: handing it over would wait for ever
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
+        if self.terminal >= 0:
+            os.close(self.terminal)
+
+    def hold(self, doing: str) -> None:
+        """Note signals from now on. `doing`: what is to be done nonetheless, for people."""
+        self.doing = doing
 
     def note(self, number: int, _frame: FrameType | None) -> None:
-        """Keep the first signal."""
-        self.noted = self.noted or signal.Signals(number).name
+        """Keep a signal, and say what the first leads to. Stopped if nothing has to be done any more."""
+        self.noted.append(signal.Signals(number).name)
+        if len(self.noted) > 1:
+            return
+        if not self.doing:
+            self.say(NOTHING_LEFT)
+            raise Stopped
+        self.say(f"{self.doing}; once more leaves that to: ansible-playbook clean.yml")
+
+    def say(self, text: str) -> None:
+        """Write a line on the terminal, if there is one: after Ctrl-C ansible-playbook shows nothing any more."""
+        try:
+            os.write(self.terminal, f"\r\x1b[K{text}\n".encode())
+        except OSError:  # there is none, it was closed, or it takes nothing now
+            pass
 
     def orphaned(self) -> bool:
         """Whether ansible-playbook is gone: nothing can be shown any more."""
         return os.getppid() != self.parent
 
+    def hung_up(self) -> bool:
+        """Whether there was a terminal and it was closed."""
+        if self.terminal < 0:
+            return False
+        poll = select.poll()
+        poll.register(self.terminal, 0)
+        return any(event & select.POLLHUP for _descriptor, event in poll.poll(0))
+
+    def check(self) -> None:
+        """Raise Stopped if the user wants out."""
+        if self.reason():
+            self.say(NOTHING_LEFT)
+            raise Stopped
+
     def reason(self) -> str:
         """Return "state<tab>detail" if the job is to end, else an empty text."""
+        if "SIGHUP" in self.noted[:1] or (not self.noted and self.orphaned() and self.hung_up()):
+            return TERMINAL_CLOSED
         if self.noted:
-            return f"cancelled\t{self.noted} to ansible-playbook"
+            return f"cancelled\t{self.noted[0]} to ansible-playbook"
         return "lost\tansible-playbook was killed" if self.orphaned() else ""
+
+    def insisted(self) -> bool:
+        """Whether the user wants out a second time.
+
+        ansible-playbook passes on the first Ctrl-C only, sends SIGTERM behind it, waits, and dies of the second. Of
+        SIGTERM it dies at once.
+        """
+        twice = len(set(self.noted)) < len(self.noted)
+        return twice or ("SIGINT" in self.noted[:1] and self.orphaned())
+
+
+def terminal_of(pid: int, numbers: Collection[int] = (2, 1, 0)) -> int:
+    """Return a descriptor of our own to the terminal that a process has open as one of these, or -1.
+
+    It blocks nobody, and makes the terminal nobody's.
+    """
+    for number in numbers:
+        path = f"/proc/{pid}/fd/{number}"
+        try:
+            if not stat.S_ISCHR(os.stat(path).st_mode):
+                continue
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:
+            continue
+        if os.isatty(descriptor):
+            return descriptor
+        os.close(descriptor)
+    return -1

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
 
 Json = Any
 PLAIN_SECONDS = 2.0  # between two reports within an epoch where there is no bar
 DRAW_SECONDS = 0.1  # between two states of the bar on a terminal
 EPOCH_SECONDS = 0.25  # between two ends of epochs there
+SHOWN_LEFTOVERS = 10
 MANY_RANKS = 16  # above this the table shows only ranks that did not succeed
 
 
@@ -77,9 +79,9 @@ def plain_pause(values: Mapping[str, Json]) -> float:
 
 
 class View:
-    """Shows frames of the supervisor. `write(text, newline)` puts text on the screen."""
+    """Shows frames of the supervisor. `write(text, newline, keep)` puts text on the screen; `keep`: in any case."""
 
-    def __init__(self, write: Callable[[str, bool], None], hosts: list[str], terminal: bool, width: int) -> None:
+    def __init__(self, write: Callable[[str, bool, bool], None], hosts: list[str], terminal: bool, width: int) -> None:
         self.write, self.hosts, self.terminal = write, hosts, terminal
         self.width = max(40, min(width, 120))
         self.gauge = ""
@@ -102,15 +104,15 @@ class View:
 
     def line(self, rank: int, text: str) -> None:
         """Show one line of a rank with its prefix."""
-        self.say(f"[{rank}@{self.hosts[rank]}] {text}")
+        self.say(f"[{rank}@{self.hosts[rank]}] {text}", keep=False)
 
-    def say(self, text: str) -> None:
-        """Show a line of our own, above the bar if there is one."""
+    def say(self, text: str, keep: bool = True) -> None:
+        """Show a line, above the bar if there is one. Lines of our own are shown in any case."""
         if self.gauge:
-            self.write("\r\x1b[K" + text, True)
-            self.write(self.gauge, False)
+            self.write("\r\x1b[K" + text, True, keep)
+            self.write(self.gauge, False, False)
         else:
-            self.write(text, True)
+            self.write(text, True, keep)
 
     def report(self, rank: int, values: Mapping[str, Json]) -> None:
         """Show progress: redraw the bar, or print a line when an epoch or some time has passed."""
@@ -120,7 +122,7 @@ class View:
                 return
             self.last_drawn = now
             self.gauge = self.draw(values, now)
-            self.write("\r\x1b[K" + self.gauge, False)
+            self.write("\r\x1b[K" + self.gauge, False, False)
         elif now - self.last_shown >= plain_pause(values):
             self.last_shown = now
             self.line(rank, describe(values))
@@ -138,7 +140,7 @@ class View:
     def close(self) -> None:
         """Take the bar away."""
         if self.gauge:
-            self.write("\r\x1b[K", False)
+            self.write("\r\x1b[K", False, True)
             self.gauge = ""
 
 
@@ -180,10 +182,17 @@ def summary(result: Mapping[str, Json], missing: list[str], run_dir: str, width:
             lines.append(
                 f"rank {row['rank']} was done, then died of signal {row['signal']} while leaving; it counts as done"
             )
-    for host, left in result["leftovers"].items():
-        lines += [f"ended a leftover on {host}: pid {row['pid']} {row['command']}" for row in left]
+    lines += leftover_lines(result["leftovers"])
     lines += [f"warning: the files of {text}; they wait there: ansible-playbook clean.yml" for text in missing]
     return [*lines, f"run: {run_dir}", *([answer(query, result)] if query else [])]
+
+
+def leftover_lines(leftovers: Mapping[str, list[Mapping[str, Json]]]) -> list[str]:
+    """Return a line for each of the first leftovers that were ended, and one for the rest."""
+    rows = [(host, row["pid"], row["command"]) for host, left in leftovers.items() for row in left]
+    lines = [f"ended a leftover on {host}: pid {pid} {command}" for host, pid, command in rows[:SHOWN_LEFTOVERS]]
+    more = fold_names(dict.fromkeys(host for host, _pid, _command in rows[SHOWN_LEFTOVERS:]))
+    return [*lines, *([f"ended {len(rows) - len(lines)} more on {more}: result.json names them"] if more else [])]
 
 
 def placement_table(rows: list[Mapping[str, Json]]) -> list[str]:

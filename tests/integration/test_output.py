@@ -84,3 +84,25 @@ def test_reports_are_never_dropped(fleet: Fleet) -> None:
     assert [row["step"] for row in rows] == list(range(1, 201))
     assert played.result["metrics"] == {"step": 200, "steps": 200, "loss": 0.005}
     assert "lines are only in the file" in played.stdout
+
+
+def test_a_reader_who_comes_late_has_the_last_words(fleet: Fleet) -> None:
+    """Two ranks fill every pipe and queue on the way; what the job came to is shown all the same."""
+    script = fleet.root / "floods.py"
+    script.write_text("for n in range(200_000):\n    print('line', n, 'x' * 100)\n")
+    reader, writer = os.pipe()
+    given = {"workload": str(script), "show_ranks": "all", "result_query": "ranks[].state"}
+    started = fleet.start(stdout=writer, **given)
+    os.close(writer)
+    started.wait_until((started.run_dir / "result.json").exists, 60)
+    with os.fdopen(reader) as late:
+        said = late.read()
+    assert started.process.wait(30) == 0
+    for words in (
+        "job job-0: 2 ranks",
+        "job job-0 succeeded in ",
+        " rank   host ",
+        "run: ",
+        '["succeeded", "succeeded"]',
+    ):
+        assert words in said, said[-2000:]

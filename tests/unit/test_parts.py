@@ -327,7 +327,7 @@ class Screen:
         self.text = ""
         self.view = View(self.write, ["n1", "n2"], terminal, 100)
 
-    def write(self, text: str, newline: bool) -> None:
+    def write(self, text: str, newline: bool, _keep: bool) -> None:
         self.text += text + ("\n" if newline else "")
 
     def report(self, **values: Any) -> None:

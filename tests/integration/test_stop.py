@@ -1,0 +1,145 @@
+"""Ctrl-C and a closed terminal, whatever train.yml does at that moment: it answers, and says what it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import REPO, SCRIPTS, Fleet, Started, running
+
+SLEEPER = str(SCRIPTS / "sleeper.py")
+
+
+class Terminal:
+    """A terminal with train.yml in it, as a person has it: Ctrl-C is typed, and what is shown is kept."""
+
+    def __init__(self, fleet: Fleet, **given: Any) -> None:
+        self.controller, inside = pty.openpty()
+        self.text = b""
+        self.closed = False
+        log = fleet.root / "terminal.log"
+        log.touch()
+        extra = json.dumps(fleet.variables(job_id="typed", **given))
+        words = ["setsid", "--ctty", "ansible-playbook", "train.yml", "-e", extra]
+        process = subprocess.Popen(words, cwd=REPO, stdin=inside, stdout=inside, stderr=inside)
+        os.close(inside)
+        self.started = Started(fleet, process, "typed", log)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self) -> None:
+        while not self.closed:
+            try:
+                self.text += os.read(self.controller, 4096)
+            except OSError:  # all who had it open are gone
+                return
+
+    def type(self, text: str) -> None:
+        os.write(self.controller, text.encode())
+
+    def shows(self, text: str) -> None:
+        """Wait until a text is on the terminal."""
+        try:
+            self.started.wait_until(lambda: text.encode() in self.text.replace(b"\r\n", b" "), 30)
+        except AssertionError:
+            raise AssertionError(f"{text!r} was not shown: {self.text!r}") from None
+
+    def close(self) -> None:
+        """Close the window: the kernel sends SIGHUP to those in it."""
+        self.closed = True
+        os.close(self.controller)
+
+
+@pytest.fixture
+def ended() -> Iterator[list[Terminal]]:
+    """Ends each ansible-playbook that a test started."""
+    made: list[Terminal] = []
+    yield made
+    for terminal in made:
+        terminal.started.process.kill()
+        terminal.started.process.wait()
+
+
+def slow_launcher(fleet: Fleet) -> tuple[Path, Path]:
+    """Return a launcher that takes a minute to say its version, and the file that it writes when it begins."""
+    launcher, began = fleet.root / "mpirun", fleet.root / "began"
+    launcher.write_text(f"#!/bin/sh\necho $$ > {began}.new; mv {began}.new {began}; exec sleep 60\n")
+    launcher.chmod(0o700)
+    return launcher, began
+
+
+def test_ctrl_c_while_the_nodes_are_looked_at_starts_nothing_and_leaves_nothing(
+    fleet: Fleet, ended: list[Terminal]
+) -> None:
+    launcher, began = slow_launcher(fleet)
+    terminal = Terminal(fleet, workload=SLEEPER, torchfleet_mpirun=str(launcher))
+    ended.append(terminal)
+    terminal.started.wait_until(began.exists)
+    asked = int(began.read_text())
+    terminal.type("\x03")
+    terminal.shows("stopped before the job was started: nothing of it is left")
+    assert running(asked) is False or terminal.started.wait_until(lambda: not running(asked), 10)
+    assert terminal.started.process.wait(30) != 0  # the launcher would have taken a minute
+    assert not fleet.runs.exists()
+    assert not (fleet.home / "jobs").exists()
+
+
+def test_ctrl_c_says_that_the_job_is_ended_and_how_it_ended(fleet: Fleet, ended: list[Terminal]) -> None:
+    terminal = Terminal(fleet, workload=SLEEPER)
+    ended.append(terminal)
+    for rank in (0, 1):
+        terminal.started.wait_for_output(rank, "up")
+    terminal.type("\x03")
+    terminal.shows("ending job typed and bringing it home; once more leaves that to: ansible-playbook clean.yml")
+    terminal.shows("job typed cancelled in ")
+    assert terminal.started.process.wait(30) != 0
+    terminal.started.all_gone()
+    assert terminal.started.result["state"] == "cancelled"
+
+
+def test_a_second_ctrl_c_leaves_the_run_to_clean(fleet: Fleet, ended: list[Terminal]) -> None:
+    """The rank takes its time to save: it gets it, and the result waits on the head."""
+    terminal = Terminal(fleet, workload=SLEEPER, workload_args=["--ignore-term"], grace=6)
+    ended.append(terminal)
+    for rank in (0, 1):
+        terminal.started.wait_for_output(rank, "up")
+    terminal.type("\x03")
+    terminal.shows("once more leaves that to: ansible-playbook clean.yml")
+    terminal.type("\x03")
+    assert terminal.started.process.wait(10) != 0
+    assert not (terminal.started.job_dir / "result.json").exists()  # the second one did not wait for the ranks
+    terminal.started.wait_until((terminal.started.job_dir / "result.json").exists, 30)
+    terminal.started.all_gone()
+    assert not (terminal.started.run_dir / "result.json").exists()
+    assert fleet.play("clean.yml").rc == 0
+    assert terminal.started.result["state"] == "cancelled"
+
+
+def test_a_closed_terminal_is_told_for_what_it_is(fleet: Fleet, ended: list[Terminal]) -> None:
+    terminal = Terminal(fleet, workload=SLEEPER)
+    ended.append(terminal)
+    for rank in (0, 1):
+        terminal.started.wait_for_output(rank, "up")
+    terminal.close()
+    assert terminal.started.process.wait(30) == -signal.SIGHUP
+    terminal.started.all_gone()
+    result = terminal.started.result
+    assert result["state"] == "lost"
+    assert "the terminal of ansible-playbook was closed" in result["first_failure"]["cause"]
+
+
+def test_sigkill_in_a_terminal_that_stays_is_no_closed_terminal(fleet: Fleet, ended: list[Terminal]) -> None:
+    terminal = Terminal(fleet, workload=SLEEPER)
+    ended.append(terminal)
+    terminal.started.wait_for_output(0, "up")
+    terminal.started.process.kill()
+    terminal.started.all_gone()
+    assert "ansible-playbook was killed" in terminal.started.result["first_failure"]["cause"]

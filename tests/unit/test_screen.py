@@ -1,0 +1,127 @@
+"""What is shown: live lines may be dropped where the reader is slow, what a job came to never is."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _screen
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import View, rank_table, summary
+
+NOBODY = 65534
+
+
+class Reader:
+    """Ansible's display with a reader who looks when he likes."""
+
+    columns = 80
+
+    def __init__(self) -> None:
+        self.looks = threading.Event()
+        self.lines: list[str] = []
+
+    def display(self, text: str, newline: bool, screen_only: bool) -> None:
+        self.looks.wait(60)
+        self.lines.append(text)
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    made = Reader()
+    monkeypatch.setattr(_screen, "display", made)
+    yield made
+    made.looks.set()
+
+
+def result(**given: Any) -> dict[str, Any]:
+    row = {"rank": 0, "host": "n1", "local_rank": 0, "state": "succeeded", "rc": 0, "seconds": 1.0, "last_line": ""}
+    return {
+        "job_id": "j",
+        "state": "succeeded",
+        "seconds": 2.0,
+        "world_size": 1,
+        "backend": "gloo",
+        "launcher": {"name": "openmpi", "version": "5"},
+        "ranks": [row],
+        "placement": [{**row, "seen": {"host": "n1", "local_rank": 0}}],
+        "metrics": {},
+        "leftovers": {},
+        **given,
+    }
+
+
+def test_the_last_words_are_shown_however_slow_the_reader(reader: Reader) -> None:
+    screen = _screen.Screen()
+    screen.stdout = os.devnull
+    view = View(screen.write, ["n1"], terminal=False, width=80)
+    view.say("warning: first")
+    for number in range(5000):
+        view.show({"kind": "line", "rank": 0, "text": f"line {number}", "skipped": 0})
+    closing = summary(result(), [], "/runs/j", 80, "state")
+    for line in closing:
+        view.say(line)
+    reader.looks.set()
+    assert screen.flush(lambda: False)
+    assert reader.lines[0] == "warning: first"
+    assert reader.lines[-len(closing) :] == closing
+    assert reader.lines[-1] == '"succeeded"'
+    lines = [line for line in reader.lines if line.startswith("[0@n1]")]
+    assert len(lines) <= _screen.ROOM + 1 and lines[-1] == "[0@n1] line 4999"  # the oldest are dropped
+    assert f"... {5000 - len(lines)} lines are only in the files" in reader.lines
+
+
+def test_many_leftovers_are_ten_lines_and_a_count() -> None:
+    left = {f"n{node}": [{"pid": pid, "command": "sleep 600"} for pid in range(8)] for node in range(1, 5)}
+    lines = summary(result(leftovers=left), [], "/runs/j", 80, None)
+    assert len([line for line in lines if line.startswith("ended a leftover on ")]) == 10
+    assert "ended 22 more on n2-n4: result.json names them" in lines
+    few = {"n1": left["n1"]}
+    assert not any(" more on " in line for line in summary(result(leftovers=few), [], "/runs/j", 80, None))
+
+
+def test_many_ranks_that_succeeded_are_one_line() -> None:
+    rows = [{**result()["ranks"][0], "rank": number} for number in range(240)]
+    assert rank_table(rows, 80) == "all 240 ranks succeeded"
+
+
+def test_a_pipe_without_a_reader_is_not_read(reader: Reader) -> None:
+    incoming, outgoing = os.pipe()
+    screen = _screen.Screen()
+    screen.stdout = f"/proc/self/fd/{outgoing}"
+    assert screen.is_read()
+    os.close(incoming)
+    assert not screen.is_read()
+    os.close(outgoing)
+
+
+def test_what_cannot_be_opened_is_shown(reader: Reader, tmp_path: Path) -> None:
+    """On a system without /proc, in a container that hides it, and where the pipe is another user's (`sudo -u`)."""
+    screen = _screen.Screen()
+    screen.stdout = str(tmp_path / "none")
+    assert screen.is_read()
+    incoming, outgoing = os.pipe()
+    screen.stdout = f"/proc/self/fd/{outgoing}"
+    if os.getuid() == 0:
+        os.seteuid(NOBODY)
+    else:
+        screen.stdout = "/proc/1/fd/1"
+    try:
+        with pytest.raises(PermissionError):
+            os.close(os.open(screen.stdout, os.O_WRONLY | os.O_NONBLOCK))
+        assert screen.is_read()
+    finally:
+        if os.getuid() == 0:
+            os.seteuid(0)
+        os.close(incoming)
+        os.close(outgoing)
+
+
+def test_nobody_reads_what_goes_to_an_ansible_playbook_that_is_gone(reader: Reader) -> None:
+    screen = _screen.Screen()
+    screen.parent = -1
+    assert not screen.is_read()

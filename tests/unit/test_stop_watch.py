@@ -1,0 +1,100 @@
+"""When the user wants out: what is noted, what is raised, and when he insists."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import Stopped, StopWatch, terminal_of
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_before_a_job_a_signal_ends_whatever_is_waited_for(number: int) -> None:
+    """Also what would never return: reading from a head that says nothing."""
+    silent, _writer = os.pipe()
+    with StopWatch() as stop:
+        threading.Timer(0.05, send, (number,)).start()
+        with pytest.raises(Stopped):
+            os.read(silent, 1)
+        assert stop.noted == [number.name]
+
+
+def test_the_sigterm_that_ansible_sends_behind_a_ctrl_c_is_no_second_one() -> None:
+    with StopWatch() as stop:
+        stop.hold("ending the job")
+        send(signal.SIGINT)
+        send(signal.SIGTERM)
+        assert stop.reason() == "cancelled\tSIGINT to ansible-playbook"
+        assert not stop.insisted()
+        send(signal.SIGINT)
+        assert stop.insisted()
+
+
+def test_after_ctrl_c_the_death_of_ansible_playbook_is_a_second_one() -> None:
+    for number, insisted in ((signal.SIGINT, True), (signal.SIGTERM, False)):
+        with StopWatch() as stop:
+            stop.hold("ending the job")
+            send(number)
+            parent, stop.parent = stop.parent, -1
+            assert stop.insisted() is insisted
+            assert stop.reason() == f"cancelled\t{number.name} to ansible-playbook"
+            stop.parent = parent
+
+
+def test_a_stop_that_came_before_the_order_raises() -> None:
+    with StopWatch() as stop:
+        stop.hold("ending the job")
+        stop.check()
+        send(signal.SIGTERM)
+        with pytest.raises(Stopped):
+            stop.check()
+
+
+def test_a_terminal_that_was_closed_is_known() -> None:
+    controller, inside = pty.openpty()
+    with StopWatch() as stop:
+        stop.hold("ending the job")
+        stop.terminal = terminal_of(os.getpid(), (inside,))
+        assert stop.terminal >= 0 and not stop.hung_up()
+        stop.say("hello")
+        assert b"hello" in os.read(controller, 100)
+        os.close(inside)
+        os.close(controller)
+        assert stop.hung_up()
+        parent, stop.parent = stop.parent, -1
+        assert stop.reason().startswith("lost\tthe terminal of ansible-playbook was closed")
+        stop.parent = parent
+
+
+def test_what_is_no_terminal_is_not_taken_for_one(tmp_path: Path) -> None:
+    incoming, outgoing = os.pipe()
+    with open(tmp_path / "log", "w") as log, open(os.devnull) as null:
+        assert terminal_of(os.getpid(), (incoming, outgoing, log.fileno(), null.fileno(), 999)) == -1
+    os.close(incoming)
+    os.close(outgoing)
+
+
+def test_a_fetch_is_given_up_when_the_user_insists(tmp_path: Path) -> None:
+    """The head says nothing any more, and would be waited for without end."""
+    session, (incoming, _says), (_hears, outgoing) = object.__new__(Session), os.pipe(), os.pipe()
+    session.head, session.home, session.link = Node("n1", "n1"), "/home", object.__new__(Link)
+    session.link.channel = Channel(incoming, outgoing)
+    with StopWatch() as stop:
+        stop.hold("bringing the job home")
+        for number in (signal.SIGINT, signal.SIGINT):
+            threading.Timer(0.05, send, (number,)).start()
+        with pytest.raises(HeadLost, match="stopped twice"):
+            session.fetch("one", tmp_path, [(0, "n1")], 1 << 30, stop.insisted)
