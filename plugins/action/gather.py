@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 from ansible.utils.display import Display
@@ -17,13 +16,15 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import 
     ssh_words,
     to_plain,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import noted_run, why_not_home
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import why_not_home
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import FATES, fate, of_others, place_for
 
 display = Display()
 NO_LIMIT = 1 << 60
+Result = dict[str, Any]
 
 
 class ActionModule(Action):
@@ -31,35 +32,53 @@ class ActionModule(Action):
 
     BYPASS_HOST_LOOP = True
 
-    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """Return changed and runs (job_id, run_dir, state of each that came home, or would)."""
+    def act(self, given: Result, variables: Result) -> Result:
+        """Return changed, runs (that came home, or would), dropped and others (that stay)."""
+        if given["drop_run"] and not given["job_id"]:
+            raise InputError("drop_run", True, "name the run: -e job_id=...")
         try:
-            head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
-            ssh = ssh_words(self._connection, head)
-            with Session(head, ssh) as session:
-                runs = session.collect(socket.gethostname(), self._task.check_mode)
-            problems = [problem for run in runs for problem in [self.bring(head, ssh, run)] if problem]
+            self.head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
+            self.ssh = ssh_words(self._connection, self.head)
+            with Session(self.head, self.ssh) as session:
+                waiting = session.collect(identity(), self._task.check_mode)
+            fates = [fate(run, given) for run in waiting]
+            result = {name: [run for run, what in zip(waiting, fates, strict=True) if what == name] for name in FATES}
+            problems = [self.bring(run, given) for run in result["runs"]] + [
+                self.drop(run) for run in result["dropped"]
+            ]
         except HeadLost as error:
             return {"failed": True, "msg": str(error)}
-        if problems:
-            return {"failed": True, "runs": runs, "msg": "; ".join(problems)}
-        return {"changed": bool(runs), "runs": runs}
+        if result["others"]:
+            display.display(of_others(result["others"], self.head.name))
+        failed = [problem for problem in problems if problem]
+        changed = bool(result["runs"] or result["dropped"])
+        return {**result, **({"failed": True, "msg": "; ".join(failed)} if failed else {"changed": changed})}
 
-    def bring(self, head: Node, ssh: tuple[str, ...], run: dict[str, Any]) -> str:
+    def bring(self, run: Result, given: Result) -> str:
         """Fetch one run unless in check mode, say so, and return what went wrong: one run must not hold up the next."""
         try:
-            run_dir, placement = noted_run(run["job_id"], run["run_dir"])
+            run_dir, placement = place_for(run, given)
         except InputError as error:
             return str(error)
         run["run_dir"] = str(run_dir)
         try:
             if not self._task.check_mode:
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with Session(head, ssh) as session:
+                with Session(self.head, self.ssh) as session:
                     missing = session.fetch(run["job_id"], run_dir, placement, NO_LIMIT)
                 if missing:
                     return f"{run['job_id']}: the files of {'; '.join(missing)}"
         except OSError as error:
-            return why_not_home(error, run_dir, head.name)
+            return why_not_home(error, run_dir, self.head.name)
         display.display(f"job {run['job_id']} {run['state']}; run: {run_dir}")
+        return ""
+
+    def drop(self, run: Result) -> str:
+        """Let go of one run unless in check mode, say so, and return what went wrong."""
+        if not self._task.check_mode:
+            with Session(self.head, self.ssh) as session:
+                missing = session.forget(run["job_id"])
+            if missing:
+                return f"{run['job_id']} cannot be dropped: {'; '.join(missing)}"
+        display.display(f"job {run['job_id']} {run['state']}; dropped: the next clean.yml takes its files away")
         return ""

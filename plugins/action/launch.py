@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border,
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import folder_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
@@ -72,7 +72,7 @@ class ActionModule(Action):
                 return {"changed": False, "job_id": job_id, "command": list(command.argv)}
             if folder:
                 session.ship(folder, [node.name for node in plan.nodes])
-            order = order_for(plan, command, socket.gethostname(), {node.name: node for node in cluster.workers})
+            order = order_for(plan, command, identity(), {node.name: node for node in cluster.workers})
             return self.execute(session, plan, command, order, request, stop)
 
     def execute(

@@ -419,7 +419,9 @@ VALUES: dict[str, Check] = {"rank": RANK, "values": mapped(metric_name, metric, 
 FILE: dict[str, Check] = {"name": words, "first": flag}
 WANTED: dict[str, Check] = {"wanted": listed(words)}
 LAID: dict[str, Check] = {"reason": words}
-WAITING = shaped({"job_id": like(JOB_ID, "a job id"), "run_dir": words, "state": one_of(*STATES)})
+WAITING = just(
+    {"job_id": like(JOB_ID, "a job id"), "run_dir": words, "state": one_of(*STATES), "own": flag, "seconds": number}
+)
 
 # What the controller takes from the head.
 FROM_HEAD: dict[str, dict[str, Check]] = {
@@ -433,11 +435,8 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "result": {"result": RESULT},
     "file": FILE,
     "fetched": {"missing": listed(words, 100_000)},
-    "waiting": {
-        "jobs": listed(
-            shaped({"job_id": like(JOB_ID, "a job id"), "run_dir": words, "state": one_of(*STATES)}), 100_000
-        )
-    },
+    "waiting": {"jobs": listed(WAITING, 100_000)},
+    "forgotten": {"missing": listed(words, 100_000)},
 }
 # What the head takes from another node.
 FROM_NODE: dict[str, dict[str, Check]] = {
@@ -457,4 +456,5 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "part": {"report": optional(REPORT)},
     "file": FILE,
     "fetched": {"missing": listed(words, 100_000)},
+    "forgotten": {"missing": listed(words, 100_000)},
 }

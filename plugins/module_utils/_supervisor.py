@@ -40,7 +40,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import 
 Json = Any
 # What the other end may ask for.
 KINDS = (
-    *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "part", "home"),
+    *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "forget", "part", "home"),
     *("beat", "leave", "end", "start", "begin"),
 )
 
@@ -157,9 +157,7 @@ class Supervisor:
         if answer and answer["kind"] == "home" and not missing:
             for peer in peers:
                 peer.channel.send("home")
-            remove(job.at("ranks"))
-            job.drop_ballast()
-            open(job.at(HOME_MARK), "w").close()
+            let_go(job)
 
     def fetch_others(self, job: JobDir) -> tuple[list[Peer], list[str]]:
         """Pass on the files of a job's other nodes; return those nodes, and what could not be had."""
@@ -190,19 +188,34 @@ class Supervisor:
             frame = peer.link.answer(ANSWER_SECONDS)
 
     def on_collect(self, frame: dict[str, Json]) -> None:
-        """Name the jobs of a controller that are over and not home.
+        """Name the jobs that are over and not home, and which of them the controller that asks had started.
 
         Unless it is a dry run, write the result of those whose every guardian died.
         """
         waiting = []
         for job in jobs(home_path(frame["home"])):
             order = job.read("order.json")
-            if not order or order["controller"] != frame["controller"] or os.path.exists(job.at(HOME_MARK)):
+            if not order or os.path.exists(job.at(HOME_MARK)) or order["peers"] is None or job.running():
                 continue
-            if order["peers"] is not None and not job.running():
-                state = self.state_of(job, order, frame["dry_run"])
-                waiting.append({"job_id": job.job_id, "run_dir": order["run_dir"], "state": state})
+            over = {"run_dir": order["run_dir"], "own": order["controller"] == frame["controller"], "seconds": age(job)}
+            waiting.append({"job_id": job.job_id, "state": self.state_of(job, order, frame["dry_run"]), **over})
         self.channel.send("waiting", jobs=waiting)
+
+    def on_forget(self, frame: dict[str, Json]) -> None:
+        """Let go of a job whose files nobody wants, here and on its other nodes; say where that could not be."""
+        job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
+        order = job.read("order.json") or {}
+        missing = ["it still runs"] if job.running() else []
+        for way in order.get("peers") or []:
+            try:
+                peer = self.reach(way, order["home"])
+                told = peer.link.expect("forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id)
+                missing += [f"{peer.name}: {reason}" for reason in told["missing"]]
+            except LinkLost as lost:
+                missing.append(f"{way['name']}: {lost}")
+        if order and not missing:
+            let_go(job)
+        self.channel.send("forgotten", missing=missing)
 
     def state_of(self, job: JobDir, order: dict[str, Json], dry_run: bool) -> str:
         """Return the state of a job that is over; if all who could write its result are gone, it is lost."""
@@ -237,6 +250,23 @@ class Supervisor:
         """Hear a beat that crossed the end of the job."""
 
     on_leave = on_end = on_start = on_begin = on_beat
+
+
+def let_go(job: JobDir) -> None:
+    """Drop what only the controller needs of a job, and note that it is home: the next clean takes the rest away."""
+    remove(job.at("ranks"))
+    job.drop_ballast()
+    open(job.at(HOME_MARK), "w").close()
+
+
+def age(job: JobDir) -> float:
+    """Return how many seconds ago a job ended, as far as its files tell."""
+    for name in ("result.json", "order.json"):
+        try:
+            return max(0.0, time.time() - os.path.getmtime(job.at(name)))
+        except OSError:
+            continue
+    return 0.0
 
 
 def goes_home(name: str, ranks: Collection[int]) -> bool:

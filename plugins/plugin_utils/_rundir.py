@@ -103,13 +103,13 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def noted_run(job_id: str, told: str) -> tuple[Path, list[tuple[int, str]]]:
+def noted_run(job_id: str, told: str, runs_dir: str = "runs") -> tuple[Path, list[tuple[int, str]]]:
     """Return where a run of this controller lies, and its ranks with their hosts, by the plan that lies there.
 
     A node tells the directory; it is believed only if this controller wrote the plan of that very job into it.
     InputError if there is none: nothing is fetched that nobody here started.
     """
-    for run_dir in (Path(told), Path("runs").absolute() / job_id):
+    for run_dir in (Path(told), Path(runs_dir).expanduser().absolute() / job_id):
         try:
             plan = json.loads((run_dir / "plan.json").read_text()) if run_dir.name == job_id else {}
             if plan.get("job_id") == job_id and run_dir.is_absolute() and not run_dir.is_symlink():
@@ -117,6 +117,14 @@ def noted_run(job_id: str, told: str) -> tuple[Path, list[tuple[int, str]]]:
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue
     raise InputError("job_id", job_id, f"no plan of this job is in {told or 'runs'}: its files stay on the nodes")
+
+
+def fetched_run(job_id: str, runs_dir: str) -> Path:
+    """Return where a run goes that another controller had planned. InputError if something is there."""
+    run_dir = Path(runs_dir).expanduser().absolute() / job_id
+    if run_dir.is_symlink() or run_dir.exists():
+        raise InputError("job_id", job_id, f"{run_dir} is there already: move it away, or give another runs_dir")
+    return run_dir
 
 
 def why_not_home(error: OSError, run_dir: Path, head: str) -> str:

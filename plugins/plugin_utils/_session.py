@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 from collections.abc import Callable, Collection, Mapping
@@ -24,6 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import St
 
 Frame = dict[str, Any]
 DEFAULT_HOME = "~/.torchfleet"
+ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json)\Z")
 ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
 
 
@@ -188,19 +190,20 @@ class Session:
         self,
         job_id: str,
         run_dir: Path,
-        placement: Collection[tuple[int, str]],
+        placement: Collection[tuple[int, str]] | None,
         limit: int,
         give_up: Callable[[], bool] = lambda: False,
     ) -> list[str]:
         """Bring the files of a job home, and return which nodes' could not be had, each with the reason.
 
-        `placement`: ranks of the job and their hosts; `limit`: bytes of all files together. What is more stays on the
-        nodes, as all does if it cannot be written here (OSError), or if `give_up` says so (HeadLost).
+        `placement`: ranks of the job and their hosts, None if they are not known here; `limit`: bytes of all files
+        together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
+        says so (HeadLost).
         """
         self.link.channel.send("fetch", home=self.home, job_id=job_id)
-        frame, allowed, left = self.answer(give_up), home_names(placement), limit
+        frame, allowed, left = self.answer(give_up), home_names(placement) if placement is not None else None, limit
         while frame["kind"] != "fetched":
-            if frame["kind"] != "file" or frame["name"] not in allowed:
+            if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
                 what = str(frame.get("name", frame["kind"]))[:100]
                 raise HeadLost(
                     f"the head {self.head.name} is not believed: it sent {what!r}, which is no file of the job"
@@ -224,8 +227,17 @@ class Session:
             file.write(frame["data"])
 
     def collect(self, controller: str, dry_run: bool) -> list[Frame]:
-        """Return the jobs of this controller that are over and not home: job_id, run_dir, state."""
+        """Return the jobs that are over and not home: job_id, run_dir, state, own, and for how many seconds."""
         return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run).get("jobs", ()))
+
+    def forget(self, job_id: str) -> list[str]:
+        """Let go of a job that is over, on all its nodes; return where that could not be, each with the reason."""
+        return list(self.ask("forget", home=self.home, job_id=job_id).get("missing", ["it did not answer"]))
+
+
+def is_of_a_job(name: str, allowed: Collection[str] | None) -> bool:
+    """Whether a file may lie in a run directory: one of `allowed`, or of any job."""
+    return name in allowed if allowed is not None else bool(ANY_FILE.match(name) or _frames.RANK_FILE.match(name))
 
 
 def home_names(placement: Collection[tuple[int, str]]) -> set[str]:

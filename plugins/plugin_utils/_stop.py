@@ -102,11 +102,12 @@ class StopWatch:
     def insisted(self) -> bool:
         """Whether the user wants out a second time.
 
-        ansible-playbook passes on the first Ctrl-C only, sends SIGTERM behind it, waits, and dies of the second. Of
-        SIGTERM it dies at once.
+        ansible-playbook passes on the first Ctrl-C only, sends SIGTERM behind it (again after 5 s), waits, and dies of
+        the second. Of SIGTERM it dies at once.
         """
-        twice = len(set(self.noted)) < len(self.noted)
-        return twice or ("SIGINT" in self.noted[:1] and self.orphaned())
+        if not self.noted:
+            return False
+        return self.noted[0] in self.noted[1:] or (self.noted[0] == "SIGINT" and self.orphaned())
 
 
 def terminal_of(pid: int, numbers: Collection[int] = (2, 1, 0)) -> int:

@@ -37,6 +37,7 @@ def test_the_sigterm_that_ansible_sends_behind_a_ctrl_c_is_no_second_one() -> No
         stop.hold("ending the job")
         send(signal.SIGINT)
         send(signal.SIGTERM)
+        send(signal.SIGTERM)
         assert stop.reason() == "cancelled\tSIGINT to ansible-playbook"
         assert not stop.insisted()
         send(signal.SIGINT)
