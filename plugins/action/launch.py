@@ -47,6 +47,7 @@ class ActionModule(Action):
         request = parse_request(given, _border.vaulted_names(self._task.args.get("job_env")))
         groups, hostvars = _border.to_plain(variables["groups"]), variables["hostvars"]
         cluster = _border.cluster_from_hostvars(groups, hostvars, request.nodes)
+        _border.refuse_become_of([node for node in cluster.workers if node.name != cluster.head.name], hostvars)
         try:
             return self.launch(request, cluster)
         except Stopped:

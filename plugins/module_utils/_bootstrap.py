@@ -19,8 +19,18 @@ HEADER = 12  # digits that say how long the archive is
 
 # Runs on the node as `python -c`: takes the archive from stdin if this version is not there, then turns into it.
 # Arguments: home, digest. Two at once are no harm: the second finds the directory there.
+# Any Python must be able to read it, also 2.7, to say that it is too old.
+OLDEST = (3, 8)
+TOO_OLD = 86  # exit status
 BOOTSTRAP = """
 import os, sys
+if sys.version_info < OLDEST:
+    names = [os.path.join(top, "python3.%d" % minor) for minor in range(20, OLDEST[1] - 1, -1)
+             for top in ("/usr/local/bin", "/usr/bin")]
+    newer = ([name for name in names if os.path.exists(name)] or ["a newer one"])[0]
+    sys.stderr.write("%s is Python %d.%d, and %d.%d or newer is needed: set ansible_python_interpreter to %s\\n"
+                     % ((sys.executable,) + tuple(sys.version_info[:2]) + OLDEST + (newer,)))
+    sys.exit(TOO_OLD)
 home = os.path.abspath(os.path.expanduser(sys.argv[1]))
 target = os.path.join(home, "lib", sys.argv[2])
 def ours(path):
@@ -71,9 +81,11 @@ os.execv(sys.executable, [sys.executable, "-I", "-S", entry, "supervise"])
 
 def bootstrap(interpreter: str, home: str, digest: str) -> list[str]:
     """Return the command that starts our code on a node. One line without quotes or newlines: csh takes it too."""
-    code = f"GREETING, HEADER = {GREETING!r}, {HEADER}\n{BOOTSTRAP}"
+    code = f"GREETING, HEADER, OLDEST, TOO_OLD = {GREETING!r}, {HEADER}, {OLDEST}, {TOO_OLD}\n{BOOTSTRAP}"
     packed = base64.b64encode(code.encode()).decode()
-    return [interpreter, "-I", "-S", "-c", f"import base64;exec(base64.b64decode('{packed}'))", home, digest]
+    # As -I, which Python 2 has not: no variables, no directory of the user's, and not the one we are in.
+    start = f"import sys;sys.path[:]=filter(None,sys.path);import base64;exec(base64.b64decode('{packed}'))"
+    return [interpreter, "-E", "-s", "-S", "-c", start, home, digest]
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:

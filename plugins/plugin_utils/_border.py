@@ -6,9 +6,13 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import (
@@ -120,8 +124,9 @@ def cluster_from_hostvars(
 def ssh_words(connection: Any, node: Node) -> tuple[str, ...]:
     """Return the words that run a command on a node over SSH, from the options of Ansible's connection to it.
 
-    Empty for a local one. InputError for a connection of another kind, or one that needs a password.
+    Empty for a local one. InputError for a connection of another kind, or one that cannot be had without Ansible.
     """
+    refuse_become(connection, node)
     if node.local:
         return ()
 
@@ -131,16 +136,43 @@ def ssh_words(connection: Any, node: Node) -> tuple[str, ...]:
     kind = connection.transport
     if kind != "ssh":
         raise InputError(f"ansible_connection of {node.name}", kind, "the head is reached by ssh, or is local")
-    if option("password"):
-        raise InputError(
-            f"ansible_password of {node.name}", "(hidden)", "training needs a key: ssh-copy-id to the head"
-        )
-    words = [option("ssh_executable") or "ssh"]
-    for name in ("ssh_args", "ssh_common_args", "ssh_extra_args"):
+    for name, remedy in (
+        ("password", "training needs a key: ssh-copy-id to the head"),
+        ("private_key", "training needs it in a file: ansible_ssh_private_key_file, or in your own ssh-agent"),
+    ):
+        if option(name):
+            raise InputError(f"ansible_{name} of {node.name}", "(hidden)", remedy)
+    words = [option("ssh_executable") or "ssh", *shlex.split(option("ssh_args") or "")]
+    words += ["-o", "StrictHostKeyChecking=no"] if option("host_key_checking") is False else []
+    for flag, name in (("-p", "port"), ("-l", "remote_user"), ("-i", "private_key_file"), ("-I", "pkcs11_provider")):
+        words += [flag, str(option(name))] if option(name) else []
+    words += ["-o", f"ConnectTimeout={option('timeout')}"]
+    for name in ("ssh_common_args", "ssh_extra_args"):  # in Ansible's order, for ssh takes the first of two
         words += shlex.split(option(name) or "")
-    for flag, value in (("-p", option("port")), ("-l", option("remote_user")), ("-i", option("private_key_file"))):
-        words += [flag, str(value)] if value else []
-    return (*words, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "--", node.address)
+    return (*words, "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "--", node.address)
+
+
+def refuse_become(connection: Any, node: Node) -> None:
+    """InputError if the connection is to become another user: jobs run as the one that logs in."""
+    become = getattr(connection, "become", None)
+    if become is None:
+        return
+    wanted = str(to_plain(become.get_option("become_user")) or "root")
+    user = pwd.getpwuid(os.getuid()).pw_name if node.local else to_plain(connection.get_option("remote_user"))
+    if user != wanted:
+        remedy = f"jobs run as the user that logs in: leave out -b and ansible_become, or log in as {wanted}"
+        raise InputError(f"become on {node.name}", wanted, remedy)
+
+
+def refuse_become_of(nodes: Sequence[Node], hostvars: Mapping[str, Mapping[str, Any]]) -> None:
+    """InputError if a node that the head logs in to is to become another user."""
+    for node in nodes:
+        known = {
+            name: to_plain(hostvars[node.name].get(f"ansible_{name}")) for name in ("become", "become_user", "user")
+        }
+        if boolean(known["become"] or False, strict=False) and known["user"] != (known["become_user"] or "root"):
+            remedy = "jobs run as the user that the head logs in as: set it to false there for train.yml"
+            raise InputError(f"ansible_become of {node.name}", known["become"], remedy)
 
 
 def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
@@ -150,6 +182,9 @@ def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
         return str(to_plain(variables.get(key)) or "")
 
     interpreter = text("ansible_python_interpreter")
+    if interpreter.startswith("auto") or not interpreter:
+        facts = to_plain(variables.get("ansible_facts") or {})
+        interpreter = text("discovered_interpreter_python") or facts.get("discovered_interpreter_python") or "python3"
     return Node(
         name=str(name),
         address=str(to_plain(variables.get("ansible_host", name))),
@@ -158,7 +193,7 @@ def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
         home=text("torchfleet_home"),
         python=text("torchfleet_python"),
         launcher_paths={launcher: text(variable) for launcher, variable in LAUNCHER_VARIABLES.items()},
-        interpreter="python3" if interpreter.startswith("auto") or not interpreter else interpreter,
+        interpreter=interpreter,
         env=parse_environment(to_plain(variables.get("torchfleet_env") or {}), f"torchfleet_env of {name}"),
         vaulted=vaulted_names(variables.get("torchfleet_env")),
     )

@@ -64,6 +64,9 @@ class Session:
             self.link.greet(_runtime.archive)
         except LinkLost as lost:
             self.link.close()
+            if self.link.process.returncode == _bootstrap.TOO_OLD:
+                name = f"ansible_python_interpreter of {self.head.name}"
+                raise InputError(name, self.head.interpreter, str(lost)) from None
             if self.head.local:
                 raise self.unusable_home(lost) from None
             check = f"try: ansible {self.head.name} -m ping"
