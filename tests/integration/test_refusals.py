@@ -101,7 +101,12 @@ def test_inventories(fleet: Fleet, tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "text"), [(["-e", "workload_args=--epochs 2"], '-e: got "2"'), (["--limit", "localhost"], "--limit: got")]
+    ("words", "text"),
+    [
+        (["-e", "workload_args=--epochs 2"], '-e: got "2"'),
+        (["--limit", "localhost"], "--limit: got"),
+        (["-b", "--become-user", "somebody-else"], 'become on localhost: got "somebody-else"'),
+    ],
 )
 def test_what_ansible_would_silently_ignore(fleet: Fleet, words: list[str], text: str) -> None:
     command = ["ansible-playbook", "train.yml", "-e", json.dumps(fleet.variables(workload=TELL)), *words]
