@@ -296,8 +296,9 @@ FACTS: dict[str, Check] = {
     "launcher": just({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
     "backends": listed(words, 64),
     "free_bytes": whole(0, 1 << 62),
-    "port": whole(1, 65535),
+    "port": optional(whole(1, 65535)),
     "jobs": listed(like(JOB_ID, "a job id"), 100_000),
+    "running": listed(just({"job_id": like(JOB_ID, "a job id"), "owner": short}), ROWS),
     "leftovers": listed(just({"pid": whole(0, 1 << 31), "job_id": short, "command": short}), 10_000),
     "clock_offset": either(number, 0.0),
 }

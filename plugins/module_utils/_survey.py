@@ -7,15 +7,19 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
+import pwd
 import re
 import socket
 import subprocess
 import sys
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _jobdir, _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import ROWS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._installed import own_backends
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JOB_ID, JobDir, fits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._programs import find_launcher, refusal
 from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import leftovers
 
@@ -28,7 +32,7 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of this node.
 
     `request`: home, python, launcher, launcher_path, backend (each may be empty for the default), launcher_args, port
-    (wanted, or null).
+    (wanted, or null), ports (first and last that a firewall lets through, or null).
     """
     home = home_path(request["home"])
     python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
@@ -46,7 +50,7 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
         "launcher": launcher(request, home, python),
         "backends": backends(python, request["backend"]),
         "free_bytes": free_bytes(home),
-        "port": free_port(request["port"]),
+        "port": free_port(request["port"], request["ports"]),
         **job_state(home),
     }
 
@@ -73,17 +77,55 @@ def ssh_config(home: str) -> str:
 
 def fabric(home: str) -> dict[str, Any] | None:
     """Return what role fabric chose for this node, or None if it did not run here."""
-    found = _jobdir.JobDir(home).read("fabric.json")
+    found = JobDir(home).read("fabric.json")
     return found if isinstance(found, dict) else None
 
 
 def job_state(home: str) -> dict[str, list[Any]]:
-    """Return the ids of known jobs, and what jobs that are over left behind."""
+    """Return the ids of known jobs, those that run now, and what jobs that are over left behind."""
     left = [
         {"pid": process.pid, "job_id": job_id, "command": _processes.command_of(process.pid)}
         for process, job_id in leftovers(home)
     ]
-    return {"jobs": [job.job_id for job in _jobdir.jobs(home)], "leftovers": left}
+    known = _jobdir.jobs(home)
+    return {"jobs": [job.job_id for job in known], "running": running_jobs(home, known)[:ROWS], "leftovers": left}
+
+
+def running_jobs(home: str, known: Sequence[JobDir]) -> list[dict[str, str]]:
+    """Return job_id and owner of each job that has ranks on this node now.
+
+    Jobs of another home, mostly another user's, are known by the mark of their processes, where this user may read it.
+    """
+    found = {
+        os.path.realpath(job.path): row(job.job_id, job.path) if has_ranks(job) else None
+        for job in known
+        if job.running()
+    }
+    for process, mark in _processes.marked():
+        path = os.path.realpath(mark.job_dir or os.path.join(home, "jobs", mark.job_id))
+        if path not in found and JOB_ID.match(mark.job_id) and JobDir(path).running():
+            found[path] = row(mark.job_id, f"/proc/{process.pid}")
+    return [job for job in found.values() if job]
+
+
+def has_ranks(job: JobDir) -> bool:
+    """Whether a job has ranks on this node, and not only its launcher. One that is being staged has."""
+    order = job.read("order.json")
+    if not fits(order, {"host": str, "placement": list}):
+        return True
+    return any(isinstance(place, dict) and place.get("host") == order["host"] for place in order["placement"])
+
+
+def row(job_id: str, path: str) -> dict[str, str]:
+    """Return the id of a job and who owns it: the user of a path, by name if it has one."""
+    try:
+        uid = os.stat(path).st_uid
+    except OSError:  # it is gone by now
+        return {"job_id": job_id, "owner": "?"}
+    try:
+        return {"job_id": job_id, "owner": pwd.getpwuid(uid).pw_name}
+    except KeyError:
+        return {"job_id": job_id, "owner": str(uid)}
 
 
 def torch_build(python: str) -> dict[str, str] | None:
@@ -182,9 +224,20 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-def free_port(wanted: int | None) -> int:
-    """Return the wanted port if it is free, else a random free one."""
+def free_port(wanted: int | None, ports: Sequence[int] | None) -> int | None:
+    """Return the wanted port if it is free, else a random free one, of `ports` (first and last) if they are given.
+
+    There launchers and MPI take the lower ones first, so the upper half is tried before. None if none is free.
+    """
     if wanted and port_is_free(wanted):
         return wanted
-    tries = (PORTS[int.from_bytes(os.urandom(4), "big") % len(PORTS)] for _try in range(1000))
-    return next(port for port in tries if port != TORCH_DEFAULT_PORT and port_is_free(port))
+    first, last = ports or (PORTS[0], PORTS[-1])
+    middle = first + (last - first) // 2 if ports else first
+    tries = itertools.chain(from_anywhere(range(middle, last + 1)), from_anywhere(range(first, middle)))
+    return next((port for port in tries if port != TORCH_DEFAULT_PORT and port_is_free(port)), None)
+
+
+def from_anywhere(ports: range) -> Iterable[int]:
+    """Return these ports in turn, from a random one on."""
+    start = int.from_bytes(os.urandom(4), "big") % max(1, len(ports))
+    return itertools.chain(ports[start:], ports[:start])

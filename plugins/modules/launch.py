@@ -61,7 +61,9 @@ options:
     choices: [none, core, numa, socket]
     default: none
   ports:
-    description: First and last port that a firewall lets through, for the launcher and MPI, such as C(20000-20999).
+    description:
+      - First and last port that a firewall lets through, such as C(20000-20999), for the launcher, the rendezvous and
+        MPI.
     type: str
   rendezvous:
     description: How torchrun's agents find each other.
@@ -108,7 +110,9 @@ options:
     type: raw
     default: [0]
   master_port:
-    description: Port of rank 0's rendezvous (default a free one). If it is taken another is used, with a warning.
+    description:
+      - Port of rank 0's rendezvous, one of O(ports) if they are given. The default is a free one. If it is taken
+        another is used, with a warning.
     type: int
   grace:
     description:
@@ -121,6 +125,13 @@ options:
         and is told; C(clean.yml) brings all of it.
     type: str
     default: 1G
+  exclusive:
+    description:
+      - Refuses to start where another job has ranks on one of the nodes. The default is a warning that names it and its
+        owner. Jobs of other users' homes are known where their processes may be looked at. Whoever comes later is not
+        kept away, but warned.
+    type: bool
+    default: false
   result_query:
     description: JMESPath expression; its value in C(result.json) is printed as JSON at the end.
     type: str

@@ -100,7 +100,7 @@ def main() -> None:
         "role": {"type": "list", "elements": "str", "choices": ["head", "worker"], "default": ["head", "worker"]},
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
-    facts = survey({**module.params, "port": None, "launcher_args": [], "backend": ""})
+    facts = survey({**module.params, "port": None, "ports": None, "launcher_args": [], "backend": ""})
     lacks = missing(facts, module.params["role"], module.params["launcher"])
     if lacks:
         module.fail_json(msg=f"missing: {', '.join(lacks)}; install it with: ansible-playbook setup.yml", facts=facts)

@@ -16,10 +16,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, LauncherOptions, Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._requirements import (
     ON_HEAD,
+    check_alone,
     check_fabric,
     check_launcher,
     check_nics,
     check_nodes,
+    check_port,
     check_reached,
     warnings_for,
 )
@@ -230,6 +232,8 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     workers = tuple(node for node in workers if node.name in used)
     check_fabric([node.name for node in workers], facts)
     check_nics(workers, facts, request.job_env, secrets)
+    check_alone(request, workers, cluster, facts)
+    check_port(request, workers[0], facts)
     nodes = tuple(plan_node(node, facts, placement, slots[node.name], job) for node in workers)
     head = next((node for node in nodes if node.name == cluster.head.name), None)
     head = head or plan_node(cluster.head, facts, placement, 0, job)

@@ -98,6 +98,7 @@ class Request:
     grace: float | None = None
     result_query: str | None = None
     fetch_limit: int = 1 << 30
+    exclusive: bool = False
 
 
 def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
@@ -110,6 +111,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
     workload = given.get("workload", "mnist")
     if not isinstance(workload, str) or not workload.strip():
         raise InputError("workload", workload, "give a name from workloads/ or the path of a script")
+    options = parse_options(given)
     return Request(
         workload=workload,
         workload_args=parse_words("workload_args", given.get("workload_args", ())),
@@ -125,11 +127,12 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         job_id=parse_job_id(given.get("job_id")),
         runs_dir=parse_text("runs_dir", given.get("runs_dir", "runs")),
         show_ranks=parse_ranks(given.get("show_ranks", [0])),
-        master_port=parse_whole("master_port", given.get("master_port"), 1024, 65535),
-        options=parse_options(given),
+        master_port=parse_master_port(given.get("master_port"), options.ports),
+        options=options,
         grace=parse_seconds("grace", given.get("grace")),
         result_query=parse_query(given.get("result_query")),
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
+        exclusive=parse_flag("exclusive", given.get("exclusive", False)),
     )
 
 
@@ -161,6 +164,23 @@ def parse_ports(value: Any) -> tuple[int, int] | None:
     if not 1024 <= first < last <= 65535:
         raise InputError("ports", value, "give first and last, from 1024 to 65535: -e ports=20000-20999")
     return first, last
+
+
+def parse_master_port(value: Any, ports: tuple[int, int] | None) -> int | None:
+    """Return the wanted port of the rendezvous, None for None. It is one of those that a firewall lets through."""
+    port = parse_whole("master_port", value, 1024, 65535)
+    if port and ports and not ports[0] <= port <= ports[1]:
+        allowed = "{}-{}".format(*ports)
+        raise InputError("master_port", port, f"it is not in ports={allowed}: choose one of them, or leave it out")
+    return port
+
+
+def parse_flag(name: str, value: Any) -> bool:
+    """Return true or false, from what YAML and a command line have for it."""
+    words = {"true": True, "yes": True, "false": False, "no": False}
+    if str(value).lower() not in words:
+        raise InputError(name, value, f"give true or false: -e {name}=true")
+    return words[str(value).lower()]
 
 
 def parse_choice(name: str, value: Any, choices: tuple[str, ...]) -> str | None:

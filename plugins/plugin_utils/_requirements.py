@@ -77,6 +77,34 @@ def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], 
             raise InputError("job_id", request.job_id, again)
 
 
+def jobs_on(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> dict[tuple[str, str], list[str]]:
+    """Return the nodes of each job that runs on some of these, by its id and owner."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        for job in facts[node.name]["running"]:
+            found.setdefault((job["job_id"], job["owner"]), []).append(node.name)
+    return found
+
+
+def check_alone(request: Request, nodes: Sequence[Node], cluster: Cluster, facts: Mapping[str, Facts]) -> None:
+    """InputError if a job is to have its nodes alone, and another runs there."""
+    jobs = jobs_on(nodes, facts)
+    if not request.exclusive or not jobs:
+        return
+    (job_id, owner), hosts = next(iter(jobs.items()))
+    free = ",".join(node.name for node in cluster.workers if not facts[node.name]["running"])
+    others = f"or take -e nodes={free}" if free else f"or end it: ansible-playbook clean.yml -e job_id={job_id}"
+    told = f"job {job_id} of {owner} runs on {', '.join(hosts)}: wait for its end, {others}"
+    raise InputError("exclusive", "true", told)
+
+
+def check_port(request: Request, node: Node, facts: Mapping[str, Facts]) -> None:
+    """InputError if there is no port for the rendezvous on rank 0's node."""
+    if facts[node.name]["port"] is None:
+        ports = "{}-{}".format(*(request.options.ports or ("any", "port")))
+        raise InputError("ports", ports, f"none of them is free on {node.name}: give others, -e ports=20000-20999")
+
+
 def check_fabric(names: Sequence[str], facts: Mapping[str, Facts]) -> None:
     """InputError if the chosen NICs of the nodes are in different networks: a node was added or changed since."""
     networks = {name: facts[name]["fabric"]["network"] for name in names if facts[name]["fabric"]}
@@ -154,6 +182,11 @@ def warnings_for(
         yield f"master_port {request.master_port} is taken on {nodes[0].name}: using {port}"
     if ports and len(nodes) > 1:
         yield "ports: gloo and NCCL take any port: open net.ipv4.ip_local_port_range between the nodes too"
+    if ports and request.launcher in ("srun", "sbatch"):
+        yield "ports: srun takes those of SrunPortRange in slurm.conf, any where there is none"
+    for (job_id, owner), hosts in jobs_on(nodes, facts).items():
+        where = f"{', '.join(hosts[:3])}{f' and {len(hosts) - 3} more' if len(hosts) > 3 else ''}"
+        yield f"job {job_id} of {owner} runs on {where} too, they share what is there; -e exclusive=true refuses that"
     for node in nodes:
         left = facts[node.name]["leftovers"]
         if left:

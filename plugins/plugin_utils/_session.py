@@ -126,7 +126,8 @@ class Session:
             }
             for node in others.values()
         ]
-        request = {**survey_request(self.head, wish), "port": wish.master_port, "others": ways}
+        asked = {"port": wish.master_port, "ports": wish.options.ports, "others": ways}
+        request = {**survey_request(self.head, wish), **asked}
         try:
             answer = self.link.ask("survey", request=request)
         except LinkLost as lost:

@@ -132,3 +132,22 @@ def test_what_is_not_shipped_is_said(two: TwoNodes) -> None:
     (script.parent / "checkpoints").mkdir()
     told = plain(two.train(workload=str(script)).stdout)
     assert f"warning: not shipped from {script.parent}: 2 " in told and "the first is 'checkpoints'" in told
+
+
+def test_a_job_beside_another_is_told_or_refused(two: TwoNodes) -> None:
+    """Reproduced before: two jobs shared the cores and GPUs of a node without a word."""
+    wait = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists(os.environ['STOP']): time.sleep(0.02)\n"
+    monkey = {"STOP": str(two.root / "stop")}
+    first = two.start(
+        workload=str(two.project(train=wait)), job_env=monkey, job_id="first", nodes="n2", inventory=two.inventory
+    )
+    said = two.homes["n2"] / "jobs" / "first" / "ranks" / "0" / "stdout"
+    first.wait_until(lambda: said.exists() and "up" in said.read_text(), 60)
+    quick = str(two.project(quick="pass").with_name("quick.py"))
+    beside = plain(two.train(workload=quick, job_id="second").stdout)
+    assert re.search(r"warning: job first of \S+ runs on (n1, )?n2 too, they share what is there", beside), beside
+    refused = two.play(workload=quick, job_id="third", exclusive="true")
+    assert refused.rc != 0 and refused.msg.startswith('exclusive: got "true"; job ')
+    assert "runs on n" in refused.msg and "wait for its end, or " in refused.msg and "\n" not in refused.msg
+    (two.root / "stop").touch()
+    assert first.process.wait(60) == 0, first.log.read_text()

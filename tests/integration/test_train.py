@@ -251,6 +251,50 @@ def test_a_taken_port_is_not_used(fleet: Fleet) -> None:
         assert f"master_port {port} is taken" in " ".join(played.stdout.split())
 
 
+CONNECTED = """
+import json, os, sys, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+def port(address):
+    return int(address.rpartition(":")[2], 16)
+def ports(pid):
+    owned = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            owned.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except OSError:
+            pass
+    rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/{pid}/net/{name}").readlines()[1:]]
+    own = [(port(row[1]), port(row[2]), row[3]) for row in rows if f"socket:[{row[9]}]" in owned]
+    here = {local for local, _remote, _state in own}
+    return [local for local, remote, state in own if state == "01" and remote not in here and (local, 0, "0A") in own]
+def parent(pid):
+    return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+found, pid = [int(os.environ["MASTER_PORT"])], parent(os.getpid())
+while "torch.distributed.run" in open(f"/proc/{pid}/cmdline").read() or pid == os.getppid():
+    found += ports(pid)
+    pid = parent(pid)
+print(json.dumps(found))
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(("launcher", "rendezvous"), [("openmpi", None), ("torchrun", "static"), ("torchrun", "c10d")])
+def test_the_rendezvous_is_within_the_ports(fleet: Fleet, launcher: str, rendezvous: str | None) -> None:
+    """That of the ranks, and that of torchrun's agent: where others are connected to it.
+
+    With c10d it listens at a random port too, which only itself is connected to.
+    """
+    script = fleet.root / "connected.py"
+    script.write_text(CONNECTED)
+    wish = {"launcher": launcher, "rendezvous": rendezvous, "ports": "24000-24099"}
+    played = fleet.play(workload=str(script), **{name: value for name, value in wish.items() if value})
+    succeeded(played)
+    found = json.loads(played.output(0))
+    assert len(found) >= (2 if launcher == "torchrun" else 1)
+    assert all(24000 <= port <= 24099 for port in found), found
+
+
 def test_a_second_inventory_host_is_the_head(fleet: Fleet, tmp_path: Path) -> None:
     inventory = tmp_path / "named.yml"
     inventory.write_text(

@@ -39,6 +39,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "port": 23456,
         "fabric": None,
         "jobs": [],
+        "running": [],
         "leftovers": [],
         **changed,
     }

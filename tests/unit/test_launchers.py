@@ -155,3 +155,21 @@ def test_everything_is_explained(plan_two: Planner) -> None:
 def test_mpich_does_not_look_at_slots_in_turn(plan_two: Planner) -> None:
     with pytest.raises(InputError, match="MPICH takes nodes in turn whatever their slots"):
         two(plan_two, "mpich", map_by="node", slots={"n1": 1}, np=3)
+
+
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+def test_torchrun_meets_within_the_ports(plan_two: Planner, rendezvous: str) -> None:
+    made = plan_two(
+        **{"launcher": "torchrun", "launcher_facts": PROGRAMS["torchrun"], "ports": "24000-24999"},
+        **{"rendezvous": rendezvous, "n1": {"port": 24500}, "n2": {"port": 24501}},
+    )
+    assert made.master_port == 24500
+    assert "24500" in " ".join(render(made).argv) and "24501" not in " ".join(render(made).argv)
+    assert [text for text in made.warnings if text.startswith("ports")] == [
+        "ports: gloo and NCCL take any port: open net.ipv4.ip_local_port_range between the nodes too"
+    ]
+
+
+def test_slurm_takes_ports_of_its_own(plan_two: Planner) -> None:
+    made = plan_two(launcher="srun", launcher_facts=PROGRAMS["srun"], ports="24000-24999")
+    assert "ports: srun takes those of SrunPortRange in slurm.conf, any where there is none" in made.warnings

@@ -172,6 +172,7 @@ def test_survey_reads_and_changes_nothing(tmp_path: Path) -> None:
         "launcher_args": [],
         "backend": "",
         "port": None,
+        "ports": None,
     }
     facts = _survey.survey(request)
     assert (facts["python"], facts["torch"], facts["launcher"]["version"]) == ("", None, "")

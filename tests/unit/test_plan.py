@@ -160,3 +160,28 @@ BAD_CLUSTERS = [
 def test_bad_clusters(workers: tuple[Node, ...], text: str) -> None:
     with pytest.raises(InputError, match=text):
         check_cluster(Cluster(Node("head", "10.0.0.9"), workers))
+
+
+def test_ports_of_which_none_is_free_are_refused(plan_two: Planner) -> None:
+    with pytest.raises(InputError, match='ports: got "24000-24001"; none of them is free on n1'):
+        plan_two(n1={"port": None}, ports="24000-24001")
+    assert plan_two(n2={"port": None}, ports="24000-24001").master_port == 23456  # of rank 0's node
+
+
+RUNS = {"running": [{"job_id": "first", "owner": "alice"}]}
+
+
+def test_another_job_on_the_nodes_is_a_warning(plan_two: Planner) -> None:
+    told = "job first of alice runs on n1, n2 too, they share what is there; -e exclusive=true refuses that"
+    assert told in plan_two(n1=RUNS, n2=RUNS).warnings
+    assert not [text for text in plan_two(n2=RUNS, np=2).warnings if "alice" in text]  # n2 is not used
+
+
+def test_a_job_that_is_to_be_alone_is_refused_beside_another(plan_two: Planner) -> None:
+    assert plan_two(exclusive=True).world_size == 4
+    assert plan_two(n2=RUNS, np=2, exclusive=True).world_size == 2
+    with pytest.raises(InputError, match=r"job first of alice runs on n2: wait for its end, or take -e nodes=n1$"):
+        plan_two(n2=RUNS, exclusive=True)
+    end = "runs on n1, n2: wait for its end, or end it: ansible-playbook clean.yml -e job_id=first$"
+    with pytest.raises(InputError, match=end):
+        plan_two(n1=RUNS, n2=RUNS, exclusive=True)

@@ -56,6 +56,7 @@ MISTAKES = [
     *[("np", value) for value in (0, -1, "0", "two", 2.5, True, [2], "1e3", "9" * 30)],
     *[("job_timeout", value) for value in (0, -1, "soon", "nan", "inf", False, [1])],
     *[("master_port", value) for value in (0, 80, 65536, "http")],
+    *[("exclusive", value) for value in ("", "maybe", 1, [True])],
     *[("job_id", value) for value in ("", ".hidden", "a/b", "a..b", "a b", "a\n", "ä", "x" * 101, "-o", "latest")],
     *[
         ("job_env", value)
@@ -89,6 +90,21 @@ def test_mistakes_are_named(name: str, value: Any) -> None:
     assert text.startswith(name)
     assert "\n" not in text
     assert len(text) < 400
+
+
+def test_the_rendezvous_is_within_the_ports() -> None:
+    given = {"ports": "20000-20999", "master_port": "20999"}
+    assert parse_request(given).master_port == 20999
+    with pytest.raises(InputError, match="master_port: got 29400; it is not in ports=20000-20999: choose one of them"):
+        parse_request({**given, "master_port": 29400})
+
+
+def test_true_and_false_as_people_type_them() -> None:
+    for value in (True, "true", "True", "yes"):
+        assert parse_request({"exclusive": value}).exclusive
+    for value in (False, "false", "no"):
+        assert not parse_request({"exclusive": value}).exclusive
+    assert not parse_request({}).exclusive
 
 
 def test_options_of_the_launcher() -> None:
