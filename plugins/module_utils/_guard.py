@@ -86,7 +86,9 @@ class Guard:
         self.placed = False
         self.done: set[int] = set()
         self.ending = False
-        self.deadline = time.monotonic() + order["job_timeout"] if order["job_timeout"] else None
+        self.deadline: float | None = None
+        if order["launcher"]["name"] not in ELSEWHERE:  # else the job may wait in a queue
+            self.start_clock()
 
     def run(self) -> None:
         """Start the launcher, stay until the job is over, leave nothing. Returns when that is done."""
@@ -107,6 +109,11 @@ class Guard:
         if reason:
             self.say("ending", reason=reason[0], detail=reason[1])
         self.finish(reason)
+
+    def start_clock(self) -> None:
+        """Let job_timeout run, if it does not already."""
+        if self.order["job_timeout"] and not self.deadline:
+            self.deadline = time.monotonic() + self.order["job_timeout"]
 
     def over(self) -> bool:
         """Whether this node's part is done: its ranks are, and what was started has left or had its time to."""
@@ -194,6 +201,7 @@ class Guard:
             record = None if rank in self.done else self.job.record(rank)
             if record is None:
                 continue
+            self.start_clock()
             if "rc" in record:
                 self.done.add(rank)
                 if record["rc"] != 0 and not record["finished"]:

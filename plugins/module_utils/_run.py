@@ -57,6 +57,8 @@ class Run:
             raise
         self.undone = {place["host"] for place in order["placement"]}
         self.unplaced = set(self.undone)
+        # When job_timeout began: a job may wait in a queue until its ranks are there.
+        self.clock = order["started"] if order["launcher"]["name"] not in ELSEWHERE else None
         self.places = {(place["rank"], place["host"]) for place in order["placement"]}
         self.ended = False
         self.agents: dict[socket.socket, Peer | None] = {}  # connections of the ssh program, and the node each wants
@@ -126,6 +128,7 @@ class Run:
             self.end(word["reason"], word["detail"], host)
         elif word["kind"] == "placed":
             self.unplaced.discard(host)
+            self.clock = self.clock or time.time()
             if not self.unplaced:
                 self.tell_all("begin")
         elif word["kind"] == "done":
@@ -165,7 +168,7 @@ class Run:
     def reason_to_end(self) -> tuple[str, str] | None:
         """Return why the job must end now, or None."""
         timeout = self.order["job_timeout"]
-        if timeout and time.time() > self.order["started"] + timeout + 1.0:
+        if timeout and self.clock and time.time() > self.clock + timeout + 1.0:
             return "timed_out", f"job_timeout of {timeout:g} s"
         late = time.time() > self.order["started"] + START_SECONDS
         if self.unplaced and late and self.order["launcher"]["name"] not in ELSEWHERE:  # which may wait in a queue

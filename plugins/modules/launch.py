@@ -82,7 +82,9 @@ options:
     description: Takes so many slots of a node at most.
     type: int
   job_timeout:
-    description: Seconds after which the job is ended as C(timed_out). The default is no limit.
+    description:
+      - Seconds after which the job is ended as C(timed_out). The default is no limit. Under V(srun) and V(sbatch) they
+        begin when the first ranks are there, not while the job waits in the queue.
     type: float
   job_env:
     description:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,26 @@ def test_a_job_that_waits_in_the_queue_is_cancelled(cluster: Cluster, slurm_node
     assert f"{other} {job.job_id} PENDING" in slurm.queue(cluster.lab, "n1")
     cluster.lab.root("n1", "scancel", busy, other)
     assert job.result["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("launcher", SLURM)
+def test_job_timeout_does_not_run_in_the_queue(launching: Cluster, launcher: str) -> None:
+    """Reproduced before: a job that waited longer than its job_timeout was timed_out without ever having run."""
+    lab, limit = launching.lab, 15.0
+    busy = lab.root("n1", "sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap", "sleep 300").strip()
+    job = launching.start(workload=TELL, np=4, launcher=launcher, job_timeout=limit)
+    job.wait_until(lambda: f"torchfleet-{job.job_id}-" in slurm.queue(lab, "n1"))
+    with pytest.raises(subprocess.TimeoutExpired):  # it waits on, beyond that time
+        job.process.wait(limit + 5)
+    lab.root("n1", "scancel", busy)
+    assert job.process.wait(120) == 0, job.output
+    assert job.result["state"] == "succeeded" and job.result["seconds"] > limit
+
+
+@pytest.mark.parametrize("launcher", SLURM)
+def test_job_timeout_runs_when_the_ranks_are_there(launching: Cluster, launcher: str) -> None:
+    job = launching.play(workload=str(SCRIPTS / "sleeper.py"), np=4, launcher=launcher, job_timeout=5)
+    assert job.result["state"] == "timed_out", job.output
 
 
 def test_names_of_a_version_that_is_gone_are_noticed(cluster: Cluster, tmp_path: Path) -> None:

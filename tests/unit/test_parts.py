@@ -408,3 +408,23 @@ def test_an_agent_that_dies_after_its_launcher_is_no_leftover(tmp_path: Path) ->
             assert orphan.pid not in [process.pid for process in guard.foreign()]
         finally:
             orphan.kill()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "at_once"), [("openmpi", True), ("torchrun", True), ("srun", False), ("sbatch", False)]
+)
+def test_job_timeout_begins_when_ranks_are_there(tmp_path: Path, launcher: str, at_once: bool) -> None:
+    """Under Slurm a job may wait in the queue for longer than that."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    places = [{"rank": rank, "local_rank": rank, "host": "n1"} for rank in (0, 1)]
+    order = {"placement": places, "host": "n1", "launcher": {"name": launcher}, "job_timeout": 5.0}
+    guard = Guard(job, order, supervisor=-1, says=os.open(os.devnull, os.O_WRONLY))
+    assert (guard.deadline is not None) == at_once
+    assert guard.look_at_ranks() is None and (guard.deadline is not None) == at_once
+    start = {"rank": 1, "local_rank": 1, "host": "n1", "wrapper_pid": os.getpid(), "cpus": [0], "started": time.time()}
+    job.write("ranks/1/record.json", start)  # one of them is enough: the other may never come
+    assert guard.look_at_ranks() is None and guard.deadline is not None
+    first = guard.deadline
+    assert guard.look_at_ranks() is None and guard.deadline == first
+    assert Guard(job, {**order, "job_timeout": None}, supervisor=-1, says=-1).deadline is None

@@ -60,12 +60,12 @@ def test_jobs_that_run_here_are_told_with_their_owner(tmp_path: Path) -> None:
 
 
 def test_a_job_of_another_home_is_known_by_its_mark(tmp_path: Path) -> None:
-    far = job_of(tmp_path / "far", "theirs")
-    held = far.lock()
+    far, odd = job_of(tmp_path / "far", "theirs"), job_of(tmp_path / "far", "odd")
+    held, held_too = far.lock(), odd.lock()
     sleep = [sys.executable, "-c", "print(flush=True); input()"]
     started = []
-    for job_id in ("theirs", "bad id\n"):
-        marks = {"TORCHFLEET_JOB_ID": job_id, "TORCHFLEET_JOB_DIR": far.path if job_id == "theirs" else str(tmp_path)}
+    for job_id, job in (("theirs", far), ("bad id\n", odd)):
+        marks = {"TORCHFLEET_JOB_ID": job_id, "TORCHFLEET_JOB_DIR": job.path}
         process = subprocess.Popen(
             sleep, env={**os.environ, **marks}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -80,6 +80,7 @@ def test_a_job_of_another_home_is_known_by_its_mark(tmp_path: Path) -> None:
     assert {"job_id": "theirs", "owner": ME} not in _survey.running_jobs(str(tmp_path / "near"), [])  # a leftover
     for process in started:
         process.communicate("\n")
+    os.close(held_too)
 
 
 @pytest.mark.parametrize("order", ["[]", "7", '{"host": 3}', '{"host": "n1", "placement": [3, null]}', "{"])
