@@ -67,7 +67,8 @@ def rank_environment(
     variables.pop("TMPDIR", None)  # the launcher's private one; the program gets the node's own back
     if order["tmpdir"]:
         variables["TMPDIR"] = order["tmpdir"]
-    variables["PATH"] = order["path_first"] + os.pathsep + inherited.get("PATH", os.defpath)
+    places = (order["path_first"], inherited.get("PATH", os.defpath))  # the first is empty where there is no Python
+    variables["PATH"] = os.pathsep.join(filter(None, places))
     for launcher in GIVEN:
         variables.update(zip(IDENTITIES[launcher], texts))
     if order["launcher"]["name"] != "torchrun":  # which has set them

@@ -28,17 +28,22 @@ ROCM_LIMITS = (
 )
 
 
-def choose_backend(request: Request, facts: Workers) -> tuple[str, str]:
-    """Return the backend and why. InputError for one that the workers cannot run."""
+def choose_backend(request: Request, facts: Workers, our_torch: bool = True) -> tuple[str, str]:
+    """Return the backend and why. InputError for one that the workers cannot run.
+
+    `our_torch`: the program uses the torch that the facts tell of. One that is no script may bring its own.
+    """
     if request.backend is None:
         usable = all(map(has_gpus, facts.values())) and len(vendors(facts)) == 1 and all(map(can, facts.values()))
         if usable:
             return "nccl", "default: every worker has GPUs and a torch that can use them"
         return "gloo", "default: not every worker has GPUs and a torch that can use them"
     if request.backend == "nccl":
-        check_nccl(facts)
-    if request.backend in PROVIDERS:
-        check_provided(request.backend, request.launcher, facts)
+        check_nccl(facts, our_torch)
+    if request.backend in PROVIDERS and our_torch:
+        check_provided(request.backend, facts)
+    if request.backend == "mpi" and request.launcher not in MPIS:
+        raise InputError("backend", "mpi", f"{request.launcher} starts no MPI; use -e launcher=openmpi")
     return request.backend, "asked for"
 
 
@@ -57,7 +62,7 @@ def can(fact: Facts) -> bool:
     return bool(fact["torch"] and (fact["torch"]["cuda"] or fact["torch"]["hip"]))
 
 
-def check_nccl(facts: Workers) -> None:
+def check_nccl(facts: Workers, our_torch: bool) -> None:
     """InputError where GPUs or a torch for them lack, or vendors differ."""
     without, cpu_only = lacking(facts, has_gpus), lacking(facts, can)
     if without:
@@ -65,18 +70,16 @@ def check_nccl(facts: Workers) -> None:
     if len(vendors(facts)) > 1:
         reason = "NVIDIA and AMD GPUs cannot be mixed under nccl; use -e backend=mpi or -e backend=gloo"
         raise InputError("backend", "nccl", reason)
-    if cpu_only:
+    if cpu_only and our_torch:
         raise InputError("backend", "nccl", f"torch on {cpu_only} has no GPU support; use -e backend=gloo")
 
 
-def check_provided(backend: str, launcher: str, facts: Workers) -> None:
-    """InputError where torch has no such backend, or its launcher is none of MPI's."""
+def check_provided(backend: str, facts: Workers) -> None:
+    """InputError where torch has no such backend."""
     without = lacking(facts, lambda fact: backend in fact["backends"])
     if without:
         reason = f"torch on {without} has no such backend ({PROVIDERS[backend]}); use -e backend=gloo"
         raise InputError("backend", backend, reason)
-    if backend == "mpi" and launcher not in MPIS:
-        raise InputError("backend", "mpi", f"{launcher} starts no MPI; use -e launcher=openmpi")
 
 
 def lacking(facts: Workers, has: Callable[[Facts], bool]) -> str:

@@ -42,10 +42,11 @@ def given_by_the_wrapper(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...
         "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE} "
         "{GROUP,NODE,ROLE}_RANK {GROUP,ROLE}_WORLD_SIZE TORCHELASTIC_RUN_ID"
     )
+    own = [node.path_first] if node.path_first else []
     given = (
         Setting("MASTER_ADDR", plan.master_addr, "where rank 0 runs", "inventory"),
         Setting("MASTER_PORT", str(plan.master_port), "a free port there", "measured"),
-        Setting("PATH", f"{node.path_first}:...", "python and torchrun of the ranks come first", "default"),
+        *[Setting("PATH", f"{first}:...", "python and torchrun of the ranks come first", "default") for first in own],
         *(Setting(name, "...", "the rank's place, for scripts of either kind", "default") for name in names.split()),
     )
     return tuple(setting for setting in given if setting.name not in plan.program.env)

@@ -223,7 +223,8 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     check_reached(cluster, facts)
     check_launcher(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=job.program.runs_python)
-    backend, backend_reason = choose_backend(request, {node.name: facts[node.name] for node in cluster.workers})
+    worker_facts = {node.name: facts[node.name] for node in cluster.workers}
+    backend, backend_reason = choose_backend(request, worker_facts, our_torch=job.program.runs_python)
     slots = slots_of(cluster.workers, facts, request.ranks_per_node)
     world_size, np_reason = count_ranks(request, slots)
     workers = in_order(request.options, cluster.workers, facts)

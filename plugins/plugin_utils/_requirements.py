@@ -62,10 +62,13 @@ def remedy(launcher: str) -> str:
 
 
 def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], needs_torch: bool) -> None:
-    """InputError if a worker lacks what the job needs: Python, torch, space, a job id of its own."""
+    """InputError if a worker lacks what the job needs: space, a job id of its own, for a script Python with torch.
+
+    Any other program brings what it needs, as one in a container does.
+    """
     for node in cluster.workers:
         fact = facts[node.name]
-        if not fact["python"]:
+        if needs_torch and not fact["python"]:
             raise InputError("python", fact["python_wanted"], f"not on {node.name}; {SETUP}")
         if needs_torch and not fact["torch"]:
             raise InputError("torch", fact["python"], f"this Python on {node.name} has no torch; {SETUP}")

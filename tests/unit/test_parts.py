@@ -131,6 +131,7 @@ def test_rank_environment_serves_both_kinds_of_script() -> None:
     assert told["PATH"] == "/v/bin:/bin" and "TMPDIR" not in told
     assert (told["GROUP_RANK"], told["NODE_RANK"], told["GROUP_WORLD_SIZE"], told["ROLE_RANK"]) == ("1", "1", "2", "3")
     assert told["TORCHELASTIC_RUN_ID"] == "one" and "TORCHELASTIC_USE_AGENT_STORE" not in told  # there is no agent
+    assert _rank.rank_environment({**order, "path_first": ""}, (3, 4, 1, 2), {"PATH": "/bin"})["PATH"] == "/bin"
     own = {**order, "tmpdir": "/node's", "environment": {"TMPDIR": "/mine", "PATH": "/only"}}
     told = _rank.rank_environment(own, (0, 1, 0, 1), {})
     assert (told["TMPDIR"], told["PATH"]) == ("/mine", "/only")

@@ -134,7 +134,16 @@ def test_refusals(plan: Planner, changed: dict[str, Any], wish: dict[str, Any], 
 
 
 def test_a_program_without_python_needs_no_torch(plan: Planner) -> None:
-    assert plan(facts=facts_of_a_node(torch=None), script="/bin/true").head.argv == ("/bin/true",)
+    """One in a container has a Python, a torch and backends of its own."""
+    bare = facts_of_a_node(torch=None, python="", accelerators={"nvidia": 2, "amd": 0})
+    made = plan(facts=bare, script="/bin/true")
+    assert (made.head.argv, made.head.path_first, made.backend) == (("/bin/true",), "", "gloo")
+    for backend in ("nccl", "ucc", "mpi"):
+        assert plan(facts=bare, script="/bin/true", backend=backend).backend == backend
+    with pytest.raises(InputError, match="no GPU on localhost"):
+        plan(facts=facts_of_a_node(torch=None, python=""), script="/bin/true", backend="nccl")
+    with pytest.raises(InputError, match="not on localhost; install it with"):
+        plan(facts=bare)
 
 
 def test_warnings(plan: Planner) -> None:
