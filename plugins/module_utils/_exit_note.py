@@ -6,14 +6,16 @@
 it hangs when it is asked.
 
 Stock PyTorch with gloo aborts now and then in interpreter teardown after a correct run. The last atexit callback to
-run writes the exit status the program had reached, so that such a death is told apart from a failure. It acts in the
-rank's own process only, then hands over to the sitecustomize that would have been there without it.
+run writes the exit status the program had reached, so that such a death is told apart from a failure. A program sees
+nothing of that: SystemExit is what it is in plain Python, also in threads and in C. It acts in the rank's own process
+only, then hands over to the sitecustomize that would have been there without it.
 
 The guard asks before it ends a job that took too long: every thread's stack goes to stderr, also if it waits in C.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import builtins
 import faulthandler
@@ -26,30 +28,63 @@ STACKS_SIGNAL = signal.SIGRTMAX - 4  # nobody's, as far as we know: batch system
 
 
 def _install(pid: str, path: str) -> None:
+    """Note in `path` the status that the program leaves with; nothing if the program would see that."""
     if pid != str(os.getpid()):
         return
     status = ["0"]
-    original = builtins.SystemExit
+    original, plain_exit, main = builtins.SystemExit, sys.exit, _thread.get_ident()
 
     class SystemExit(original):  # type: ignore[valid-type, misc]
         """Every way to leave with a status makes one of these; one that is caught counts too."""
 
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)
-            status[0] = "0" if self.code in (None, 0) else str(self.code)
+            if _thread.get_ident() == main:  # in another thread it ends that thread
+                status[0] = "0" if self.code in (None, 0) else str(self.code)
 
-    def noting_exit(code: object = None, /) -> None:
-        raise SystemExit(code)
+    def exit(*status: object) -> None:
+        try:
+            plain_exit(*status)  # type: ignore[arg-type]
+        except SystemExit:  # only this makes an exception of a status
+            raise
 
     def note() -> None:
         if str(os.getpid()) == pid and getattr(sys, "last_value", None) is None:  # a fork inherits this callback
             with open(path, "w") as file:
                 file.write(status[0])
 
-    SystemExit.__module__, SystemExit.__qualname__ = "builtins", "SystemExit"
-    builtins.SystemExit = SystemExit  # type: ignore[misc]
-    sys.exit = noting_exit  # type: ignore[assignment]
-    atexit.register(note)  # registered first, therefore run last
+    for made, name, module in ((SystemExit, "SystemExit", "builtins"), (exit, "exit", "sys")):
+        made.__module__, made.__qualname__ = module, name
+    if _take_place(original, SystemExit):
+        builtins.SystemExit = SystemExit  # type: ignore[misc]
+        if sys.version_info < (3, 12):  # a traceback has one line more then
+            sys.exit = exit  # type: ignore[assignment]
+        atexit.register(note)  # registered first, therefore run last
+
+
+def _take_place(original: type, ours: type) -> bool:
+    """Make a class what the interpreter itself raises, and ignores in threads, as SystemExit. Return whether it is.
+
+    Else `except SystemExit` would not catch what `_thread.exit()` raises, and sys.exit() in a thread would print a
+    traceback. PyExc_SystemExit is a variable of Python's C API. It keeps the class for ever: threads may outlive it.
+    """
+    try:
+        import ctypes
+
+        variable = ctypes.c_void_p.in_dll(ctypes.pythonapi, "PyExc_SystemExit")
+        if variable.value != id(original):
+            return False
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(ours))
+    except (ImportError, AttributeError, ValueError):  # an interpreter without
+        return False
+    variable.value = id(ours)
+    try:
+        _thread.exit()
+    except BaseException as error:
+        if type(error) is ours:
+            return True
+    variable.value = id(original)
+    return False
 
 
 def _hand_over() -> None:
