@@ -27,6 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils import _process
 from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import agents
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ending import Ending, Trees, trees_below
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._output import Stream, open_streams
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
 from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE, IDENTITIES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import TORN, signal_name
@@ -84,7 +85,8 @@ class Guard:
         self.alone = says < 0  # nobody will say when the ranks of other nodes are done
         self.told: tuple[str, str] | None = None  # why the supervisor wants the end
         self.placed = False
-        self.done: set[int] = set()
+        self.done: dict[int, int] = {}  # the pid of the wrapper of each rank that is done
+        self.streams: dict[int, list[Stream]] = {}  # of each rank; its wrapper reads them as long as it is there
         self.ending = False
         self.deadline: float | None = None
         if order["launcher"]["name"] not in ELSEWHERE:  # else the job may wait in a queue
@@ -93,7 +95,8 @@ class Guard:
     def run(self) -> None:
         """Start the launcher, stay until the job is over, leave nothing. Returns when that is done."""
         events = os.open(self.job.at("events"), os.O_RDWR | os.O_NONBLOCK)
-        wakeup = self.listen_for_children()
+        self.open_streams()  # before any program could put something in their place
+        wakeup = _processes.listen_for_children()
         if self.order["command"]:
             self.start_launcher(self.order["command"])
         reason = None
@@ -141,18 +144,11 @@ class Guard:
                 self.told = (word["reason"], word["detail"])
             elif word["kind"] == "begin":
                 self.job.write("begin.json", {"at": time.time()})
+                self.job.open_gate()
             elif word["kind"] == "leave":
                 self.leave_by = self.leave_by or time.monotonic() + LEAVE_SECONDS
             elif word["kind"] == "start" and not self.started:
                 self.start_launcher(["/bin/sh", "-c", word["command"]])
-
-    def listen_for_children(self) -> int:
-        """Return a descriptor that becomes readable whenever a child ends."""
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        return reader
 
     def start_launcher(self, command: list[str]) -> None:
         self.started = True
@@ -190,7 +186,22 @@ class Guard:
         end = self.job.end()  # a misplaced rank writes it
         if end:
             return end["reason"], end["detail"]
+        self.read_for_daemons()
         return self.look_at_ranks() or self.look_around()
+
+    def open_streams(self) -> None:
+        """Open the pipes of all ranks, as far as that is possible."""
+        for rank in self.ranks:
+            try:
+                self.streams[rank] = open_streams(self.job, rank)
+            except OSError:  # no descriptor is left: the rank's wrapper reads them all the same
+                pass
+
+    def read_for_daemons(self) -> None:
+        """Read what daemons write that outlived their rank and its wrapper. Never two read: that would mix it up."""
+        for rank, wrapper in self.done.items():
+            if _processes.read(wrapper) is None:
+                copy_all(self.streams.get(rank, ()))
 
     def look_at_ranks(self) -> tuple[str, str] | None:
         """Note which ranks are done; return which one failed."""
@@ -203,7 +214,7 @@ class Guard:
                 continue
             self.start_clock()
             if "rc" in record:
-                self.done.add(rank)
+                self.done[rank] = record["wrapper_pid"]
                 if record["rc"] != 0 and not record["finished"]:
                     return "rank_failed", f"rank {rank} failed"
                 if len(self.done) == len(self.ranks):
@@ -251,12 +262,21 @@ class Guard:
         return f"{self.order['launcher']['name']} on {self.order['host']} {how}"
 
     def finish(self, reason: tuple[str, str] | None) -> None:
-        """End all that is left, ranks first so that they can write their records, and note what had outlived them."""
+        """End all that is left, and put what nobody has read of its output into the files."""
+        if not self.streams:
+            self.open_streams()
+        self.end_all(reason)
+        for streams in self.streams.values():
+            copy_all(streams)
+
+    def end_all(self, reason: tuple[str, str] | None) -> None:
+        """End ranks first so that they can write their records, then the rest; note what had outlived them."""
         self.reap()  # what is dead by now was ended by somebody else
         self.ending = True
         self.launchers = self.launcher_tree()
         if reason:
             self.job.claim_end(*reason)
+            self.job.open_gate()
             self.end_ranks(stacks=reason[0] == "timed_out")
         elif not self.look_at_processes().processes:
             return
@@ -342,3 +362,9 @@ class Guard:
             if process.parent in found and process.pid not in wrappers:
                 found.add(process.pid)
         return found
+
+
+def copy_all(streams: Collection[Stream]) -> None:
+    """Copy what is in the pipes of a rank whose wrapper is gone."""
+    for stream in streams:
+        stream.copy_all()

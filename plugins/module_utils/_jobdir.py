@@ -5,10 +5,11 @@
 """The directory of one job on one node: where its parts meet, and the truth that outlives each of them.
 
 `<home>/jobs/<job id>/`: order.json (the plan for this node, 0600), hostfile, bin/ (what launchers call), events
-(a FIFO: a byte wakes the guard), lock (held while the job runs), launcher.json, launcher.out, end.json (why the job was
-ended, first writer wins), leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json}, and where a folder was
-shipped src/ (the job's own tree, see _tree) with listing.json. On the head also parts.json (what the other nodes told
-at the end) and result.json.
+(a FIFO: a byte wakes the guard), gate (a FIFO: opened when ranks may begin, or when the job is ended), lock (held while
+the job runs), launcher.json, launcher.out, end.json (why the job was ended, first writer wins), leftovers.json,
+metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes (see _output), and where
+a folder was shipped src/ (the job's own tree, see _tree) with listing.json. On the head also parts.json (what the other
+nodes told at the end) and result.json.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ Json = Any
 HOME_MARK = "home"  # file in a job directory: the controller has it all
 BALLAST_BYTES = 1 << 20  # kept free for our own files
 LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
+PIPES = {"stdout": "stdout.pipe", "stderr": "stderr.pipe"}  # of each rank
 FILE_BYTES = 64 << 20  # of a file of ours; more is none
 NUMBER = (int, float)
 # The files that a program of the job could have written as well, with the types of what is in them.
@@ -106,7 +108,10 @@ class JobDir:
             os.mkdir(self.at("ranks"), 0o700)
             for rank in ranks:
                 os.mkdir(self.rank(rank), 0o700)
+                for name in PIPES.values():
+                    os.mkfifo(self.rank(rank, name), 0o600)
             os.mkfifo(self.at("events"), 0o600)
+            os.mkfifo(self.at("gate"), 0o600)
             ballast = os.open(self.at("ballast"), os.O_WRONLY | os.O_CREAT, 0o600)
             os.posix_fallocate(ballast, 0, BALLAST_BYTES)
             os.close(ballast)
@@ -235,6 +240,13 @@ class JobDir:
             pass
         finally:
             os.close(descriptor)
+
+    def open_gate(self) -> None:
+        """Wake the ranks that wait to begin: each looks whether it may, or whether the job is ended."""
+        try:
+            os.close(os.open(self.at("gate"), os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # none waits
+            pass
 
 
 def write_json(path: str, value: Json) -> None:

@@ -50,6 +50,15 @@ class Mark(NamedTuple):
     job_dir: str
 
 
+def listen_for_children() -> int:
+    """Return a descriptor that becomes readable whenever a child ends, or another signal with a handler comes."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reader
+
+
 def become_subreaper() -> None:
     """Make orphans below this process its children, also after setsid and double forks (prctl(2))."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -6,23 +6,27 @@
 
 It runs once per rank, started by the launcher. It gives the program the variables of torchrun and of Open MPI, this
 node's environment and its own output files, proves that the placement is the planned one, and leaves the rank record.
-Output goes straight from the program to the rank's files: byte-exact, and nothing of ours is in between.
+It copies what the program writes from pipes to the rank's files, byte for byte (see _output).
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
 from typing import Any, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._output import CHUNK, Stream, open_streams
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import (
     GRACE_SECONDS,
     become_subreaper,
+    collect_children,
     descendants,
     end_all,
+    listen_for_children,
 )
 
 # Where a launcher puts rank, world size, local rank and local size. Others may be inherited and wrong.
@@ -38,10 +42,12 @@ ELSEWHERE = ("srun", "sbatch")  # launchers whose ranks are started by a daemon 
 GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
 MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
-BEGIN_SECONDS = 0.005  # between two looks whether the job may begin
-HOLD_SECONDS = 0.05  # between two looks whether a rank that is done must stay
+LOOK_SECONDS = 1.0  # how often it is looked whether the job runs, while nothing happens
+GATHER_SECONDS = 0.002  # for more output to come after a little: copying each line by itself would cost more
 TELL_SECONDS = 1.0  # for ranks that came up in the wrong place together
+TELL_PAUSE = 0.05  # between two looks whether they did
 EXIT_PLACEMENT = 77
+EXIT_LOST = 74  # EX_IOERR of sysexits.h: the program was content, its output is not whole
 FULL_BYTES = 2 << 20  # more than the ballast: it may have been dropped just before
 HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecustomize (see _exit_note)
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -116,6 +122,10 @@ class RankWrapper:
         self.job, self.order, self.identity = job, order, identity
         self.program = 0
         self.told_to_end = False
+        self.lost = ""  # why output of the program could not be written
+        self.poll = select.poll()
+        self.wakeup = -1
+        self.streams: dict[int, Stream] = {}  # by the descriptor of the pipe
         rank, _size, local_rank, _local_size = identity
         self.record: dict[str, Any] = {
             "rank": rank,
@@ -136,7 +146,10 @@ class RankWrapper:
             return self.refuse("placement: " + wrong)
         for number in FORWARDED:
             signal.signal(number, self.forward)
+        self.wakeup = listen_for_children()
+        self.poll.register(self.wakeup, select.POLLIN)
         become_subreaper()  # what a shell script started stays below this process when the shell is gone
+        self.streams = {stream.pipe: stream for stream in open_streams(self.job, self.record["rank"])}
         self.save()
         if not self.may_begin():
             return self.close(signal.SIGTERM)
@@ -149,11 +162,33 @@ class RankWrapper:
 
     def may_begin(self) -> bool:
         """Wait until every rank is known to be in its place: no user code runs before. False if told to end."""
-        while not os.path.exists(self.job.at("begin.json")):
-            if self.told_to_end or not self.job.running():
-                return False
-            time.sleep(BEGIN_SECONDS)
+        gate = os.open(self.job.at("gate"), os.O_RDONLY | os.O_NONBLOCK)
+        self.poll.register(gate, 0)  # POLLHUP comes always
+        try:
+            while not os.path.exists(self.job.at("begin.json")):
+                if self.told_to_end or self.job.end() or not self.job.running():
+                    return False
+                self.pause(LOOK_SECONDS)
+        finally:
+            self.poll.unregister(gate)
+            os.close(gate)
         return not self.told_to_end
+
+    def pause(self, seconds: float) -> None:
+        """Copy what the program writes until there is nothing more, a signal comes, or the time is over."""
+        ready = [descriptor for descriptor, _event in self.poll.poll(seconds * 1000)]
+        if self.wakeup in ready:
+            os.read(self.wakeup, CHUNK)
+        copied = [(stream, stream.copy()) for descriptor, stream in self.streams.items() if descriptor in ready]
+        for stream, count in copied:
+            if count < 0:
+                self.poll.unregister(stream.pipe)
+        if copied and all(count < CHUNK // 4 for _stream, count in copied):
+            time.sleep(GATHER_SECONDS)
+        if not self.lost and self.program:
+            self.lost = next((stream.error for stream in self.streams.values() if stream.error), "")
+            if self.lost:  # as a full disk ends who writes to it
+                os.kill(self.program, signal.SIGTERM)
 
     def refuse(self, wrong: str) -> int:
         """End the job before any user code ran here: a rank that is not where it should be makes every result a lie."""
@@ -173,7 +208,7 @@ class RankWrapper:
         deadline = time.monotonic() + TELL_SECONDS
         ranks = [place["rank"] for place in self.order["placement"]]
         while time.monotonic() < deadline and not all(self.job.record(rank) for rank in ranks):
-            time.sleep(BEGIN_SECONDS)
+            time.sleep(TELL_PAUSE)
 
     def forward(self, number: int, _frame: object) -> None:
         self.told_to_end = True
@@ -185,25 +220,30 @@ class RankWrapper:
 
     def wait(self) -> int:
         """Wait for the program without reaping it, so that its pid stays its own until the record says it ended."""
+        for stream in self.streams.values():
+            self.poll.register(stream.pipe, select.POLLIN)
+            stream.write(b"")  # the file is there also if nothing comes
         while True:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            if ended and ended.si_pid == self.program:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if ended is None:
+                self.pause(LOOK_SECONDS)
+            elif ended.si_pid == self.program:
                 self.record["ended"] = time.time()
                 program, self.program = self.program, 0
                 return os.waitpid(program, 0)[1]
-            if ended:
+            else:
                 os.waitpid(ended.si_pid, 0)  # an orphan that the program left
 
     def become_program(self) -> None:
         """In the child: put output, environment and directory in place and turn into the program. Never returns."""
         try:
+            signal.set_wakeup_fd(-1)
             for number in FORWARDED:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, a shell's child would not
             rank = self.identity[0]
-            for stream, name in ((1, "stdout"), (2, "stderr")):
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-                os.dup2(os.open(self.job.rank(rank, name), flags, 0o600), stream)
+            for descriptor, stream in zip((1, 2), self.streams.values()):
+                stream.become(descriptor)
             variables = rank_environment(self.order, self.identity, os.environ)
             variables.update(self.secrets())
             variables["TORCHFLEET_EXIT_NOTE"] = f"{os.getpid()}:{self.job.rank(rank, 'exit')}"
@@ -224,7 +264,10 @@ class RankWrapper:
 
     def close(self, status: int, error: str = "") -> int:
         """Write how the rank ended and return the exit status for the launcher."""
+        self.copy_all()
+        error = error or next((stream.error for stream in self.streams.values() if stream.error), "")
         rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        rc = EXIT_LOST if error and rc == 0 else rc
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         finished = number in TEARDOWN_SIGNALS and self.finished()
         well = (rc == 0 or finished) and not self.job.end()
@@ -238,7 +281,13 @@ class RankWrapper:
         self.save()
         if not well:
             self.hold()
+        self.copy_all()
         return 0 if finished else rc
+
+    def copy_all(self) -> None:
+        """Copy what is in the pipes now."""
+        for stream in self.streams.values():
+            stream.copy_all()
 
     def finished(self) -> bool:
         """Whether the program had left with status 0 before it died of a signal (see _exit_note)."""
@@ -254,7 +303,8 @@ class RankWrapper:
         So the guard ends a job alike under every launcher, blames the right rank, and finds what the program left.
         """
         while not self.told_to_end and self.job.running():
-            time.sleep(HOLD_SECONDS)
+            self.pause(LOOK_SECONDS)
+            collect_children()
 
 
 def disk_is_full(path: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -106,3 +107,54 @@ def test_a_reader_who_comes_late_has_the_last_words(fleet: Fleet) -> None:
         '["succeeded", "succeeded"]',
     ):
         assert words in said, said[-2000:]
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
+def test_a_stream_that_is_opened_anew_loses_nothing(fleet: Fleet, launcher: str) -> None:
+    """`echo text > /dev/stderr` opens it with O_TRUNC, and not to append."""
+    script = fleet.root / "run.sh"
+    script.write_text(
+        "#!/bin/bash\nfor n in 1 2 3; do echo out $n; echo error $n >&2; done\n"
+        "echo again > /dev/stdout\necho again > /dev/stderr\necho out 4; echo error 4 >&2\n"
+        'echo more > /proc/self/fd/1\npython3 -c \'open("/dev/stderr", "w").write("python")\'\n'
+    )
+    script.chmod(0o700)
+    played = fleet.play(workload=str(script), launcher=launcher)
+    assert played.rc == 0, played.stdout
+    for rank in (0, 1):
+        assert played.output(rank) == "out 1\nout 2\nout 3\nagain\nout 4\nmore\n"
+        assert played.output(rank, "stderr") == "error 1\nerror 2\nerror 3\nagain\nerror 4\npython"
+    for line in ("out 1", "error 1", "out 4", "error 4", "more"):
+        assert f"] {line}\n" in played.stdout
+
+
+def test_output_of_a_daemon_that_outlives_its_rank(fleet: Fleet) -> None:
+    """It keeps the pipe open: nobody waits for it, and what it writes is in the file, though it is more than a pipe."""
+    script = fleet.root / "run.sh"
+    script.write_text(
+        "#!/bin/bash\n"
+        'cd "$TORCHFLEET_JOB_DIR/ranks/0"\n'
+        "[ $RANK = 1 ] && until tail -1 stdout | grep -q end; do sleep 0.1; done\n[ $RANK = 1 ] && exit\n"
+        'setsid sh -c "until grep -q rc record.json; do sleep 0.1; done;'
+        ' seq 100000; echo end; sleep 600" &\necho rank\n'
+    )
+    script.chmod(0o700)
+    played = fleet.play(workload=str(script), job_timeout=60)
+    assert played.rc == 0, played.stdout
+    assert played.output(0).split() == ["rank", *map(str, range(1, 100001)), "end"]
+    assert "sleep 600" in [row["command"] for row in played.result["leftovers"]["localhost"]]
+
+
+def test_a_program_whose_wrapper_is_killed_loses_no_output(fleet: Fleet) -> None:
+    script = fleet.root / "words.py"
+    script.write_text(
+        "import signal, sys, time\n"
+        "def last(*_):\n    print('x' * 1000)\n    print('last words', flush=True)\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, last)\nprint('up', flush=True)\ntime.sleep(600)\n"
+    )
+    started = fleet.start(workload=str(script))
+    started.wait_for_output(1, "up")
+    os.kill(started.record(1)["wrapper_pid"], signal.SIGKILL)
+    assert started.process.wait(40) != 0
+    assert started.result["first_failure"]["cause"] == "its wrapper died"
+    assert started.brought_home(1) == ["up", "x" * 1000, "last words"]
