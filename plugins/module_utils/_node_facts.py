@@ -296,10 +296,13 @@ def mount_of(path: str, mounts: str) -> tuple[str, str]:
 
 
 def limits() -> dict[str, int | None]:
-    """Return the soft limits of this session; None means unlimited."""
+    """Return the limits of this session, the soft ones; None means unlimited.
+
+    Of files the hard one: a program may raise its own to that, and 1024 is the soft one nearly everywhere.
+    """
     kinds = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-    soft = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
-    return {name: None if value == resource.RLIM_INFINITY else value for name, value in soft.items()}
+    found = {name: resource.getrlimit(kind)[name == "nofile"] for name, kind in kinds.items()}
+    return {name: None if value == resource.RLIM_INFINITY else value for name, value in found.items()}
 
 
 def memory(root: str = "/") -> dict[str, int | None]:

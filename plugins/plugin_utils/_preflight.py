@@ -30,7 +30,7 @@ LEAST_HOME = 250 * MB  # without PyTorch to install: an MPI, our code, a job's f
 LEAST_SHM = 16 * MB  # one launcher's session and a few ranks
 LEAST_MEMORY = 400 * MB  # of a rank that has imported PyTorch
 LEAST_PORTS = 100  # of those a job may choose from
-LEAST_FILES = 1024
+LEAST_FILES = 16384  # 4096 is the kernel's own limit, where neither systemd nor limits.conf raised it
 LEAST_PROCESSES = 1024
 SHARED_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p")
 
@@ -293,13 +293,13 @@ def memory(case: Case) -> Iterator[Finding]:
 
 
 def limits_of_the_session(case: Case) -> Iterator[Finding]:
-    """ulimit -l, -n, -u as a session over SSH has them: limits.conf and systemd may say otherwise elsewhere."""
+    """ulimit -l, -Hn, -u as a session over SSH has them: limits.conf and systemd may say otherwise elsewhere."""
     facts = case.facts["limits"]
     if case.facts["rdma"] and facts["memlock"] is not None:
         devices = ", ".join(case.facts["rdma"])
         yield case.found("TF-MEMLOCK", f"ulimit -l is {facts['memlock'] >> 10} KiB, and there is RDMA: {devices}")
     if facts["nofile"] is not None and facts["nofile"] < LEAST_FILES:
-        yield case.found("TF-NOFILE", f"ulimit -n is {facts['nofile']}; recommended: {LEAST_FILES}")
+        yield case.found("TF-NOFILE", f"ulimit -Hn is {facts['nofile']}; recommended: {LEAST_FILES}")
     if facts["nproc"] is not None and facts["nproc"] < LEAST_PROCESSES and case.facts["user"]["uid"] != 0:
         yield case.found("TF-NPROC", f"ulimit -u is {facts['nproc']}; recommended: {LEAST_PROCESSES}")
 

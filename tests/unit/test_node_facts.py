@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,14 @@ def test_our_code_on_the_node_the_newest_last(tmp_path: Path) -> None:
         os.utime(tmp_path / "lib" / name, (age, age))
     (tmp_path / "lib" / f"{'b' * 16}.123").mkdir()
     assert _node_versions.wrappers(str(tmp_path)) == ["a" * 16, "0" * 16]
+
+
+def test_of_files_the_limit_is_told_that_a_program_may_raise_its_own_to() -> None:
+    """The soft one is 1024 nearly everywhere: a rule about it never fired, or always."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        told = _node_facts.limits()["nofile"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert told == (None if hard == resource.RLIM_INFINITY else hard)
