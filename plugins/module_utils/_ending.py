@@ -71,7 +71,7 @@ class Ending:
             for process in tree.all:
                 if process.parent in quiet:
                     quiet.add(process.pid)
-                elif _processes.catches(process.pid, STACKS_SIGNAL):
+                elif tells_stacks(process.pid):
                     quiet.add(process.pid)
                     _processes.send(process, STACKS_SIGNAL)
         time.sleep(STACKS_SECONDS)
@@ -105,3 +105,11 @@ class Ending:
             elif time.monotonic() > deadline:
                 _processes.send(process, signal.SIGSTOP)  # so that it starts nothing new
                 _processes.send(process, signal.SIGKILL)
+
+
+def tells_stacks(pid: int) -> bool:
+    """Whether a process has a handler for the signal that asks for stacks, and not just one for every signal.
+
+    Podman and apptainer have: they hand on all of them to the program that they started, which would die of this one.
+    """
+    return _processes.catches(pid, STACKS_SIGNAL) and not _processes.catches(pid, STACKS_SIGNAL - 1)
