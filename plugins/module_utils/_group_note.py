@@ -2,12 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Staged beside the exit note: notes the sizes of the process groups that a rank's program was in.
+"""Staged beside the exit note: notes the sizes of the process groups that a rank's program used.
 
-Frameworks that find no GPU may train in each rank alone, and every rank leaves with status 0. Each group is noted when
-torch.distributed files it, so that one which is destroyed later counts. At its end the program adds END, unless its
-ranks may have met where this process does not see it: by MPI, by another library, in programs that it started. Where
-there is no END (no torch, a signal, os._exit) nothing is known.
+Frameworks that find no GPU may train in each rank alone, and every rank leaves with status 0. Some form a group and do
+nothing in it (accelerate 1.15): gloo counts collectives and messages, other backends are taken to be used. Groups are
+looked at when they are destroyed, the others at the end. Then the program adds END, unless its ranks may have met where
+this process does not see it: by MPI, by another library, in programs that it started. Where there is no END (no torch,
+a signal, os._exit) nothing is known.
 
 No function of torch is wrapped and no frame of ours is in a traceback: one dict of torch's is replaced.
 """
@@ -58,12 +59,20 @@ class Watch:
         if type(there) is dict:
             self.table = table_for(self)
             self.table.update(there)
-            for ranks in there.values():
-                self.note(len(ranks))
             module._pg_group_ranks = self.table
 
     def count_fork(self) -> None:
         self.forks += 1
+
+    def filed(self, ranks: Any) -> None:
+        """Note a new group of a forked child at once: such children leave without at_end()."""
+        if os.getpid() != self.pid:
+            self.note(len(ranks))
+
+    def left(self, group: Any, ranks: Any) -> None:
+        """Note a group that will not be used any more."""
+        if was_used(group):
+            self.note(len(ranks))
 
     def note(self, size: int) -> None:
         """Note the size of a group, if no larger one was seen."""
@@ -88,6 +97,8 @@ class Watch:
             return
         if self.table is None:
             self.take_table()
+        for group, ranks in list((self.table or {}).items()):
+            self.left(group, ranks)
         self.note(len(getattr(sys.modules.get(RPC), "_ALL_WORKER_NAMES", ())))
         if self.table is not None and not self.may_have_met():
             self.write(END)
@@ -102,13 +113,34 @@ class Watch:
         return started or any(name in sys.modules for name in OTHERS) or mpi_is_loaded()
 
 
+def was_used(group: Any) -> bool:
+    """Whether something was done in a group, or may have been."""
+    try:
+        return bool(group._get_backend_name() != "gloo" or group._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError, TypeError):
+        return True
+
+
 def table_for(watch: Watch) -> Any:
-    """Return a dict that tells the watch of every group that is put into it."""
+    """Return a dict that tells the watch of the groups that are put into it and taken out."""
 
     class Table(dict):  # type: ignore[type-arg]
         def __setitem__(self, group: object, ranks: Any) -> None:
             super().__setitem__(group, ranks)
-            watch.note(len(ranks))
+            watch.filed(ranks)
+
+        def __delitem__(self, group: object) -> None:
+            self.pop(group)
+
+        def pop(self, group: object, *default: Any) -> Any:
+            if group in self:
+                watch.left(group, self[group])
+            return super().pop(group, *default)
+
+        def clear(self) -> None:
+            for group, ranks in self.items():
+                watch.left(group, ranks)
+            super().clear()
 
     return Table()
 

@@ -152,14 +152,14 @@ def summarize(
 
 
 def never_met(order: Mapping[str, Json], state: str, records: Mapping[int, Mapping[str, Json]]) -> list[dict[str, str]]:
-    """Return a note if every rank came to its end, and told that it was in no process group of them all."""
+    """Return a note if every rank came to its end, and told that it used no process group of them all."""
     size = order["world_size"]
     groups = [records[place["rank"]].get("group") for place in order["placement"] if place["rank"] in records]
     known = [group for group in groups if group is not None]
     if state != "succeeded" or size == 1 or len(known) < size or max(known) >= size:
         return []
     how = "each alone" if max(known) < 2 else f"in groups of {max(known)} at most"
-    text = f"{size} ranks ran, {how}: no process group of {size} was formed"
+    text = f"{size} ranks ran, {how}: no process group of {size} was used"
     return [{"code": "ranks_never_met", "text": text}]
 
 
@@ -235,7 +235,7 @@ def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Js
 
 
 def group_of(job: JobDir, rank: int) -> int | None:
-    """Return the size of the largest process group that a rank was in, 0 for none; None if that is not known."""
+    """Return the size of the largest process group that a rank used, 0 for none; None if that is not known."""
     try:
         with open(open_file(job.rank(rank, "group")), "rb") as file:
             words = file.read(NOTE_BYTES).decode(errors="replace").split()

@@ -16,9 +16,23 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames,
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime, _view
 
-C10D = "_pg_group_ranks = {}\ndef init(size):\n    _pg_group_ranks[object()] = {rank: rank for rank in range(size)}\n"
+C10D = """
+_pg_group_ranks = {}
+class Group:
+    def __init__(self, used, backend):
+        self.used, self.backend = used, backend
+    def _get_backend_name(self):
+        return self.backend
+    def _get_sequence_number_for_group(self):
+        return self.used if self.backend == "gloo" else broken
+def init(size, used=1, backend="gloo"):
+    group = Group(used, backend)
+    _pg_group_ranks[group] = {rank: rank for rank in range(size)}
+    return group
+"""
 CHILD = "import time\nwhile time.process_time() < 0.7: pass"
 TORCH = "import torch.distributed as dist\n"
+TABLE = "from torch.distributed import distributed_c10d as d\n"
 SPAWN = "import multiprocessing.popen_spawn_posix\n"
 FORK = "import os\nif not os.fork(): os._exit(0)\nos.wait()\n"
 RUN = f"import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', {CHILD!r}])\n"
@@ -51,9 +65,16 @@ def noted(tmp_path: Path, program: str) -> int | None:
         (TORCH, 0),
         (TORCH + "dist.init(1)", 1),
         (TORCH + "dist.init(2); dist.init(1)", 2),
-        (TORCH + "from torch.distributed import distributed_c10d as d; d.init(4); d._pg_group_ranks.clear()", 4),
+        (TORCH + "dist.init(2, used=0)", 0),
+        (TORCH + "dist.init(2, used=0); dist.init(1)", 1),
+        (TORCH + "dist.init(2, used=0, backend='nccl')", 2),  # which does not count all
+        (TORCH + "dist.init(2).used = None; print(end='')", 0),
+        (TORCH + TABLE + "d.init(4); d._pg_group_ranks.clear()", 4),
+        (TORCH + TABLE + "d.init(4, used=0); d._pg_group_ranks.clear(); d.init(2)", 2),
+        (TORCH + TABLE + "del d._pg_group_ranks[d.init(4)]; assert not d._pg_group_ranks", 4),
+        (TORCH + TABLE + "d._pg_group_ranks.pop(d.init(4)); assert d._pg_group_ranks.pop(3, None) is None", 4),
         (TORCH + FORK, 0),
-        (TORCH + "import os\nif not os.fork(): dist.init(2); os._exit(0)\nos.wait()", 2),
+        (TORCH + "import os\nif not os.fork(): dist.init(2, used=0); os._exit(0)\nos.wait()", 2),
         (TORCH + RPC, 2),
         (TORCH + FORK + RUN, 0),
         ("", None),
@@ -104,9 +125,9 @@ def told(groups: list[int | None], state: str = "succeeded") -> list[str]:
 
 
 def test_ranks_that_never_met_are_told_of() -> None:
-    assert told([0, 0]) == ["2 ranks ran, each alone: no process group of 2 was formed"]
-    assert told([1, 0, 1]) == ["3 ranks ran, each alone: no process group of 3 was formed"]
-    assert told([2, 2, 2, 2]) == ["4 ranks ran, in groups of 2 at most: no process group of 4 was formed"]
+    assert told([0, 0]) == ["2 ranks ran, each alone: no process group of 2 was used"]
+    assert told([1, 0, 1]) == ["3 ranks ran, each alone: no process group of 3 was used"]
+    assert told([2, 2, 2, 2]) == ["4 ranks ran, in groups of 2 at most: no process group of 4 was used"]
     assert told([2, 2]) == told([0, 2]) == told([0, 4]) == []  # by children of one, too
     assert told([0]) == told([None, 0]) == told([None, None]) == []
     assert told([0, 0], "failed") == told([0, 0], "cancelled") == []
