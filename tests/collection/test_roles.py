@@ -25,7 +25,7 @@ NO_FACTS |= {"play_hosts", "play_hosts_all", "version"}
 # What only root can do: packages, what comes with them, and the system's sshd if the user asks for it.
 AS_ROOT = {"roles/mpi/tasks/apt.yml", "roles/ssh_mesh/tasks/install.yml"}
 AS_ROOT |= {f"roles/{name}.yml" for name in ("cuda/tasks/services", "rocm/tasks/groups", "rocm/tasks/verify")}
-OF_PACKAGES = ("root", "apt", "prove", "packages", "step", "exact", "dnf", "reboot")
+OF_PACKAGES = ("root", "apt", "prove", "packages", "kernel", "step", "exact", "dnf", "reboot")
 AS_ROOT |= {f"roles/vendor_packages/tasks/{name}.yml" for name in OF_PACKAGES}
 # What installs packages of a vendor: its scenario makes the repository.
 VENDORS = {"cuda", "rocm", "vendor_packages"}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.util
+import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _vendor
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 REPO = Path(__file__).parents[2]
 VERSIONS = yaml.load((REPO / "versions.yml").read_text(), Loader=yaml.BaseLoader)
@@ -28,9 +34,9 @@ packages = load()
 
 def request_for(**given: Any) -> dict[str, Any]:
     """Return what a role would ask for."""
-    empty: dict[str, Any] = {name: [] for name in ("first", "names", "hold", "conflicts", "repositories")}
+    empty: dict[str, Any] = {name: [] for name in ("first", "names", "hold", "conflicts")} | {"repositories": {}}
     words = {"role": "some", "systems": ["debian12"], "machines": {"x86_64": "x86_64", "aarch64": "sbsa"}, "alike": {}}
-    flags = dict.fromkeys(("headers", "builds_modules", "secure_boot", "modules_signed"), False)
+    flags = dict.fromkeys(("headers", "modules_extra", "builds_modules", "secure_boot", "modules_signed"), False)
     return {**empty, **words, **flags, "branch": "", "disk_mb": 0, **given}
 
 
@@ -82,7 +88,8 @@ def test_what_the_lockfile_says_is_made_out_for_a_system(
     system: Path, role: str, entry: str, name: str, family: str, says: tuple[str, str, str]
 ) -> None:
     told = {**VERSIONS[role][entry], "version": "9"}
-    made = packages.make_out(request_for(), told, name, family)
+    assert _vendor.family_of(name) == family
+    made = _vendor.repositories_for([told], "some", [name], {"x86_64": "x86_64"})[f"{name} x86_64"][0]
     assert (made["address"], made["suite"], made["fingerprints"][0][:16]) == says
     assert len(made["fingerprints"][0]) == 40 and "{" not in made["key"] + made["address"]
     text = made["files"][f"/etc/apt/sources.list.d/torchfleet-{'amdgpu' if role == 'amdgpu' else role}.sources"]
@@ -91,8 +98,14 @@ def test_what_the_lockfile_says_is_made_out_for_a_system(
     assert (f"/etc/apt/preferences.d/{made['name']}" in made["files"]) == (entry == "classic")
 
 
+def test_a_mirror_has_its_key_too() -> None:
+    told = {**VERSIONS["cuda"]["repository"], "address": "https://mirror.example/{system}/{machine}/"}
+    made = _vendor.repositories_for([told], "cuda", ["ubuntu2404"], {"aarch64": "sbsa"})["ubuntu2404 aarch64"][0]
+    assert made["key"] == "https://mirror.example/ubuntu2404/sbsa/3bf863cc.pub"
+
+
 def test_another_system_has_no_repository(system: Path) -> None:
-    made = packages.make_out(request_for(), VERSIONS["amdgpu"]["repository"], "debian11", "deb")
+    made = _vendor.made_out(VERSIONS["amdgpu"]["repository"], "some", "debian11", "x86_64")
     assert packages.no_key([made]) == "torchfleet-amdgpu"
 
 
@@ -187,7 +200,155 @@ def test_the_same_repository_with_another_key_is_refused(system: Path, text: str
     file.write_text(text)
     keys = {"any": {"url": "file:/key", "fingerprint": "A" * 40}}
     ours = {"name": "ours", "address": "file:/some", "suite": "/", "keys": keys}
-    (only,) = packages.look(request_for(names=["driver"], repositories=[ours]))["refusals"]
+    made = _vendor.repositories_for([ours], "some", ["debian12"], {"x86_64": "x86_64"})
+    (only,) = packages.look(request_for(names=["driver"], repositories=made))["refusals"]
     assert only.startswith(f"some: {file} names the same repository with another key: remove")
     file.write_text(f"# {text.splitlines()[0]}")
-    assert packages.look(request_for(names=["driver"], repositories=[ours]))["refusals"] == []
+    assert packages.look(request_for(names=["driver"], repositories=made))["refusals"] == []
+
+
+# --- what root does on a node, as the user there cannot choose it ----------------------------------------------------
+
+
+def wanted() -> dict[str, Any]:
+    """Return a request as the controller makes it."""
+    told = {**VERSIONS["cuda"]["repository"], "pin": "Package: *"}
+    made = _vendor.repositories_for([told], "cuda", ["debian12"], {"x86_64": "x86_64"})
+    alike = {"manager": "driver"}
+    return request_for(first=["pinning"], names=["driver"], alike=alike, hold=["driver"], repositories=made)
+
+
+def test_what_a_machine_says_is_what_the_program_there_prints(system: Path) -> None:
+    (system / "dpkg").write_text("driver install installed 580.95.05-1\n")
+    request = wanted()
+    seen = packages.look(request)
+    found = _vendor.answer_of("n2", request, json.dumps(seen))
+    assert found == {**seen, "repositories": request["repositories"]["debian12 x86_64"]}
+    assert found["unlike"] == ["manager=580.95.05-*"] and found["missing"] == ["pinning", "manager"]
+
+
+def test_files_keys_and_addresses_are_the_controllers_own(system: Path) -> None:
+    """The user of a node prints the answer; root writes there what stands in it."""
+    request = wanted()
+    evil = {"name": "x", "keyring": "/etc/cron.d/x", "files": {"/etc/sudoers.d/me": "me ALL=(ALL) NOPASSWD: ALL\n"}}
+    told = {**packages.look(request), "repositories": [evil]}
+    (made,) = _vendor.answer_of("n2", request, json.dumps(told))["repositories"]
+    assert sorted(made["files"]) == [
+        "/etc/apt/preferences.d/torchfleet-cuda",
+        "/etc/apt/sources.list.d/torchfleet-cuda.sources",
+    ]
+    assert made["keyring"] == "/etc/apt/keyrings/torchfleet-cuda.gpg"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("headers", ["nmap"]),
+        ("headers", ["linux-headers-1 --option=DPkg::Pre-Invoke::=id"]),
+        ("missing", ["driver", "sudo-ldap"]),
+        ("unheld", ["--version"]),
+        ("unlike", ["manager=1 /tmp/evil.deb"]),
+        ("unlike", ["/tmp/manager=1.deb"]),
+        ("unlike", ["driver=1"]),
+        ("versions", {"driver": "1\n2"}),
+        ("versions", {"bash": "1"}),
+        ("system", "debian12/../../x"),
+        ("family", "sh"),
+        ("ready", "no"),
+    ],
+)
+def test_root_installs_what_was_asked_for_alone(system: Path, field: str, value: Any) -> None:
+    request = wanted()
+    told = json.dumps({**packages.look(request), field: value})
+    with pytest.raises(InputError, match=f'answer of n2: got "packages, {field}"'):
+        _vendor.answer_of("n2", request, told)
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    for text in ("", "[]", "{", "[" * 100_000, "x" * (2 << 20)):
+        with pytest.raises(InputError, match="answer of n2"):
+            _vendor.answer_of("n2", wanted(), text)
+
+
+# --- machines with rpm: what rpm 4.16 and 4.19 print ----------------------------------------------------------------
+
+RPMS = {"nvidia-driver": "550.90.07-1.el9", "nvidia-driver-cuda": "550.90.07-1.el9"}
+EVERYTHING = {"dkms": "3.1.6-1.el9", "python3-dnf-plugin-versionlock": "4.3.0-20.el9", "epel-release": "9-9.el9"}
+
+
+def rpm(there: dict[str, str]) -> Any:
+    """Return what answers in place of rpm, as it does: a name that is no pattern, or with --all a pattern."""
+
+    def ask(*argv: str) -> str:
+        assert argv[:2] == ("rpm", "--query"), argv
+        name = argv[-1]
+        found = {each for each in there if "--all" in argv and fnmatch.fnmatch(each, name)} | ({name} & set(there))
+        absent = "" if "--all" in argv else f"package {name} is not installed"
+        return "\n".join(f"{each} {there[each]}" for each in sorted(found)) or absent
+
+    return ask
+
+
+@pytest.fixture
+def rocky(system: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Rocky Linux 9 with the packages of a dict."""
+    (system / "os-release").write_text('ID="rocky"\nVERSION_ID="9.4"\n')
+    there = dict(EVERYTHING)
+    monkeypatch.setattr(packages, "ask", rpm(there))
+    monkeypatch.setattr(packages, "VERSIONLOCK", system / "versionlock.list")
+    return there
+
+
+def for_rocky(**given: Any) -> dict[str, Any]:
+    return request_for(names=["driver"], hold=["driver"], systems=["rhel9"], builds_modules=True, **given)
+
+
+def test_rocky_with_all_that_dnf_takes_is_accepted(rocky: dict[str, str]) -> None:
+    seen = packages.look(for_rocky())
+    assert (seen["family"], seen["refusals"], seen["missing"]) == ("rpm", [], ["driver"])
+
+
+@pytest.mark.parametrize(
+    ("lacks", "says"),
+    [
+        (
+            ["python3-dnf-plugin-versionlock"],
+            "some: versions are held by dnf's plugin versionlock, which is not here: "
+            "dnf install python3-dnf-plugin-versionlock",
+        ),
+        (
+            ["dkms", "epel-release"],
+            "some: dkms, which builds the modules, is in EPEL, which is not enabled here: "
+            "dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm",
+        ),
+    ],
+)
+def test_what_dnf_takes_is_asked_for_before_anything_is_changed(
+    rocky: dict[str, str], lacks: list[str], says: str
+) -> None:
+    for name in lacks:
+        del rocky[name]
+    assert packages.look(for_rocky())["refusals"] == [says]
+
+
+def test_a_driver_from_elsewhere_is_seen_by_a_pattern(rocky: dict[str, str]) -> None:
+    """`rpm -q` takes no pattern: it says "package nvidia-driver* is not installed", and ends well enough."""
+    rocky.update(RPMS)
+    conflict = {"package": "nvidia-driver*", "branch": "580", "says": "{seen} is installed: {remove} '*nvidia*'"}
+    (only,) = packages.look(for_rocky(conflicts=[conflict]))["refusals"]
+    assert only == "some: nvidia-driver 550.90.07-1.el9 is installed: dnf remove '*nvidia*'"
+
+
+def test_another_branch_is_not_moved_to_with_dnf(rocky: dict[str, str]) -> None:
+    rocky["driver"] = "575.57.08-1.el9"
+    (only,) = packages.look(for_rocky(branch="580"))["refusals"]
+    assert only.startswith("some: driver 575.57.08-1.el9 is installed, and another branch is not moved to")
+    assert "dnf module reset nvidia-driver" in only
+
+
+def test_no_claim_is_made_of_what_ansible_cannot_manage() -> None:
+    """ansible-core 2.19 runs with Python 3.8 or newer there, and dnf's library of RHEL 8 is for its Python 3.6."""
+    said = [REPO / "README.md", *(REPO / "docs").glob("*.md"), *(REPO / "roles").glob("*/README.md")]
+    said += (REPO / "roles").rglob("*.yml")
+    claims = [path for path in said if re.search(r"rhel8|RHEL 8, ", path.read_text())]
+    assert claims == []

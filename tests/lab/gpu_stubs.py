@@ -52,7 +52,9 @@ def cuda() -> list[dict[str, Any]]:
         made.append(service("nvidia-persistenced", version))
     made += [service("nvidia-fabricmanager", f"{version}-1") for version in (DRIVER, NO_DRIVER, NEXT_DRIVER)]
     made += [package(f"cuda-toolkit-{version.replace('.', '-')}", f"{version}.2-1") for version in ("12.6", "13.0")]
-    made.append(package("datacenter-gpu-manager-4-cuda13", "1:4.4.1-1"))
+    made.append(package("datacenter-gpu-manager-4-cuda13", "1:4.4.1-1", depends="datacenter-gpu-manager-4-core"))
+    dcgm = {"/lib/systemd/system/nvidia-dcgm.service": UNIT}
+    made.append(package("datacenter-gpu-manager-4-core", "1:4.4.1-1", files=dcgm))
     return made
 
 

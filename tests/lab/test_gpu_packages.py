@@ -86,8 +86,16 @@ CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
         "a branch that there is not",
         "n1",
         "cuda",
-        {"sysfs_root": "h100", "branch": "579"},
-        rf"cuda: nothing was changed, for file:{STUBS}/cuda has no nvidia-driver-pinning-579: set another version",
+        {"sysfs_root": "h100", "branch": "599"},
+        rf"cuda: nothing was changed, for file:{STUBS}/cuda has no nvidia-driver-pinning-599: set another version",
+    ),
+    (
+        "a branch whose packages have other names",
+        "n1",
+        "cuda",
+        {"sysfs_root": "h100", "branch": "570"},
+        r"cuda_branch: got 570; give 580 or newer: of older branches NVIDIA's packages have other names "
+        r"\(nvidia-fabricmanager-570\)",
     ),
     (
         "a kind of GPU that there is not",
@@ -105,7 +113,7 @@ CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
         {"sysfs_root": "h100"},
         r"cuda: /etc/apt/sources.list.d/cuda.list names the same repository with another key: remove that file, or "
         r"the package it came with; cuda: /usr/bin/nvidia-uninstall: the driver was installed by NVIDIA's .run file, "
-        r"so apt must not: run nvidia-uninstall --silent, and this again; cuda: nvidia-driver 525.147.05-7 is "
+        r"so packages must not: run nvidia-uninstall --silent, and this again; cuda: nvidia-driver 525.147.05-7 is "
         r"installed, from elsewhere: remove it \(apt purge '\*nvidia\*'\), or set cuda_branch to its branch",
     ),
     (
@@ -122,7 +130,7 @@ CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
         "rocm",
         {"sysfs_root": "mi300x", "os_release": "none"},
         r"rocm: got alpine320 on \w+; there are packages for debian12, debian13, ubuntu2204, ubuntu2404 on x86_64: "
-        r"leave the machine out \(--limit\)",
+        r"in the inventory \(not with -e\) give this machine accelerators: \[\], and the others theirs",
     ),
 ]
 

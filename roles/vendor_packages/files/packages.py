@@ -1,13 +1,13 @@
 """Look at a machine on which packages of a vendor are wanted (`look`), or prove the vendor's repositories (`prove`).
 
 Usage: packages.py look REQUEST, or packages.py prove REQUEST DIRECTORY (as root; the keyrings lie there). REQUEST is
-JSON with what role vendor_packages is given, without `vendor_packages_`. Prints one line of JSON:
-  look: {"refusals": [why it cannot be done, ready to be shown], "system", "family": deb or rpm, "headers": the package
-        with those of the running kernel or "", "repositories": [those asked for, made out for this system],
-        "versions": {package: version of those installed}, "missing": [packages], "moves": the first of them is there,
-        in another branch, "unheld": [packages], "unlike": [packages, each with the version that another one has],
-        "stale": a file of apt is not as it should be, "interrupted": an installation of whatever package was,
-        "ready": nothing is left to do}, and changes nothing.
+JSON with what role vendor_packages is given, without `vendor_packages_`, and its `repositories` as they are on each
+system and machine. Prints one line of JSON:
+  look: {"refusals": [why it cannot be done, ready to be shown], "system", "machine", "family": deb or rpm, "headers":
+        [packages that belong to the running kernel], "versions": {package: version of those installed}, "missing":
+        [packages], "moves": the first of them is there, in another branch, "unheld": [packages], "unlike": [packages,
+        each with the version that another one has], "interrupted": an installation of whatever package was, "ready":
+        nothing is left to do}, and changes nothing. The controller checks it (_vendor.py): root acts on it.
   prove: {"error": "" or what is wrong, ready to be shown}: apt is tried in DIRECTORY, and nothing else is changed.
 """
 
@@ -30,8 +30,11 @@ FAMILIES = {
     "ol": "rpm",
 }
 OS_RELEASE = Path("/etc/os-release")
-APT, SOURCES = Path("/etc/apt"), "/etc/apt/sources.list.d"
+APT = Path("/etc/apt")
 VERSIONLOCK = Path("/etc/dnf/plugins/versionlock.list")
+REMOVES = {"deb": "apt purge", "rpm": "dnf remove"}
+ELSEWHERE = "in the inventory (not with -e) give this machine accelerators: [], and the others theirs"
+EPEL = "https://dl.fedoraproject.org/pub/epel/epel-release-latest-{release}.noarch.rpm"
 
 
 def ask(*argv):
@@ -64,53 +67,27 @@ def read_system():
     return name + version.replace(".", ""), family
 
 
-def pick(told, system, family):
-    """Return what is told for a system, else for its family, else for any. None if nothing is."""
-    if not isinstance(told, dict):
-        return told
-    return told.get(system, told.get(family, told.get("any")))
-
-
-def make_out(request, repository, system, family):
-    """Return a repository as it is for this system: name, address, suite, components, key, fingerprints and files."""
-    words = {"system": system, "machine": request["machines"].get(platform.machine(), "")}
-    words["version"] = repository.get("version", "")
-    key = pick(repository["keys"], system, family) or {}
-    made = {name: pick(repository.get(name, ""), system, family) for name in ("address", "suite", "components", "pin")}
-    made = {name: (text or "").format(**words) for name, text in made.items()}
-    made.update(name=repository["name"], key=key.get("url", "").format(**words))
-    made["fingerprints"] = key.get("fingerprint", "").split()
-    keyring = f"/etc/apt/keyrings/{made['name']}.gpg"
-    files = {f"{SOURCES}/{made['name']}.sources": sources(request, made, keyring)}
-    if made["pin"]:
-        files[f"/etc/apt/preferences.d/{made['name']}"] = made["pin"].strip() + "\n"
-    return dict(made, keyring=keyring, files=files)
-
-
-def sources(request, made, keyring):
-    """Return the text of a .sources file. Another key makes another text, and so is fetched."""
-    lines = [f"# torchfleet.cluster.{request['role']}, key {' '.join(made['fingerprints'])}", "Types: deb"]
-    lines += [f"URIs: {made['address']}", f"Suites: {made['suite']}"]
-    lines += [f"Components: {made['components']}"] if made["components"] else []
-    return "\n".join([*lines, f"Signed-By: {keyring}", ""])
-
-
 # --- the packages ---------------------------------------------------------------------------------------------------
 
 
 def installed(family, names):
-    """Return {package: version} of those that are installed whole, and which of them are held."""
+    """Return {package: version} of those that are installed whole, and which are held. Names may be globs."""
     if family == "rpm":
-        said = {name: ask("rpm", "--query", "--queryformat", "%{VERSION}-%{RELEASE} ", name).split() for name in names}
-        versions = {
-            name: words[0] for name, words in said.items() if len(words) == 1
-        }  # else it says that there is none
+        versions = {name: version for each in names for name, version in installed_rpms(each)}
         locked = text_of(VERSIONLOCK)
         return versions, {name for name in versions if re.search(rf"\b{re.escape(name)}-", locked)}
     form = "${Package} ${db:Status-Want} ${db:Status-Status} ${Version}\\n"
     rows = [line.split() for line in ask("dpkg-query", "--show", "--showformat", form, *names).splitlines()]
     rows = [row for row in rows if len(row) == 4 and row[2] == "installed"]
     return {row[0]: row[3] for row in rows}, {row[0] for row in rows if row[1] == "hold"}
+
+
+def installed_rpms(name):
+    """Return (package, version) of those of a name, which only with --all may be a pattern: else nothing is found."""
+    every = ["--all"] if set("*?[") & set(name) else []
+    said = ask("rpm", "--query", *every, "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\\n", name).splitlines()
+    rows = [line.split() for line in said]
+    return [(row[0] if every else name, row[1]) for row in rows if len(row) == 2]  # else it says that there is none
 
 
 def upstream(version):
@@ -154,10 +131,11 @@ def in_the_way(request, family, own):
         found, _held = installed(family, [conflict["package"]]) if "package" in conflict else ({}, None)
         found = {name: version for name, version in found.items() if name not in request["first"]}
         others = [name for name, version in found.items() if not branch or not (own or is_of(branch, version))]
+        remove = REMOVES.get(family, "")
         if others:
-            said.append(conflict["says"].format(seen=f"{others[0]} {found[others[0]]}"))
+            said.append(conflict["says"].format(seen=f"{others[0]} {found[others[0]]}", remove=remove))
         if "file" in conflict and Path(conflict["file"]).exists():
-            said.append(conflict["says"].format(seen=conflict["file"]))
+            said.append(conflict["says"].format(seen=conflict["file"], remove=remove))
     return said
 
 
@@ -181,13 +159,38 @@ def no_key(repositories):
     return lacking[0] if lacking else ""
 
 
+def lacks_of_dnf(request, answer):
+    """Return (is broken, what to say) of what packages take that dnf does not bring of itself. It is looked for before
+    anything is changed: it would fail when the driver is on the machine."""
+    if answer["family"] != "rpm":
+        return []
+    plugin, epel = "python3-dnf-plugin-versionlock", EPEL.format(release=answer["system"][len("rhel") :])
+    there, _held = installed("rpm", [plugin, "dkms", "epel-release"])
+    name = request["names"][0] if request["names"] else ""
+    return [
+        (
+            request["hold"] and plugin not in there,
+            f"versions are held by dnf's plugin versionlock, which is not here: dnf install {plugin}",
+        ),
+        (
+            request["builds_modules"] and not {"dkms", "epel-release"} & set(there),
+            f"dkms, which builds the modules, is in EPEL, which is not enabled here: dnf install {epel}",
+        ),
+        (
+            answer["moves"],
+            f"{name} {answer['versions'].get(name)} is installed, and another branch is not moved to on this system: "
+            f"dnf remove '*nvidia*'; dnf module reset nvidia-driver; dnf versionlock clear; then run this again",
+        ),
+    ]
+
+
 def rules(request, answer, own):
     """Return (is broken, what to say) of every rule."""
     free_mb = shutil.disk_usage("/usr").free // 10**6
-    made = answer["repositories"] if answer["family"] == "deb" else []
-    twice, lacking = same_repository(made), no_key(answer["repositories"])
+    made = made_for(request, answer)
+    twice, lacking = same_repository(made if answer["family"] == "deb" else []), no_key(made)
     return [
-        (lacking, f"there is no repository {lacking} for {answer['system']}: leave the machine out (--limit)"),
+        (lacking, f"there is no repository {lacking} for {answer['system']}: {ELSEWHERE}"),
         (twice, f"{twice} names the same repository with another key: remove that file, or the package it came with"),
         (
             request["builds_modules"] and request["secure_boot"] and not request["modules_signed"],
@@ -199,15 +202,16 @@ def rules(request, answer, own):
             f"the packages need {{disk_mb}} MB in /usr, where {free_mb} MB are free: make room",
         ),
         *((True, says) for says in in_the_way(request, answer["family"], own)),
+        *lacks_of_dnf(request, answer),
     ]
 
 
 def refusals(request, answer, own):
     """Return what is wrong, each ready to be shown."""
-    system, machine = answer["system"], platform.machine()
+    system, machine = answer["system"], answer["machine"]
     if system not in request["systems"] or machine not in request["machines"]:
         allowed = f"{', '.join(request['systems'])} on {' and '.join(request['machines'])}"
-        says = [f"got {system} on {machine}; there are packages for {allowed}: leave the machine out (--limit)"]
+        says = [f"got {system} on {machine}; there are packages for {allowed}: {ELSEWHERE}"]
     else:
         says = [line.format(**request) for broken, line in rules(request, answer, own) if broken]
     return [f"{request['role']}: {line}" for line in says]
@@ -216,15 +220,27 @@ def refusals(request, answer, own):
 # --- look -----------------------------------------------------------------------------------------------------------
 
 
+def made_for(request, answer):
+    """Return the repositories as they are here; none on a system that there are no packages for."""
+    return request["repositories"].get(f"{answer['system']} {answer['machine']}", [])
+
+
+def of_the_kernel(request, family):
+    """Return the packages of the running kernel that are wanted: headers, and modules that Ubuntu packages apart."""
+    headers = {"deb": "linux-headers-", "rpm": "kernel-devel-"}.get(family, "") + platform.release()
+    more = f"linux-modules-extra-{platform.release()}"
+    wanted = [headers] if request["headers"] and family else []
+    return wanted + ([more] if request["modules_extra"] and family == "deb" and offered([more])[more] else [])
+
+
 def look(request):
     """Return the answer of `look`."""
     system, family = read_system()
-    made = [make_out(request, repository, system, family) for repository in request["repositories"]]
-    headers = {"deb": "linux-headers-", "rpm": "kernel-devel-"}.get(family, "") + platform.release()
     first = request["first"] if family == "deb" else []
     wanted = [*first, *request["names"], *request["alike"]]
-    names = [*wanted, *request["alike"].values()] + ([headers] if request["headers"] else [])
-    versions, held = installed(family, names)
+    kernel = of_the_kernel(request, family)
+    there, held = installed(family, [*wanted, *request["alike"].values(), *kernel])
+    versions = {name: version for name, version in there.items() if name not in kernel}
     bare = {name: upstream(version) for name, version in versions.items()}
     pairs = [(name, bare.get(name), bare[other]) for name, other in request["alike"].items() if other in bare]
     moving = [
@@ -232,18 +248,18 @@ def look(request):
     ]
     answer = {
         "system": system,
+        "machine": platform.machine(),
         "family": family,
-        "repositories": made,
-        "headers": headers if request["headers"] and headers not in versions else "",
+        "headers": [name for name in kernel if name not in there],
         "versions": versions,
         "missing": [name for name in wanted if name not in versions or name in moving],
         "moves": bool(moving),
         "unlike": [exactly(name, version) for name, has, version in pairs if has != version],
         "unheld": [name for name in request["hold"] if name in wanted and name not in held],
-        "stale": family == "deb" and is_stale(made),
         "interrupted": was_interrupted(),
     }
-    answer["ready"] = not any(answer[name] for name in ("headers", "missing", "unlike", "unheld", "stale"))
+    stale = family == "deb" and is_stale(made_for(request, answer))
+    answer["ready"] = not (stale or any(answer[name] for name in ("headers", "missing", "unlike", "unheld")))
     own = request["names"][:1] != [] and request["names"][0] in held
     return dict(answer, refusals=[] if answer["ready"] else refusals(request, answer, own))
 
@@ -279,8 +295,9 @@ def lay_out(request, directory):
         (directory / name).mkdir()
     directory.chmod(0o755)  # apt fetches as a user of its own
     (directory / "status").write_text("", encoding="utf-8")
-    for made in look(request)["repositories"]:
-        text = sources(request, made, f"{directory}/{made['name']}.gpg")
+    for made in made_for(request, look(request)):
+        (text,) = [text for path, text in made["files"].items() if path.endswith(".sources")]
+        text = text.replace(made["keyring"], f"{directory}/{made['name']}.gpg")
         (directory / "sources" / f"{made['name']}.sources").write_text(text, encoding="utf-8")
 
 
@@ -302,7 +319,7 @@ def prove(request, directory):
     argv = ["apt-get", *options(directory), "update"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     said = [line for line in done.stdout.decode(errors="replace").splitlines() if fnmatch.fnmatch(line, "[EW]: *")]
-    addresses = " and ".join(made["address"] for made in look(request)["repositories"])
+    addresses = " and ".join(made["address"] for made in made_for(request, look(request)))
     if done.returncode != 0:
         says = f"apt does not trust or reach {addresses}: {'; '.join(said)}"
     else:
