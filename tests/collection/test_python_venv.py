@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import importlib.util
 import json
 import os
@@ -74,8 +75,12 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "tools": [],
         "build_environment": {},
         "beside": "",
+        "lock": "",
         "mesh": str(tmp_path / "ssh/config"),
     }
+
+
+UNLOCKED = {"locked": {"lines": [], "of_the_build": [], "more": []}}
 
 
 def version_in(path: str) -> str:
@@ -135,7 +140,7 @@ def test_pip_is_brought_where_it_lacks(
     assert not environment.look({**request_, "packages": []})["lacks_pip"]  # nothing that pip installs
     into = tmp_path / "into"
     into.mkdir()
-    given = {**request_, **seen, "into": str(into), "fill": False, "directories": {}, "shelf": str(into)}
+    given = {**request_, **UNLOCKED, **seen, "into": str(into), "fill": False, "directories": {}, "shelf": str(into)}
     packed = wheels.answer(given)
     assert packed["error"] == ""
     Path(request_["path"]).parent.mkdir()
@@ -249,6 +254,119 @@ def test_a_name_of_one_index_is_not_taken_from_another(request_: dict[str, Any],
     }
 
 
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def lock(place: Path, *packages: str, only_build: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return what is asked of an environment that is locked to some packages of an index, as they are now."""
+    lines = []
+    for package in packages:
+        name, _sep, version = package.partition("==")
+        digests = [digest(path) for path in sorted((place / name).glob(f"{name}-{version}-*.whl"))]
+        lines.append(" ".join([package, *[f"--hash=sha256:{each}" for each in digests]]))
+    locked = {"lines": lines, "of_the_build": [packages[0].partition("==")[0], *only_build], "more": list(more)}
+    return {"lock": hashlib.sha256("".join(lines).encode()).hexdigest(), "locked": locked}
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An index with a package, what it requires everywhere, and what only this build of it requires."""
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    needs = "Requires-Dist: helper>=1\nRequires-Dist: gpu\n"
+    url = index_of(tmp_path / "public", ("tiny", "1.0", needs), ("helper", "1.0", ""), ("gpu", "1.0", ""))
+    monkeypatch.setenv("PIP_INDEX_URL", url)
+    return tmp_path / "public"
+
+
+EVERYTHING = ("tiny==1.0", "helper==1.0", "gpu==1.0")
+
+
+def test_what_is_locked_is_installed_and_its_checksums_are_kept(request_: dict[str, Any], published: Path) -> None:
+    wanted = {**request_, **lock(published, *EVERYTHING)}
+    index_of(published, ("helper", "1.1", ""))  # a release of the day after
+    made = environment.try_to_make(wanted)
+    assert made["error"] == ""
+    there = {name: made["receipt"]["installed"][name] for name in ("tiny", "helper", "gpu")}
+    assert there == {"tiny": "1.0", "helper": "1.0", "gpu": "1.0"}
+    wheel = published / "tiny/tiny-1.0-py3-none-any.whl"
+    assert made["receipt"]["digests"]["tiny"] == digest(wheel)
+    assert environment.is_ready(wanted) and not environment.is_ready({**wanted, "lock": "another"})
+
+
+def test_a_wheel_that_changed_is_refused(request_: dict[str, Any], published: Path) -> None:
+    wanted = {**request_, **lock(published, *EVERYTHING)}
+    (known,) = [line.rpartition(":")[2] for line in wanted["locked"]["lines"] if line.startswith("helper")]
+    index_of(published, ("helper", "1.0", "Summary: with a gift\n"))
+    came = digest(published / "helper/helper-1.0-py3-none-any.whl")
+    error = environment.try_to_make(wanted)["error"]
+    assert "\n" not in error
+    assert f"helper==1.0: the lock has the sha256 {known}, and what came has {came}: if you know why, say -e" in error
+    assert not Path(request_["path"]).exists()
+
+
+@pytest.mark.parametrize("needs", ["stranger", "stranger==3.0"])
+def test_a_package_that_the_lock_does_not_know_is_refused(
+    request_: dict[str, Any], published: Path, needs: str
+) -> None:
+    """As after a release that requires more, in place of one of the same number."""
+    index_of(published, ("helper", "1.0", f"Requires-Dist: {needs}\n"), ("stranger", "3.0", ""))
+    error = environment.try_to_make({**request_, **lock(published, *EVERYTHING)})["error"]
+    assert "\n" not in error and "stranger" in error and "the lock has no such package" in error
+    assert "-e torchfleet_locked=false" in error
+
+
+def test_without_a_lock_versions_count_alone(request_: dict[str, Any], published: Path) -> None:
+    index_of(published, ("helper", "1.1", ""))
+    made = environment.try_to_make(request_)
+    assert (made["error"], made["receipt"]["installed"]["helper"]) == ("", "1.1")
+
+
+def own_wheels(place: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Lay a build of one's own into a directory that pip is told of, as whoever sets a machine up does."""
+    place.mkdir()
+    add_wheel(place, "tiny", version, needs="Requires-Dist: helper>=1\n")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(place))
+    return next(place.iterdir())
+
+
+def test_a_build_of_ones_own_takes_the_place_of_the_indexes(
+    request_: dict[str, Any], published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a version of its own. What only the index's build requires stays away; all else has its checksum."""
+    wheel = own_wheels(tmp_path / "own", "1.0+mine", monkeypatch)
+    wanted = {**request_, **lock(published, *EVERYTHING, only_build=("gpu",))}
+    made = environment.try_to_make(wanted)
+    assert made["error"] == ""
+    there = made["receipt"]["installed"]
+    assert (there["tiny"], there["helper"], "gpu" in there) == ("1.0+mine", "1.0", False)
+    assert made["receipt"]["digests"]["tiny"] == digest(wheel)
+    index_of(published, ("helper", "1.0", "Summary: with a gift\n"))
+    assert "helper==1.0: the lock has" in environment.try_to_make({**wanted, "path": f"{wanted['path']}-2"})["error"]
+
+
+def test_a_wheel_that_poses_as_the_published_one_is_not_installed(
+    request_: dict[str, Any], published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {**request_, **lock(published, *EVERYTHING)}
+    came = digest(own_wheels(tmp_path / "own", "1.0", monkeypatch))
+    made = environment.try_to_make(wanted)  # of two equal ones pip takes the index's
+    assert made["receipt"]["digests"]["tiny"] == digest(published / "tiny/tiny-1.0-py3-none-any.whl") != came
+    (published / "tiny/index.html").write_text("")
+    error = environment.try_to_make({**wanted, "path": f"{wanted['path']}-2"})["error"]
+    assert "tiny==1.0: the lock has the sha256" in error and came in error
+
+
+def test_what_the_user_adds_changes_nothing_that_is_locked(request_: dict[str, Any], published: Path) -> None:
+    index_of(published, ("helper", "1.1", ""), ("mine", "5", "Requires-Dist: helper\n"))
+    wanted = {**request_, "packages": ["tiny==1.0", "mine==5"], **lock(published, *EVERYTHING, more=("mine==5",))}
+    made = environment.try_to_make(wanted)
+    assert made["error"] == ""
+    assert (made["receipt"]["installed"]["mine"], made["receipt"]["installed"]["helper"]) == ("5", "1.0")
+
+
 def test_what_was_interrupted_is_made_anew(request_: dict[str, Any]) -> None:
     """Without a receipt nothing is trusted, although pip takes the package for installed."""
     environment.make(request_)
@@ -325,7 +443,9 @@ def to_build(request_: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 
 def built(request_: dict[str, Any]) -> dict[str, Any]:
     """Bring the sources as the controller does, and build them."""
-    pack = wheels.answer({**request_, "python": "3.11", "libc": "2.36", "machine": "x86_64", "lacks_pip": False})
+    pack = wheels.answer(
+        {**request_, **UNLOCKED, "python": "3.11", "libc": "2.36", "machine": "x86_64", "lacks_pip": False}
+    )
     assert pack["error"] == ""
     answer: dict[str, Any] = environment.try_to_make({**request_, "brought": pack["pack"]})
     return answer
@@ -532,6 +652,7 @@ def order(tmp_path: Path) -> dict[str, Any]:
     add_wheel(house, "extra", "1")
     add_wheel(house, "unasked", "1")
     return {
+        **UNLOCKED,
         **{"role": "some", "wheelhouse": str(house), "packages": ["big==1.0"], "index_url": "", "fill": False},
         **{
             "sources": {},
@@ -607,3 +728,59 @@ def test_the_markers_of_the_machine_count(order: dict[str, Any], monkeypatch: py
     Path(order["wheelhouse"], "other_one-1.5-py3-none-any.whl").unlink()
     assert wheels.answer({**order, "fill": True})["error"] == ""
     assert "other-one" in wheels.answer({**order, "fill": True, "python": "3.13"})["error"].lower().replace("_", "-")
+
+
+# --- wheelhouses and the lock -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def to_fill(order: dict[str, Any], published: Path, tmp_path: Path) -> dict[str, Any]:
+    """What is brought for a machine into a wheelhouse that is empty yet."""
+    wanted = lock(published, *EVERYTHING, only_build=("gpu",))
+    return {**order, **wanted, "packages": ["tiny==1.0"], "wheelhouse": str(tmp_path / "empty"), "fill": True}
+
+
+def filled(request: dict[str, Any]) -> list[str]:
+    return sorted(path.name.rpartition("-py3")[0] for path in Path(request["wheelhouse"]).iterdir())
+
+
+def test_a_wheelhouse_is_filled_with_what_is_locked(to_fill: dict[str, Any], published: Path) -> None:
+    index_of(published, ("helper", "1.1", ""))
+    assert wheels.answer(to_fill)["error"] == ""
+    assert filled(to_fill) == ["gpu-1.0", "helper-1.0", "tiny-1.0"]
+
+
+def test_a_wheelhouse_is_not_filled_with_what_changed(to_fill: dict[str, Any], published: Path) -> None:
+    index_of(published, ("helper", "1.0", "Summary: with a gift\n"))
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in wheels.answer(to_fill)["error"]
+    assert not Path(to_fill["wheelhouse"], "helper-1.0-py3-none-any.whl").exists()
+
+
+def test_a_wheelhouse_is_filled_with_a_build_of_ones_own(
+    to_fill: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_wheels(tmp_path / "own", "1.0+mine", monkeypatch)
+    assert wheels.answer(to_fill)["error"] == ""
+    assert filled(to_fill) == ["helper-1.0", "tiny-1.0+mine"]
+
+
+def test_a_wheelhouse_with_other_versions_than_the_lock_is_refused(to_fill: dict[str, Any], published: Path) -> None:
+    house = Path(to_fill["wheelhouse"])
+    house.mkdir()
+    for name, version in (("tiny", "1.0"), ("helper", "1.1"), ("gpu", "1.0")):
+        add_wheel(house, name, version, needs="Requires-Dist: helper\n" if name == "tiny" else "")
+    error = wheels.answer({**to_fill, "fill": False})["error"]
+    assert (
+        f"{house} has no wheel of helper==1.0 for Python 3.11 on x86_64: download it with -e some_wheelhouse" in error
+    )
+
+
+def test_a_wheel_of_a_wheelhouse_that_changed_is_refused_on_the_machine(
+    request_: dict[str, Any], to_fill: dict[str, Any]
+) -> None:
+    assert wheels.answer(to_fill)["error"] == ""
+    add_wheel(Path(to_fill["wheelhouse"]), "helper", "1.0", needs="Summary: with a gift\n")
+    pack = wheels.answer({**to_fill, "fill": False})["pack"]
+    Path(request_["path"]).parent.mkdir()
+    given = {**to_fill, **{name: request_[name] for name in request_ if name not in to_fill}, "brought": pack}
+    assert "helper==1.0: the lock has the sha256" in environment.try_to_make(given)["error"]

@@ -2,8 +2,8 @@
 the same kind (`send`, which starts `receive` there).
 
 Usage: environment.py look|make|send|receive REQUEST, where REQUEST is JSON with role, setting, path, python, packages,
-python_min, python_max, disk_mb, index_url, wheelhouse, sources, programs, tools, build_environment and beside. Prints
-one line of JSON:
+python_min, python_max, disk_mb, index_url, wheelhouse, sources, programs, tools, build_environment, beside and lock (a
+digest). Prints one line of JSON:
   look:    {"refusals": [why it cannot be done, ready to be shown], "ready": it is there already, "receipt": what it was
            made from and what is in it, "proven": it was tried on this machine, "kind": equal on machines that can
            share one, "mesh": this one reaches the others, "python", "libc" and "machine": which wheels fit, "lacks":
@@ -12,6 +12,8 @@ one line of JSON:
            REQUEST: a tar file of wheels to install from (pip's among them where it lacks here), and of what to build:
            directories (sources), and tarballs
            (programs: name, file, sha256 and configure, the program in the tarball and its options). It is removed.
+           `locked` in REQUEST, if there is a lock: its lines (name==version, a marker, checksums), names of those that
+           only the index's own build of the first package takes (of_the_build), and packages not in it (more).
   send:    {host: "" or what went wrong}. In REQUEST: to (hosts), source (a host, or "" for this one), mesh (the ssh
            configuration), program (the text of this one), receipt (of the source), senders (hosts that may send on).
   receive: the line `send`, if the environment is to be sent (a tar stream on stdin), then {"error": ...}.
@@ -44,7 +46,7 @@ from pathlib import Path
 RECEIPT = "torchfleet-receipt.json"
 PROOF = "torchfleet-proof.txt"  # that it works on this machine: never sent to another
 # Everything in a request that makes the environment what it is.
-SOURCE = ("packages", "index_url", "wheelhouse", "sources", "programs", "build_environment", "beside")
+SOURCE = ("packages", "index_url", "wheelhouse", "sources", "programs", "build_environment", "beside", "lock")
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PACKAGES = Path("lib", f"python{PYTHON}", "site-packages")  # below an environment
 LOCK_SECONDS = 900
@@ -56,6 +58,8 @@ SENT_AT_A_TIME = 4
 QUIET = ["--quiet", "--no-input", "--disable-pip-version-check"]
 PIP_SCRIPT = "#!{}\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
 PIP_INSTALL = ["-m", "pip", "install", "--no-compile", *QUIET]
+WHEELS_ONLY = ["--only-binary", ":all:"]
+PIP_REPORTS = (22, 2)  # from which version on pip can tell what it installed, with checksums
 # Verb, request and program come ahead of the environment: shells and lists of processes see only this.
 START = "import io, json, sys; sys.argv[1:] = json.loads(io.FileIO(0, closefd=False).readline()); exec(sys.argv[3])"
 
@@ -170,9 +174,9 @@ def is_whole(path):
     return True
 
 
-def make_receipt(request):
-    """Return what this installation leaves behind."""
-    return dict(made_from(request), installed=installed(Path(request["path"])))
+def make_receipt(request, digests):
+    """Return what this installation leaves behind: `digests` are the sha256 of the wheels that pip took, by package."""
+    return dict(made_from(request), installed=installed(Path(request["path"])), digests=digests)
 
 
 def is_ready(request):
@@ -322,7 +326,10 @@ def run(argv, what, cwd=None, **environment):
 
 
 def errors_in(lines):
-    """Return what tells of errors: of a build by pip, of a compiler, where make stopped, of pip, else the first."""
+    """Return what tells of errors: other checksums, of a build by pip, of a compiler, where make stopped, of pip, else
+    the first."""
+    if mismatches(lines):
+        return mismatches(lines)
     built = [line.strip()[len("error: ") :] for line in lines if line.strip().startswith("error: ")]
     built = [line for line in built if " " in line]  # what pip adds are names such as subprocess-exited-with-error
     compiled = [
@@ -331,6 +338,33 @@ def errors_in(lines):
     stops = [number for number, line in enumerate(lines) if re.match(r"make(\[\d+\])?: \*\*\* ", line)][:1]
     made = [line.strip() for stop in stops for line in lines[max(stop - 2, 0) : stop + 1]]
     return built or compiled[:3] or made or [line for line in lines if line.startswith("ERROR")] or lines[:3]
+
+
+TRUST = "if you know why, say -e torchfleet_locked=false, which takes versions without checksums"
+
+
+def mismatches(lines):
+    """Return what pip says of checksums, a line for each package: another one than in the lock, or none in it."""
+    said, package, expected = [], "", []
+    for line in [line.strip() for line in lines]:
+        found = re.match(r"(\S+) from (\S+?)(#\S*)?( \(from .*)?:?$", line)
+        if found:
+            package, expected, required = found.group(1), [], (found.group(4) or "")
+            if "In --require-hashes mode" in " ".join(lines):
+                said.append(
+                    f"{package} is required{required.replace(' (from', ' (by', 1)}, and the lock has no such package"
+                )
+        elif line.startswith(("Expected sha256", "Expected     or", "or ")):
+            expected.append(line.split()[-1])
+        elif line.startswith("Got ") and package:
+            others = f" nor one of {len(expected) - 1} others" if len(expected) > 1 else ""
+            said.append(
+                f"{package}: the lock has the sha256 {expected[0]}{others}, and what came has {line.split()[-1]}"
+            )
+        elif re.match(r"\S+==\S+ --hash=sha256:", line):
+            name, _sep, digest = line.partition(" --hash=sha256:")
+            said.append(f"{name} is required, and the lock has no such package; what came has the sha256 {digest}")
+    return [f"{line}: {TRUST}" for line in dict.fromkeys(said)]
 
 
 @contextlib.contextmanager
@@ -350,11 +384,83 @@ def courses(request, place):
     can give the public one a package of a name that only the other had.
     """
     packages = request["packages"]
+    if request["lock"]:
+        return locked_courses(request, place)
     if request["wheelhouse"]:
         return [(["--no-index", "--find-links", place], packages)]
     if not request["index_url"]:
         return [([], packages)]
     return [(["--index-url", request["index_url"]], packages[:1]), ([], packages[1:])]
+
+
+def locked_courses(request, place):
+    """Return the courses where there is a lock: what it has by its checksums, then what is not in it, which is what the
+    user named: a build of the first package that has a version of its own (+cpu), and packages besides."""
+    locked, packages = request["locked"], request["packages"]
+    where = ["--no-index", "--find-links", place] if request["wheelhouse"] else []
+    own = own_build(request, place)
+    left_out = locked["of_the_build"] if own else []
+    lines = [line for line in locked["lines"] if line.split("==")[0] not in left_out]
+    hashed, versions = Path(place, "lock.txt"), Path(place, "versions.txt")
+    hashed.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    versions.write_text("\n".join([line.split(" --hash")[0] for line in lines] + [""]), encoding="utf-8")
+    constrained = [*WHEELS_ONLY, "--constraint", str(versions)]
+    return [
+        ([*where, *WHEELS_ONLY, "--require-hashes", "--requirement", str(hashed)], []),
+        ([*own, *constrained], packages[:1] if own else []),
+        (
+            [*where, *constrained],
+            [package for package in locked["more"] if package not in (packages[:1] if own else [])],
+        ),
+    ]
+
+
+def own_build(request, place):
+    """Return pip's options for where a build of the first package is, if it is not the package index's own.
+
+    A version such as 2.13.0+cpu is on no public index. It comes from the index or the wheelhouse that the user named,
+    or from a directory that pip of this machine was told of by whoever set it up (find-links).
+    """
+    if not request["wheelhouse"]:
+        if request["index_url"]:
+            return ["--index-url", request["index_url"]]
+        return ["--no-index"] if has_own_build(request, ["--no-index"], place) else []
+    where = ["--no-index", "--find-links", place]
+    return where if has_own_build(request, where, place) else []
+
+
+def has_own_build(request, where, place):
+    """Say whether pip finds the first package there in a version with a part of its own (+cpu)."""
+    python, package = str(Path(request["path"], "bin", "python")), request["packages"][0]
+    if not can_report(request):
+        return False
+    report = Path(place, "found.json")
+    argv = [python, *PIP_INSTALL, "--dry-run", "--ignore-installed", "--no-deps", *WHEELS_ONLY, *where]
+    argv += ["--report", str(report), "--", package]
+    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        return False
+    found = json.loads(report.read_text(encoding="utf-8"))["install"]
+    return any("+" in each["metadata"]["version"] for each in found)
+
+
+def can_report(request):
+    """Say whether pip of the environment tells what it installed."""
+    found = [installed(Path(path)).get("pip") for path in (request["path"], request["beside"]) if path]
+    numbers = [re.findall(r"\d+", version)[:2] for version in found if version]
+    return bool(numbers) and tuple(int(number) for number in numbers[0]) >= PIP_REPORTS
+
+
+def digests_in(report):
+    """Return the sha256 of each wheel that pip took, by package, from what it told; nothing if it was too old to."""
+    if not report.exists():
+        return {}
+    taken = json.loads(report.read_text(encoding="utf-8"))["install"]
+    about = [(each["metadata"]["name"], each["download_info"].get("archive_info", {})) for each in taken]
+    return {
+        canonical(name): archive.get("hashes", {}).get("sha256") or archive.get("hash", "").partition("=")[2]
+        for name, archive in about
+    }
 
 
 def bundled_pip():
@@ -385,12 +491,16 @@ def make_bare(path, beside, with_pip, place):
 
 
 def install(request, place):
-    """Install the packages, and build what is there as a source."""
+    """Install the packages, and build what is there as a source. Return the checksums of the wheels, by package."""
     path = Path(request["path"])
     python = str(path / "bin" / "python")
+    report, digests = Path(place, "installed.json"), {}
+    told = ["--report", str(report)] if can_report(request) else []
     for options, some in courses(request, place):
-        if some:
-            run([python, *PIP_INSTALL, *options, "--", *some], f"pip could not install {' '.join(some)}")
+        if some or "--requirement" in options:
+            what = " ".join(some or request["packages"])
+            run([python, *PIP_INSTALL, *told, *options, "--", *some], f"pip could not install {what}")
+            digests.update(digests_in(report))
     for name in request["sources"]:
         kept = path / "wheels"  # for whoever has machines without a compiler
         build = ["-m", "pip", "wheel", *QUIET, "--no-deps", "--no-build-isolation", "--wheel-dir", str(kept), "--"]
@@ -399,6 +509,7 @@ def install(request, place):
         run([python, *PIP_INSTALL, "--no-deps", "--", str(wheel)], f"pip could not install {wheel.name}")
     for description in (path / PACKAGES).glob("*/lib/*.la"):
         description.unlink()  # UCX's wheel: libtool would look for UCX where the wheel was made
+    return digests
 
 
 def build(request, program, place):
@@ -426,10 +537,10 @@ def make(request):
             return False
         with replaced(path), brought(request) as place:
             make_bare(path, Path(request["beside"]) if request["beside"] else None, needs_pip(request), place)
-            install(request, place)
+            digests = install(request, place)
             for program in request["programs"]:
                 build(request, program, place)
-            write_receipt(path, make_receipt(request))
+            write_receipt(path, make_receipt(request, digests))
     return True
 
 

@@ -3,9 +3,10 @@ the machine is to build, and with pip where it has none.
 
 Usage: wheels.py REQUEST, where REQUEST is JSON with role, wheelhouse, packages, index_url, fill, into (a directory for
 the file), sources ({name: {file: digest}}), directories ({name: directory}), programs (each with url, sha256 and file,
-what it is called in the directory shelf) and what role python_venv saw on the machine: python, libc, machine and
-lacks_pip. Prints one line of JSON: {"pack": the file, "error": "" or why not, ready to be shown}. With `fill`, wheels
-that are missing are downloaded first; tarballs of programs also where there is no wheelhouse.
+what it is called in the directory shelf), locked (the lock, as in environment.py) and what role python_venv saw on the
+machine: python, libc, machine and lacks_pip. Prints one line of JSON: {"pack": the file, "error": "" or why not, ready
+to be shown}. With `fill`, wheels that are missing are downloaded first; tarballs of programs also where there is no
+wheelhouse.
 
 Which of them are installed is for pip on the machine to say; this leaves out what can be of no use there.
 """
@@ -79,6 +80,24 @@ def is_version(path, package):
     return pin is None or pin.group(1) in (version, version.split("+")[0])
 
 
+def locked_versions(request):
+    """Return {distribution: its versions} of the lock."""
+    found = {}
+    for line in request["locked"]["lines"]:
+        name, _sep, version = line.split()[0].partition("==")
+        found.setdefault(name, []).append(version)
+    return found
+
+
+def by_lock(name, wheels, request):
+    """Return those of a distribution's wheels that the lock has. NotFoundError if there are wheels, but not these."""
+    versions = locked_versions(request).get(name, [])
+    fitting = [path for path in wheels if not versions or path.name.split("-")[1].split("+")[0] in versions]
+    if wheels and not fitting:
+        raise NotFoundError(" or ".join(f"{name}=={version}" for version in versions))
+    return fitting
+
+
 def required_by(path):
     """Return the names of all distributions that a wheel may require; which of them it does is for pip to say."""
     with zipfile.ZipFile(path) as wheel:
@@ -101,7 +120,7 @@ def choose(request):
     while waiting:
         for name in required_by(waiting.pop()) - known:
             known.add(name)
-            chosen[name] = there.get(name, [])
+            chosen[name] = by_lock(name, there.get(name, []), request)
             waiting += chosen[name]
     return sorted(path for wheels in chosen.values() for path in wheels)
 
@@ -119,8 +138,8 @@ def download(request):
     argv += [f"--platform={platform}" for platform in platforms]
     Path(wheelhouse).mkdir(parents=True, exist_ok=True)
     if run_pip([*argv, "--no-index", "--", *request["packages"]]):  # what is there is not looked for elsewhere
-        for where, packages in courses(request):
-            error = run_pip([*argv, *where, "--", *packages]) if packages else ""
+        for where, packages in locked_courses(request, argv) if request["locked"]["lines"] else courses(request):
+            error = run_pip([*argv, *where, "--", *packages]) if packages or "--requirement" in where else ""
             if error:
                 raise NotFoundError(error)
 
@@ -129,6 +148,31 @@ def courses(request):
     """Return pip's options for where from, and the packages: never from two indexes at once, as in environment.py."""
     packages, index = request["packages"], request["index_url"]
     return [(["--index-url", index], packages[:1]), ([], packages[1:])] if index else [([], packages)]
+
+
+def locked_courses(request, argv):
+    """Return the same where there is a lock: what it has by its checksums, and then the rest, as in environment.py."""
+    locked, packages, index = request["locked"], request["packages"], request["index_url"]
+    own = bool(index) or brings_own_build(request, argv)
+    lines = [line for line in locked["lines"] if not (own and line.split("==")[0] in locked["of_the_build"])]
+    hashed, versions = Path(request["into"], "lock.txt"), Path(request["into"], "versions.txt")
+    hashed.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    versions.write_text("\n".join([line.split(" --hash")[0] for line in lines] + [""]), encoding="utf-8")
+    constrained = ["--constraint", str(versions)]
+    return [
+        (["--require-hashes", "--requirement", str(hashed)], []),
+        (["--index-url", index, *constrained], packages[:1] if index else []),
+        (constrained, [package for package in locked["more"] if package not in (packages[:1] if own else [])]),
+    ]
+
+
+def brings_own_build(request, argv):
+    """Bring a build of the first package that pip is told of here (find-links), and say whether there is one (+cpu)."""
+    package = request["packages"][0]
+    if run_pip([*argv, "--no-index", "--no-deps", "--", package]):
+        return False
+    name = canonical(NAME.match(package).group(1))
+    return any("+" in path.name for path in wheels_by_name(request).get(name, []) if is_version(path, package))
 
 
 def run_pip(argv):
