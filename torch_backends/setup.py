@@ -71,9 +71,10 @@ def compiled(into: Path) -> None:
     """Build for all MPIs at the same time."""
     compiler = os.environ.get("CXX", "g++")
     if prefixes() and not shutil.which(compiler):
-        sys.exit(f"error: there is no C++ compiler {compiler}: apt install g++, or set CXX")
+        sys.exit(f"error: there is no C++ compiler {compiler}: install g++ (Fedora, RHEL, SUSE: gcc-c++), or set CXX")
     if prefixes() and not Path(sysconfig.get_path("include"), "Python.h").exists():
-        sys.exit(f"error: there is no Python.h in {sysconfig.get_path('include')}: apt install libpython3-dev")
+        where, package = sysconfig.get_path("include"), "libpython3-dev (Fedora, RHEL, SUSE: python3-devel)"
+        sys.exit(f"error: there is no Python.h in {where}: install {package}")
     with ThreadPoolExecutor() as pool:
         failures = [
             line for line in pool.map(failure, [command(prefix, into, compiler) for prefix in prefixes()]) if line

@@ -258,5 +258,5 @@ def reload_system(files: list[str], removed: bool, dry_run: bool) -> list[str]:
         if wrong:
             raise MeshFailed(f"sshd was not reloaded, for it refuses its configuration: {wrong}")
         if not hang_up(pid, pid_file):
-            raise MeshFailed("sshd did not come back after a reload: systemctl status ssh tells why")
+            raise MeshFailed("sshd did not come back after a reload: systemctl status ssh (or sshd) tells why")
     return ["the system's sshd reloaded"]

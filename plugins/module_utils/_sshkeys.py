@@ -15,6 +15,8 @@ import struct
 import subprocess
 from typing import Iterator, NamedTuple
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _distro
+
 NEXT = ".next"  # a key that was made and is not in use yet: ssh_mesh_apply puts it in place
 CERTIFICATE = "-cert-v01@openssh.com"
 LONGEST_KEY = 8192  # characters: RSA of 16384 bits has 2800
@@ -166,7 +168,7 @@ def ssh_keygen(arguments: list[str], directory: str | None = None) -> str:
             check=False,
         )
     except FileNotFoundError:
-        raise KeyFailed("ssh-keygen is missing: apt install openssh-client (Debian, Ubuntu)") from None
+        raise KeyFailed(f"ssh-keygen is missing; as root: {_distro.install('ssh_client', _distro.here())}") from None
     text = done.stdout.decode(errors="replace")
     if done.returncode:
         raise KeyFailed("; ".join(text.split("\n")).strip("; ") or f"ssh-keygen ended with {done.returncode}")

@@ -188,7 +188,7 @@ def causes(by: str, name: str, place: str, certificate: str) -> list[tuple[str, 
         ),
         (
             "Permission denied",
-            f"{place} refuses the key: {certificate or f'journalctl --unit ssh on {name} says why'}"
+            f"{place} refuses the key: {certificate or f'journalctl -u ssh -u sshd on {name} says why'}"
             + (f"; {clock}" if certificate else ""),
         ),
         ("Connection refused", f"nothing listens on {place}: start sshd there, or set its port (ssh_mesh_port)"),

@@ -18,6 +18,7 @@ import subprocess
 import time
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _distro
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import (
     NEXT,
     KeyFailed,
@@ -113,7 +114,7 @@ def ssh_version() -> list[int]:
     try:
         done = subprocess.run(["ssh", "-V"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     except FileNotFoundError:
-        raise KeyFailed("ssh is missing: apt install openssh-client (Debian, Ubuntu)") from None
+        raise KeyFailed(f"ssh is missing; as root: {_distro.install('ssh_client', _distro.here())}") from None
     found = re.search(rb"OpenSSH_(\d+)\.(\d+)", done.stdout)
     return [int(part) for part in found.groups()] if found else [0, 0]
 
@@ -163,7 +164,8 @@ def system_host_keys(settings: dict[str, list[str]]) -> list[str]:
             continue
     if not found:
         looked = ", ".join(paths) or "/etc/ssh/ssh_host_*_key"
-        raise KeyFailed(f"no public host key is readable ({looked}): apt install openssh-server, or ssh_mesh_sshd: own")
+        server = _distro.install("ssh_server", _distro.here())
+        raise KeyFailed(f"no public host key is readable ({looked}); as root: {server}; or ssh_mesh_sshd: own")
     return sorted(set(found), key=lambda key: (not key.startswith("ssh-ed25519 "), key))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _distro
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import (
     Finding,
     Rule,
@@ -129,7 +130,7 @@ PROPERTIES: Mapping[str, Property] = {
             "GPU driver",
             "collectives of GPUs under different drivers may hang",
             "pytorch#129749",
-            "install one version of the driver and hold it: apt-mark hold nvidia-driver",
+            "install one version of the driver and hold it: {hold_driver}",
         ),
         workers_only=True,
         may_lack=True,
@@ -241,10 +242,17 @@ def drift_findings(drift: Drift, before_setup: bool = False) -> list[Finding]:
     for row in drift.rows:
         if row.severity:
             odd = [node for _value, nodes in row.values[1:] for node in nodes]
-            finding = found(RULES, rule_id(row.name), odd, told(row, "; "))
+            finding = found(RULES, rule_id(row.name), odd, told(row, "; "), **_distro.words(distribution(drift, odd)))
             severity = "info" if before_setup and PROPERTIES[row.name].by_setup else row.severity
             findings.append(Finding(**{**vars(finding), "severity": severity}))
     return findings
+
+
+def distribution(drift: Drift, nodes: Collection[str]) -> str:
+    """Return the distribution of nodes; empty if they have several."""
+    (row,) = [row for row in drift.rows if row.name == "os"]
+    found_there = {value.partition(" ")[0] for value, names in row.values if set(names) & set(nodes)}
+    return found_there.pop() if len(found_there) == 1 else ""
 
 
 def told(row: Row, separator: str) -> str:

@@ -453,7 +453,7 @@ RECEIPT = optional(mapped(short(), plain, 100))
 ANSWERS: Mapping[str, Callable[[Json], Json]] = {
     "look": exact(
         {
-            "refusals": listed(words, 32),
+            "refusals": listed(short(2000), 32),
             "ready": flag,
             "receipt": RECEIPT,
             "proven": flag,
@@ -462,6 +462,7 @@ ANSWERS: Mapping[str, Callable[[Json], Json]] = {
             "python": like(re.compile(r"\d{1,3}\.\d{1,3}\Z"), "the version of Python"),
             "libc": WORD,
             "machine": WORD,
+            "os": WORD,
             "lacks": listed(like(re.compile(r"[A-Za-z0-9_.+-]{1,64}\Z"), "the name of a program"), 64),
             "lacks_pip": flag,
         }

@@ -12,10 +12,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _distro
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import PORTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._drift import Drift, drift_findings
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import Finding, found
@@ -107,7 +108,15 @@ class Case:
 
     def found(self, name: str, seen: str, /, **words: object) -> Finding:
         """Return a finding on this node."""
-        return found(RULES, name, [self.target.name], seen, **{**self.target.words, **words})
+        return found(
+            RULES, name, [self.target.name], seen, **{**self.target.words, **type_there([self.facts]), **words}
+        )
+
+
+def type_there(facts: Iterable[Facts]) -> dict[str, str]:
+    """Return what to type on nodes, as the mend of a rule takes it; for nodes of several distributions, for any."""
+    systems = {fact["system"]["os"] for fact in facts}
+    return _distro.words(systems.pop() if len(systems) == 1 else "")
 
 
 def clock_of(said: str, sent: float, received: float) -> dict[str, float] | None:
@@ -195,7 +204,8 @@ def silence(target: Target, answer: Answer) -> Finding:
     telling = [(name, line) for says, name in SAYINGS for line in lines if re.search(says, line, re.IGNORECASE)]
     last = lines[-1] if lines else "no reason was given"
     name, line = telling[0] if telling else ("TF-UNREACHABLE" if answer.problem else "TF-NO-ANSWER", last)
-    return found(RULES, name, [target.name], shorten(re.sub(PREFACE, "", line), 160), **target.words)
+    words = {**target.words, **type_there([])}
+    return found(RULES, name, [target.name], shorten(re.sub(PREFACE, "", line), 160), **words)
 
 
 # --- rules for one node --------------------------------------------------------------------------------------------
@@ -394,7 +404,7 @@ def twins(facts: Mapping[str, Facts]) -> Iterator[Finding]:
     ):
         by_names = {names: value for value, names in shared_by(facts, value_of).items() if names not in known}
         for names, value in by_names.items():
-            yield found(RULES, name, names, seen.format(value))
+            yield found(RULES, name, names, seen.format(value), **type_there([facts[each] for each in names]))
 
 
 def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
@@ -408,18 +418,22 @@ def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
         if not any(can_build(case) for case in kind):
             lacks = ["g++"] * (not kind[0].facts["compiler"]) + ["Python.h"] * (not kind[0].facts["python"]["headers"])
             names = [case.target.name for case in kind]
-            yield found(
-                RULES, "TF-NO-COMPILER", names, f"{' and '.join(lacks)}, and no root to install it", name=names[0]
-            )
+            why = "no root to install it" if installs(kind[0].facts) else "only apt is used to install it"
+            words = {"name": names[0], **type_there([kind[0].facts])}
+            yield found(RULES, "TF-NO-COMPILER", names, f"{' and '.join(lacks)}, and {why}", **words)
 
 
 def can_build(case: Case) -> bool:
     """Whether a machine can build a backend, can become root to install what that takes, or has it built."""
     facts = case.facts
     has_tools = facts["compiler"] and facts["python"]["headers"]
-    return bool(
-        has_tools or facts["backends"] or facts["user"]["sudo"] in ("root", "yes") or case.target.may_ask_password
-    )
+    root = facts["user"]["sudo"] in ("root", "yes") or case.target.may_ask_password
+    return bool(has_tools or facts["backends"] or (root and installs(facts)))
+
+
+def installs(facts: Facts) -> bool:
+    """Whether the roles install packages of the distribution there."""
+    return _distro.family(facts["system"]["os"]) == "deb"
 
 
 def shared_by(facts: Mapping[str, Facts], values_of: Callable[[Facts], Sequence[str]]) -> dict[str, tuple[str, ...]]:

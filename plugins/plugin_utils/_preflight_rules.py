@@ -58,14 +58,14 @@ REACH: Mapping[str, Rule] = {
         "nobody listens on this port",
         "the machine is there, but no SSH server on this port",
         "ssh(1)",
-        "there, as root: sshd -T | grep ^port; then set ansible_port of {name}; or start it: systemctl start ssh",
+        "there, as root: sshd -T | grep ^port; then set ansible_port of {name}; or start it: {start_ssh}",
     ),
     "TF-SSH-CLOSED": Rule(
         "error",
         "the connection is closed before the login",
         "something else than SSH listens there, or sshd refuses to hear more at once",
         "sshd_config(5), MaxStartups; prrte#1493",
-        "try: {login}; its reason stands in the journal there: journalctl -u ssh",
+        "try: {login}; its reason stands in the journal there: journalctl -u ssh -u sshd",
     ),
     "TF-SSH-KEY": Rule(
         "error",
@@ -94,7 +94,7 @@ REACH: Mapping[str, Rule] = {
         "no Python",
         "whatever Ansible does on a node needs Python 3.8 or newer there",
         "ansible-core support matrix",
-        "ansible {name} -b -m ansible.builtin.raw -a 'apt-get install -y python3'; or set ansible_python_interpreter",
+        "ansible {name} -b -m ansible.builtin.raw -a '{install_python}'; or set ansible_python_interpreter",
     ),
     "TF-PYTHON-OLD": Rule(
         "error",
@@ -160,7 +160,7 @@ MACHINE: Mapping[str, Rule] = {
         "backend mpi is compiled, and no machine of this kind can",
         "it is built once for machines of a kind, for the MPIs and the PyTorch that they have",
         "roles/torch_backends",
-        "on {name}, as root: apt-get install -y g++ libpython3-dev; or let Ansible ask for the password: -K; "
+        "on {name}, as root: {install_compiler}; or let Ansible ask for the password: -K; "
         "or: -e torch_backends_compile=false, which does without, more slowly",
     ),
     "TF-NO-SUDO": Rule(
@@ -283,7 +283,7 @@ MACHINE: Mapping[str, Rule] = {
         "sshd refuses logins at random when all nodes come at once",
         "beyond the first number it drops connections: ssh_exchange_identification, Connection closed",
         "sshd_config(5); prrte#1493; measured: of 60 logins at once 36 got in",
-        "as root, in /etc/ssh/sshd_config.d/startups.conf: MaxStartups {count}:30:{full}; then systemctl reload ssh",
+        "as root, in /etc/ssh/sshd_config.d/startups.conf: MaxStartups {count}:30:{full}; then {reload_ssh}",
     ),
     "TF-PORTS-BUSY": Rule(
         "error",
@@ -305,14 +305,14 @@ MACHINE: Mapping[str, Rule] = {
         "MPI, NCCL and Gloo connect on ports that nobody knows before: they hang",
         "ompi#4886, nccl#388",
         "let the nodes reach each other on all ports: ufw allow from NETWORK; "
-        "or: firewall-cmd --zone=trusted --add-source=NETWORK",
+        "or: firewall-cmd --permanent --zone=trusted --add-source=NETWORK; and: firewall-cmd --reload",
     ),
     "TF-NO-SSH": Rule(
         "error",
         "no SSH client on the head",
         "the head starts the ranks of the workers over SSH",
         "docs/how-a-job-ends.md",
-        "on {name}, as root: apt-get install -y openssh-client",
+        "on {name}, as root: {install_ssh_client}",
     ),
     "TF-GPU-NO-DRIVER": Rule(
         "warning",
@@ -327,7 +327,7 @@ MACHINE: Mapping[str, Rule] = {
         "NVIDIA's library is of another version than the loaded module",
         "no program can use the GPUs: Driver/library version mismatch. An upgrade did that",
         "NVML, NVML_ERROR_LIB_RM_VERSION_MISMATCH",
-        "reboot {name}; then hold the version: apt-mark hold nvidia-driver",
+        "reboot {name}; then hold the version: {hold_driver}",
     ),
 }
 
@@ -344,7 +344,7 @@ TOGETHER: Mapping[str, Rule] = {
         "machines with the same host key",
         "each can pose as the other, and whoever reads one image has the key of all",
         "ssh(1), VERIFYING HOST KEYS",
-        "on all but one, as root: rm /etc/ssh/ssh_host_*; ssh-keygen -A; systemctl restart ssh",
+        "on all but one, as root: rm /etc/ssh/ssh_host_*; ssh-keygen -A; {restart_ssh}",
     ),
     "TF-SAME-MACHINE-ID": Rule(
         "warning",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _distro
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import fingerprint
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import (
     BACKDATED,
@@ -72,9 +73,9 @@ def cloned(key: str, twins: Sequence[Member]) -> str:
     if all(twin.addresses and twin.addresses == twins[0].addresses for twin in twins):
         return f"{' and '.join(names)} are one machine (host key {fingerprint(key)}): keep one of these names"
     return (
-        f"{' and '.join(names)} have the same host key ({fingerprint(key)}): they were cloned; on all but one "
-        "say: sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A; sudo systemctl restart ssh; and tell Ansible the new "
-        "keys (known_hosts)"
+        f"{' and '.join(names)} have the same host key ({fingerprint(key)}): they were cloned; on all "
+        "but one say: sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A; sudo systemctl restart sshd (Debian, Ubuntu: "
+        "ssh); and tell Ansible the new keys (known_hosts)"
     )
 
 
@@ -95,7 +96,7 @@ def cannot_take_part(mesh: Mesh, member: Member) -> list[str]:
     """Return why others could not log in to a node as it is set up."""
     where = f"{member.name}: "
     if member.sshd == "own":
-        return [] if member.sshd_path else [f"{where}sshd is missing: apt install openssh-server (Debian, Ubuntu)"]
+        return [] if member.sshd_path else [f"{where}sshd is missing; as root: {_distro.install('ssh_server', '')}"]
     if member.become and mesh.certificates:
         return []
     found = []

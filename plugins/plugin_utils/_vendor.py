@@ -21,9 +21,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import 
     listed,
     mapped,
     one_of,
-    words,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import FILE, exact, take
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import FILE, exact, short, take
 
 Repository = dict[str, Any]
 SOURCES, PREFERENCES, KEYRINGS = "/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/apt/keyrings"
@@ -94,7 +93,7 @@ def form_of(request: Mapping[str, Any]) -> Check:
     exactly = re.compile("(?:" + "|".join(map(re.escape, request["alike"])) + r")=[A-Za-z0-9.+:~*_^-]{1,128}\Z")
     return exact(
         {
-            "refusals": listed(words, 32),
+            "refusals": listed(short(2000), 32),
             "system": like(re.compile(r"[A-Za-z0-9._-]{1,64}\Z"), "a distribution with its version"),
             "machine": like(re.compile(r"[A-Za-z0-9_]{1,32}\Z"), "an architecture"),
             "family": one_of("deb", "rpm", ""),

@@ -286,6 +286,7 @@ LOOK = {
     "python": "3.11",
     "libc": "2.36",
     "machine": "x86_64",
+    "os": "debian",
     "lacks": [],
     "lacks_pip": False,
 }

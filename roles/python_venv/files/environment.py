@@ -6,8 +6,9 @@ python_min, python_max, disk_mb, index_url, wheelhouse, sources, programs, tools
 digest). Prints one line of JSON:
   look:    {"refusals": [why it cannot be done, ready to be shown], "ready": it is there already, "receipt": what it was
            made from and what is in it, "proven": it was tried on this machine, "kind": equal on machines that can
-           share one, "mesh": this one reaches the others, "python", "libc" and "machine": which wheels fit, "lacks":
-           those of the tools that are not here, "lacks_pip": pip has to be brought}, and changes nothing.
+           share one, "os": the ID of its distribution, "mesh": this one reaches the others, "python", "libc" and
+           "machine": which wheels fit, "lacks": those of the tools that are not here, "lacks_pip": pip has to be
+           brought}, and changes nothing.
   make:    {"changed": bool, "error": "" or what went wrong, ready to be shown, "receipt": as above}. `brought` in
            REQUEST: a tar file of wheels to install from (pip's among them where it lacks here), and of what to build:
            directories (sources), and tarballs
@@ -190,16 +191,20 @@ def is_ready(request):
     return same and has_pins(path, request["packages"]) and is_whole(path)
 
 
+def os_release():
+    """Return the lines of /etc/os-release."""
+    try:
+        return Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
 def kind_of_machine(request):
     """Return what machines have in common that can share an environment as it is, or "" if this one cannot.
 
     It holds programs of this distribution, links to this interpreter and its own path.
     """
-    try:
-        lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    system = [line for line in lines if line.startswith(("ID=", "VERSION_ID="))]
+    system = [line for line in os_release() if line.startswith(("ID=", "VERSION_ID="))]
     if not system or not shutil.which("tar"):
         return ""
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
@@ -259,6 +264,7 @@ def look(request):
         "receipt": read_receipt(path) if ready else None,
         "proven": (path / PROOF).exists(),
         "kind": kind_of_machine(request),
+        "os": "".join(line[3:].strip('"') for line in os_release() if line.startswith("ID=")),
         "mesh": os.path.exists(os.path.expanduser(request["mesh"])),
         "python": PYTHON,
         "libc": platform.libc_ver()[1],

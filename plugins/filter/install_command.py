@@ -1,0 +1,26 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Filter install_command. Documentation: install_command.yml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _distro
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
+
+
+def install_command(what: str, os: str) -> str:
+    """Return the command that installs something on a distribution."""
+    return _distro.install(to_plain(what), to_plain(os))
+
+
+class FilterModule:
+    """What Ansible asks for the filters."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return them by name."""
+        return {"install_command": install_command}
