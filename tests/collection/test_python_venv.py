@@ -296,6 +296,15 @@ def test_what_is_locked_is_installed_and_its_checksums_are_kept(request_: dict[s
     assert environment.is_ready(wanted) and not environment.is_ready({**wanted, "lock": "another"})
 
 
+def test_what_is_required_with_an_extra_is_found_in_the_lock(request_: dict[str, Any], published: Path) -> None:
+    """As PyTorch requires cuda-toolkit[cublas,...]: a lock has the package and what the extra brings, but no extras."""
+    kit = "Provides-Extra: part\nRequires-Dist: leaf==1.0 ; extra == 'part'\n"
+    index_of(published, ("tiny", "1.0", "Requires-Dist: kit[part]==1.0\n"), ("kit", "1.0", kit), ("leaf", "1.0", ""))
+    made = environment.try_to_make({**request_, **lock(published, "tiny==1.0", "kit==1.0", "leaf==1.0")})
+    assert made["error"] == ""
+    assert made["receipt"]["installed"]["leaf"] == "1.0"
+
+
 def test_a_wheel_that_changed_is_refused(request_: dict[str, Any], published: Path) -> None:
     wanted = {**request_, **lock(published, *EVERYTHING)}
     (known,) = [line.rpartition(":")[2] for line in wanted["locked"]["lines"] if line.startswith("helper")]

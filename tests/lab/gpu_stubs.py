@@ -79,7 +79,7 @@ def foreign() -> list[dict[str, Any]]:
 def some() -> list[dict[str, Any]]:
     """Return the packages of nobody, for role vendor_packages itself."""
     made = [pinning("some-pinning", "1", "some-driver some-manager"), pinning("some-pinning", "2", "some-*")]
-    made += [package("some-driver", version) for version in ("1.5-1", "2.0-1")]
+    made += [package("some-driver", version, depends="some-library") for version in ("1.5-1", "2.0-1")]
     made += [package("some-manager", version) for version in ("1:1.5-2", "1.9-1", "2.0-1")]
     return made
 
@@ -91,7 +91,7 @@ def repositories() -> dict[str, dict[str, Any]]:
         "amdgpu": {**dists, "suite": "noble", "packages": amdgpu()},
         "rocm": {**dists, "suite": "stable", "packages": rocm()},
         "classic": {**dists, "suite": "noble", "packages": classic()},
-        "distribution": {**flat, "packages": [HEADERS, *foreign()]},
+        "distribution": {**flat, "packages": [HEADERS, package("some-library", "1-1"), *foreign()]},
         "some": {**flat, "packages": some()},
         "unsigned": {**flat, "packages": some(), "signed": False},
     }
