@@ -109,11 +109,20 @@ def check_port(request: Request, node: Node, facts: Mapping[str, Facts]) -> None
 
 
 def check_fabric(names: Sequence[str], facts: Mapping[str, Facts]) -> None:
-    """InputError if the chosen NICs of the nodes are in different networks: a node was added or changed since."""
+    """InputError if the chosen NICs of the nodes are in different networks, or two nodes say to have one address.
+
+    A node was added or changed since; or it says that it is another.
+    """
     networks = {name: facts[name]["fabric"]["network"] for name in names if facts[name]["fabric"]}
     if len(names) > 1 and len(set(networks.values())) > 1:
         told = ", ".join(f"{name} {network}" for name, network in networks.items())
         raise InputError("fabric", told, "the chosen NICs are in different networks: ansible-playbook setup.yml")
+    owners: dict[str, str] = {}
+    for name in names:
+        address = (facts[name]["fabric"] or {}).get("address") or name
+        if owners.setdefault(address, name) != name:
+            both = f"{owners[address]} and {name}"
+            raise InputError("fabric", address, f"{both} both say that it is theirs: ansible-playbook setup.yml")
 
 
 def check_nics(

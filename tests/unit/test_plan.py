@@ -11,6 +11,7 @@ from nodes import fabric, facts_of_a_node, launcher
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node, check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, Place, place_ranks
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._requirements import check_fabric
 
 Planner = Callable[..., LaunchPlan]
 
@@ -194,3 +195,10 @@ def test_a_job_that_is_to_be_alone_is_refused_beside_another(plan_two: Planner) 
     end = "runs on n1, n2: wait for its end, or end it: ansible-playbook clean.yml -e job_id=first$"
     with pytest.raises(InputError, match=end):
         plan_two(n1=RUNS, n2=RUNS, exclusive=True)
+
+
+def test_two_nodes_with_one_address_are_both_named() -> None:
+    """One of them may say that it is the other: ranks and rendezvous would go where it points."""
+    facts = {name: {"fabric": {"network": "10.0.0.0/24", "address": "10.0.0.3"}} for name in ("n2", "n3")}
+    with pytest.raises(InputError, match=r'fabric: got "10\.0\.0\.3"; n2 and n3 both say that it is theirs'):
+        check_fabric(["n1", "n2", "n3"], {"n1": {"fabric": None}, **facts})
