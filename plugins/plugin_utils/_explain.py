@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand, words_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand, Option, words_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import Setting, rank_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, NodePlan
 
 
@@ -23,17 +25,31 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
     lines += [f"  rank {place.rank}  {place.host}  local rank {place.local_rank}" for place in plan.placement]
     for name, text in command.files.items():
         lines += ["", f"file {plan.head.job_dir}/{name}", *indent(text.splitlines())]
-    for node in plan.nodes:
-        settings = (*rank_environment(plan, node), *given_by_the_wrapper(plan, node))
-        lines += ["", f"environment of the ranks on {node.name}", *settings_table(settings)]
+    lines += folded("environment of the ranks on", {node.name: environment_of(plan, node) for node in plan.nodes})
     if command.environment:
         lines += ["", "environment of the launcher", *settings_table(command.environment)]
-    for name, options in command.on.items():
-        rows = [(shlex.join(option.words), option.reason, option.source) for option in options]
-        lines += ["", f"command on {name}", *table(rows)]
-    for node in plan.nodes:
-        lines += ["", f"program of each rank on {node.name}", "  " + shlex.join(node.argv), f"  in {node.cwd}"]
+    lines += folded("command on", {name: command_table(options) for name, options in command.on.items()})
+    programs = {node.name: ["  " + shlex.join(node.argv), f"  in {node.cwd}"] for node in plan.nodes}
+    lines += folded("program of each rank on", programs)
     return lines + [f"warning: {text}" for text in (*plan.warnings, *command.warnings)]
+
+
+def folded(title: str, blocks: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the block of each node below a title that names it; one that several have alike is there once."""
+    where: dict[tuple[str, ...], list[str]] = {}
+    for name, block in blocks.items():
+        where.setdefault(tuple(block), []).append(name)
+    return [line for block, names in where.items() for line in ("", f"{title} {fold_names(names)}", *block)]
+
+
+def environment_of(plan: LaunchPlan, node: NodePlan) -> list[str]:
+    """Return the environment of the ranks of a node as a table."""
+    return settings_table((*rank_environment(plan, node), *given_by_the_wrapper(plan, node)))
+
+
+def command_table(options: Sequence[Option]) -> list[str]:
+    """Return a command as a row per option."""
+    return table([(shlex.join(option.words), option.reason, option.source) for option in options])
 
 
 def given_by_the_wrapper(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:

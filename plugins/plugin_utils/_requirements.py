@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Facts, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import ASKED_OTHERWISE, NOT_PREFERRED
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._secrets import HIDDEN
 
@@ -166,13 +167,16 @@ def why_not(nic: str, fact: Facts, several: bool) -> str:
 def contradictions(
     nodes: Sequence[Node], facts: Mapping[str, Facts], job_env: Mapping[str, str], secrets: Collection[str]
 ) -> Iterator[str]:
-    """Yield what the user sets against what role fabric proved."""
+    """Yield what the user sets against what role fabric proved, once for all nodes where it is the same."""
+    where: dict[str, list[str]] = {}
     for node in nodes:
         proven = fabric_environment(facts[node.name]["fabric"]) if facts[node.name]["fabric"] else {}
         for name, value in {**node.env, **job_env}.items():
             if value != proven.get(name, value):
                 shown = HIDDEN if name in secrets else value
-                yield f"{name}={shown} contradicts role fabric, which proved {proven[name]} on {node.name}"
+                text = f"{name}={shown} contradicts role fabric, which proved {proven[name]}"
+                where.setdefault(text, []).append(node.name)
+    yield from (f"{text} on {fold_names(names)}" for text, names in where.items())
 
 
 def warnings_for(
@@ -185,8 +189,7 @@ def warnings_for(
     """Yield what is odd but no reason to refuse."""
     unmeasured = [node.name for node in nodes if not facts[node.name]["fabric"]]
     if len(nodes) > 1 and unmeasured:
-        who = ", ".join(unmeasured)
-        yield f"no NIC was chosen for {who}, libraries guess: {FABRIC}"
+        yield f"no NIC was chosen for {fold_names(unmeasured)}, libraries guess: {FABRIC}"
     if len(nodes) > 1:
         yield from contradictions(nodes, facts, request.job_env, secrets)
     port = facts[nodes[0].name]["port"]
@@ -197,12 +200,22 @@ def warnings_for(
     if ports and request.launcher in ("srun", "sbatch"):
         yield "ports: srun takes those of SrunPortRange in slurm.conf, any where there is none"
     for (job_id, owner), hosts in jobs_on(nodes, facts).items():
-        where = f"{', '.join(hosts[:3])}{f' and {len(hosts) - 3} more' if len(hosts) > 3 else ''}"
-        yield f"job {job_id} of {owner} runs on {where} too, they share what is there; -e exclusive=true refuses that"
+        beside = f"job {job_id} of {owner} runs on {fold_names(hosts)} too, they share what is there"
+        yield f"{beside}; -e exclusive=true refuses that"
+    yield from leftover_warnings(nodes, facts)
+    as_root = [node.name for node in nodes if facts[node.name]["uid"] == 0]
+    if as_root:
+        yield f"ranks run as root on {fold_names(as_root)}, because you connect as root"
+
+
+def leftover_warnings(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Iterator[str]:
+    """Yield what earlier jobs left, a line for all nodes where it is of the same jobs."""
+    where: dict[str, dict[str, int]] = {}
     for node in nodes:
         left = facts[node.name]["leftovers"]
-        if left:
-            jobs = ", ".join(sorted({row["job_id"] for row in left}))
-            yield f"{node.name} has {len(left)} leftover processes of {jobs}: ansible-playbook clean.yml ends them"
-        if facts[node.name]["uid"] == 0:
-            yield f"ranks run as root on {node.name}, because you connect as root"
+        jobs = ", ".join(sorted({row["job_id"] for row in left}))
+        where.setdefault(jobs, {})[node.name] = len(left)
+    where.pop("", None)
+    for jobs, counts in where.items():
+        count = f"{sum(counts.values())} leftover processes of {jobs}"
+        yield f"{fold_names(counts)}: {count}: ansible-playbook clean.yml ends them"

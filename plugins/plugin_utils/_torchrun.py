@@ -74,7 +74,10 @@ class Torchrun:
 def rendezvous(plan: LaunchPlan, number: int) -> tuple[Option, ...]:
     """Return how the agents find each other. c10d numbers them by their addresses, and so does the plan then."""
     if plan.options.rendezvous == "c10d":
-        endpoint = f"{plan.master_addr}:{plan.master_port}"
+        host = (
+            f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
+        )  # or IPv6 ends in its last group
+        endpoint = f"{host}:{plan.master_port}"
         return (
             Option(("--rdzv-backend", "c10d"), "rendezvous: the agents negotiate", "user"),
             Option(("--rdzv-endpoint", endpoint), "where rank 0 runs, a free port there", "measured"),

@@ -182,7 +182,7 @@ RUNS = {"running": [{"job_id": "first", "owner": "alice"}]}
 
 
 def test_another_job_on_the_nodes_is_a_warning(plan_two: Planner) -> None:
-    told = "job first of alice runs on n1, n2 too, they share what is there; -e exclusive=true refuses that"
+    told = "job first of alice runs on n1 n2 too, they share what is there; -e exclusive=true refuses that"
     assert told in plan_two(n1=RUNS, n2=RUNS).warnings
     assert not [text for text in plan_two(n2=RUNS, np=2).warnings if "alice" in text]  # n2 is not used
 

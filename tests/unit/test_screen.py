@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _screen
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import View, rank_table, summary
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import View, rank_table, summary, verdict
 
 NOBODY = 65534
 
@@ -126,3 +127,25 @@ def test_nobody_reads_what_goes_to_an_ansible_playbook_that_is_gone(reader: Read
     screen = _screen.Screen()
     screen.parent = -1
     assert not screen.is_read()
+
+
+def test_no_escape_sequence_or_line_end_of_a_node_gets_into_a_line() -> None:
+    """Command lines of leftovers, last lines and causes are what a program chose."""
+    evil = "x\x1b]0;TITLE\x07\nrun: /etc\r\x9b31m\u202e\u2028"
+    row = {"rank": 0, "host": "n1", "local_rank": 0, "state": "failed", "rc": 1, "seconds": 1.0, "signal": None}
+    told = result(
+        state="failed",
+        rc=1,
+        ranks=[{**row, "last_line": evil}],
+        placement=[{"rank": 0, "host": "n1", "local_rank": 0, "seen": {"host": "n1", "local_rank": 0}}],
+        launcher={"name": evil, "version": evil},
+        backend=evil,
+        notes=[{"code": "x", "text": evil}],
+        metrics={evil: evil},
+        leftovers={"n1": [{"pid": 7, "command": evil, "ended": "SIGTERM"}]},
+        first_failure={"rank": 0, "host": "n1", "cause": evil, "message": evil, "log": evil},
+    )
+    frame = _frames.checked({"kind": "result", "result": told}, _frames.FROM_HEAD)
+    lines = [*summary(frame["result"], [], "/runs/j", 80, None), verdict(frame["result"], "/runs/j")]
+    assert any("TITLE" in line for line in lines)
+    assert all(line.isprintable() for line in lines), lines

@@ -37,7 +37,7 @@ def test_the_sigterm_that_ansible_sends_behind_a_ctrl_c_is_no_second_one() -> No
         stop.hold("ending the job")
         send(signal.SIGINT)
         send(signal.SIGTERM)
-        send(signal.SIGTERM)
+        send(signal.SIGTERM)  # and again 5 seconds later
         assert stop.reason() == "cancelled\tSIGINT to ansible-playbook"
         assert not stop.insisted()
         send(signal.SIGINT)
@@ -95,7 +95,7 @@ def test_a_fetch_is_given_up_when_the_user_insists(tmp_path: Path) -> None:
     session.link.channel = Channel(incoming, outgoing)
     with StopWatch() as stop:
         stop.hold("bringing the job home")
-        for number in (signal.SIGINT, signal.SIGINT):
-            threading.Timer(0.05, send, (number,)).start()
+        send(signal.SIGINT)  # noted before the next is sent: two that wait would be one
+        threading.Timer(0.05, send, (signal.SIGINT,)).start()
         with pytest.raises(HeadLost, match="stopped twice"):
             session.fetch("one", tmp_path, [(0, "n1")], 1 << 30, stop.insisted)
