@@ -345,9 +345,10 @@ def test_the_reader_of_the_output_leaves(fleet: Fleet) -> None:
     reader, writer = os.pipe()
     started = fleet.start(stdout=writer, workload=str(script), np=1)
     os.close(writer)
+    started.wait_for_output(0, "line")  # before that Ansible itself writes, and does not start what nobody sees
     os.read(reader, 10)
     os.close(reader)
-    started.process.wait(30)
+    started.process.wait(60)
     assert started.result["state"] == "succeeded"
 
 
