@@ -17,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import Check, printable
 
 GREETING_SECONDS = 30.0  # a node that has not answered by then is taken for unreachable (fault-tested: dropped packets)
+STEP_SECONDS = 0.2  # a signal that another thread took is dealt with after such a step
 CLOSE_SECONDS = 2.0
 ERROR_BYTES = 65536  # of stderr that are kept, the last ones
 ERROR_SECONDS = 0.5  # for the last words of a program that is gone
@@ -64,7 +65,10 @@ class Link:
         line, heard = b"", 0
         try:
             while not line.startswith(GREETING):
-                found = self.channel.receive_line(max(0.0, deadline - time.monotonic()))
+                left = deadline - time.monotonic()
+                found = self.channel.receive_line(max(0.0, min(STEP_SECONDS, left)))
+                if found is None and left > 0:
+                    continue
                 heard += len(found or b"") + 1
                 if found is None or heard > TALK_BYTES:
                     raise LinkLost(f"no answer within {seconds:.0f} s" if found is None else "it talks without end")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -72,7 +73,7 @@ class Session:
             check = f"try: ansible {self.head.name} -m ping"
             raise InputError(f"connection of {self.head.name}", self.head.address, f"{lost}; {check}") from None
 
-    def unusable_home(self, lost: LinkLost) -> InputError:
+    def unusable_home(self, lost: Exception) -> InputError:
         """Return the error for a home where our code cannot be laid."""
         return InputError(f"torchfleet_home of {self.head.name}", self.home, f"cannot be used: {lost}")
 
@@ -91,8 +92,9 @@ class Session:
 
     def drop(self) -> None:
         """End the way to the head at once, whatever is asked there: no job was started."""
-        os.killpg(self.link.process.pid, signal.SIGKILL)  # it has a session of its own, and is not waited for yet
-        self.link.close()
+        with contextlib.suppress(OSError):  # it may be gone, and the link be closed
+            os.killpg(self.link.process.pid, signal.SIGKILL)  # it has a session of its own
+            self.link.close()
 
     def ask(self, kind: str, **fields: Any) -> Frame:
         """Send a frame and return the next answer. HeadLost if there will be none."""
@@ -100,7 +102,10 @@ class Session:
         return self.answer(lambda: False)
 
     def answer(self, give_up: Callable[[], bool]) -> Frame:
-        """Return the next frame. HeadLost if there will be none, or if `give_up`, asked several times a second."""
+        """Return the next frame. HeadLost if there will be none, or if `give_up`, asked several times a second.
+
+        So a signal that another thread took is dealt with soon, too.
+        """
         frame = None
         while frame is None:
             if give_up():
@@ -129,8 +134,8 @@ class Session:
         asked = {"port": wish.master_port, "ports": wish.options.ports, "others": ways}
         request = {**survey_request(self.head, wish), **asked}
         try:
-            answer = self.link.ask("survey", request=request)
-        except LinkLost as lost:
+            answer = self.ask("survey", request=request)
+        except HeadLost as lost:
             raise self.unusable_home(lost) from None
         if answer["kind"] != "survey" or answer["others"].keys() != others.keys():
             raise HeadLost(f"the head {self.head.name} is not believed: it did not answer what it was asked")

@@ -58,8 +58,9 @@ class StopWatch:
 
     def note(self, number: int, _frame: FrameType | None) -> None:
         """Keep a signal, and say what the first leads to. Stopped if nothing has to be done any more."""
+        first = not self.noted  # the next may come right here
         self.noted.append(signal.Signals(number).name)
-        if len(self.noted) > 1:
+        if not first:
             return
         if not self.doing:
             self.say(NOTHING_LEFT)
