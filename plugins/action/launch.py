@@ -63,7 +63,7 @@ class ActionModule(Action):
         run_dir = _rundir.check_run_dir(request.runs_dir, job_id)
         folder = None if cluster.local else folder_of(script)
         program = Program(script, request.workload_args, request.job_env, shipped=folder is not None)
-        ssh = _border.ssh_words(self._connection, cluster.head)
+        ssh = _border.ssh_words(self._connection, cluster.head, request.lease)
         job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), folder.warnings if folder else ())
         with StopWatch() as stop, Session(cluster.head, ssh) as session:
             plan = plan_job(request, cluster, session.survey(cluster, request), job)

@@ -17,9 +17,10 @@ import sys
 from typing import Any, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import die_with_parent
+from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import die_with_parent, identity
 
 AGENT_SOCKET = "agent"  # in the job's private temporary directory on the head
+MARK = re.compile(r"agent\.([0-9]{1,10})\.[0-9]{1,20}\Z")
 
 
 def main(job_dir: str, words: list[str]) -> int:
@@ -34,12 +35,17 @@ def main(job_dir: str, words: list[str]) -> int:
         connection.connect(os.path.join(order["private_tmp"], AGENT_SOCKET))
     except OSError:
         return by_hand(order, host, command)
-    open(os.path.join(order["private_tmp"], f"{AGENT_SOCKET}.{os.getpid()}"), "w").close()
+    open(os.path.join(order["private_tmp"], mark(os.getpid())), "w").close()
     connection.sendall(json.dumps({"host": host, "command": command}).encode() + b"\n")
     answer = json.loads(connection.makefile().readline() or '{"rc": 255, "text": "the supervisor is gone"}')
     if answer["text"]:
         sys.stderr.write(answer["text"] + "\n")
     return int(answer["rc"])
+
+
+def mark(pid: int) -> str:
+    """Return the name of the file that says that this process is an agent: with its start, which no later one has."""
+    return f"{AGENT_SOCKET}.{pid}.{identity(pid)['started']}"
 
 
 def agents(private_tmp: str) -> list[int]:
@@ -48,7 +54,8 @@ def agents(private_tmp: str) -> list[int]:
         names = os.listdir(private_tmp)
     except OSError:
         return []
-    return [int(name[len(AGENT_SOCKET) + 1 :]) for name in names if name.startswith(AGENT_SOCKET + ".")]
+    pids = [int(found.group(1)) for found in map(MARK.match, names) if found]
+    return [pid for pid in pids if mark(pid) in names]
 
 
 def by_hand(order: Mapping[str, Any], host: str, command: str) -> int:

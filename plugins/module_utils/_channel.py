@@ -12,16 +12,30 @@ from __future__ import annotations
 import json
 import os
 import select
+import threading
 import time
-from typing import Any, Callable, Mapping, TypeVar
+from typing import Any, BinaryIO, Callable, Iterable, Mapping, TypeVar
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import open_file
 
 Taken = TypeVar("Taken")
 
-PIPE_BUF = 4096  # bytes that a pipe which select calls writable takes at once (pipe(7))
+PIPE_BUF = 4096  # bytes that a pipe which poll calls writable takes at once (pipe(7))
 BLOCK = _frames.DATA_BYTES  # bytes of a file sent in one frame
+LINE = 1 << 16  # bytes at the end of a block in which a line end is looked for
+BEAT_SECONDS = 2.0  # between two signs of life
+
+
+def ready(descriptors: Iterable[int], seconds: float | None, event: int = select.POLLIN) -> set[int]:
+    """Return the descriptors that can be read (or written, with POLLOUT), or none after so many seconds (None: wait).
+
+    One whose other end is gone counts: reading it says so. Descriptors may have any number; select(2) takes 1,024.
+    """
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, event)
+    return {found for found, _event in poll.poll(None if seconds is None else max(0.0, seconds) * 1000)}
 
 
 class Channel:
@@ -46,6 +60,7 @@ class Channel:
         self.searched = 0  # bytes of it that have no line end
         self.begun: dict[str, Any] | None = None  # the frame whose data are still coming
         self.lost = False
+        self.sending = threading.Lock()  # frames of several threads go out one after the other
 
     def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
         """Send one frame. A peer that is gone is noted in `lost`."""
@@ -56,7 +71,7 @@ class Channel:
 
     def offer(self, kind: str, **fields: Any) -> None:
         """Send a small frame if the peer has room for it, else drop it: showing must never hold up doing."""
-        if not self.lost and select.select([], [self.outgoing], [], 0)[1]:  # room for PIPE_BUF bytes
+        if not self.lost and ready([self.outgoing], 0, select.POLLOUT):  # room for PIPE_BUF bytes
             frame = json.dumps({"kind": kind, **fields}).encode() + b"\n"
             if len(frame) <= PIPE_BUF:  # more would wait for a reader
                 self.send_bytes(frame)
@@ -64,13 +79,14 @@ class Channel:
     def send_bytes(self, data: bytes) -> None:
         """Send what is no frame."""
         raw = memoryview(data)
-        try:
-            while raw and not self.lost:
-                if self.patience and not select.select([], [self.outgoing], [], self.patience)[1]:
-                    raise TimeoutError
-                raw = raw[os.write(self.outgoing, raw[:PIPE_BUF] if self.patience else raw) :]
-        except OSError:
-            self.lost = True
+        with self.sending:
+            try:
+                while raw and not self.lost:
+                    if self.patience and not ready([self.outgoing], self.patience, select.POLLOUT):
+                        raise TimeoutError
+                    raw = raw[os.write(self.outgoing, raw[:PIPE_BUF] if self.patience else raw) :]
+            except OSError:
+                self.lost = True
 
     def receive(self, timeout: float | None = None) -> dict[str, Any] | None:
         """Return the next frame (its bytes under `data`), None after `timeout` seconds. EOFError: the peer is gone."""
@@ -94,9 +110,12 @@ class Channel:
                 self.lost, self.flaw = True, str(error)
                 raise EOFError(self.flaw) from None
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self.incoming], [], [], left)[0]:
+            if not ready([self.incoming], left):
                 return None
-            chunk = os.read(self.incoming, BLOCK)
+            try:
+                chunk = os.read(self.incoming, BLOCK)
+            except ConnectionError:  # stdin may be a socket
+                chunk = b""
             if not chunk:
                 self.lost = True
                 raise EOFError("the other side is gone")
@@ -130,6 +149,7 @@ class Channel:
     def send_file(self, name: str, path: str) -> None:
         """Send a file as `file` frames of at most BLOCK bytes; the first of a name truncates, the others append.
 
+        Where the file has lines a block ends with one: rows that come from several nodes at a time stay whole.
         A link, pipe or device in its place is not followed, waited for or read: nothing of it is sent.
         """
         try:
@@ -137,14 +157,18 @@ class Channel:
         except OSError:
             return
         with open(descriptor, "rb") as file:
-            block = file.read(BLOCK)
-            self.send("file", block, name=name, first=True)
-            while block:
-                block = file.read(BLOCK)
-                if block:
-                    self.send("file", block, name=name, first=False)
+            first, block = True, next_block(file)
+            while first or block:
+                self.send("file", block, name=name, first=first)
+                first, block = False, next_block(file)
 
     def close(self) -> None:
         """Hang up: the peer sees the end of the wire."""
         os.close(self.incoming)
         os.close(self.outgoing)
+
+
+def next_block(file: BinaryIO) -> bytes:
+    """Return the next bytes of a file, at most BLOCK, to the end of a line if there is one near."""
+    block = file.read(BLOCK - LINE)
+    return block + file.readline(LINE)

@@ -324,6 +324,8 @@ RECORD = shaped(
     {
         "pid": RANK,
         "ended": number,
+        "ended_tick": number,
+        "seconds": number,
         "rc": whole(-255, 255),
         "finished": flag,
         "error": short,

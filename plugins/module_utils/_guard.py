@@ -5,28 +5,29 @@
 """The node guard: owns every process the launcher starts on this node, and ends them all.
 
 It is a subreaper, so children that called setsid or forked twice stay below it; it needs no privilege. It ends the job
-when a rank fails, the launcher dies, the deadline passes, it is told to, or the supervisor above it is gone. The
-supervisor does the same with the same code if the guard is gone: they are twins, and each outlives the other.
+when a rank fails, the launcher dies, the deadline passes, it is told to, or the supervisor above it is gone or silent.
+The supervisor does the same with the same code if the guard is gone: they are twins, and each outlives the other.
 
 What it starts is the launcher on the head, a launcher's daemon on other nodes, torchrun's agent on each. With its
-supervisor it exchanges JSON lines: it hears `start` (a daemon's command), `leave` (every rank of the job is done) and
-`end` (reason, detail), `begin` (every rank of the job is where the plan has it), and says `placed` (this node's ranks
-are), `done` (they are), `left` (what it had started, rc) and `ending`.
+supervisor it exchanges JSON lines: it hears `beat`, `start` (a daemon's command), `leave` (every rank of the job is
+done) and `end` (reason, detail), `begin` (every rank of the job is where the plan has it), and says `placed` (this
+node's ranks are), `done` (they are), `left` (what it had started: rc, its last words) and `ending`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import time
 from typing import Any, Collection, Mapping, NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import agents
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ending import Ending, Trees, trees_below
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._limits import restore_files
 from ansible_collections.torchfleet.cluster.plugins.module_utils._output import Stream, open_streams
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
 from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE, IDENTITIES
@@ -77,6 +78,8 @@ class Guard:
         self.heard = b""
         self.above = os.getppid()
         self.stopped: float | None = None
+        self.silent = 0.0  # seconds since the supervisor said something, those when this process stood still left out
+        self.looked = time.monotonic()
         self.ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
         self.launcher = 0
         self.launchers: set[int] = set()  # pids: the launcher and what it started, at the end
@@ -102,13 +105,12 @@ class Guard:
         reason = None
         while not reason and not self.over():
             timeout = min(LOOK_SECONDS, max(0.0, (self.deadline or 1e18) - time.monotonic()))
-            ready = select.select([events, wakeup, self.supervisor], [], [], timeout)[0]
-            for descriptor in ready:
-                if descriptor != self.supervisor:
-                    os.read(descriptor, 65536)
-            if self.supervisor in ready:
+            found = ready([events, wakeup, self.supervisor], timeout)
+            for descriptor in found - {self.supervisor}:
+                os.read(descriptor, 65536)
+            if self.supervisor in found:
                 self.listen()
-            reason = self.told or self.look()
+            reason = self.told or self.silence(self.supervisor in found) or self.look()
         if reason:
             self.say("ending", reason=reason[0], detail=reason[1])
         self.finish(reason)
@@ -117,6 +119,25 @@ class Guard:
         """Let job_timeout run, if it does not already."""
         if self.order["job_timeout"] and not self.deadline:
             self.deadline = time.monotonic() + self.order["job_timeout"]
+
+    def silence(self, heard: bool) -> tuple[str, str] | None:
+        """Return why the job must end if the supervisor was silent for the lease, and kill it: it cannot end it.
+
+        What this process did not live through is no silence of the other: a node that was frozen, a disk that hung.
+        """
+        now = time.monotonic()
+        self.silent = 0.0 if heard else self.silent + min(now - self.looked, BEAT_SECONDS)
+        self.looked = now
+        if self.silent <= self.order["lease"]:
+            return None
+        self.kill_supervisor()
+        return "lost", f"the supervisor was silent for {self.order['lease']:g} s"
+
+    def kill_supervisor(self) -> None:
+        """Kill a supervisor that does nothing any more: whoever waits for it sees its end."""
+        self.alone = True
+        if os.getppid() == self.above:
+            os.kill(self.above, signal.SIGKILL)
 
     def over(self) -> bool:
         """Whether this node's part is done: its ranks are, and what was started has left or had its time to."""
@@ -178,6 +199,7 @@ class Guard:
         kept["TMPDIR"] = self.order["private_tmp"]
         kept["PATH"] = os.pathsep.join([*self.order["launcher_search"], kept.get("PATH", os.defpath)])
         os.chdir(self.order["cwd"])
+        restore_files()
         os.execve(command[0], command, kept)
 
     def look(self) -> tuple[str, str] | None:
@@ -232,13 +254,14 @@ class Guard:
             return "launcher_died", self.launcher_epitaph()
         self.stopped = _processes.stopped_for(self.above, self.stopped)
         if self.stopped is not None and time.monotonic() - self.stopped > STOPPED_SECONDS:
-            os.kill(self.above, signal.SIGKILL)
+            self.kill_supervisor()
             return "lost", "the supervisor was stopped"
         return None
 
     def bury_rank(self, rank: int, record: dict[str, Any]) -> None:
         """Write the end of a rank whose wrapper could not."""
-        end = {"rc": 1, "signal": None, "finished": False, "error": TORN, "ended": time.time()}
+        now = {"ended": time.time(), "ended_tick": time.monotonic()}
+        end = {"rc": 1, "signal": None, "finished": False, "error": TORN, **now}
         self.job.write(os.path.join("ranks", str(rank), "record.json"), {**record, **end})
 
     def reap(self) -> None:
@@ -254,7 +277,7 @@ class Guard:
                 self.launcher = 0
                 rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 self.job.write("launcher.json", {"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
-                self.say("left", rc=rc)
+                self.say("left", rc=rc, text=self.job.launcher_text())
 
     def launcher_epitaph(self) -> str:
         rc = self.job.launcher().get("rc", 0)
@@ -303,7 +326,7 @@ class Guard:
         self.wait_for_records()
         self.say("done")
         while self.has_others() and time.monotonic() < deadline:
-            if select.select([self.supervisor], [], [], LOOK_SECONDS)[0]:
+            if ready([self.supervisor], LOOK_SECONDS):
                 self.listen()
 
     def has_others(self) -> bool:

@@ -30,6 +30,7 @@ BALLAST_BYTES = 1 << 20  # kept free for our own files
 LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
 PIPES = {"stdout": "stdout.pipe", "stderr": "stderr.pipe"}  # of each rank
 FILE_BYTES = 64 << 20  # of a file of ours; more is none
+TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
 NUMBER = (int, float)
 # The files that a program of the job could have written as well, with the types of what is in them.
 END = {"reason": str, "detail": str, "at": NUMBER}
@@ -166,6 +167,15 @@ class JobDir:
         whole = fits(found, LAUNCHER) and (fits(found, {"rc": int, "at": NUMBER}) or "rc" not in found)
         return dict(found) if whole else {}
 
+    def launcher_text(self) -> str:
+        """Return the last words of what the guard had started here."""
+        try:
+            with open(open_file(self.at("launcher.out")), "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TEXT_BYTES))
+                return file.read(TEXT_BYTES).decode(errors="replace").strip()
+        except OSError:
+            return ""
+
     def leftovers(self) -> list[Json]:
         """Return what outlived its rank and was ended."""
         return rows_of(self.read("leftovers.json"))
@@ -183,7 +193,8 @@ class JobDir:
     def claim_end(self, reason: str, detail: str = "", host: str = "") -> None:
         """Note why the job is ended, `host` if it happened elsewhere. Only the first reason stands."""
         note = f"end.{unique()}.json"
-        self.write(note, {"reason": reason, "detail": detail, "host": host, "at": time.time()})
+        now = {"at": time.time(), "tick": time.monotonic()}
+        self.write(note, {"reason": reason, "detail": detail, "host": host, **now})
         try:
             os.link(self.at(note), self.at("end.json"))
         except FileExistsError:

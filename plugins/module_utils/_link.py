@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import 
 
 GREETING_SECONDS = 30.0  # a node that has not answered by then is taken for unreachable (fault-tested: dropped packets)
 STEP_SECONDS = 0.2  # a signal that another thread took is dealt with after such a step
+WORK_SECONDS = 600.0  # for an answer of a node that says it is at work on it
 CLOSE_SECONDS = 2.0
 ERROR_BYTES = 65536  # of stderr that are kept, the last ones
 ERROR_SECONDS = 0.5  # for the last words of a program that is gone
@@ -85,20 +86,28 @@ class Link:
 
     def expect(self, kind: str, seconds: float, answer: str = "", **fields: Any) -> Any:
         """Send a frame and return its answer, of the same kind unless `answer` names another. LinkLost."""
-        frame = self.ask(kind, seconds, **fields)
+        frame = self.ask(kind, seconds, beats=True, **fields)
         if frame["kind"] != (answer or kind):
             raise LinkLost(f"it answered {kind} with {frame['kind']}")
         return frame
 
     def answer(self, seconds: float | None = None) -> Any:
-        """Return the next frame. LinkLost if there will be none, or not within `seconds`."""
-        try:
-            frame = self.channel.receive(seconds)
-        except EOFError:
-            raise LinkLost(self.last_words()) from None
-        if frame is None:
-            raise LinkLost(f"no answer within {seconds:.0f} s")
-        return frame
+        """Return the next frame. LinkLost if there will be none, or nothing is heard for `seconds`.
+
+        One that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS at most.
+        """
+        deadline = time.monotonic() + WORK_SECONDS
+        while True:
+            try:
+                frame = self.channel.receive(seconds)
+            except EOFError:
+                raise LinkLost(self.last_words()) from None
+            if frame is None:
+                raise LinkLost(f"no answer within {seconds:.0f} s")
+            if frame["kind"] != "beat":
+                return frame
+            if time.monotonic() > deadline:
+                raise LinkLost(f"still at work after {WORK_SECONDS:.0f} s: its disk may hang")
 
     def last_words(self, before: str = "") -> str:
         """Return why there is no answer: what was wrong with the last frame, else the last line said on stderr.
@@ -112,11 +121,11 @@ class Link:
         last = printable(said[-1].strip() if said else before.strip())[:500]
         return last or "the connection ended without a word"
 
-    def close(self) -> None:
-        """Hang up and see the program leave; one that stays is ended."""
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Hang up and see the program leave; one that stays so long is ended."""
         self.channel.close()
         try:
-            self.process.wait(CLOSE_SECONDS)
+            self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -11,29 +11,34 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shlex
 import signal
 import threading
 import time
-from typing import Any, Callable, Collection, Iterable, Protocol
+from typing import Any, Collection, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._following import Following
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import ROWS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import STOPPED_SECONDS, Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, open_file, remove
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, Value, last_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
-from ansible_collections.torchfleet.cluster.plugins.module_utils._result import leftovers_of, records_of, telling_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._result import (
+    leftovers_of,
+    records_of,
+    telling_line,
+    was_told,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._secrets import Keeper
 
 Json = Any
-Show = Callable[..., None]  # show(kind, **fields): a courtesy, may drop
-LAST_SECONDS = 2.0  # for reading what ranks wrote before they ended
 END_SECONDS = 10.0  # beyond the time of programs and that of what they left, for a guard that was told to end the job
 RANK_PROGRAM = "torchfleet-rank"
 AGENT_PROGRAM = "torchfleet-agent"
 PLACE_BYTES = 40  # of $TMPDIR: Open MPI makes directories below ours before its sockets
-TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
 
 
 class Shipment(Protocol):
@@ -45,18 +50,14 @@ class Shipment(Protocol):
 class Part:
     """What one node does for one job."""
 
-    def __init__(self, order: dict[str, Json], show: Show, shipment: Shipment | None = None) -> None:
-        """Stage the job on this node, with the tree of what was shipped. OSError leaves nothing behind."""
+    def __init__(self, order: dict[str, Json], shipment: Shipment | None = None) -> None:
+        """Stage the job on this node, with the tree of what was shipped. OSError, ValueError leave nothing behind."""
         self.job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
-        self.order, self.show = order, show
+        self.order = order
         self.secrets = order.pop("secrets", {})  # in memory only
         order["secret_names"] = sorted(self.secrets)
         self.keeper: Keeper | None = None
-        self.places = [place for place in order["placement"] if place["host"] == order["host"]]
         self.stage(shipment)
-        self.metrics = Metrics(self.job)
-        self.latest: dict[int, dict[str, Value]] = {}
-        self.followers = list(self.make_followers())
         self.guard, self.mouth, self.ear = 0, -1, -1
         self.heard = b""
         self.gone = False
@@ -65,6 +66,8 @@ class Part:
         self.spared: Collection[int] = ()  # children of the supervisor that are no part of the job: ways to other nodes
         self.why, self.patience = "", 0.0
         self.stopped: float | None = None
+        self.beaten = 0.0  # when the guard was told last that this process is there
+        self.final: dict[str, Json] | None = None  # what the head needs to know of the part, when it is over
 
     def stage(self, shipment: Shipment | None) -> None:
         """Make the job directory with all that the launcher and the ranks read."""
@@ -73,15 +76,15 @@ class Part:
             self.lock = self.job.lock()
             self.order["private_tmp"] = private_directory()
             for name, text in self.order.pop("files", {}).items():
-                with open(self.job.at(name), "w") as file:
-                    file.write(text)
+                write_text(self.job.at(name), text, 0o666)
             self.write_programs()
             self.keeper = Keeper(self.job.path, self.secrets) if self.secrets else None
             if shipment:
                 shipment.make_tree(self.job)
             self.job.write("order.json", self.order)
-            self.job.write("supervisor.json", {"pid": os.getpid()})
-        except OSError:
+            self.job.write("supervisor.json", _processes.identity(os.getpid()))
+            self.output = Following(self.job, self.order)
+        except BaseException:
             self.take_back()
             raise
 
@@ -89,8 +92,7 @@ class Part:
         """Write what launchers start by name: one command line must fit nodes whose homes and Pythons differ."""
         os.mkdir(self.job.at("bin"), 0o700)
         for name, words in self.order["programs"].items():
-            with open(os.open(self.job.at("bin", name), os.O_WRONLY | os.O_CREAT, 0o700), "w") as file:
-                file.write(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            write_text(self.job.at("bin", name), f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', 0o700)
 
     def take_back(self) -> None:
         """Undo the staging."""
@@ -98,22 +100,6 @@ class Part:
             self.keeper.close()
         remove(self.order.get("private_tmp", ""))
         remove(self.job.path)
-
-    def make_followers(self) -> Iterable[Follower]:
-        for place in self.places:
-            for stream in ("stdout", "stderr"):
-                show = place["rank"] in self.order["show_ranks"]
-                if show or stream == "stdout":
-                    path = self.job.rank(place["rank"], stream)
-                    yield Follower(path, place["rank"], stream, show, self.show_line, self.take_report)
-
-    def show_line(self, line: Line) -> None:
-        self.show("line", rank=line.rank, stream=line.stream, text=line.text, skipped=line.skipped)
-
-    def take_report(self, rank: int, values: dict[str, Value]) -> None:
-        self.metrics.add(rank, values)
-        if rank in self.order["show_ranks"]:
-            self.latest[rank] = values
 
     def start(self) -> None:
         """Fork the guard."""
@@ -126,6 +112,7 @@ class Part:
             os.close(says)
             if self.keeper:
                 self.keeper.start()
+            self.output.start()
             return
         status = 1
         try:
@@ -168,27 +155,19 @@ class Part:
             self.patience = time.monotonic() + 2 * _processes.longest(self.order["grace"]) + END_SECONDS
             self.tell("end", reason=reason, detail=detail)
 
-    def look(self, last: bool = False) -> None:
-        """Read what ranks wrote; of many reports in one look the last is shown, all are kept.
-
-        The last look takes no longer than LAST_SECONDS: of a flood of reports only the end is read then.
-        """
-        until = time.monotonic() + LAST_SECONDS
-        for follower in self.followers:
-            passed = follower.look(last, until)
-            if passed and follower.stream == "stdout":
-                self.metrics.add(follower.rank, {"bytes_not_read": passed})
-        self.metrics.flush()
-        for rank, values in self.latest.items():
-            self.show("report", rank=rank, values=values)
-        self.latest.clear()
+    def beat(self) -> None:
+        """Tell the guard that this process is there and can end the job. One that does not listen is not waited for."""
+        now = time.monotonic()
+        if not self.gone and now - self.beaten > BEAT_SECONDS and ready([self.mouth], 0, select.POLLOUT):
+            self.beaten = now
+            self.tell("beat")
 
     def words(self) -> list[dict[str, Json]]:
         """Return what the guard said since the last time; call it when `ear` is readable. Notes when it is gone."""
         chunk = os.read(self.ear, 65536)
         if not chunk:
             self.gone, self.status = True, os.waitpid(self.guard, 0)[1]
-            self.burial = threading.Thread(target=self.bury)  # which may take `grace`, and the leases go on
+            self.burial = threading.Thread(target=self.wind_up)
             self.burial.start()
         *lines, self.heard = (self.heard + chunk).split(b"\n")
         return [json.loads(line) for line in lines]
@@ -204,8 +183,20 @@ class Part:
 
     @property
     def over(self) -> bool:
-        """Whether the guard is gone and nothing of the job is left on this node."""
+        """Whether the guard is gone, nothing of the job is left on this node, and all that it wrote was read."""
         return self.burial is not None and not self.burial.is_alive()
+
+    def wind_up(self) -> None:
+        """Do all that comes after the guard, in a thread: it may take `grace` or a slow disk, and the leases go on."""
+        try:
+            self.bury()
+        finally:
+            if self.keeper:
+                self.keeper.close()
+            self.output.finish()
+        if self.order["peers"] is None:
+            self.final = part_report(self.job, self.order, self.output.metrics)
+            self.job.drop_ballast()
 
     def bury(self) -> None:
         """If the guard did not leave by itself, do its work; then look for what escaped both."""
@@ -221,26 +212,9 @@ class Part:
             self.job.write("leftovers.json", self.job.leftovers() + found)
         remove(self.order["private_tmp"])
 
-    def launcher_text(self) -> str:
-        """Return the last words of what the guard had started."""
-        try:
-            with open(open_file(self.job.at("launcher.out")), "rb") as file:
-                file.seek(max(0, file.seek(0, 2) - TEXT_BYTES))
-                return file.read().decode(errors="replace").strip()
-        except OSError:
-            return ""
-
-    def close(self) -> None:
-        """Read what ranks wrote last, when nobody can write any more."""
-        if self.burial:
-            self.burial.join()
-        if self.keeper:
-            self.keeper.close()
-        self.look(last=True)
-
     def report(self) -> dict[str, Json]:
         """Return what the head needs to know of a part that is over."""
-        return part_report(self.job, self.order, self.metrics)
+        return self.final or part_report(self.job, self.order, self.output.metrics)
 
 
 def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[str, Json]:
@@ -249,7 +223,7 @@ def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
     records = records_of(job, order)
     end = job.end()
     for record in records.values():  # by this node's own clock
-        record["told"] = end is not None and record.get("ended", end["at"] + 1) > end["at"]
+        record["told"] = was_told(record, end)
     launcher = job.launcher()
     return {
         "records": {str(rank): record for rank, record in records.items()},
@@ -258,6 +232,13 @@ def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
         "launcher": {**launcher, "last_line": last_line(job.at("launcher.out"))},
         "metrics": [[name, metrics.rank_of[name], value] for name, value in metrics.last.items()][:ROWS],
     }
+
+
+def write_text(path: str, text: str, mode: int) -> None:
+    """Write a file, in UTF-8 whatever the locale of this node is. Bytes of names that are none stay as they are."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, mode)
+    with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
 
 
 def close_all_but(kept: Collection[int]) -> None:

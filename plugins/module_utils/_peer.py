@@ -14,16 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import GREETING_SECONDS, Link, LinkLost
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import longest
 
 Json = Any
-LEASE_SECONDS = 10.0  # of silence, then a node is lost (an unnoticed cut hung launchers for 8 to 16 minutes)
-BEAT_SECONDS = 2.0
-ANSWER_SECONDS = 60.0  # for a question that a slow disk may hold up
+ANSWER_SECONDS = 60.0  # for a sign of life from a node that was asked something
+LOST_SECONDS = 5.0  # for a node that was lost before, asked once more for what it has
 CLOCK_LOOKS = 4
 LOOK_SECONDS = 0.05  # that one look at what a node says takes: one that talks without end must not hold up the others
-END_SECONDS = 30.0  # beyond `grace` twice, for a node to end its part; one that only beats on is lost then
+END_SECONDS = 30.0  # beyond lease and `grace` twice, for a node to end its part; one that only beats on is lost then
 AT_ONCE = 32  # logins in flight; sshd drops more than MaxStartups of them
 
 
@@ -34,35 +34,40 @@ class NotStaged(OSError):
 class Peer:
     """The supervisor of another node."""
 
-    def __init__(self, way: Mapping[str, str], config: str) -> None:
-        """`way`: name, home, interpreter of the node; `config`: the ssh configuration of the mesh. LinkLost."""
+    def __init__(self, way: Mapping[str, str], config: str, lost: bool = False) -> None:
+        """`way`: name, home, interpreter of the node; `config`: the ssh configuration of the mesh. LinkLost.
+
+        One that was `lost` before is given LOST_SECONDS.
+        """
         if not os.path.exists(config):
             raise LinkLost(f"there is no {config} yet: ansible-playbook setup.yml --tags ssh_mesh")
         self.name, self.home = way["name"], way["home"]
+        self.answer_seconds = LOST_SECONDS if lost else ANSWER_SECONDS
         self.address = ""
         self.names: Mapping[str, str] = {}  # how the launcher's directory and the NIC are called there
         command = _bootstrap.bootstrap(way["interpreter"], way["home"], _bootstrap.own_digest())
+        alive = ("-o", "ServerAliveInterval=0")  # whether the node is there the lease says, and ssh must not sooner
         self.link = Link(
-            ["ssh", "-F", config, self.name, "exec " + shlex.join(command)], LEASE_SECONDS, _frames.FROM_NODE
+            ["ssh", "-F", config, *alive, self.name, "exec " + shlex.join(command)], ANSWER_SECONDS, _frames.FROM_NODE
         )
         self.channel, self.pid = self.link.channel, self.link.process.pid
         try:
-            self.link.greet(_bootstrap.own_archive)
-            self.offset = self.measure_clock()
+            self.link.greet(_bootstrap.own_archive, LOST_SECONDS if lost else GREETING_SECONDS)
+            self.offset = self.measure_clock(self.answer_seconds)
         except LinkLost:
-            self.link.close()
+            self.link.close(0)
             raise
         self.report: dict[str, Json] | None = None
         self.lost = ""  # why
-        self.grace, self.end_by = 0.0, math.inf
+        self.lease, self.grace, self.end_by = ANSWER_SECONDS, 0.0, math.inf
         self.heard = self.told = time.monotonic()
 
-    def measure_clock(self) -> float:
+    def measure_clock(self, seconds: float) -> float:
         """Return how many seconds this node's clock is ahead of the head's, by the shortest of some round trips."""
         looks = []
         for _look in range(CLOCK_LOOKS):
             before = time.time()
-            there = self.link.expect("clock", ANSWER_SECONDS)["time"]
+            there = self.link.expect("clock", seconds)["time"]
             after = time.time()
             looks.append((after - before, float(there) - (before + after) / 2))
         return min(looks)[1]
@@ -84,6 +89,11 @@ class Peer:
         """Whether nothing more is to be expected from this node."""
         return bool(self.report or self.lost)
 
+    @property
+    def end_seconds(self) -> float:
+        """How long the node may take to end its part. The lease is in it: its disk may hang for so long."""
+        return self.lease + 2 * self.grace + END_SECONDS
+
     def go(self) -> None:
         """Let the node start its part."""
         self.heard = time.monotonic()
@@ -92,7 +102,7 @@ class Peer:
     def tell(self, kind: str, **fields: Json) -> None:
         """Send a frame; a node that is gone is noticed elsewhere. One that is to end has its time to do so."""
         if kind in ("end", "leave"):
-            self.end_by = min(self.end_by, time.monotonic() + 2 * self.grace + END_SECONDS)
+            self.end_by = min(self.end_by, time.monotonic() + self.end_seconds)
         self.told = time.monotonic()
         self.channel.send(kind, **fields)
 
@@ -101,10 +111,10 @@ class Peer:
         now = time.monotonic()
         if self.over:
             return
-        if self.channel.lost or now - self.heard > LEASE_SECONDS:
-            self.lost = self.link.last_words() if self.channel.lost else f"silent for {LEASE_SECONDS:.0f} s"
+        if self.channel.lost or now - self.heard > self.lease:
+            self.lost = self.link.last_words() if self.channel.lost else f"silent for {self.lease:g} s"
         elif now > self.end_by:
-            self.lost = f"it did not end its part within {2 * self.grace + END_SECONDS:.0f} s"
+            self.lost = f"it did not end its part within {self.end_seconds:.0f} s"
         elif now - self.told > BEAT_SECONDS:
             self.tell("beat")
 
@@ -157,9 +167,9 @@ def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> N
         peer.address = orders[peer.name]["address"]
         peer.names = {name: orders[peer.name][name] for name in ("launcher_prefix", "nic")}
         peer.grace = longest(orders[peer.name]["grace"])
-        stage: dict[str, Json] = {"order": orders[peer.name], "lease": LEASE_SECONDS}
+        peer.lease = peer.channel.patience = orders[peer.name]["lease"]
         try:
-            reason = peer.link.expect("stage", ANSWER_SECONDS, "staged", **stage)["reason"]
+            reason = peer.link.expect("stage", ANSWER_SECONDS, "staged", order=orders[peer.name])["reason"]
         except LinkLost as lost:
             reason = str(lost)
         return f"{peer.name}: {reason}" if reason else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable, Dict, Iterable, List, NamedTuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 JOB_VARIABLE = "TORCHFLEET_JOB_ID"
@@ -85,6 +85,19 @@ def read(pid: int) -> Process | None:
     except (OSError, IndexError):
         return None
     return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+
+
+def identity(pid: int) -> dict[str, int]:
+    """Return pid and start of a process, for a file: with identified() no later process of that pid is taken for it."""
+    process = read(pid)
+    return {"pid": pid, "started": process.started if process else 0}
+
+
+def identified(noted: Any) -> Process | None:
+    """Return the process that identity() noted, None if it is gone or nothing was noted."""
+    pid = noted.get("pid") if isinstance(noted, dict) else None
+    process = read(pid) if isinstance(pid, int) else None
+    return process if process and process.started == noted.get("started") else None
 
 
 def by_parent() -> Children:

@@ -126,6 +126,7 @@ class RankWrapper:
         self.poll = select.poll()
         self.wakeup = -1
         self.streams: dict[int, Stream] = {}  # by the descriptor of the pipe
+        self.began = time.monotonic()
         rank, _size, local_rank, _local_size = identity
         self.record: dict[str, Any] = {
             "rank": rank,
@@ -228,11 +229,16 @@ class RankWrapper:
             if ended is None:
                 self.pause(LOOK_SECONDS)
             elif ended.si_pid == self.program:
-                self.record["ended"] = time.time()
+                self.note_end()
                 program, self.program = self.program, 0
                 return os.waitpid(program, 0)[1]
             else:
                 os.waitpid(ended.si_pid, 0)  # an orphan that the program left
+
+    def note_end(self) -> None:
+        """Note when the program ended, also by the clock that nobody sets: what came first must not depend on that."""
+        now = time.monotonic()
+        self.record.update(ended=time.time(), ended_tick=now, seconds=now - self.began)
 
     def become_program(self) -> None:
         """In the child: put output, environment and directory in place and turn into the program. Never returns."""
@@ -271,7 +277,8 @@ class RankWrapper:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         finished = number in TEARDOWN_SIGNALS and self.finished()
         well = (rc == 0 or finished) and not self.job.end()
-        self.record.setdefault("ended", time.time())
+        if "ended" not in self.record:
+            self.note_end()
         if well and self.order["launcher"]["name"] in ELSEWHERE:  # what is left would be below nobody who knows it
             grace = self.order["grace"] or GRACE_SECONDS
             self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), grace)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
-from ansible_collections.torchfleet.cluster.plugins.module_utils._store import Store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._store import KEPT_DAYS, Store
 from ansible_collections.torchfleet.cluster.plugins.module_utils._tree import TREE, outputs, remove_tree
 
 CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
@@ -24,8 +25,9 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
 
     A job whose program left files in its tree is kept unless `drop_outputs`. Return ended (pid, job_id, command, ended:
     its signal, or null if nothing ended it), removed, outputs (job_id, path, files, bytes of what is kept), store (how
-    many files went from it, and their bytes), running, waiting, and known: whether this node has, or had until now, the
-    job named. With `dry_run` nothing is changed and `ended`, `removed`, `store` tell what would be.
+    many files went from it, and their bytes), runtimes (versions of our own code that went), running, waiting, and
+    known: whether this node has, or had until now, the job named. With `dry_run` nothing is changed and `ended`,
+    `removed`, `store`, `runtimes` tell what would be.
     """
     named = JobDir(os.path.join(home, "jobs", job_id))
     found = os.path.isdir(named.path)
@@ -41,15 +43,34 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
     for job in over:
         clear(job, whole=job in gone, waits=job not in done, dry_run=dry_run)
     files, size = Store(home).clear(dry_run=dry_run)
+    runtimes = unused_runtimes(home)
+    for name in [] if dry_run else runtimes:
+        remove(os.path.join(home, "lib", name))
     return {
         "ended": rows,
         "removed": [job.job_id for job in gone],
         "outputs": kept,
         "store": {"files": files, "bytes": size},
+        "runtimes": runtimes,
         "running": running,
         "waiting": [job.job_id for job in over if job not in done],
         "known": found,
     }
+
+
+def unused_runtimes(home: str) -> list[str]:
+    """Return the versions of our code that no job here names and that nothing was started of in KEPT_DAYS.
+
+    Parts that a start left which was cut off are among them.
+    """
+    library, since = os.path.join(home, "lib"), time.time() - KEPT_DAYS * 86400
+    named = json.dumps([(job.read("order.json") or {}).get("programs") for job in jobs(home)])
+    try:
+        with os.scandir(library) as entries:
+            old = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < since]
+    except OSError:
+        return []
+    return sorted(name for name in old if name not in named)
 
 
 def outputs_of(job: JobDir) -> dict[str, Any]:
@@ -63,9 +84,9 @@ def cancel(job: JobDir) -> None:
 
     Its guard then does the rest.
     """
-    pid = (job.read("supervisor.json") or {}).get("pid")
+    noted = job.read("supervisor.json")
     for number in (signal.SIGTERM, signal.SIGKILL):
-        process = _processes.read(pid) if pid and job.running() else None
+        process = _processes.identified(noted) if job.running() else None
         if process is None:
             return
         _processes.send(process, number)

@@ -51,22 +51,34 @@ def rank_state(record: Mapping[str, Json] | None, end: Mapping[str, Json] | None
         return "silent"
     if str(record.get("error", "")).startswith("placement"):
         return "failed"
-    if record.get("told", end and record.get("ended", end["at"] + 1) > end["at"]):
+    if record.get("told", was_told(record, end)):
         return "ended"  # also with status 0: a program that saves its state on SIGTERM was not done
     return "succeeded" if record.get("rc") == 0 or record.get("finished") else "failed"
+
+
+def was_told(record: Mapping[str, Json], end: Mapping[str, Json] | None) -> bool:
+    """Whether a rank of this node went on until the job was ended; by the clock that nobody sets, if both know it."""
+    if end is None:
+        return False
+    ended, ordered = record.get("ended_tick"), end.get("tick")
+    if isinstance(ended, float) and isinstance(ordered, float):
+        return ended > ordered
+    return bool(record.get("ended", end["at"] + 1) > end["at"])
 
 
 def rank_row(planned: Mapping[str, Json], record: Mapping[str, Json] | None, state: str, line: str) -> dict[str, Json]:
     """Return one entry of result.ranks."""
     record = record or {}
     started, ended = record.get("started"), record.get("ended")
+    wall = ended - started if started and ended else None
+    seconds = record["seconds"] if isinstance(record.get("seconds"), float) else wall
     return {
         "rank": planned["rank"],
         "host": planned["host"],
         "state": state,
         "rc": record.get("rc"),
         "signal": record.get("signal"),
-        "seconds": round(ended - started, 3) if started and ended else None,
+        "seconds": None if seconds is None else round(seconds, 3),
         "last_line": line,
     }
 
@@ -121,8 +133,10 @@ def summarize(
 ) -> dict[str, Json]:
     """Return the result of a job, as docs/result.schema.json describes it.
 
-    `last_lines` by rank: stream and line; `found`: leftovers by host, metrics, ended (seconds since the epoch).
+    `last_lines` by rank: stream and line; `found`: leftovers by host, metrics, ended (seconds since the epoch), seconds
+    that the job took or None (then the difference of its times).
     """
+    took = found.get("seconds")
     planned = order["placement"]
     rows = []
     for place in planned:
@@ -136,7 +150,7 @@ def summarize(
         "rc": exit_status(state, rows, blamed, launcher),
         "started": timestamp(order["started"]),
         "ended": timestamp(found["ended"]),
-        "seconds": round(found["ended"] - order["started"], 3),
+        "seconds": round(found["ended"] - order["started"] if took is None else took, 3),
         "launcher": order["launcher"],
         "backend": order["backend"],
         "world_size": order["world_size"],
@@ -321,10 +335,11 @@ def signal_of(row: Mapping[str, Json]) -> int:
     return number if row.get("unasked") and 0 < number <= signal.SIGRTMAX else 0
 
 
-def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
+def write_result(job: JobDir, metrics: Metrics, seconds: float | None = None) -> dict[str, Json]:
     """Read what a job left in its directory, write result.json there, return it. The last one standing calls this.
 
-    `metrics` of the head's own ranks. What the other nodes told lies in parts.json, times as the head's clock has them.
+    `metrics` of the head's own ranks; `seconds` that the job took, if the caller was there. What the other nodes told
+    lies in parts.json, times as the head's clock has them.
     """
     order, parts, end = job.read("order.json"), job.read("parts.json") or {}, job.end()
     own = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
@@ -350,7 +365,7 @@ def write_result(job: JobDir, metrics: Metrics) -> dict[str, Json]:
     silent = [way["name"] for way in order["peers"] if way["name"] not in parts]
     end = node_lost(end, silent, launcher, records, lines)
     end, launcher = first_death(end, launcher, {host: part["launcher"] for host, part in parts.items()}, records)
-    found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time()}
+    found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time(), "seconds": seconds}
     result = summarize(order, records, end, lines, launcher, found)
     job.write("result.json", result)
     job.drop_ballast()

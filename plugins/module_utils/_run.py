@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import time
 from typing import Any, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import AGENT_SOCKET, at_home
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel, ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, staged
 from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE
@@ -23,10 +22,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._shipment impor
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import ssh_config
 
 Json = Any
-LOOK_SECONDS = 0.1  # how often rank files are looked at for the live view
-START_SECONDS = (
-    300.0  # for all ranks to be started: big clusters on slow disks need some, a launcher that hangs takes all
-)
+LOOK_SECONDS = 0.1  # how often is looked for what does not wake the supervisor
+START_SECONDS = 300.0  # for the ranks to be started: slow disks need some of it, a launcher that hangs takes all
+RANK_SECONDS = 1.0  # more of it for each rank
 AGENT_SECONDS = 2.0  # for the launcher's ssh program to say what it wants
 
 
@@ -44,25 +42,25 @@ class Run:
     def __init__(self, controller: Controller, order: dict[str, Json], peers: dict[str, Peer]) -> None:
         self.controller, self.channel = controller, controller.channel
         others = order.pop("others")
-        order["started"] = time.time()
+        order["started"], self.started = time.time(), time.monotonic()  # the second is a clock that nobody sets
         order["peers"] = [others[name]["way"] for name in others]
         self.peers = [peers[name] for name in others]
         order["ssh_config"] = ssh_config(order["home"])
         self.order = order
-        self.part = Part(order, self.channel.offer, controller.shipment)
+        self.part = Part(order, controller.shipment)
         try:
+            self.socket = self.open_agent_socket()
             staged(self.peers, {name: {**order, **fields, "peers": None} for name, fields in others.items()})
-        except OSError:
+        except BaseException:
             self.part.take_back()
             raise
         self.undone = {place["host"] for place in order["placement"]}
         self.unplaced = set(self.undone)
         # When job_timeout began: a job may wait in a queue until its ranks are there.
-        self.clock = order["started"] if order["launcher"]["name"] not in ELSEWHERE else None
+        self.clock = self.started if order["launcher"]["name"] not in ELSEWHERE else None
         self.places = {(place["rank"], place["host"]) for place in order["placement"]}
         self.ended = False
         self.agents: dict[socket.socket, Peer | None] = {}  # connections of the ssh program, and the node each wants
-        self.socket = self.open_agent_socket()
 
     def open_agent_socket(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -82,22 +80,28 @@ class Run:
             for peer in self.peers:
                 peer.beat()
             self.end_if_needed()
+            self.part.beat()
             self.part.check_guard()
-            if not self.part.gone:
-                self.part.look()
+            self.show()
         self.socket.close()
-        self.part.close()
+        self.show()
         parts = {peer.name: peer.report for peer in self.peers if peer.report}
         self.part.job.write("parts.json", parts)
-        return write_result(self.part.job, self.part.metrics)
+        return write_result(self.part.job, self.part.output.metrics, time.monotonic() - self.started)
+
+    def show(self) -> None:
+        """Offer what this node's ranks wrote to the controller."""
+        for frame in self.part.output.shown():
+            self.channel.offer(**frame)
 
     def wait(self) -> None:
         """Wait until something happens, a tenth of a second at most, and deal with all that did."""
-        inputs: list[Any] = [self.socket, *self.agents]
+        agents = {connection.fileno(): connection for connection in self.agents}
+        inputs = [self.socket.fileno(), *agents]
         inputs += [] if self.part.gone else [self.part.ear]
         inputs += [] if self.channel.lost else [self.channel.incoming]
         inputs += [peer.channel.incoming for peer in self.peers if not peer.over]
-        ready = select.select(inputs, [], [], LOOK_SECONDS)[0]
+        found = ready(inputs, LOOK_SECONDS)
         for peer in self.peers:  # first: that one of them is lost is why the launcher here dies
             for word in peer.words():
                 self.on_word(word, peer)
@@ -105,17 +109,17 @@ class Run:
                 self.end("lost", f"{peer.name} is lost: {peer.lost}", peer.name)
             if peer.over:
                 self.note_done(peer.name)
-        if self.part.ear in ready:
+        if self.part.ear in found:
             for word in self.part.words():
                 self.on_word(word)
             if self.part.status:
                 self.end("guard_died", "the guard died", self.order["host"])
             if self.part.gone:
                 self.note_done(self.order["host"])
-        if self.socket in ready:
+        if self.socket.fileno() in found:
             self.agents[self.socket.accept()[0]] = None
-        for connection in [found for found in ready if found in self.agents]:
-            self.on_agent(connection)
+        for descriptor in found & agents.keys():
+            self.on_agent(agents[descriptor])
 
     def on_word(self, word: dict[str, Json], peer: Peer | None = None) -> None:
         """Deal with what a guard says, this node's or, through its supervisor, another's."""
@@ -128,7 +132,7 @@ class Run:
             self.end(word["reason"], word["detail"], host)
         elif word["kind"] == "placed":
             self.unplaced.discard(host)
-            self.clock = self.clock or time.time()
+            self.clock = self.clock or time.monotonic()
             if not self.unplaced:
                 self.tell_all("begin")
         elif word["kind"] == "done":
@@ -156,23 +160,25 @@ class Run:
             self.end(*reason)
 
     def end(self, reason: str, detail: str, host: str = "") -> None:
-        """End the job on every node. The first reason stands."""
+        """End the job on every node, the others first: this node's disk may hang. The first reason stands."""
         if self.ended:
             return
         self.ended = True
-        self.part.job.claim_end(reason, detail, host)
-        self.part.end(reason, detail)
         for peer in self.peers:
             peer.tell("end", reason=reason, detail=detail)
+        self.part.job.claim_end(reason, detail, host)
+        self.part.end(reason, detail)
 
     def reason_to_end(self) -> tuple[str, str] | None:
         """Return why the job must end now, or None."""
-        timeout = self.order["job_timeout"]
-        if timeout and self.clock and time.time() > self.clock + timeout + 1.0:
+        timeout, now = self.order["job_timeout"], time.monotonic()
+        if timeout and self.clock and now > self.clock + timeout + 1.0:
             return "timed_out", f"job_timeout of {timeout:g} s"
-        late = time.time() > self.order["started"] + START_SECONDS
-        if self.unplaced and late and self.order["launcher"]["name"] not in ELSEWHERE:  # which may wait in a queue
-            return "placement", f"ranks on {', '.join(sorted(self.unplaced))} not started after {START_SECONDS:.0f} s"
+        most = START_SECONDS + RANK_SECONDS * self.order["world_size"]
+        if (
+            self.unplaced and now > self.started + most and self.order["launcher"]["name"] not in ELSEWHERE
+        ):  # which may queue
+            return "placement", f"ranks on {', '.join(sorted(self.unplaced))} not started after {most:.0f} s"
         if self.controller.signalled:
             return "cancelled", f"{self.controller.signalled} to the supervisor"
         try:

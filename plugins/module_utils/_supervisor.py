@@ -11,21 +11,24 @@ there is waits in the job directories for the next clean.yml.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import signal
+import sys
+import threading
 import time
 from typing import Any, Collection, Iterator, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import RANK_FILE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._limits import raise_files
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import WORK_SECONDS, LinkLost
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import final_metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._outpost import Outpost
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part, part_report
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import (
     ANSWER_SECONDS,
-    BEAT_SECONDS,
     NotStaged,
     Peer,
     everywhere,
@@ -33,11 +36,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import (
     own_report,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._result import write_result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._run import LOOK_SECONDS, Run
+from ansible_collections.torchfleet.cluster.plugins.module_utils._run import Run
 from ansible_collections.torchfleet.cluster.plugins.module_utils._shipment import Shipment, relay
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path, ssh_config, survey
 
 Json = Any
+GO_SECONDS = 1.0  # between two looks whether a signal came while the others are staged
 # What the other end may ask for.
 KINDS = (
     *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "forget", "part", "home"),
@@ -52,6 +56,9 @@ class Supervisor:
         self.channel = channel
         self.signalled = ""
         self.peers: dict[str, Peer] = {}
+        self.given_up: dict[str, str] = {}  # nodes that are not asked again, and why
+        self.has_job = False
+        self.fetched: tuple[JobDir, list[Peer]] | None = None  # a job whose files were sent, and the other nodes it has
         self.shipment: Shipment | None = None
 
     def serve(self) -> None:
@@ -67,11 +74,41 @@ class Supervisor:
             answer = getattr(self, "on_" + frame["kind"], None) if frame is not None else None
             if answer is not None and frame is not None and frame["kind"] in KINDS:
                 answer(frame)
-        for peer in self.peers.values():
-            peer.link.close()
+        everywhere(lambda peer: peer.link.close(), self.peers.values())
 
     def on_signal(self, number: int, _frame: object) -> None:
+        """Have the job end that is in hand; without one, leave at once, whatever is waited for."""
         self.signalled = signal.Signals(number).name
+        if not self.has_job:
+            os._exit(128 + number)
+
+    @contextlib.contextmanager
+    def job_in_hand(self) -> Iterator[None]:
+        """While it is entered, a signal is noted and ends the job."""
+        self.has_job = True
+        try:
+            yield
+        finally:
+            self.has_job = False
+
+    @contextlib.contextmanager
+    def at_work(self, frame: Mapping[str, Json]) -> Iterator[None]:
+        """While it is entered, the other side hears beats if its frame asks for them: a slow disk is no silence."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(BEAT_SECONDS):
+                self.channel.send("beat")
+
+        thread = threading.Thread(target=beat, daemon=True)
+        if frame.get("beats"):
+            thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if frame.get("beats"):
+                thread.join()
 
     def on_clock(self, _frame: dict[str, Json]) -> None:
         self.channel.send("clock", time=time.time())
@@ -80,9 +117,11 @@ class Supervisor:
         """Tell the facts of this node, and of the others if there are any: theirs are under `others`, by name."""
         request = frame["request"]
         others = request.pop("others", [])
-        found = everywhere(lambda other: self.survey_other(request, other), others)
+        with self.at_work(frame):
+            found = everywhere(lambda other: self.survey_other(request, other), others)
+            own = survey(request)
         facts = {other["name"]: answer for other, answer in zip(others, found)}
-        self.channel.send("survey", facts=survey(request), others=facts)
+        self.channel.send("survey", facts=own, others=facts)
 
     def survey_other(self, request: Mapping[str, Json], other: Mapping[str, Json]) -> dict[str, Json]:
         """Return the facts of another node, or `unreachable` with the reason."""
@@ -95,89 +134,124 @@ class Supervisor:
         return {**facts, "clock_offset": round(peer.offset, 4)}
 
     def reach(self, way: Mapping[str, Json], home: str) -> Peer:
-        """Return the peer of a node, with a way there opened unless there is one. LinkLost."""
+        """Return the peer of a node, with a way there opened unless there is one. LinkLost.
+
+        One that was lost is tried once more, and soon given up: its disk may be as dead as its network.
+        """
         name = way["name"]
-        if name in self.peers and self.peers[name].lost:
-            self.peers.pop(name).link.close()
+        if name in self.given_up:
+            raise LinkLost(self.given_up[name])
+        lost = name in self.peers and bool(self.peers[name].lost)
+        if lost:
+            self.peers.pop(name).link.close(0)
         if name not in self.peers:
-            self.peers[name] = Peer(way, ssh_config(home))
+            try:
+                self.peers[name] = Peer(way, ssh_config(home), lost)
+            except LinkLost as error:
+                self.given_up[name] = str(error)
+                raise
         return self.peers[name]
 
     def on_folder(self, frame: dict[str, Json]) -> None:
         """Take a folder for this node, if it is meant, and the others in `nodes`."""
-        self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
-        peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
-        relay(self.channel, self.shipment, frame["here"], peers, frame["files"])
+        with self.at_work(frame):
+            self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
+            peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
+            relay(self.channel, self.shipment, frame["here"], peers, frame["files"])
 
     def on_run(self, frame: dict[str, Json]) -> None:
         """Run a job as its head and send the result."""
-        try:
-            run = Run(self, frame["order"], self.peers)
-        except OSError as error:
-            where = "" if isinstance(error, NotStaged) else f" on {frame['order']['host']}"
-            self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
-            return
-        self.channel.send("result", result=run.follow())
+        with self.job_in_hand():
+            try:
+                run = Run(self, frame["order"], self.peers)
+            except (OSError, ValueError) as error:
+                where = "" if isinstance(error, NotStaged) else f" on {frame['order']['host']}"
+                self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
+                return
+            result = run.follow()
+        self.channel.send("result", result=result)  # a controller that stands still may hold it up: a signal ends that
 
     def on_stage(self, frame: dict[str, Json]) -> None:
         """Stage this node's part of a job and, when the head says so, run it."""
-        try:
-            part = Part(frame["order"], self.channel.offer, self.shipment)
-        except OSError as error:
-            self.channel.send("staged", reason=str(error))
-            return
-        self.channel.send("staged")
-        self.channel.patience = frame["lease"]
-        try:
-            answer = self.channel.receive()
-        except EOFError:
-            answer = None
-        if answer and answer["kind"] == "go":
-            Outpost(self, part, frame["lease"]).follow()
-        else:
-            part.take_back()
+        with self.job_in_hand():
+            try:
+                with self.at_work(frame):
+                    part = Part(frame["order"], self.shipment)
+            except (OSError, ValueError) as error:
+                self.channel.send("staged", reason=str(error))
+                return
+            self.channel.send("staged")
+            self.channel.patience = part.order["lease"]
+            if self.may_go():
+                Outpost(self, part).follow()
+            else:
+                part.take_back()
+                if self.signalled:
+                    os._exit(128 + signal.SIGTERM)  # the head sees it at once
+
+    def may_go(self) -> bool:
+        """Wait until the head says whether the job is staged everywhere. False if it drops it, or is not heard of."""
+        until = time.monotonic() + WORK_SECONDS + ANSWER_SECONDS  # what the slowest node is given
+        while not self.signalled and time.monotonic() < until:
+            try:
+                answer = self.channel.receive(GO_SECONDS)
+            except EOFError:
+                return False
+            if answer:
+                return bool(answer["kind"] == "go")
+        return False
 
     def on_drop(self, _frame: dict[str, Json]) -> None:
         """Hear that a job is dropped which this node had refused itself."""
 
     def on_fetch(self, frame: dict[str, Json]) -> None:
-        """Send the files of a job; when the other end says it has them, drop what only it needs."""
+        """Send the files of a job. When the other end says that it has them all, on_home() drops what only it needs."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
-        names = list(files_of(job))
-        for name in names:
-            self.channel.send_file(name, job.at(name))
-        peers, missing = self.fetch_others(job)
-        if os.path.exists(job.at("result.json")):  # last: where it is, all is
-            self.channel.send_file("result.json", job.at("result.json"))
+        with self.at_work(frame):
+            if os.path.exists(job.at("result.json")):  # first: what became of the job waits for no node
+                self.channel.send_file("result.json", job.at("result.json"))
+            for name in files_of(job):
+                self.channel.send_file(name, job.at(name))
+            peers, missing = self.fetch_others(job)
+        self.fetched = None if missing else (job, peers)
         self.channel.send("fetched", missing=missing)
-        try:
-            answer = self.channel.receive()
-        except EOFError:
+
+    def on_home(self, _frame: dict[str, Json]) -> None:
+        """Hear that the files of the job that was fetched last are home."""
+        if self.fetched is None:
             return
-        if answer and answer["kind"] == "home" and not missing:
-            for peer in peers:
-                peer.channel.send("home")
-            let_go(job)
+        (job, peers), self.fetched = self.fetched, None
+        for peer in peers:
+            peer.channel.send("home")
+        let_go(job)
 
     def fetch_others(self, job: JobDir) -> tuple[list[Peer], list[str]]:
-        """Pass on the files of a job's other nodes; return those nodes, and what could not be had."""
+        """Pass on the files of a job's other nodes, side by side; return those nodes, and what could not be had."""
         order = job.read("order.json") or {}
-        done, missing = [], []
-        for way in order.get("peers") or []:
-            try:
-                peer = self.reach(way, order["home"])
-                peer.channel.send("fetch", home=peer.home, job_id=job.job_id)
-                self.pass_on(peer, order)
-                done.append(peer)
-            except LinkLost as lost:
-                missing.append(f"{way['name']}: {lost}")
-        return done, missing
+        ways = order.get("peers") or []
+        found = everywhere(lambda way: self.fetch_other(way, order), ways)
+        missing = [f"{way['name']}: {answer}" for way, answer in zip(ways, found) if isinstance(answer, str)]
+        return [answer for answer in found if isinstance(answer, Peer)], missing
+
+    def fetch_other(self, way: Mapping[str, Json], order: Mapping[str, Json]) -> Peer | str:
+        """Pass on the files of one other node; return it, or why they could not be had."""
+        try:
+            peer = self.reach(way, order["home"])
+            beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
+            peer.channel.send("fetch", home=peer.home, job_id=order["job_id"], beats=beats)
+            self.pass_on(peer, order)
+        except LinkLost as lost:
+            self.given_up[way["name"]] = str(lost)  # what it still says could be taken for another answer
+            return str(lost)
+        return peer
 
     def pass_on(self, peer: Peer, order: Mapping[str, Json]) -> None:
         """Pass file frames on to the controller until the node has sent all. LinkLost for one that is not its own."""
         own_ranks = {place["rank"] for place in order["placement"] if place["host"] == peer.name}
-        frame = peer.link.answer(ANSWER_SECONDS)
+        frame = peer.link.answer(peer.answer_seconds)
         while frame["kind"] != "fetched":
+            if self.channel.lost:
+                raise LinkLost("the controller is gone")
             if frame["kind"] == "file":
                 name = frame["name"]
                 if not goes_home(name, own_ranks):
@@ -185,7 +259,7 @@ class Supervisor:
                 own = {"metrics.jsonl": name, "launcher.out": f"launcher.{peer.name}.out"}
                 first = frame["first"] and name != "metrics.jsonl"  # its rows follow those of the head
                 self.channel.send("file", frame["data"], name=own.get(name, name), first=first)
-            frame = peer.link.answer(ANSWER_SECONDS)
+            frame = peer.link.answer(peer.answer_seconds)
 
     def on_collect(self, frame: dict[str, Json]) -> None:
         """Name the jobs that are over and not home, and which of them the controller that asks had started.
@@ -222,8 +296,9 @@ class Supervisor:
         found = job.read("result.json")
         if found is None and not dry_run:
             job.claim_end("lost", "the supervisor died")
-            told = {way["name"]: self.ask(way, job) for way in order["peers"]}
-            job.write("parts.json", {name: report for name, report in told.items() if report})
+            reports = everywhere(lambda way: self.ask(way, job), order["peers"])
+            parts = {way["name"]: report for way, report in zip(order["peers"], reports) if report}
+            job.write("parts.json", parts)
             found = write_result(job, final_metrics(job, order))
         return str(found["state"]) if found else "lost"
 
@@ -232,19 +307,18 @@ class Supervisor:
         try:
             peer = self.reach(way, os.path.dirname(os.path.dirname(job.path)))
             answer = peer.link.expect("part", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
-        except LinkLost:
+        except LinkLost as lost:
+            self.given_up[way["name"]] = str(lost)
             return None
         return in_our_time(own_report(peer.name, answer["report"]), peer.offset) if answer["report"] else None
 
     def on_part(self, frame: dict[str, Json]) -> None:
         """Tell what this node has of a job whose head lost it."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
-        order = job.read("order.json")
-        report = part_report(job, order, final_metrics(job, order)) if order and not job.running() else None
+        with self.at_work(frame):
+            order = job.read("order.json")
+            report = part_report(job, order, final_metrics(job, order)) if order and not job.running() else None
         self.channel.send("part", report=report)
-
-    def on_home(self, _frame: dict[str, Json]) -> None:
-        """Hear it after a fetch that ended early."""
 
     def on_beat(self, _frame: dict[str, Json]) -> None:
         """Hear a beat that crossed the end of the job."""
@@ -287,72 +361,9 @@ def files_of(job: JobDir) -> Iterator[str]:
                 yield os.path.join("ranks", rank, name)
 
 
-class Outpost:
-    """Runs a node's part of a job for a head elsewhere, as long as its lease holds."""
-
-    def __init__(self, supervisor: Supervisor, part: Part, lease: float) -> None:
-        self.supervisor, self.channel, self.part, self.lease = supervisor, supervisor.channel, part, lease
-        self.heard = self.told = time.monotonic()
-        self.alone = False
-
-    def follow(self) -> None:
-        """Run the part to its end and report it."""
-        self.part.start()
-        while not self.part.over:
-            inputs = [] if self.part.gone else [self.part.ear]
-            inputs += [] if self.channel.lost else [self.channel.incoming]
-            if self.part.ear in select.select(inputs, [], [], LOOK_SECONDS)[0]:
-                for word in self.part.words():
-                    self.pass_on(word)
-                if self.part.status and not self.part.why:
-                    self.pass_on({"kind": "ending", "reason": "guard_died", "detail": "the guard died"})
-            self.listen()
-            self.beat()
-            self.part.check_guard()
-            self.part.look()
-        self.part.close()
-        self.channel.send("over", report=self.part.report())
-
-    def pass_on(self, word: dict[str, Json]) -> None:
-        """Tell the head what the guard says, with what it needs to act on it."""
-        if word["kind"] == "left":
-            word["text"] = self.part.launcher_text()
-        self.channel.send(**word)
-
-    def listen(self) -> None:
-        """Do what the head says; without it, or a signal, end the part."""
-        try:
-            frame = None if self.channel.lost else self.channel.receive(0)
-            while frame:
-                self.heard = time.monotonic()
-                if frame["kind"] == "end":
-                    self.part.end(frame["reason"], frame["detail"])
-                elif frame["kind"] in ("leave", "start", "begin"):
-                    self.part.tell(frame["kind"], command=frame.get("command", ""))
-                frame = self.channel.receive(0)
-        except EOFError:
-            pass
-        if self.channel.lost:
-            self.end_alone("the head is gone")
-        elif time.monotonic() - self.heard > self.lease:
-            self.end_alone(f"the head was silent for {self.lease:.0f} s")
-        if self.supervisor.signalled:
-            self.part.end("cancelled", f"{self.supervisor.signalled} to the supervisor on {self.part.order['host']}")
-
-    def end_alone(self, detail: str) -> None:
-        """End the part. Nobody will say when the ranks of other nodes are done: the guard waits for its own only."""
-        self.part.end("lost", detail)
-        if not self.alone:
-            self.alone = True
-            self.part.tell("leave")
-
-    def beat(self) -> None:
-        """Tell the head that this node is there."""
-        if time.monotonic() - self.told > BEAT_SECONDS:
-            self.told = time.monotonic()
-            self.channel.send("beat")
-
-
 def main() -> None:
     """Serve the other end of stdin and stdout."""
+    raise_files()
+    with contextlib.suppress(OSError):
+        os.utime(sys.path[0])  # this version of our code is in use (see _reap)
     Supervisor(Channel(0, 1)).serve()

@@ -121,6 +121,12 @@ options:
       - Seconds between SIGTERM and SIGKILL when ranks are ended (default 30 for a process with a handler for SIGTERM,
         else 2). What a process started is asked when it is gone.
     type: float
+  lease:
+    description:
+      - Seconds of silence after which a node, or the head, is given up; each side of a cut then ends its ranks. From 5
+        to 3600. A network or a node that stands still for less ends no job.
+    type: float
+    default: 60
   fetch_limit:
     description:
       - Bytes of all files of a run that are brought home, such as C(500M) or C(2G). What is more stays on the nodes,

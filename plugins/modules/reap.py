@@ -84,6 +84,11 @@ store:
   sample:
     files: 12
     bytes: 34567
+runtimes:
+  description: Versions of torchfleet's code on the node that nothing was started of lately; they are gone.
+  returned: success
+  type: list
+  elements: str
 running:
   description: Jobs that still run and were left alone.
   returned: success
@@ -126,6 +131,8 @@ def tell(found: dict[str, Any]) -> str:
     parts += [f"kept what programs wrote: {'; '.join(kept)} (-e drop_outputs=true takes it away)"] if kept else []
     if found["store"]["files"]:
         parts.append(f"{found['store']['files']} shipped files that no job asked for lately are gone")
+    if found["runtimes"]:
+        parts.append(f"{len(found['runtimes'])} old versions of torchfleet's code are gone")
     return "; ".join(parts)
 
 
@@ -147,7 +154,9 @@ def main() -> None:
     if stuck and not module.check_mode:
         module.fail_json(msg="not even SIGKILL ended: " + tell({**found, "ended": stuck}), **found)
     module.exit_json(
-        changed=bool(found["ended"] or found["removed"] or found["store"]["files"]), msg=tell(found), **found
+        changed=any((found["ended"], found["removed"], found["store"]["files"], found["runtimes"])),
+        msg=tell(found),
+        **found,
     )
 
 

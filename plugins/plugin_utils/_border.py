@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import shlex
@@ -16,6 +17,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import (
+    LEASE_SECONDS,
     InputError,
     parse_environment,
     parse_whole,
@@ -29,6 +31,8 @@ LAUNCHER_VARIABLES = {
     "srun": "torchfleet_srun",
     "sbatch": "torchfleet_srun",
 }
+
+ALIVE_SECONDS = 5  # between two questions of ssh whether the head is there
 
 
 def to_plain(value: Any) -> Any:
@@ -121,10 +125,11 @@ def cluster_from_hostvars(
     )
 
 
-def ssh_words(connection: Any, node: Node) -> tuple[str, ...]:
+def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tuple[str, ...]:
     """Return the words that run a command on a node over SSH, from the options of Ansible's connection to it.
 
-    Empty for a local one. InputError for a connection of another kind, or one that cannot be had without Ansible.
+    Empty for a local one. A head that is silent for `lease` seconds is lost. InputError for a connection of another
+    kind, or one that cannot be had without Ansible.
     """
     refuse_become(connection, node)
     if node.local:
@@ -149,7 +154,9 @@ def ssh_words(connection: Any, node: Node) -> tuple[str, ...]:
     words += ["-o", f"ConnectTimeout={option('timeout')}"]
     for name in ("ssh_common_args", "ssh_extra_args"):  # in Ansible's order, for ssh takes the first of two
         words += shlex.split(option(name) or "")
-    return (*words, "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "--", node.address)
+    alive = (f"ServerAliveInterval={ALIVE_SECONDS}", f"ServerAliveCountMax={math.ceil(lease / ALIVE_SECONDS)}")
+    words += [word for setting in ("BatchMode=yes", *alive) for word in ("-o", setting)]
+    return (*words, "--", node.address)
 
 
 def refuse_become(connection: Any, node: Node) -> None:

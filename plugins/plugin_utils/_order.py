@@ -40,6 +40,7 @@ def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: 
         "master_port": plan.master_port,
         "job_timeout": plan.job_timeout,
         "grace": plan.grace,
+        "lease": plan.lease,
         "show_ranks": list(plan.show_ranks),
         **node_order(plan, command, plan.head),
         "shown_command": list(command.argv),

@@ -122,6 +122,7 @@ class LaunchPlan:
     options: LauncherOptions
     job_timeout: float | None
     grace: float | None  # by what a rank does with SIGTERM
+    lease: float
     show_ranks: tuple[int, ...]
     uid: int
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
@@ -259,6 +260,7 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
         options=request.options,
         job_timeout=request.job_timeout,
         grace=request.grace,
+        lease=request.lease,
         show_ranks=shown_ranks(request, world_size),
         uid=facts[head.name]["uid"],
         secrets=secrets,

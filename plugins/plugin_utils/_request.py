@@ -25,6 +25,9 @@ BINDINGS = {
     "socket": "each rank on a socket",
 }
 RENDEZVOUS = ("static", "c10d")
+# Of silence, after which a node is lost: longer than a network takes to find another way (spanning tree: 50 s) or a
+# virtual machine to move. Below the least a beat that is late looks like a dead node.
+LEASE_SECONDS, LEAST_LEASE, MOST_LEASE = 60.0, 5.0, 3600.0
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # The plan's own names: a job that sets them would contradict the placement it asked for.
@@ -96,6 +99,7 @@ class Request:
     master_port: int | None = None
     options: LauncherOptions = LauncherOptions()
     grace: float | None = None
+    lease: float = LEASE_SECONDS
     result_query: str | None = None
     fetch_limit: int = 1 << 30
     exclusive: bool = False
@@ -130,6 +134,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         master_port=parse_master_port(given.get("master_port"), options.ports),
         options=options,
         grace=parse_seconds("grace", given.get("grace")),
+        lease=parse_lease(given.get("lease")),
         result_query=parse_query(given.get("result_query")),
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
         exclusive=parse_flag("exclusive", given.get("exclusive", False)),
@@ -213,6 +218,15 @@ def parse_seconds(name: str, value: Any) -> float | None:
         seconds = 0.0
     if not 0 < seconds < 1e9:  # also refuses nan and inf
         raise InputError(name, value, f"give seconds greater than 0, or leave it out: -e {name}=3600")
+    return seconds
+
+
+def parse_lease(value: Any) -> float:
+    """Return the seconds of silence after which a node is lost."""
+    seconds = parse_seconds("lease", value) or LEASE_SECONDS
+    if not LEAST_LEASE <= seconds <= MOST_LEASE:
+        bounds = f"from {LEAST_LEASE:g} to {MOST_LEASE:g}"
+        raise InputError("lease", value, f"give seconds {bounds}, or leave it out: -e lease={LEASE_SECONDS:g}")
     return seconds
 
 

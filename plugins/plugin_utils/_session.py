@@ -7,17 +7,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
 import signal
+import subprocess
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import ERROR_SECONDS, Link, LinkLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
@@ -28,6 +30,8 @@ Frame = dict[str, Any]
 DEFAULT_HOME = "~/.torchfleet"
 ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json)\Z")
 ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
+LEAVE_SECONDS = 30.0  # for the head to leave when nobody speaks with it any more
+FETCHED = "fetched.json"  # in a run directory, written last: where it is, all is that could be had; `missing` is not
 
 
 class HeadLost(Exception):
@@ -85,10 +89,11 @@ class Session:
     ) -> None:
         if kind is Stopped:
             self.drop()
-        else:
-            self.link.channel.close()
-            self.link.process.wait()
-            self.link.listener.join()
+            return
+        self.link.channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it still ends a job, and needs nobody for that
+            self.link.process.wait(LEAVE_SECONDS)
+        self.link.listener.join(ERROR_SECONDS)
 
     def drop(self) -> None:
         """End the way to the head at once, whatever is asked there: no job was started."""
@@ -221,10 +226,13 @@ class Session:
             if left >= 0 or frame["name"] == "result.json":
                 self.store(frame, run_dir)
             frame = self.answer(give_up)
-        if left < 0:
-            return [*frame["missing"], f"all nodes: {-left:,} bytes more than fetch_limit"]
-        self.link.channel.send("home")
-        return list(frame["missing"])
+        cut = [f"all nodes: {-left:,} bytes more than fetch_limit"] if left < 0 else []
+        missing = [*frame["missing"], *cut]
+        last = {"name": FETCHED, "first": True, "data": json.dumps({"missing": missing}).encode() + b"\n"}
+        self.store(last, run_dir)
+        if not cut:
+            self.link.channel.send("home")
+        return missing
 
     @staticmethod
     def store(frame: Mapping[str, Any], run_dir: Path) -> None:

@@ -155,9 +155,8 @@ class Started:
 
     @property
     def result(self) -> dict[str, Any]:
-        path = self.run_dir / "result.json"
-        self.wait_until(path.exists)
-        return whole_result(path)
+        self.wait_until((self.run_dir / "fetched.json").exists)
+        return whole_result(self.run_dir / "result.json")
 
 
 def whole_result(path: Path) -> dict[str, Any]:

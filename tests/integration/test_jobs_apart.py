@@ -16,8 +16,9 @@ import pytest
 from fleet import INSTALLED, Fleet, Played
 
 SSH = """#!/bin/sh
-# ssh -F <config> <host> <command>
-exec /bin/sh -c "$4"
+# ssh -F <config> -o <option> <host> <command>
+for command; do :; done
+exec /bin/sh -c "$command"
 """
 READER = """
 import os, time

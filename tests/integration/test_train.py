@@ -212,7 +212,7 @@ def test_what_a_run_leaves(fleet: Fleet) -> None:
     run_dir = fleet.runs / "kept"
     assert (fleet.runs / "latest").resolve() == run_dir
     names = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file()}
-    expected = {"plan.json", "command.txt", "metrics.jsonl", "result.json", "launcher.out"}
+    expected = {"plan.json", "command.txt", "metrics.jsonl", "result.json", "fetched.json", "launcher.out"}
     assert names == expected | {f"ranks/0/{name}" for name in ("stdout", "stderr", "record.json")}
     assert result["world_size"] == 1
     assert result["placement"][0]["cpus"] == sorted(os.sched_getaffinity(0))

@@ -174,7 +174,7 @@ def test_ansible_playbook_is_ended(launching: Cluster, bystander: None, launcher
     job.process.send_signal(signal.Signals[number])
     job.all_gone("n1", "n2")
     assert job.process.wait(20) != 0
-    job.wait_until((job.run_dir / "result.json").exists)
+    job.wait_until((job.run_dir / "fetched.json").exists)
     assert job.result["state"] == state
     assert {row["state"] for row in job.result["ranks"]} == {"ended"}
     if launcher in SLURM:
@@ -211,7 +211,7 @@ def children_of_sessions(job: Job) -> list[int]:
 
 def test_a_node_is_cut_off(cluster: Cluster, bystander: None) -> None:
     """No packet goes in or out: each side ends its ranks when the lease is over, and clean.yml brings the rest home."""
-    job, _programs = sleepers(cluster)
+    job, _programs = sleepers(cluster, lease=10)
     cluster.lab.cut("n2")
     job.all_gone("n1", "n2", seconds=15)
     assert job.process.wait(60) != 0
@@ -226,7 +226,7 @@ def test_a_node_is_cut_off(cluster: Cluster, bystander: None) -> None:
 
 def test_a_node_hangs(cluster: Cluster) -> None:
     """A paused node cannot end anything: the others do, and it does so itself as soon as it runs again."""
-    job, _programs = sleepers(cluster)
+    job, _programs = sleepers(cluster, lease=10)
     cluster.lab.pause("n2")
     job.all_gone("n1", seconds=15)
     assert job.process.wait(60) != 0
@@ -236,7 +236,7 @@ def test_a_node_hangs(cluster: Cluster) -> None:
 
 
 def test_a_node_loses_power(cluster: Cluster) -> None:
-    job, _programs = sleepers(cluster)
+    job, _programs = sleepers(cluster, lease=10)
     cluster.lab.kill("n2")
     job.all_gone("n1", seconds=15)
     assert job.process.wait(60) != 0

@@ -41,7 +41,9 @@ def words(**variables: Any) -> str:
 def test_ssh_has_what_ansibles_connection_has() -> None:
     usual = words()
     assert "StrictHostKeyChecking" not in usual and "-I" not in usual
-    assert "-o ConnectTimeout=10 " in usual and usual.endswith("-o BatchMode=yes -o ServerAliveInterval=5 -- 192.0.2.1")
+    assert "-o ConnectTimeout=10 " in usual and usual.endswith(
+        "-o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=12 -- 192.0.2.1"
+    )
     assert "-o StrictHostKeyChecking=no " in words(host_key_checking=False)
     assert "-i /keys/one " in words(ssh_private_key_file="/keys/one")
     assert "-I /usr/lib/opensc.so " in words(ssh_pkcs11_provider="/usr/lib/opensc.so")

@@ -501,15 +501,15 @@ def test_a_node_that_talks_without_end_has_its_turn_and_no_more() -> None:
 def test_a_node_that_beats_on_and_never_ends_is_lost() -> None:
     peer = object.__new__(Peer)
     peer.channel, _there = wire(FROM_NODE)
-    peer.report, peer.lost, peer.grace, peer.end_by = None, "", 0.5, math.inf
+    peer.report, peer.lost, peer.lease, peer.grace, peer.end_by = None, "", 10.0, 0.5, math.inf
     peer.heard = time.monotonic() + 3600
     peer.tell("begin")
     assert peer.end_by == math.inf
     peer.tell("leave")
-    assert 25 < peer.end_by - time.monotonic() <= 31
+    assert 35 < peer.end_by - time.monotonic() <= 41
     peer.end_by = 0.0
     peer.beat()
-    assert peer.lost == "it did not end its part within 31 s"
+    assert peer.lost == "it did not end its part within 41 s"
 
 
 def test_bytecode_is_no_part_of_the_runtime(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _programs, _rank, _survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes, _programs, _rank, _survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BLOCK, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import BALLAST_BYTES, JOB_ID, JobDir, jobs
@@ -404,7 +404,11 @@ def test_an_agent_that_dies_after_its_launcher_is_no_leftover(tmp_path: Path) ->
     with subprocess.Popen(["sleep", "60"]) as orphan:
         try:
             assert orphan.pid in [process.pid for process in guard.foreign()]
-            (tmp_path / f"agent.{orphan.pid}").touch()
+            started = _processes.identity(orphan.pid)["started"]
+            (tmp_path / f"agent.{orphan.pid}.{started - 1}").touch()  # of an earlier process with that pid
+            guard.launchers = guard.launcher_tree()
+            assert orphan.pid in [process.pid for process in guard.foreign()]
+            (tmp_path / f"agent.{orphan.pid}.{started}").touch()
             guard.launchers = guard.launcher_tree()
             assert orphan.pid not in [process.pid for process in guard.foreign()]
         finally:

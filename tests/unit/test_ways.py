@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _agent, _bootstrap, _peer
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime, _session
 
 
 def test_our_code_comes_up_behind_a_noisy_login(tmp_path: Path) -> None:
@@ -36,6 +40,31 @@ def test_a_way_that_leads_nowhere_tells_why() -> None:
         silent.greet(bytes, seconds=0.2)
     silent.process.kill()
     silent.close()
+
+
+def test_a_session_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: it waited until the head had left, whatever held that up. What it does there goes on."""
+    monkeypatch.setattr(_session, "LEAVE_SECONDS", 0.1)
+    session = object.__new__(_session.Session)
+    session.link = Link(["sleep", "600"])
+    with session:
+        pass
+    assert session.link.process.poll() is None
+    session.link.process.kill()
+    session.link.process.wait()
+
+
+def test_a_node_that_is_silent_for_the_lease_is_lost() -> None:
+    peer = object.__new__(_peer.Peer)
+    (incoming, _out), (_in, outgoing) = os.pipe(), os.pipe()
+    peer.channel, peer.report, peer.lost, peer.lease = Channel(incoming, outgoing), None, "", 20.0
+    peer.end_by, peer.told = math.inf, time.monotonic()
+    peer.heard = time.monotonic() - 15
+    peer.beat()
+    assert not peer.lost
+    peer.heard -= 6
+    peer.beat()
+    assert peer.lost == "silent for 20 s"
 
 
 def test_a_daemon_is_looked_for_where_it_lies_on_its_node() -> None:

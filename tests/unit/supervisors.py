@@ -1,0 +1,65 @@
+"""Supervisors in processes of their own, for tests that play the other end of their wire."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link
+
+COLLECTIONS = Path(__file__).parents[2] / "collections"
+PACKAGE = "ansible_collections.torchfleet.cluster.plugins.module_utils"
+SERVE = f"""
+import os, sys, threading, time
+sys.path.insert(0, {str(COLLECTIONS)!r})
+from {PACKAGE} import _channel, _limits, _lines, _supervisor
+"""
+
+
+def supervisor(hook: str = "") -> Link:
+    """Start a supervisor; `hook`: what is done in its process before it serves, such as making its disk hang."""
+    serve = "_supervisor.Supervisor(_channel.Channel(0, 1)).serve()\nos._exit(0)\n"
+    return Link([sys.executable, "-c", f"{SERVE}\n{hook}\n{serve}"])
+
+
+def order_of_one(home: Path, command: tuple[str, ...] = ("/bin/sleep", "600"), **changed: Any) -> dict[str, Any]:
+    """Return an order for one rank on w1, which never comes: what runs there is the command alone."""
+    return {
+        "job_id": "one",
+        "home": str(home),
+        "host": "w1",
+        "cwd": "/",
+        "placement": [{"rank": 0, "local_rank": 0, "host": "w1"}],
+        "world_size": 1,
+        "show_ranks": [0],
+        "grace": 0.5,
+        "lease": 3600.0,
+        "job_timeout": None,
+        "launcher": {"name": "openmpi"},
+        "launcher_environment": {},
+        "launcher_search": [],
+        "programs": {"torchfleet-rank": ["/bin/true"]},
+        "command": list(command),
+        "peers": None,
+        **changed,
+    }
+
+
+def begin(link: Link, order: dict[str, Any]) -> None:
+    """Stage a job and let it go."""
+    assert not link.expect("stage", 60, "staged", order=order).get("reason")
+    link.channel.send("go")
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait until a condition holds and return its value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s")

@@ -1,0 +1,105 @@
+"""How files come home: from all nodes side by side, the result first, and no node is asked for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _supervisor
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BLOCK, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor import Supervisor
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
+
+# In place of ssh: nodes are homes of this machine, and the dead ones refuse when all of them were asked.
+SSH = """#!/bin/sh
+while [ $# -gt 2 ]; do shift; done
+case $1 in
+dead*) touch "$PLACE/asked.$1.$$"
+    until [ "$(ls "$PLACE" | grep -c asked.dead)" -ge 3 ]; do sleep 0.05; done
+    echo "$1: all were asked" >&2; exit 255 ;;
+*) exec /bin/sh -c "$2" ;;
+esac
+"""
+DEAD = ("dead1", "dead2", "dead3")
+
+
+def node(root: Path, name: str, rank: int, **order: Any) -> JobDir:
+    """Make what a job leaves on a node."""
+    job = JobDir(str(root / name / "jobs" / "one"))
+    job.create([rank])
+    Path(job.rank(rank, "stdout")).write_text(f"rank {rank}\n")
+    Path(job.at("metrics.jsonl")).write_text("".join(f'{{"rank": {rank}, "row": {row}}}\n' for row in range(60_000)))
+    placement = [{"rank": number, "host": host} for number, host in enumerate(("n1", "n2", "n3", *DEAD))]
+    job.write("order.json", {"job_id": "one", "home": str(root / name), "placement": placement, **order})
+    return job
+
+
+def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: three dead nodes took three times ten seconds, each after the other."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text(SSH)
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    ways = [{"name": name, "home": str(tmp_path / name), "interpreter": sys.executable} for name in ("n2", *DEAD, "n3")]
+    head = node(tmp_path, "n1", 0, peers=ways)
+    head.write("result.json", {"state": "succeeded"})
+    others = [node(tmp_path, name, rank, peers=None) for rank, name in ((1, "n2"), (2, "n3"))]
+    (tmp_path / "n1" / "ssh").mkdir()
+    (tmp_path / "n1" / "ssh" / "config").touch()
+    link = Link(_bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), _runtime.digest()))
+    link.greet(_runtime.archive, 60)
+    for missing in (
+        [f"{name}: {name}: all were asked" for name in DEAD],
+        [f"{name}: {name}: all were asked" for name in DEAD],
+    ):
+        link.channel.send("fetch", home=str(tmp_path / "n1"), job_id="one")
+        names, files = [], dict[str, bytes]()
+        frame = link.answer(120)
+        while frame["kind"] == "file":
+            names.append(frame["name"])
+            files[frame["name"]] = (b"" if frame["first"] else files[frame["name"]]) + frame["data"]
+            frame = link.answer(120)
+        assert frame["missing"] == missing
+        assert names[0] == "result.json"
+        assert {"ranks/0/stdout", "ranks/1/stdout", "ranks/2/stdout"} <= set(names)
+        rows = [json.loads(row) for row in files["metrics.jsonl"].splitlines()]  # none is torn
+        assert all([row["row"] for row in rows if row["rank"] == rank] == list(range(60_000)) for rank in range(3))
+        link.channel.send("home")
+    assert len(list(tmp_path.glob("asked.*"))) == 3  # who did not answer is not asked again
+    assert not any(os.path.exists(job.at(HOME_MARK)) for job in (head, *others))  # not all of it is home
+    link.close()
+
+
+def test_a_node_that_was_lost_is_tried_once_more_and_soon_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[str, bool]] = []
+
+    def peer(way: dict[str, str], _config: str, lost: bool) -> None:
+        tried.append((way["name"], lost))
+        raise LinkLost("no answer within 5 s")
+
+    monkeypatch.setattr(_supervisor, "Peer", peer)
+    supervisor = Supervisor(Channel(*os.pipe()))
+    supervisor.peers["n2"] = SimpleNamespace(lost="silent", link=SimpleNamespace(close=int))  # type: ignore[assignment]
+    for name in ("n2", "n2", "n3"):
+        with pytest.raises(LinkLost, match="within 5 s"):
+            supervisor.reach({"name": name}, "/home")
+    assert tried == [("n2", True), ("n3", False)]
+
+
+@pytest.mark.parametrize("size", [100, BLOCK, 3 * BLOCK])
+def test_blocks_of_a_file_end_with_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    rows = b"".join(b"%d\n" % number for number in range(size))[:size].rpartition(b"\n")[0] + b"\n"
+    (tmp_path / "rows").write_bytes(rows)
+    channel, blocks = Channel(-1, -1), list[bytes]()
+    monkeypatch.setattr(channel, "send", lambda _kind, data, **_fields: blocks.append(data))
+    channel.send_file("rows", str(tmp_path / "rows"))
+    assert b"".join(blocks) == rows and all(block.endswith(b"\n") and len(block) <= BLOCK for block in blocks)

@@ -1,0 +1,207 @@
+"""What ends a job when somebody is silent, and what does not: hanging disks, clocks that are set, frozen nodes."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from supervisors import begin, order_of_one, supervisor, wait_until
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _link, _processes, _result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._run import Run
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import ssh_words
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_request
+
+
+def program_of(job: JobDir) -> _processes.Process:
+    """Return what the guard has started for the job."""
+    pid = int(wait_until(lambda: job.launcher().get("pid")))
+    process = _processes.read(pid)
+    assert process is not None
+    return process
+
+
+def is_gone(process: _processes.Process) -> bool:
+    now = _processes.read(process.pid)
+    return now is None or now.started != process.started or now.state in "ZX"
+
+
+def test_a_disk_that_hangs_ends_no_job(tmp_path: Path) -> None:
+    """Reproduced before: the thread that read the ranks' files sent the beats as well, so the node was lost."""
+    mark = tmp_path / "hangs"
+    hook = f"""if True:
+        def look(self, *_given, **_options):
+            open({str(mark)!r}, "w").close()
+            threading.Event().wait()
+        _lines.Follower.look = look"""
+    link, job = supervisor(hook), JobDir(str(tmp_path / "jobs" / "one"))
+    begin(link, order_of_one(tmp_path))
+    program = program_of(job)
+    wait_until(mark.exists)
+    for _beat in range(2):
+        frame = link.channel.receive(60)
+        assert frame is not None and frame["kind"] == "beat"
+    link.channel.send("end", reason="cancelled", detail="enough")  # which it can do as well
+    wait_until(lambda: is_gone(program))
+    link.close()
+    end = job.end()
+    assert end is not None and end["reason"] == "cancelled"
+
+
+def test_a_supervisor_that_hangs_has_its_part_ended_by_the_guard(tmp_path: Path) -> None:
+    """Reproduced before: the head took the node for lost, and on the node the ranks went on."""
+    hook = "_supervisor.Outpost.listen = lambda _outpost: threading.Event().wait()"
+    link, job = supervisor(hook), JobDir(str(tmp_path / "jobs" / "one"))
+    begin(link, order_of_one(tmp_path, lease=1.0))
+    program = program_of(job)
+    wait_until(lambda: is_gone(program))
+    end = job.end()
+    assert end is not None and (end["reason"], end["detail"]) == ("lost", "the supervisor was silent for 1 s")
+    assert link.process.wait(60) == -signal.SIGKILL  # so that the other end of the wire knows
+    link.close()
+
+
+def test_a_guard_does_not_take_its_own_sleep_for_silence(tmp_path: Path) -> None:
+    order = {"placement": [], "host": "n1", "job_timeout": None, "lease": 5.0, "launcher": {"name": "openmpi"}}
+    guard = Guard(JobDir(str(tmp_path)), order, supervisor=-1, says=-1)
+
+    def look_after(seconds: float, heard: bool = False) -> Any:
+        guard.looked = time.monotonic() - seconds
+        return guard.silence(heard)
+
+    assert look_after(3600) is None  # it was frozen, and its supervisor with it
+    assert look_after(0.0, heard=True) is None and guard.silent == 0.0
+    assert [look_after(2.0) is None for _look in range(3)] == [True, True, False]
+    assert look_after(3600, heard=True) is None
+
+
+def test_a_node_that_hears_nothing_of_the_head_ends_its_part(tmp_path: Path) -> None:
+    link, job = supervisor(), JobDir(str(tmp_path / "jobs" / "one"))
+    begin(link, order_of_one(tmp_path, lease=1.0))
+    program = program_of(job)
+    wait_until(lambda: is_gone(program))
+    frame = {"kind": ""}
+    while frame["kind"] != "over":
+        frame = link.answer(60)
+    link.close()
+    end = job.end()
+    assert end is not None and end["detail"] == "the head was silent for 1 s"
+    assert not os.path.exists(job.at("ballast"))  # nothing more is to be written there
+
+
+def test_a_question_that_a_slow_disk_holds_up_is_waited_for(tmp_path: Path) -> None:
+    """Reproduced before: a node that hashed 10,000 cold files for 61 s was unreachable."""
+    done = tmp_path / "done"
+    hook = f"""if True:
+        def survey(_request):
+            while not os.path.exists({str(done)!r}):
+                time.sleep(0.01)
+            return {{"home": "/h"}}
+        _supervisor.survey = survey"""
+    link = supervisor(hook)
+    link.channel.send("survey", request={}, beats=True)
+    for _beat in range(2):
+        frame = link.channel.receive(60)
+        assert frame is not None and frame["kind"] == "beat"
+    done.touch()
+    assert link.answer(60)["facts"] == {"home": "/h"}
+    link.close()
+
+
+def test_work_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link(["sh", "-c", """yes '{"kind": "beat"}' | head -100; echo '{"kind": "staged"}'; cat"""])
+    assert link.answer(60)["kind"] == "staged"
+    link.close()
+    monkeypatch.setattr(_link, "WORK_SECONDS", -1.0)
+    link = Link(["sh", "-c", """yes '{"kind": "beat"}'"""])
+    with pytest.raises(LinkLost, match="still at work"):
+        link.answer(60)
+    link.close()
+
+
+def test_an_idle_supervisor_hears_a_signal() -> None:
+    """Reproduced before: it noted the signal and waited on."""
+    link = supervisor()
+    assert link.ask("clock", 60)["kind"] == "clock"
+    os.kill(link.process.pid, signal.SIGTERM)
+    assert link.process.wait(60) == 128 + signal.SIGTERM
+    link.close()
+
+
+def test_a_job_that_is_staged_is_taken_back_at_a_signal(tmp_path: Path) -> None:
+    link = supervisor()
+    assert not link.expect("stage", 60, "staged", order=order_of_one(tmp_path)).get("reason")
+    assert (tmp_path / "jobs" / "one").exists()
+    os.kill(link.process.pid, signal.SIGTERM)
+    assert link.process.wait(60) == 128 + signal.SIGTERM
+    assert not (tmp_path / "jobs" / "one").exists()
+    link.close()
+
+
+def run_of(**order: Any) -> Run:
+    """Return a run that has begun just now."""
+    run = object.__new__(Run)
+    run.order = {"job_timeout": 100.0, "world_size": 2, "launcher": {"name": "openmpi"}, **order}
+    run.started = run.clock = time.monotonic()
+    run.unplaced = {"n2"}
+    run.controller = SimpleNamespace(signalled="")  # type: ignore[assignment]
+    run.channel = Channel(*os.pipe())
+    return run
+
+
+def test_a_clock_that_is_set_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: a step of NTP was a job_timeout, or ranks that did not start."""
+    run = run_of()
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    assert run.reason_to_end() is None
+    run.clock -= 102
+    assert run.reason_to_end() == ("timed_out", "job_timeout of 100 s")
+    run.order["job_timeout"] = None
+    assert run.reason_to_end() is None
+    run.started -= 303
+    assert run.reason_to_end() == ("placement", "ranks on n2 not started after 302 s")
+
+
+@pytest.mark.parametrize("step", [-3600.0, 0.0, 3600.0])
+def test_a_clock_that_is_set_changes_neither_blame_nor_times(step: float) -> None:
+    record = {"rank": 0, "started": 100.0, "ended": 110.0 + step, "ended_tick": 15.0, "seconds": 10.0, "rc": 1}
+    assert _result.rank_state(record, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
+    assert _result.rank_state(record, {"reason": "cancelled", "at": 109.5, "tick": 14.5}) == "ended"
+    assert _result.rank_row({"rank": 0, "host": "n1"}, record, "failed", "")["seconds"] == 10.0
+    forged = {**record, "ended": 110.0, "ended_tick": "x", "seconds": []}
+    assert _result.rank_state(forged, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
+    assert _result.rank_row({"rank": 0, "host": "n1"}, forged, "failed", "")["seconds"] == 10.0
+
+
+def test_the_lease_reaches_the_nodes(plan_two: Callable[..., Any]) -> None:
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
+
+    plan = plan_two(lease="20")
+    peers = {name: Node(name, "192.0.2.1") for name in ("n1", "n2")}
+    assert order_for(plan, render(plan), "here", peers)["lease"] == 20.0
+    assert parse_request({}).lease == 60.0
+    for given in ("4", 3601, True, "soon"):
+        with pytest.raises(InputError, match="lease"):
+            parse_request({"lease": given})
+
+
+def test_ssh_gives_the_head_up_when_the_lease_is_over() -> None:
+    connection = SimpleNamespace(transport="ssh", get_option=lambda name: 10 if name == "timeout" else None)
+    words = ssh_words(connection, Node("n1", "192.0.2.1"), lease=120)
+    said = subprocess.run([*words[:-2], "-G", "192.0.2.1"], capture_output=True, text=True, check=True).stdout
+    options = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
+    assert math.prod(int(options[name]) for name in ("serveraliveinterval", "serveralivecountmax")) == 120

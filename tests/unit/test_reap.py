@@ -1,0 +1,84 @@
+"""What clean.yml takes away on a node: only processes that are still the same, only code that nobody uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _processes, _reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_pid_that_went_to_another_process_is_not_signalled(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reproduced before: the file had a bare pid."""
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([])
+    lock = job.lock()
+    noted = _processes.identity(sleeper.pid)
+    monkeypatch.setattr(_reap, "CANCEL_SECONDS", 0.1)
+    for wrong in ({**noted, "started": noted["started"] - 1}, {"pid": sleeper.pid}, {"pid": "1"}, [sleeper.pid], None):
+        job.write("supervisor.json", wrong)
+        _reap.cancel(job)
+        assert sleeper.poll() is None
+    job.write("supervisor.json", noted)
+    _reap.cancel(job)
+    assert sleeper.wait(60) == -15
+    os.close(lock)
+
+
+def test_old_versions_of_our_code_go(tmp_path: Path) -> None:
+    """Reproduced before: they stayed for ever, and so did what a start left that was cut off."""
+    long_ago = time.time() - (_reap.KEPT_DAYS + 1) * 86400
+    for name in ("aaaa", "bbbb", "bbbb.123", "cccc", "dddd"):
+        (tmp_path / "lib" / name).mkdir(parents=True)
+        (tmp_path / "lib" / name / "torchfleet.py").touch()
+        if name != "cccc":  # which is in use
+            os.utime(tmp_path / "lib" / name, (long_ago, long_ago))
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([])
+    job.write("order.json", {"programs": {"torchfleet-rank": ["/p", f"{tmp_path}/lib/dddd/torchfleet.py"]}})
+    assert _reap.reap(str(tmp_path), dry_run=True)["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
+    assert len(os.listdir(tmp_path / "lib")) == 5
+    assert _reap.reap(str(tmp_path))["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
+    assert sorted(os.listdir(tmp_path / "lib")) == ["cccc", "dddd"]
+
+
+def test_a_start_says_that_its_version_is_in_use(tmp_path: Path) -> None:
+    command = _bootstrap.bootstrap(sys.executable, str(tmp_path), _runtime.digest())
+    parcel = _bootstrap.parcel(_runtime.archive())
+    subprocess.run(command, input=parcel, capture_output=True, timeout=60, check=True)
+    os.utime(tmp_path / "lib" / _runtime.digest(), (0, 0))
+    subprocess.run(command, input=b"", capture_output=True, timeout=60, check=True)
+    assert _reap.unused_runtimes(str(tmp_path)) == []
+
+
+def test_first_starts_at_once_leave_one_version(tmp_path: Path) -> None:
+    """Reproduced before: parts of most of them stayed beside it."""
+    command = _bootstrap.bootstrap(sys.executable, str(tmp_path), _runtime.digest())
+    parcel = _bootstrap.parcel(_runtime.archive())
+
+    def start(_number: int) -> tuple[int, bytes]:
+        done = subprocess.run(command, input=parcel, capture_output=True, timeout=120, check=False)
+        return done.returncode, done.stderr
+
+    with ThreadPoolExecutor(12) as pool:
+        assert set(pool.map(start, range(24))) == {(0, b"")}
+    assert os.listdir(tmp_path / "lib") == [_runtime.digest()]

@@ -1,0 +1,53 @@
+"""Staging a job on a node leaves all of it or nothing, whatever the node's locale is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from supervisors import COLLECTIONS, PACKAGE, order_of_one
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _part
+from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
+
+STAGE = f"""
+import json, sys
+sys.path.insert(0, {str(COLLECTIONS)!r})
+from {PACKAGE}._part import Part
+Part(json.load(sys.stdin))
+"""
+
+
+def test_a_legacy_locale_takes_any_text(tmp_path: Path) -> None:
+    """Reproduced before: a UnicodeEncodeError left half a job behind."""
+    order = order_of_one(tmp_path, files={"command.txt": "cd '/data/ä☃'\n"}, programs={"torchfleet-rank": ["/ä\udcff"]})
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", STAGE],
+        input=json.dumps(order),
+        env={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    job = tmp_path / "jobs" / "one"
+    assert (job / "command.txt").read_bytes() == "cd '/data/ä☃'\n".encode()
+    assert "/ä".encode() + b"\xff" in (job / "bin" / "torchfleet-rank").read_bytes()
+
+
+def test_nothing_is_left_of_a_job_that_cannot_be_staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+
+    def refused(*_given: object) -> None:
+        raise ValueError("a text that cannot be written")
+
+    monkeypatch.setattr(_part, "Following", refused)
+    with pytest.raises(ValueError, match="cannot be written"):
+        Part(order_of_one(tmp_path))
+    assert os.listdir(tmp_path / "jobs") == [] == os.listdir(tmp_path / "tmp")
