@@ -78,7 +78,9 @@ class Stream:
 
     def become(self, descriptor: int) -> None:
         """In the program's process: make the pipe its stdout or stderr. OSError."""
-        os.dup2(os.open(f"/proc/self/fd/{self.pipe}", os.O_WRONLY), descriptor)
+        opened = os.open(f"/proc/self/fd/{self.pipe}", os.O_WRONLY)
+        os.dup2(opened, descriptor)
+        os.close(opened)
 
 
 def open_streams(job: JobDir, rank: int) -> list[Stream]:

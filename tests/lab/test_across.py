@@ -181,6 +181,23 @@ def test_ansible_playbook_is_ended(launching: Cluster, bystander: None, launcher
         job.wait_until(lambda: job.job_id not in slurm.queue(launching.lab, "n1"))
 
 
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_rank_that_saves_is_waited_for(launching: Cluster, launcher: str) -> None:
+    """A child of a shell on the last node, when all other ranks are gone: no launcher and no daemon disturbs it."""
+    job = launching.start(workload=str(SCRIPTS / "saves_on_rank_3.sh"), np=4, launcher=launcher)
+    ranks = f"/home/fleet/.torchfleet/jobs/{job.job_id}/ranks"
+    said = f"{ranks}/3/stdout"
+    job.wait_until(lambda: launching.lab.root("n2", "cat", said, check=False).split() == ["up", "up"])
+    job.process.send_signal(signal.SIGINT)
+    job.wait_until(lambda: "saving" in launching.lab.root("n2", "cat", said, check=False))
+    job.wait_until(lambda: '"rc"' in launching.lab.root("n1", "cat", f"{ranks}/0/record.json", check=False))
+    assert "SAVED" not in launching.lab.root("n2", "cat", said, check=False)
+    assert job.process.wait(60) != 0
+    job.all_gone("n1", "n2")
+    assert (job.run_dir / "ranks/3/stdout").read_text().split() == ["up", "up", "saving", "SAVED"]
+    assert {row["state"] for row in job.result["ranks"]} == {"ended"}
+
+
 def test_the_whole_controller_is_killed(cluster: Cluster, bystander: None) -> None:
     job, _programs = sleepers(cluster, "--escape")
     os.killpg(job.process.pid, signal.SIGKILL)
