@@ -49,7 +49,7 @@ def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
             "user" if plan.backend_reason == "asked for" else "default",
         ),
         Setting("TORCHFLEET_JOB_ID", plan.job_id, "marks the processes of this job", "default"),
-        *cpu_settings(node),
+        *cpu_settings(plan, node),
         *fabric_settings(plan, node),
         *backend_settings(plan, node),
     ]
@@ -60,9 +60,9 @@ def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
     return tuple(chosen[name] for name in sorted(chosen))
 
 
-def cpu_settings(node: NodePlan) -> list[Setting]:
-    """Return what frameworks must be told on a node without GPUs."""
-    if any(node.accelerators.values()):
+def cpu_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
+    """Return what frameworks must be told on a node without GPUs. Those of Intel are known by the backend alone."""
+    if any(node.accelerators.values()) or plan.backend == "xccl":
         return []
     reason = "no GPU here: Accelerate and the Trainer would run each rank alone (accelerate 1.15)"
     return [Setting("ACCELERATE_USE_CPU", "true", reason, "measured")]

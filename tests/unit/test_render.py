@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from nodes import Facts, facts_of_a_node, launcher
@@ -79,6 +80,24 @@ def test_environment_of_the_ranks(plan: Planner) -> None:
     }
     assert settings["OMP_NUM_THREADS"].source == "user"
     assert settings["GLOO_SOCKET_IFNAME"].source == "measured"
+
+
+def test_accelerate_is_told_where_there_is_no_gpu(plan_two: Planner) -> None:
+    """By what each node has, not by the backend: with GPUs and gloo it would move the work to the processor."""
+
+    def told(**given: Any) -> list[tuple[str, str] | None]:
+        made = plan_two(**given)
+        found = [{item.name: item for item in rank_environment(made, node)} for node in made.nodes]
+        settings = [values.get("ACCELERATE_USE_CPU") for values in found]
+        return [(setting.value, setting.source) if setting else None for setting in settings]
+
+    none, cpu = None, ("true", "measured")
+    gpus = {"accelerators": {"nvidia": 2, "amd": 0}}
+    assert told(backend="gloo", n2=gpus) == [cpu, none]
+    assert told(backend="xccl", n1={"backends": ["xccl"]}, n2={"backends": ["xccl"]}) == [none, none]
+    assert told(job_env={"ACCELERATE_USE_CPU": "false"}) == [("false", "user")] * 2
+    own = {"n1": {"ACCELERATE_USE_CPU": "0"}}
+    assert told(env=own) == [("0", "inventory"), cpu]
 
 
 def test_nccl_gets_an_exact_interface(plan: Planner) -> None:
