@@ -85,7 +85,10 @@ def here(release: str = "/etc/os-release") -> str:
 
 
 def words(os: str) -> dict[str, str]:
-    """Return what a mend may speak of: install_python ..., start_ssh, restart_ssh, reload_ssh, hold_driver."""
+    """Return what a mend may speak of: install_python ..., start_ssh, restart_ssh, reload_ssh, hold_driver.
+
+    The driver's package is the one that role cuda installs and holds; on older GPUs that is cuda-drivers.
+    """
     installs = {f"install_{what}": install(what, os) for what in PACKAGES}
     verbs = {f"{verb}_ssh": sshd(verb, os) for verb in ("start", "restart", "reload")}
-    return {**installs, **verbs, "hold_driver": hold("nvidia-driver", os)}
+    return {**installs, **verbs, "hold_driver": hold("nvidia-open", os) + " (on older GPUs cuda-drivers)"}

@@ -77,9 +77,14 @@ def test_a_mend_about_sshd_names_the_service(os: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("os", "says"),
-    [("ubuntu", "apt-mark hold"), ("rocky", "dnf versionlock add"), ("opensuse-leap", "zypper addlock")],
+    [
+        ("ubuntu", "apt-mark hold nvidia-open (on older GPUs cuda-drivers)"),
+        ("rocky", "dnf versionlock add nvidia-open"),
+        ("opensuse-leap", "zypper addlock nvidia-open"),
+    ],
 )
 def test_a_mend_about_a_driver_names_what_holds_it(os: str, says: str) -> None:
+    """With the package that role cuda has installed."""
     versions = {"versions__driver": "nvidia 580.65.06", "versions__driver_library": "575.57.08"}
     assert says in about("TF-NVIDIA-MISMATCH", os, **versions)
     values = {"os": f"{os} 1", "driver": "nvidia 1"}
