@@ -293,6 +293,7 @@ def test_what_is_locked_is_installed_and_its_checksums_are_kept(request_: dict[s
     assert there == {"tiny": "1.0", "helper": "1.0", "gpu": "1.0"}
     wheel = published / "tiny/tiny-1.0-py3-none-any.whl"
     assert made["receipt"]["digests"]["tiny"] == digest(wheel)
+    assert made["receipt"]["unlocked"] == []
     assert environment.is_ready(wanted) and not environment.is_ready({**wanted, "lock": "another"})
 
 
@@ -352,6 +353,7 @@ def test_a_build_of_ones_own_takes_the_place_of_the_indexes(
     there = made["receipt"]["installed"]
     assert (there["tiny"], there["helper"], "gpu" in there) == ("1.0+mine", "1.0", False)
     assert made["receipt"]["digests"]["tiny"] == digest(wheel)
+    assert made["receipt"]["unlocked"] == ["tiny"]
     index_of(published, ("helper", "1.0", "Summary: with a gift\n"))
     assert "helper==1.0: the lock has" in environment.try_to_make({**wanted, "path": f"{wanted['path']}-2"})["error"]
 

@@ -175,9 +175,12 @@ def is_whole(path):
     return True
 
 
-def make_receipt(request, digests):
-    """Return what this installation leaves behind: `digests` are the sha256 of the wheels that pip took, by package."""
-    return dict(made_from(request), installed=installed(Path(request["path"])), digests=digests)
+def make_receipt(request, digests, unlocked):
+    """Return what this installation leaves behind: `digests` has the sha256 of the wheels that pip took, by package;
+    `unlocked` names those that no lock was asked about.
+    """
+    there = installed(Path(request["path"]))
+    return dict(made_from(request), installed=there, digests=digests, unlocked=sorted(unlocked))
 
 
 def is_ready(request):
@@ -497,16 +500,19 @@ def make_bare(path, beside, with_pip, place):
 
 
 def install(request, place):
-    """Install the packages, and build what is there as a source. Return the checksums of the wheels, by package."""
+    """Install the packages, and build what is there as a source. Return the checksums of the wheels, by package, and
+    which of them came by version alone."""
     path = Path(request["path"])
     python = str(path / "bin" / "python")
-    report, digests = Path(place, "installed.json"), {}
+    report, digests, unlocked = Path(place, "installed.json"), {}, set()
     told = ["--report", str(report)] if can_report(request) else []
     for options, some in courses(request, place):
         if some or "--requirement" in options:
             what = " ".join(some or request["packages"])
             run([python, *PIP_INSTALL, *told, *options, "--", *some], f"pip could not install {what}")
-            digests.update(digests_in(report))
+            came = digests_in(report)
+            digests.update(came)
+            unlocked.update([] if "--require-hashes" in options else came)
     for name in request["sources"]:
         kept = path / "wheels"  # for whoever has machines without a compiler
         build = ["-m", "pip", "wheel", *QUIET, "--no-deps", "--no-build-isolation", "--wheel-dir", str(kept), "--"]
@@ -515,7 +521,7 @@ def install(request, place):
         run([python, *PIP_INSTALL, "--no-deps", "--", str(wheel)], f"pip could not install {wheel.name}")
     for description in (path / PACKAGES).glob("*/lib/*.la"):
         description.unlink()  # UCX's wheel: libtool would look for UCX where the wheel was made
-    return digests
+    return digests, unlocked
 
 
 def build(request, program, place):
@@ -543,10 +549,10 @@ def make(request):
             return False
         with replaced(path), brought(request) as place:
             make_bare(path, Path(request["beside"]) if request["beside"] else None, needs_pip(request), place)
-            digests = install(request, place)
+            digests, unlocked = install(request, place)
             for program in request["programs"]:
                 build(request, program, place)
-            write_receipt(path, make_receipt(request, digests))
+            write_receipt(path, make_receipt(request, digests, unlocked))
     return True
 
 
