@@ -18,7 +18,7 @@ from tests.lab.lab import Lab
 NODES = ("n1", "n2")
 HOME = "/home/fleet/.torchfleet"
 WITH_MPI = """setup.yml -e '{"backends": ["mpi"]}'"""
-WITH_INTEL = """setup.yml -e '{"mpis": ["mpich", "intelmpi"], "backends": ["mpi"]}'"""
+WITH_INTEL = """setup.yml -e '{"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi"]}'"""
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +60,11 @@ def there(bare: Cluster, *places: str) -> list[str]:
 
 def test_nothing_is_there(bare: Cluster) -> None:
     programs = ("g++", "cc", "rsync", "ping", "pip", "pip3", "mpirun", "make", "git")
-    packages = ("apt", "apt_pkg*", "torch", "numpy", "ensurepip")
-    places = [
-        *(f"/usr/*bin/{name}" for name in programs),
-        *(f"/usr/lib/python3*/{{,dist-packages/}}{name}" for name in packages),
-    ]
-    assert there(bare, *places, "/usr/include/python3*", "/home/fleet/.torchfleet") == []
+    modules = ("apt", "pip", "torch", "numpy", "ensurepip")
+    places = [f"/usr/{folder}/{name}" for folder in ("bin", "sbin", "local/bin") for name in programs]
+    places += [f"/usr/lib/{folder}/{name}" for folder in ("python3*", "python3/dist-packages") for name in modules]
+    assert there(bare, *places, "/usr/include/python3*", HOME) == []
+    assert len(there(bare, "/usr/bin/python3", "/usr/sbin/sshd")) == 4
 
 
 def test_without_root_a_compiler_is_asked_for_before_anything_is_done(bare: Cluster) -> None:
@@ -121,11 +120,12 @@ def test_backend_ccl(bare: Cluster) -> None:
 
 
 def test_make_says_what_to_install_where_python_makes_no_environments(bare: Cluster) -> None:
+    bare.lab.root("n1", "apt-get", "update")
     bare.lab.root("n1", "apt-get", "install", "--yes", "--no-install-recommends", "make")
-    for name in ("Makefile", "requirements.txt"):
+    for name in ("Makefile", "requirements.txt", "requirements-dev.txt"):
         bare.lab.root("n1", "sh", "-c", 'printf %s "$1" >"/home/fleet/$2"', "sh", (REPO / name).read_text(), name)
     done = bare.lab.ssh("n1", "make", "train", check=False)
-    assert done.returncode == 2
+    assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.splitlines()[0] == (
         "python3 cannot make virtual environments: apt install python3-venv (Debian, Ubuntu)"
     )
