@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
@@ -23,7 +25,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import FATES, fate, of_others, place_for
 
 display = Display()
-NO_LIMIT = 1 << 60
 Result = dict[str, Any]
 
 
@@ -65,7 +66,7 @@ class ActionModule(Action):
             if not self._task.check_mode:
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with Session(self.head, self.ssh) as session:
-                    missing = session.fetch(run["job_id"], run_dir, placement, NO_LIMIT)
+                    missing = session.fetch(run["job_id"], run_dir, placement, room_for(run_dir))
                 if missing:
                     return f"{run['job_id']}: the files of {'; '.join(missing)}"
         except OSError as error:
@@ -82,3 +83,8 @@ class ActionModule(Action):
                 return f"{run['job_id']} cannot be dropped: {'; '.join(missing)}"
         display.display(f"job {run['job_id']} {run['state']}; dropped: the next clean.yml takes its files away")
         return ""
+
+
+def room_for(run_dir: Path) -> int:
+    """Return the bytes that a run may have: half of what is free, so that no node fills the disk."""
+    return shutil.disk_usage(run_dir).free // 2

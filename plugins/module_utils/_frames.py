@@ -204,18 +204,18 @@ def just(fields: Mapping[str, Check], late: Mapping[str, Check] | None = None) -
     return check
 
 
-def plain(value: Json, depth: int = DEPTH) -> Json:
-    """Return any JSON with its texts made printable. BadFrame if it is too deep or too large."""
+def plain(value: Json, depth: int = DEPTH, text: Check = words) -> Json:
+    """Return any JSON with its texts made printable, as `text` does. BadFrame if it is too deep or too large."""
     if depth <= 0:
         raise BadFrame("its values are nested too deep")
     if isinstance(value, str):
-        return words(value)
+        return text(value)
     if isinstance(value, (list, dict)) and len(value) > ITEMS:
         raise BadFrame(f"more than {ITEMS} values in one place")
     if isinstance(value, list):
-        return [plain(item, depth - 1) for item in value]
+        return [plain(item, depth - 1, text) for item in value]
     if isinstance(value, dict):
-        return {words(key): plain(content, depth - 1) for key, content in value.items()}
+        return {words(key): plain(content, depth - 1, text) for key, content in value.items()}
     return value if value is None or isinstance(value, bool) else value if type(value) is int else number(value)
 
 
@@ -270,7 +270,7 @@ PORT = just(
         "netdev": optional(like(re.compile(r"[A-Za-z0-9_.:@-]{0,15}\Z"), "the name of a NIC")),
     }
 )
-FABRIC = shaped(
+CHOICE = shaped(
     {"nic": like(NIC, "the name of a NIC"), "address": address, "network": network},
     {
         "rdma": listed(PORT, 64),
@@ -279,6 +279,16 @@ FABRIC = shaped(
         "nccl_gid": short,
     },
 )
+
+
+def fabric(value: Json) -> dict[str, Json]:
+    """Return the choice of role fabric for a node: its address is one of the network, not loopback or another's."""
+    found: dict[str, Json] = CHOICE(value)
+    if ipaddress.ip_address(found["address"]) not in ipaddress.ip_network(found["network"]):
+        raise BadFrame("an address in its network was expected")
+    return found
+
+
 FACTS: dict[str, Check] = {
     "home": path,
     "cwd": path,
@@ -289,9 +299,9 @@ FACTS: dict[str, Check] = {
     "cores": whole(1, 1 << 13),  # as many as Linux has
     "uid": whole(0, (1 << 32) - 1),
     "accelerators": mapped(one_of("nvidia", "amd"), whole(0, 64), 2),
-    "fabric": optional(FABRIC),
+    "fabric": optional(fabric),
     "torch": optional(just(dict.fromkeys(("version", "cuda", "hip"), either(short, "")))),
-    "hostname": either(words, ""),
+    "hostname": either(like(re.compile(r"[A-Za-z0-9_.-]{0,255}\Z"), "the name of a host"), ""),
     "nics": listed(like(NIC, "the name of a NIC"), 4096),
     "launcher": just({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
     "backends": listed(words, 64),

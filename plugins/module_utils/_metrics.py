@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any
+from typing import Any, Collection
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import refuse_constant
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Value
 
 Json = Any
 ROWS = 1000  # that are written at once
+ROW_BYTES = 1 << 18  # of one row; a report is a line of 4 KiB at most
 
 
 class Metrics:
@@ -57,3 +59,25 @@ def final_metrics(job: JobDir, order: dict[str, Json]) -> Metrics:
         Follower(job.rank(rank, "stdout"), rank, "stdout", False, lambda _line: None, metrics.add).look(last=True)
     metrics.flush()
     return metrics
+
+
+class OwnRows:
+    """What of another node's metrics.jsonl goes home: rows of that node's own ranks. Blocks of it may end anywhere."""
+
+    def __init__(self, ranks: Collection[int]) -> None:
+        self.ranks, self.begun = ranks, b""
+
+    def take(self, block: bytes) -> bytes:
+        """Return the whole rows that go home. ValueError for a row without an end."""
+        *rows, self.begun = (self.begun + block).split(b"\n")
+        if len(self.begun) > ROW_BYTES:
+            raise ValueError("a row without an end")
+        return b"".join(row + b"\n" for row in rows if self.own(row))
+
+    def own(self, row: bytes) -> bool:
+        """Whether a row says that it is of a rank of that node."""
+        try:
+            rank = json.loads(row, parse_constant=refuse_constant)["rank"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return False
+        return type(rank) is int and rank in self.ranks

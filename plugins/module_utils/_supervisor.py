@@ -12,6 +12,7 @@ there is waits in the job directories for the next clean.yml.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._limits import raise_files
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import WORK_SECONDS, LinkLost
-from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import final_metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import OwnRows, final_metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._outpost import Outpost
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part, part_report
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import (
@@ -42,6 +43,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import 
 
 Json = Any
 GO_SECONDS = 1.0  # between two looks whether a signal came while the others are staged
+SURVEY_BYTES = 1 << 20  # of what one node tells of itself: an honest one tells some KiB
 # What the other end may ask for.
 KINDS = (
     *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "forget", "part", "home"),
@@ -129,6 +131,8 @@ class Supervisor:
             peer = self.reach(other, home_path(request["home"]))
             wanted = {**request, **other["request"]}
             facts: dict[str, Json] = peer.link.expect("survey", ANSWER_SECONDS, request=wanted)["facts"]
+            if len(json.dumps(facts)) > SURVEY_BYTES:  # all answers go to the controller in one frame
+                raise LinkLost(f"it tells more than {SURVEY_BYTES >> 20} MiB of itself")
         except LinkLost as lost:
             return {"unreachable": str(lost)}
         return {**facts, "clock_offset": round(peer.offset, 4)}
@@ -212,7 +216,7 @@ class Supervisor:
                 self.channel.send_file("result.json", job.at("result.json"))
             for name in files_of(job):
                 self.channel.send_file(name, job.at(name))
-            peers, missing = self.fetch_others(job)
+            peers, missing = self.fetch_others(job, frame["limit"])
         self.fetched = None if missing else (job, peers)
         self.channel.send("fetched", missing=missing)
 
@@ -225,40 +229,47 @@ class Supervisor:
             peer.channel.send("home")
         let_go(job)
 
-    def fetch_others(self, job: JobDir) -> tuple[list[Peer], list[str]]:
-        """Pass on the files of a job's other nodes, side by side; return those nodes, and what could not be had."""
+    def fetch_others(self, job: JobDir, limit: int) -> tuple[list[Peer], list[str]]:
+        """Pass on the files of a job's other nodes, side by side; return those nodes, and what could not be had.
+
+        `limit`: bytes that the controller takes: who alone sends more may be sending without an end.
+        """
         order = job.read("order.json") or {}
         ways = order.get("peers") or []
-        found = everywhere(lambda way: self.fetch_other(way, order), ways)
+        found = everywhere(lambda way: self.fetch_other(way, order, limit), ways)
         missing = [f"{way['name']}: {answer}" for way, answer in zip(ways, found) if isinstance(answer, str)]
         return [answer for answer in found if isinstance(answer, Peer)], missing
 
-    def fetch_other(self, way: Mapping[str, Json], order: Mapping[str, Json]) -> Peer | str:
+    def fetch_other(self, way: Mapping[str, Json], order: Mapping[str, Json], limit: int) -> Peer | str:
         """Pass on the files of one other node; return it, or why they could not be had."""
         try:
             peer = self.reach(way, order["home"])
             beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
-            peer.channel.send("fetch", home=peer.home, job_id=order["job_id"], beats=beats)
-            self.pass_on(peer, order)
-        except LinkLost as lost:
+            peer.channel.send("fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats)
+            self.pass_on(peer, order, limit)
+        except (LinkLost, ValueError) as lost:
             self.given_up[way["name"]] = str(lost)  # what it still says could be taken for another answer
             return str(lost)
         return peer
 
-    def pass_on(self, peer: Peer, order: Mapping[str, Json]) -> None:
-        """Pass file frames on to the controller until the node has sent all. LinkLost for one that is not its own."""
+    def pass_on(self, peer: Peer, order: Mapping[str, Json], limit: int) -> None:
+        """Pass file frames on to the controller until the node has sent all. LinkLost for what no honest one sends."""
         own_ranks = {place["rank"] for place in order["placement"] if place["host"] == peer.name}
+        seen: set[str] = set()
+        rows, most = OwnRows(own_ranks), limit
         frame = peer.link.answer(peer.answer_seconds)
         while frame["kind"] != "fetched":
             if self.channel.lost:
                 raise LinkLost("the controller is gone")
-            if frame["kind"] == "file":
-                name = frame["name"]
-                if not goes_home(name, own_ranks):
-                    raise LinkLost(f"it sent a file {name[:100]!r}, which is none of its own")
-                own = {"metrics.jsonl": name, "launcher.out": f"launcher.{peer.name}.out"}
-                first = frame["first"] and name != "metrics.jsonl"  # its rows follow those of the head
-                self.channel.send("file", frame["data"], name=own.get(name, name), first=first)
+            limit -= len(frame["data"])
+            if limit < 0:
+                raise LinkLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
+            name, first, data = own_block(frame, own_ranks, seen)
+            if name == "metrics.jsonl":
+                first, data = False, rows.take(data)  # they follow those of the head
+            elif name == "launcher.out":
+                name = f"launcher.{peer.name}.out"
+            self.channel.send("file", data, name=name, first=first)
             frame = peer.link.answer(peer.answer_seconds)
 
     def on_collect(self, frame: dict[str, Json]) -> None:
@@ -341,6 +352,22 @@ def age(job: JobDir) -> float:
         except OSError:
             continue
     return 0.0
+
+
+def own_block(frame: Mapping[str, Json], ranks: Collection[int], seen: set[str]) -> tuple[str, bool, bytes]:
+    """Return name, whether it is the first, and bytes of a block of a file of a node's own. LinkLost for another.
+
+    `seen`: names that have come. Each file begins once, and each block after the first brings something.
+    """
+    if frame["kind"] != "file":
+        raise LinkLost(f"it answered fetch with {frame['kind']}")
+    name, first, data = frame["name"], frame["first"], frame["data"]
+    if not goes_home(name, ranks):
+        raise LinkLost(f"it sent a file {name[:100]!r}, which is none of its own")
+    if first == (name in seen) or not (first or data):
+        raise LinkLost(f"it sent the file {name!r} more than once")
+    seen.add(name)
+    return name, first, data
 
 
 def goes_home(name: str, ranks: Collection[int]) -> bool:

@@ -32,6 +32,8 @@ ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metr
 ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
 LEAVE_SECONDS = 30.0  # for the head to leave when nobody speaks with it any more
 FETCHED = "fetched.json"  # in a run directory, written last: where it is, all is that could be had; `missing` is not
+RESULT_BYTES = 64 << 20  # of result.json, which comes home whatever the limit
+FRAME_BYTES = 256  # that a frame without data counts for
 
 
 class HeadLost(Exception):
@@ -212,10 +214,11 @@ class Session:
 
         `placement`: ranks of the job and their hosts, None if they are not known here; `limit`: bytes of all files
         together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
-        says so (HeadLost).
+        says so (HeadLost). A head that sends on and on is not heard to its end.
         """
-        self.link.channel.send("fetch", home=self.home, job_id=job_id)
+        self.link.channel.send("fetch", home=self.home, job_id=job_id, limit=limit)
         frame, allowed, left = self.answer(give_up), home_names(placement) if placement is not None else None, limit
+        patience = limit * (1 + len({host for _rank, host in placement or ()}))
         while frame["kind"] != "fetched":
             if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
                 what = str(frame.get("name", frame["kind"]))[:100]
@@ -223,6 +226,9 @@ class Session:
                     f"the head {self.head.name} is not believed: it sent {what!r}, which is no file of the job"
                 )
             left -= len(frame["data"])
+            patience -= len(frame["data"]) + FRAME_BYTES
+            if patience < -RESULT_BYTES:
+                return [f"{self.head.name}: it sends more than {limit:,} bytes (fetch_limit), and does not end"]
             if left >= 0 or frame["name"] == "result.json":
                 self.store(frame, run_dir)
             frame = self.answer(give_up)

@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import FROM_HEAD, FROM_NODE, BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import OwnRows
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, own_report
 from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor import (
     KINDS,
@@ -28,7 +29,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor imp
     files_of,
     goes_home,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _runtime
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _runtime, _session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_request
@@ -50,6 +51,7 @@ HOSTILE_FACTS: list[dict[str, Any]] = [
     {"accelerators": {"other": 1}},
     {"port": 0},
     {"port": "22"},
+    {"hostname": "n[1-9];id"},
     {"nics": ["eth0\nHost *"]},
     {"nics": "eth0"},
     {"home": "relative"},
@@ -525,3 +527,97 @@ def test_bytecode_is_no_part_of_the_runtime(tmp_path: Path) -> None:
     (modules / "__init__.pyc").touch()  # which would be run in place of what is ours
     done = subprocess.run(command, input=parcel, capture_output=True, timeout=30, check=False)
     assert b"wanted" in done.stdout and not (modules / "__init__.pyc").exists()
+
+
+class Sends:
+    """A node that is asked for its files, and sends what a test says. What is passed on is kept."""
+
+    def __init__(self, *frames: tuple[str, bytes, dict[str, Any]]) -> None:
+        self.supervisor, self.passed = object.__new__(Supervisor), list[tuple[str, int]]()
+        self.supervisor.channel = self  # type: ignore[assignment]
+        self.peer = object.__new__(Peer)
+        self.peer.name, self.peer.link = "n2", object.__new__(Link)
+        whole = ((kind, data, {**fields, **({"size": len(data)} if data else {})}) for kind, data, fields in frames)
+        self.peer.link.channel = sent(b"".join(frame(kind, **fields) + data for kind, data, fields in whole), FROM_NODE)
+
+    def send(self, _kind: str, data: bytes, name: str, first: bool) -> None:
+        self.passed.append((name, len(data)))
+
+    def fetched(self, limit: int) -> str:
+        """Return what is said against the node, or nothing."""
+        order = {"placement": [{"rank": 1, "host": "n2"}]}
+        try:
+            self.supervisor.pass_on(self.peer, order, limit)
+        except LinkLost as lost:
+            return str(lost)
+        return ""
+
+
+FETCHED: tuple[str, bytes, dict[str, Any]] = ("fetched", b"", {"missing": []})
+MORE: tuple[str, bytes, dict[str, Any]] = ("file", b"12345", {"name": "ranks/1/stdout", "first": False})
+
+
+def test_a_node_that_sends_on_and_on_is_cut_off() -> None:
+    honest = Sends(brings("ranks/1/stdout"), MORE, brings("metrics.jsonl", b""), FETCHED)
+    assert honest.fetched(9) == "" and honest.passed == [
+        ("ranks/1/stdout", 4),
+        ("ranks/1/stdout", 5),
+        ("metrics.jsonl", 0),
+    ]
+    endless = Sends(brings("ranks/1/stdout"), MORE, MORE, MORE, MORE, FETCHED)
+    assert endless.fetched(10) == "it sent more than 10 bytes (fetch_limit), and did not end"
+    assert [size for _name, size in endless.passed] == [4, 5]
+    for idle in (brings("ranks/1/stdout"), ("file", b"", {"name": "ranks/1/stdout", "first": False})):
+        assert "'ranks/1/stdout' more than once" in Sends(brings("ranks/1/stdout"), idle, FETCHED).fetched(10)
+    assert Sends(("beat", b"", {}), FETCHED).fetched(10) == "it answered fetch with beat"
+
+
+def test_a_head_that_sends_on_and_on_is_not_heard_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_session, "RESULT_BYTES", 1000)
+    endless = ("file", b"x" * 100, {"name": "result.json", "first": False})
+    head = Head(monkeypatch, *[endless] * 50)
+    (missing,) = head.session.fetch("one", tmp_path, [(0, "n1"), (1, "n2")], 10)
+    assert missing == "n1: it sends more than 10 bytes (fetch_limit), and does not end"
+    assert (tmp_path / "result.json").stat().st_size < 1000
+
+
+def test_an_address_of_a_node_is_in_its_network() -> None:
+    for address in ("127.0.0.1", "10.0.1.2", "2001:db8::1"):
+        with pytest.raises(BadFrame, match="an address in its network"):
+            _frames.fabric({"nic": "eth0", "address": address, "network": "10.0.0.0/24"})
+
+
+def test_a_node_that_tells_too_much_of_itself_does_not_silence_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All answers are one frame of the head's: with this one it would be too long, and the head would be blamed."""
+    supervisor, peer = object.__new__(Supervisor), object.__new__(Peer)
+    peer.offset, peer.link = 0.0, object.__new__(Link)
+    monkeypatch.setattr(supervisor, "reach", lambda _other, _home: peer, raising=False)
+    for facts, told in ((SURVEY, SURVEY), ({**SURVEY, "more": ["x" * 10_000] * 200}, None)):
+        raw = frame("survey", facts=facts)
+        peer.link.channel = sent(raw, FROM_NODE)
+        monkeypatch.setattr(peer.link.channel, "send_bytes", lambda _data: None)
+        found = supervisor.survey_other({"home": ""}, {"name": "n2", "request": {}})
+        if told:
+            assert found["cores"] == told["cores"]
+        else:
+            assert found == {"unreachable": "it tells more than 1 MiB of itself"}
+
+
+def test_a_node_reports_for_its_own_ranks_only() -> None:
+    rows = [
+        b'{"loss": 1, "rank": 1}',
+        b'{"loss": 0, "rank": 0}',
+        b'{"rank": 1, "rank": 0}',
+        b"EVIL",
+        b"[1]",
+        b'{"rank": true}',
+    ]
+    rows += [b'{"loss": NaN, "rank": 1}', b"[" * 100_000, b'{"loss": 2, "rank": 1}']
+    own = OwnRows({1})
+    text = b"\n".join(rows) + b"\n"
+    got = b"".join(own.take(text[begin : begin + 7]) for begin in range(0, len(text), 7))
+    assert got == b'{"loss": 1, "rank": 1}\n{"loss": 2, "rank": 1}\n'
+    with pytest.raises(ValueError, match="without an end"):
+        own.take(b"x" * (1 << 20))
+    sends = Sends(brings("metrics.jsonl", b"\n".join(rows[:2]) + b"\n"), FETCHED)
+    assert sends.fetched(1000) == "" and sends.passed == [("metrics.jsonl", len(rows[0]) + 1)]
