@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import accelerators_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._on_node import OnNode
 
 
-class ActionModule(Action):
+class ActionModule(OnNode):
     """One look at one node."""
 
     def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return facts."""
-        answer: dict[str, Any] = self._execute_module(module_args=self._task.args, task_vars=variables)
+        answer = self.answer(variables)
         if "facts" not in answer:
             return answer
         return {"changed": False, "facts": accelerators_of(variables["inventory_hostname"], answer["facts"])}

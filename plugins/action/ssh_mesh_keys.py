@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._on_node import OnNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_answer import checked
 
 ASKED = ("name", "address", "port", "sshd", "become", "client")
 
 
-class ActionModule(Action):
+class ActionModule(OnNode):
     """One look at one node."""
+
+    parses_values = False
 
     def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return changed and member: what the user asks for, and what the node found. Failed for a bad answer."""
         asked = {name: given[name] for name in ASKED}
-        answer = to_plain(self._execute_module(module_args=self._task.args, task_vars=variables))
+        answer = self.answer(variables)
         member = answer.get("member")
         if answer.get("failed") or not isinstance(member, dict):
             return {"msg": f"ssh_mesh: {asked['name']} told nothing of its keys", **answer, "failed": True}

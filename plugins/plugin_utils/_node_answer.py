@@ -484,3 +484,22 @@ def environment_answer(node: str, verb: str, text: Json) -> dict[str, Json]:
 def line(text: str) -> str:
     """Return a text for people as one line without characters that a terminal would obey."""
     return printable(" ".join(text.split()))
+
+
+# --- any module ------------------------------------------------------------------------------------------------------
+
+# What Ansible does something with by itself: variables of hosts, and what it shows although the task went well.
+OBEYED = ("ansible_facts", "add_host", "add_group", "warnings", "deprecations", "exception", "invocation")
+SHOWN = ("msg", "module_stdout", "module_stderr", "stdout", "stderr")  # of a task that failed
+
+
+def module_answer(node: str, value: Mapping[str, Json]) -> dict[str, Json]:
+    """Return what a module of ours printed on a node: bounded, printable, and nothing that Ansible would obey."""
+    kept = {name: content for name, content in value.items() if name not in OBEYED and not name.startswith("_ansible")}
+    found: dict[str, Json] = take(node, "module", lambda told: plain(told, text=printable_lines), kept)
+    return {**found, **{name: line(str(found[name])) for name in SHOWN if name in found}}
+
+
+def printable_lines(text: str) -> str:
+    """Return the text of a small file, each line made printable."""
+    return "\n".join(map(printable, text_file(text).split("\n")))

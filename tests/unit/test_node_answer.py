@@ -340,3 +340,29 @@ def test_a_node_that_lies_to_verify_fails_alone(seed: int, machine: dict[str, An
     findings = _findings.sort_out(_verify.judge(outcome))
     printed(_verify.show(outcome, findings))
     json.dumps(_verify.report(outcome, findings, "now"), allow_nan=False)
+
+
+def test_no_module_of_ours_hands_ansible_what_it_would_obey_or_a_terminal_would() -> None:
+    obeyed = {"ansible_facts": {"verify_report": "/home/me/.bashrc"}, "add_host": {"host_name": "n3"}, "_ansible_x": 1}
+    shown = {"warnings": ["\x1b[2J"], "deprecations": [{"msg": "\x1b"}], "exception": "\x1b", "invocation": {}}
+    files = {"fabric.json": "{\n}\n", "more": ["\x1b[2Ja\u202e\nb"]}
+    found = _node_answer.module_answer(
+        "n2", {**obeyed, **shown, "msg": "a\r\nfatal: [n3]\x9b", "files": files, "rc": 1}
+    )
+    assert found == {"msg": "a fatal: [n3]", "files": {"fabric.json": "{\n}\n", "more": ["[2Ja\nb"]}, "rc": 1}
+    for bomb in (
+        {"a": "x" * (2 << 20)},
+        {"a": [[[]]] * 300_000},
+        {"a": float("inf")},
+        {"a": json.loads("[" * 99 + "]" * 99)},
+    ):
+        with pytest.raises(InputError, match="answer of n2"):
+            _node_answer.module_answer("n2", bomb)
+
+
+def test_every_module_that_runs_on_a_node_is_answered_for_here() -> None:
+    """A module without an action of ours would hand its answer to Ansible as the node gave it."""
+    plugins = Path(_node_answer.__file__).parents[1]
+    actions = {path.stem for path in (plugins / "action").glob("[a-z]*.py")}
+    modules = {path.stem for path in (plugins / "modules").glob("[a-z]*.py")}
+    assert modules - actions == {"lab"}  # it runs on the controller
