@@ -534,6 +534,7 @@ class Sends:
 
     def __init__(self, *frames: tuple[str, bytes, dict[str, Any]]) -> None:
         self.supervisor, self.passed = object.__new__(Supervisor), list[tuple[str, int]]()
+        self.lost = self.gone = False
         self.supervisor.channel = self  # type: ignore[assignment]
         self.peer = object.__new__(Peer)
         self.peer.name, self.peer.link = "n2", object.__new__(Link)
@@ -542,6 +543,7 @@ class Sends:
 
     def send(self, _kind: str, data: bytes, name: str, first: bool) -> None:
         self.passed.append((name, len(data)))
+        self.lost = self.gone
 
     def fetched(self, limit: int) -> str:
         """Return what is said against the node, or nothing."""
@@ -570,6 +572,9 @@ def test_a_node_that_sends_on_and_on_is_cut_off() -> None:
     for idle in (brings("ranks/1/stdout"), ("file", b"", {"name": "ranks/1/stdout", "first": False})):
         assert "'ranks/1/stdout' more than once" in Sends(brings("ranks/1/stdout"), idle, FETCHED).fetched(10)
     assert Sends(("beat", b"", {}), FETCHED).fetched(10) == "it answered fetch with beat"
+    nobody_hears = Sends(brings("ranks/1/stdout"), MORE, FETCHED)
+    nobody_hears.gone = True
+    assert nobody_hears.fetched(100) == "the controller is gone" and len(nobody_hears.passed) == 1
 
 
 def test_a_head_that_sends_on_and_on_is_not_heard_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
