@@ -343,7 +343,7 @@ RECORD = shaped(
         "group": RANK,
     },
 )
-LEFTOVER = just({"pid": whole(0, 1 << 31), "command": short}, {"ended": optional(short)})
+LEFTOVER = just({"pid": whole(0, 1 << 31), "command": short, "ended": optional(one_of("SIGTERM", "SIGKILL"))})
 
 
 def record(value: Json) -> dict[str, Json]:

@@ -626,3 +626,9 @@ def test_a_node_reports_for_its_own_ranks_only() -> None:
         own.take(b"x" * (1 << 20))
     sends = Sends(brings("metrics.jsonl", b"\n".join(rows[:2]) + b"\n"), FETCHED)
     assert sends.fetched(1000) == "" and sends.passed == [("metrics.jsonl", len(rows[0]) + 1)]
+
+
+def test_a_leftover_of_another_node_is_as_the_result_has_it() -> None:
+    assert _frames.LEFTOVER({"pid": 1, "command": "a"}) == {"pid": 1, "command": "a", "ended": None}
+    with pytest.raises(BadFrame, match="SIGTERM, SIGKILL"):
+        _frames.LEFTOVER({"pid": 1, "command": "a", "ended": "by n3"})
