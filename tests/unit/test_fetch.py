@@ -61,7 +61,7 @@ def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
         [f"{name}: {name}: all were asked" for name in DEAD],
         [f"{name}: {name}: all were asked" for name in DEAD],
     ):
-        link.channel.send("fetch", home=str(tmp_path / "n1"), job_id="one")
+        link.channel.send("fetch", home=str(tmp_path / "n1"), job_id="one", limit=1 << 40)
         names, files = [], dict[str, bytes]()
         frame = link.answer(120)
         while frame["kind"] == "file":
