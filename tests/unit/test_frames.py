@@ -537,7 +537,7 @@ class Sends:
         self.lost = self.gone = False
         self.supervisor.channel = self  # type: ignore[assignment]
         self.peer = object.__new__(Peer)
-        self.peer.name, self.peer.link = "n2", object.__new__(Link)
+        self.peer.name, self.peer.link, self.peer.answer_seconds = "n2", object.__new__(Link), 60.0
         whole = ((kind, data, {**fields, **({"size": len(data)} if data else {})}) for kind, data, fields in frames)
         self.peer.link.channel = sent(b"".join(frame(kind, **fields) + data for kind, data, fields in whole), FROM_NODE)
 
@@ -571,7 +571,7 @@ def test_a_node_that_sends_on_and_on_is_cut_off() -> None:
     assert [size for _name, size in endless.passed] == [4, 5]
     for idle in (brings("ranks/1/stdout"), ("file", b"", {"name": "ranks/1/stdout", "first": False})):
         assert "'ranks/1/stdout' more than once" in Sends(brings("ranks/1/stdout"), idle, FETCHED).fetched(10)
-    assert Sends(("beat", b"", {}), FETCHED).fetched(10) == "it answered fetch with beat"
+    assert Sends(("placed", b"", {}), FETCHED).fetched(10) == "it answered fetch with placed"
     nobody_hears = Sends(brings("ranks/1/stdout"), MORE, FETCHED)
     nobody_hears.gone = True
     assert nobody_hears.fetched(100) == "the controller is gone" and len(nobody_hears.passed) == 1
