@@ -93,9 +93,9 @@ class Hydra:
     @staticmethod
     def ports(plan: LaunchPlan, name: str) -> tuple[Setting, ...]:
         """Return the ports of Hydra, where a firewall leaves only some open."""
-        if not plan.options.ports:
+        if not plan.launcher_ports:
             return ()
-        return (Setting(name, "{}:{}".format(*plan.options.ports), "ports: what the firewall lets through", "user"),)
+        return (Setting(name, "{}:{}".format(*plan.launcher_ports), "ports: what the firewall lets through", "user"),)
 
 
 class IntelMPI(Hydra):

@@ -63,9 +63,9 @@ class OpenMPI:
     @staticmethod
     def ports(plan: LaunchPlan, old: bool) -> list[Option]:
         """Return the ports of ranks and daemons, where a firewall leaves only some open."""
-        if not plan.options.ports:
+        if not plan.launcher_ports:
             return []
-        first, last = plan.options.ports
+        first, last = plan.launcher_ports
         ranks = ("--mca", "btl_tcp_port_min_v4", str(first)), ("--mca", "btl_tcp_port_range_v4", str(last - first + 1))
         daemons = (
             "--mca" if old else "--prtemca",

@@ -141,6 +141,15 @@ class LaunchPlan:
         return tuple(runs)
 
     @property
+    def launcher_ports(self) -> tuple[int, int] | None:
+        """Return which of the ports the launcher and MPI may take: those on the longer side of the rendezvous' own."""
+        first, last = self.options.ports or (0, 0)
+        if not first <= self.master_port <= last:
+            return self.options.ports
+        below, above = (first, self.master_port - 1), (self.master_port + 1, last)
+        return max(below, above, key=lambda side: side[1] - side[0])
+
+    @property
     def others(self) -> tuple[NodePlan, ...]:
         """Return the nodes that the head reaches over SSH."""
         return tuple(node for node in self.nodes if node.name != self.head.name)

@@ -173,3 +173,20 @@ def test_torchrun_meets_within_the_ports(plan_two: Planner, rendezvous: str) -> 
 def test_slurm_takes_ports_of_its_own(plan_two: Planner) -> None:
     made = plan_two(launcher="srun", launcher_facts=PROGRAMS["srun"], ports="24000-24999")
     assert "ports: srun takes those of SrunPortRange in slurm.conf, any where there is none" in made.warnings
+
+
+@pytest.mark.parametrize(
+    ("rendezvous", "first", "last"), [(24057, 24000, 24056), (24099, 24000, 24098), (24001, 24002, 24099)]
+)
+def test_the_launcher_leaves_the_port_of_the_rendezvous_alone(
+    plan_two: Planner, rendezvous: int, first: int, last: int
+) -> None:
+    """Reproduced before: mpirun's daemon had listened there when rank 0 wanted to."""
+    wish = {"ports": "24000-24099", "n1": {"port": rendezvous}}
+    words = two(plan_two, "openmpi", **wish).argv
+    assert words[words.index("btl_tcp_port_min_v4") + 1] == str(first)
+    assert words[words.index("btl_tcp_port_range_v4") + 1] == str(last - first + 1)
+    assert words[words.index("oob_tcp_dynamic_ipv4_ports") + 1] == f"{first}-{min(last, first + 63)}"
+    for name in ("mpich", "intelmpi"):
+        (setting,) = two(plan_two, name, **wish).environment
+        assert setting.value == f"{first}:{last}"
