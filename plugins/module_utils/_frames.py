@@ -443,6 +443,7 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "laid": LAID,
     "refused": LAID,
     "started": {},
+    "beat": {},
     "line": LINE,
     "report": VALUES,
     "result": {"result": RESULT},

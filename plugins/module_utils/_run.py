@@ -13,7 +13,7 @@ import time
 from typing import Any, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import AGENT_SOCKET, at_home
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel, ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, Channel, ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, staged
 from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE
@@ -60,6 +60,7 @@ class Run:
         self.clock = self.started if order["launcher"]["name"] not in ELSEWHERE else None
         self.places = {(place["rank"], place["host"]) for place in order["placement"]}
         self.ended = False
+        self.beaten = time.monotonic()
         self.agents: dict[socket.socket, Peer | None] = {}  # connections of the ssh program, and the node each wants
 
     def open_agent_socket(self) -> socket.socket:
@@ -80,6 +81,7 @@ class Run:
             for peer in self.peers:
                 peer.beat()
             self.end_if_needed()
+            self.beat()
             self.part.beat()
             self.part.check_guard()
             self.show()
@@ -88,6 +90,12 @@ class Run:
         parts = {peer.name: peer.report for peer in self.peers if peer.report}
         self.part.job.write("parts.json", parts)
         return write_result(self.part.job, self.part.output.metrics, time.monotonic() - self.started)
+
+    def beat(self) -> None:
+        """Tell the controller that this node is there; one that stands still does not hold that up."""
+        if time.monotonic() - self.beaten > BEAT_SECONDS:
+            self.beaten = time.monotonic()
+            self.channel.offer("beat")
 
     def show(self) -> None:
         """Offer what this node's ranks wrote to the controller."""

@@ -167,7 +167,8 @@ class Supervisor:
         """Run a job as its head and send the result."""
         with self.job_in_hand():
             try:
-                run = Run(self, frame["order"], self.peers)
+                with self.at_work(frame):
+                    run = Run(self, frame["order"], self.peers)
             except (OSError, ValueError) as error:
                 where = "" if isinstance(error, NotStaged) else f" on {frame['order']['host']}"
                 self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
@@ -278,28 +279,31 @@ class Supervisor:
         Unless it is a dry run, write the result of those whose every guardian died.
         """
         waiting = []
-        for job in jobs(home_path(frame["home"])):
-            order = job.read("order.json")
-            if not order or os.path.exists(job.at(HOME_MARK)) or order["peers"] is None or job.running():
-                continue
-            over = {"run_dir": order["run_dir"], "own": order["controller"] == frame["controller"], "seconds": age(job)}
-            waiting.append({"job_id": job.job_id, "state": self.state_of(job, order, frame["dry_run"]), **over})
+        with self.at_work(frame):
+            for job in jobs(home_path(frame["home"])):
+                order = job.read("order.json")
+                if not order or os.path.exists(job.at(HOME_MARK)) or order["peers"] is None or job.running():
+                    continue
+                own = order["controller"] == frame["controller"]
+                over = {"run_dir": order["run_dir"], "own": own, "seconds": age(job)}
+                waiting.append({"job_id": job.job_id, "state": self.state_of(job, order, frame["dry_run"]), **over})
         self.channel.send("waiting", jobs=waiting)
 
     def on_forget(self, frame: dict[str, Json]) -> None:
         """Let go of a job whose files nobody wants, here and on its other nodes; say where that could not be."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
-        order = job.read("order.json") or {}
-        missing = ["it still runs"] if job.running() else []
-        for way in order.get("peers") or []:
-            try:
-                peer = self.reach(way, order["home"])
-                told = peer.link.expect("forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id)
-                missing += [f"{peer.name}: {reason}" for reason in told["missing"]]
-            except LinkLost as lost:
-                missing.append(f"{way['name']}: {lost}")
-        if order and not missing:
-            let_go(job)
+        with self.at_work(frame):
+            order = job.read("order.json") or {}
+            missing = ["it still runs"] if job.running() else []
+            for way in order.get("peers") or []:
+                try:
+                    peer = self.reach(way, order["home"])
+                    told = peer.link.expect("forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id)
+                    missing += [f"{peer.name}: {reason}" for reason in told["missing"]]
+                except LinkLost as lost:
+                    missing.append(f"{way['name']}: {lost}")
+            if order and not missing:
+                let_go(job)
         self.channel.send("forgotten", missing=missing)
 
     def state_of(self, job: JobDir, order: dict[str, Json], dry_run: bool) -> str:

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import ERROR_SECONDS, Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import (
+    ERROR_SECONDS,
+    WORK_SECONDS,
+    Link,
+    LinkLost,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
@@ -30,6 +37,7 @@ Frame = dict[str, Any]
 DEFAULT_HOME = "~/.torchfleet"
 ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json)\Z")
 ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
+SILENT_SECONDS = 60.0  # without a sign of life, after which a head is lost; while a job runs it is the lease
 LEAVE_SECONDS = 30.0  # for the head to leave when nobody speaks with it any more
 FETCHED = "fetched.json"  # in a run directory, written last: where it is, all is that could be had; `missing` is not
 RESULT_BYTES = 64 << 20  # of result.json, which comes home whatever the limit
@@ -105,23 +113,35 @@ class Session:
 
     def ask(self, kind: str, **fields: Any) -> Frame:
         """Send a frame and return the next answer. HeadLost if there will be none."""
-        self.link.channel.send(kind, **fields)
+        self.link.channel.send(kind, beats=True, **fields)
         return self.answer(lambda: False)
 
-    def answer(self, give_up: Callable[[], bool]) -> Frame:
-        """Return the next frame. HeadLost if there will be none, or if `give_up`, asked several times a second.
+    def answer(
+        self, give_up: Callable[[], bool], silence: float = SILENT_SECONDS, work: float = 2 * WORK_SECONDS
+    ) -> Frame:
+        """Return the next frame that is no beat. HeadLost if there will be none.
 
-        So a signal that another thread took is dealt with soon, too.
+        Or if `give_up`, which is asked several times a second (so a signal that another thread took is dealt with soon,
+        too), or nothing is heard for `silence` seconds, or only beats for `work` seconds. Time in which this process
+        was stopped is no silence of the head.
         """
-        frame = None
-        while frame is None:
+        silent, start, looked = 0.0, time.monotonic(), time.monotonic()
+        while True:
             if give_up():
                 raise HeadLost("stopped twice")
             try:
                 frame = self.link.channel.receive(ASK_SECONDS)
             except EOFError:
                 raise HeadLost(f"the supervisor on the head {self.head.name} died: {self.link.last_words()}") from None
-        return frame
+            if frame and frame["kind"] != "beat":
+                return frame
+            now = time.monotonic()
+            silent = 0.0 if frame else silent + min(now - looked, 2 * ASK_SECONDS)
+            looked = now
+            if silent > silence:
+                raise HeadLost(f"the head {self.head.name} is lost: silent for {silence:g} s")
+            if now - start > work:
+                raise HeadLost(f"the head {self.head.name} is lost: still at work after {work:g} s, its disk may hang")
 
     def survey(self, cluster: Cluster, wish: Request) -> dict[str, Frame]:
         """Return the facts of every node by name, as survey() there finds them, or `unreachable` with the reason.
@@ -143,6 +163,8 @@ class Session:
         try:
             answer = self.ask("survey", request=request)
         except HeadLost as lost:
+            if not self.link.channel.lost:
+                raise
             raise self.unusable_home(lost) from None
         if answer["kind"] != "survey" or answer["others"].keys() != others.keys():
             raise HeadLost(f"the head {self.head.name} is not believed: it did not answer what it was asked")
@@ -170,7 +192,7 @@ class Session:
         InputError if the job could not be staged.
         """
         stop.check()
-        self.link.channel.send("run", order=order)
+        self.link.channel.send("run", order=order, beats=True)
         told = False
 
         def listen() -> bool:
@@ -183,7 +205,7 @@ class Session:
             return stop.insisted()
 
         while True:
-            frame = self.answer(listen)
+            frame = self.answer(listen, order["lease"], math.inf)
             if frame["kind"] == "refused":
                 raise InputError("job", order["job_id"], frame["reason"])
             if frame["kind"] == "result":
@@ -216,7 +238,7 @@ class Session:
         together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
         says so (HeadLost). A head that sends on and on is not heard to its end.
         """
-        self.link.channel.send("fetch", home=self.home, job_id=job_id, limit=limit)
+        self.link.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True)
         frame, allowed, left = self.answer(give_up), home_names(placement) if placement is not None else None, limit
         patience = limit * (1 + len({host for _rank, host in placement or ()}))
         while frame["kind"] != "fetched":

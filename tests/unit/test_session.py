@@ -1,0 +1,82 @@
+"""How long the controller waits for a head that says nothing, or only that it is there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import StopWatch
+
+
+class Head:
+    """A head that says what a test has it say."""
+
+    def __init__(self) -> None:
+        (incoming, says), (hears, outgoing) = os.pipe(), os.pipe()
+        self.session, self.channel = object.__new__(Session), Channel(hears, says)
+        self.session.head, self.session.home, self.session.link = Node("n1", "n1"), "/home", object.__new__(Link)
+        self.session.link.channel = Channel(incoming, outgoing, accepted=_frames.FROM_HEAD)
+
+    def close(self) -> None:
+        for channel in (self.channel, self.session.link.channel):
+            channel.close()
+
+
+@pytest.fixture
+def head() -> Iterator[Head]:
+    made = Head()
+    yield made
+    made.close()
+
+
+def never() -> bool:
+    return False
+
+
+def test_a_head_that_says_nothing_is_lost(head: Head) -> None:
+    """Reproduced before: it was waited for without end."""
+    with pytest.raises(HeadLost, match="the head n1 is lost: silent for 0.5 s"):
+        head.session.answer(never, 0.5)
+
+
+def test_a_head_that_only_beats_is_lost_in_the_end(head: Head) -> None:
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.01):
+            head.channel.send("beat")
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    with pytest.raises(HeadLost, match="still at work after 1 s, its disk may hang"):
+        head.session.answer(never, 30.0, 1.0)
+    stop.set()
+    thread.join()
+
+
+def test_a_head_that_beats_is_waited_for(head: Head) -> None:
+    beats = iter(range(5))
+
+    def another_beat() -> bool:
+        """Asked before each look: so the answer comes behind five beats, however slow this machine is."""
+        kind = "beat" if next(beats, None) is not None else "started"
+        head.channel.send(kind)
+        return False
+
+    assert head.session.answer(another_beat, 30.0)["kind"] == "started"
+
+
+def test_while_a_job_runs_a_head_may_be_silent_for_the_lease(head: Head) -> None:
+    with StopWatch() as stop, pytest.raises(HeadLost, match="silent for 0.3 s"):
+        head.session.run({"lease": 0.3, "placement": []}, lambda _frame: None, stop)
+    asked = head.channel.receive(10)
+    assert asked is not None and asked["kind"] == "run" and asked["beats"]
+    assert asked["order"]["lease"] == 0.3
