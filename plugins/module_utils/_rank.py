@@ -142,7 +142,7 @@ class RankWrapper:
         self.job.wake()
 
     def run(self) -> int:
-        wrong = misplaced(self.order, self.identity)
+        wrong = misplaced(self.order, self.identity) or self.started_before()
         if wrong:
             return self.refuse("placement: " + wrong)
         for number in FORWARDED:
@@ -160,6 +160,14 @@ class RankWrapper:
         self.record["pid"] = self.program
         self.save()
         return self.close(self.wait())
+
+    def started_before(self) -> str:
+        """Return what is wrong if another process is this rank already: both would write one record."""
+        try:
+            os.close(os.open(self.job.rank(self.record["rank"], "taken"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return f"rank {self.record['rank']} was started twice"
+        return ""
 
     def may_begin(self) -> bool:
         """Wait until every rank is known to be in its place: no user code runs before. False if told to end."""

@@ -76,6 +76,20 @@ def test_a_rank_does_not_begin_in_a_job_that_nobody_looks_after(job: JobDir, wra
     assert not wrapper.may_begin()
 
 
+def test_a_rank_that_is_started_twice_ends_the_job(job: JobDir) -> None:
+    """Both have the place of the plan: the second wrote over the record of the first, and nobody knew."""
+    place = {"rank": 0, "local_rank": 0, "host": "n1"}
+    order = {"host": "n1", "placement": [place], "launcher": {"name": "openmpi"}, "world_size": 1}
+    first, second = (RankWrapper(job, order, (0, 1, 0, 1)) for _time in range(2))
+    assert first.started_before() == ""
+    first.save()
+    kept = job.record(0)
+    assert second.run() == _rank.EXIT_PLACEMENT
+    end = job.end()
+    assert end is not None and end["detail"] == "placement: rank 0 was started twice"
+    assert job.record(0) == kept
+
+
 def writer(stream: Stream) -> int:
     """Return a descriptor that a program would have as its stdout."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
