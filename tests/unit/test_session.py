@@ -43,7 +43,7 @@ def never() -> bool:
 
 def test_a_head_that_says_nothing_is_lost(head: Head) -> None:
     """Reproduced before: it was waited for without end."""
-    with pytest.raises(HeadLost, match="the head n1 is lost: silent for 0.5 s"):
+    with pytest.raises(HeadLost, match=r"the head n1 is lost: silent for 0\.5 s"):
         head.session.answer(never, 0.5)
 
 
@@ -75,7 +75,7 @@ def test_a_head_that_beats_is_waited_for(head: Head) -> None:
 
 
 def test_while_a_job_runs_a_head_may_be_silent_for_the_lease(head: Head) -> None:
-    with StopWatch() as stop, pytest.raises(HeadLost, match="silent for 0.3 s"):
+    with StopWatch() as stop, pytest.raises(HeadLost, match=r"silent for 0\.3 s"):
         head.session.run({"lease": 0.3, "placement": []}, lambda _frame: None, stop)
     asked = head.channel.receive(10)
     assert asked is not None and asked["kind"] == "run" and asked["beats"]
