@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from fleet import REPO, SCRIPTS, Fleet, Started, running
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import ready
+
 SLEEPER = str(SCRIPTS / "sleeper.py")
 
 
@@ -37,6 +39,8 @@ class Terminal:
 
     def read(self) -> None:
         while not self.closed:
+            if not ready([self.controller], 0.1):
+                continue
             try:
                 self.text += os.read(self.controller, 4096)
             except OSError:  # all who had it open are gone
@@ -55,6 +59,7 @@ class Terminal:
     def close(self) -> None:
         """Close the window: the kernel sends SIGHUP to those in it."""
         self.closed = True
+        self.reader.join()  # as long as it reads, the kernel takes the terminal for open
         os.close(self.controller)
 
 

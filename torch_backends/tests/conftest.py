@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import pytest_report_teststatus, pytest_runtest_makereport
 from torch_backends.tests import package
+
+__all__ = ["came", "pytest_report_teststatus", "pytest_runtest_makereport", "run"]  # what pytest finds here
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Environment = tuple[tuple[str, str], ...]
