@@ -148,7 +148,9 @@ class Guard:
         return left or late
 
     def say(self, kind: str, **fields: Any) -> None:
-        """Tell the supervisor; a dead one is noticed elsewhere."""
+        """Tell the supervisor, if there is one above; a dead one is noticed elsewhere."""
+        if self.says < 0:
+            return
         try:
             os.write(self.says, json.dumps({"kind": kind, **fields}).encode() + b"\n")
         except BrokenPipeError:

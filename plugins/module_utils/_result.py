@@ -303,14 +303,19 @@ def first_death(
     host = end.get("host") or launcher["host"] if end else ""
     torn = [record for record in records.values() if record.get("error") == TORN]
     claimed = end["reason"] == "launcher_died" if end else False
-    if end and (claimed or (torn and end["detail"].startswith("the wrapper of"))):
+    if end and end["reason"] == "rank_failed" and signal_of(launcher) == signal.SIGKILL:
+        # Slurm kills what is left of a step whose srun was killed: a rank's program may go before its wrapper.
+        swept = [row for row in records.values() if row["host"] == host and row.get("signal") == signal.SIGKILL]
+    else:
+        swept = []
+    if end and (claimed or swept or (torn and end["detail"].startswith("the wrapper of"))):
         before = min((record["ended"] for record in torn), default=end["at"])
         blamed = first_killed(everyone, launcher["host"], before if not claimed else None)
         if blamed and not (claimed and blamed == host):
             killer = signal_name(signal_of(everyone[blamed]))
             detail = f"the launcher's process on {blamed} was killed by {killer}"
             end, host = {**end, "reason": "launcher_died", "host": blamed, "detail": detail}, blamed
-        for record in torn if blamed else ():
+        for record in [*torn, *swept] if blamed else ():
             record["told"] = True
     return end, {**everyone.get(host, launcher), "host": host if host in everyone else launcher["host"]}
 

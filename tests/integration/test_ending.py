@@ -362,6 +362,20 @@ def test_a_flood_of_reports_does_not_hold_up_the_end(fleet: Fleet) -> None:
     started.all_gone()
 
 
+def test_a_launcher_that_stays_is_ended_when_the_guard_is_killed(fleet: Fleet, bystander: Bystander) -> None:
+    """As sbatch --wait does: it does not notice that its ranks are gone."""
+    real, stays = fleet.home / "openmpi" / "bin" / "mpirun", fleet.root / "mpirun"
+    stays.write_text(f'#!/bin/sh\ncase "$*" in *--version*) exec {real} "$@" ;; esac\n{real} "$@"\nexec sleep 600\n')
+    stays.chmod(0o700)
+    started, escaped = sleepers(fleet, "--escape", "--ignore-term", torchfleet_mpirun=str(stays))
+    launcher = ours(started, "launcher")
+    os.kill(ours(started, "guard"), signal.SIGKILL)
+    started.all_gone(*escaped, launcher)
+    assert started.process.wait(30) != 0
+    assert not running(launcher)
+    assert "guard" in started.result["first_failure"]["cause"]
+
+
 @pytest.mark.parametrize("what", ["supervisor", "guard"])
 def test_a_guardian_is_stopped(fleet: Fleet, bystander: Bystander, what: str) -> None:
     """Its twin takes it for dead after some seconds."""

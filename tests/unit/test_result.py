@@ -231,10 +231,27 @@ def test_what_is_no_death_of_a_launcher_is_left_alone() -> None:
 def test_a_wrapper_that_died_with_a_launcher(
     launcher: dict[str, Any], daemon: dict[str, Any], host: str, told: bool | None
 ) -> None:
-    torn = {"ended": START + 1.5, "error": "its wrapper died"}
+    torn = {"host": "n1", "ended": START + 1.5, "error": "its wrapper died"}
     claimed = {**death("n1", "rank_failed"), "detail": "the wrapper of rank 0 died"}
     end, _known = _result.first_death(claimed, {**launcher, "host": "n1"}, {"n2": daemon}, {0: torn})
     assert end and (end["host"], torn.get("told")) == (host, told)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "number", "host"),
+    [
+        (ended(137, 1.9), 9, "n1"),
+        (ended(137, 1.9), 11, "n2"),  # that rank failed by itself
+        (ended(137, 1.9, unasked=False), 9, "n2"),  # we killed the launcher
+        (ended(143, 1.9), 9, "n2"),  # the rank was killed, and srun left
+    ],
+)
+def test_a_rank_that_slurm_killed_with_its_srun(launcher: dict[str, Any], number: int, host: str) -> None:
+    """Its program went before its wrapper, so that it looks as if the rank had failed, on whatever node."""
+    killed = {"host": "n2", "ended": START + 1.5, "signal": number}
+    claimed = {**death("n2", "rank_failed"), "detail": "rank 2 failed"}
+    end, known = _result.first_death(claimed, {**launcher, "host": "n1"}, {}, {2: killed})
+    assert end and (end["host"], known["host"], killed.get("told", False)) == (host, "n1", host == "n1")
 
 
 GONE = "RuntimeError: Connection closed by peer [10.0.0.2]:2345"
