@@ -248,6 +248,12 @@ def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Js
     return found
 
 
+def stray(record: Mapping[str, Json], host: str) -> dict[str, Json]:
+    """Return the record of a rank that lies on a host where the plan has no such rank: it failed, whatever it says."""
+    said = str(record.get("error") or "")
+    return {**record, "error": said if said.startswith("placement") else f"placement: came up on {host}"}
+
+
 def group_of(job: JobDir, rank: int) -> int | None:
     """Return the size of the largest process group that a rank used, 0 for none; None if that is not known."""
     try:
@@ -348,7 +354,8 @@ def write_result(job: JobDir, metrics: Metrics, seconds: float | None = None) ->
     """
     order, parts, end = job.read("order.json"), job.read("parts.json") or {}, job.end()
     own = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
-    records = records_of(job, order)
+    found_here = records_of(job, order).items()
+    records = {rank: record if rank in own else stray(record, order["host"]) for rank, record in found_here}
     lines = {place["rank"]: ("stderr", "") for place in order["placement"]}
     lines.update({rank: telling_line(job, rank, records.get(rank)) for rank in own})
     launcher = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
@@ -359,7 +366,7 @@ def write_result(job: JobDir, metrics: Metrics, seconds: float | None = None) ->
             if planned == host:
                 records[int(rank)] = record
             elif planned and int(rank) not in records:  # it came up where it should not have
-                records[int(rank)] = {**record, "error": record.get("error") or f"placement: came up on {host}"}
+                records[int(rank)] = stray(record, host)
         theirs = {place["rank"] for place in order["placement"] if place["host"] == host}
         lines.update({int(rank): tuple(line) for rank, line in part["lines"].items() if int(rank) in theirs})
         leftovers[host] = part["leftovers"]

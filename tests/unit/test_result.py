@@ -294,3 +294,24 @@ def test_the_result_of_a_job_whose_launcher_left_while_a_node_was_silent(tmp_pat
     jsonschema.validate(result, SCHEMA)
     assert (result["state"], result["first_failure"]["host"]) == ("lost", "n2")
     assert result["first_failure"]["cause"] == "n2 is lost: it did not answer when the job ended"
+
+
+def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
+    """n2 is lost without a word. What n3, or a program on the head, left in the name of its rank is no success."""
+    places = [place(0, "n1"), place(1, "n2"), place(2, "n3")]
+    for liar in ("n3", "n1"):
+        job = JobDir(str(tmp_path / liar))
+        job.create([0, 1, 2])
+        peers = [{"name": "n2"}, {"name": "n3"}]
+        job.write("order.json", order(3) | {"started": 0.0, "host": "n1", "peers": peers, "placement": places})
+        lie = record(1, error="all is well", told=False, host=liar)
+        started = {"local_rank": 0, "host": "n1", "wrapper_pid": 1}
+        job.write("ranks/0/record.json", record(0, told=False) | started)
+        if liar == "n1":
+            job.write("ranks/1/record.json", lie | started)
+        told = {"2": record(2, told=False), **({"1": lie} if liar == "n3" else {})}
+        job.write("parts.json", {"n3": {"records": told, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}})
+        job.claim_end("lost", "n2 is lost: silent for 30 s", "n2")
+        result = _result.write_result(job, Metrics(job))
+        jsonschema.validate(result, SCHEMA)
+        assert (result["state"], states(result)) == ("lost", ["succeeded", "failed", "succeeded"])
