@@ -29,6 +29,7 @@ VALUES_MOST = 4_000_000  # of one frame: a line of empty lists takes thirty time
 DIGITS_MOST = 4300  # of a whole number, as Python from 3.11 on has it: reading one takes the square of that
 TEXT = 10_000  # characters of a text for people
 SHORT = 600  # of a line of output, a command, a name
+CPUS_MOST = 1 << 13  # of a node: as many as Linux has
 ROWS = 1000  # of leftovers, of metrics
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@eth0
@@ -142,6 +143,14 @@ def number(value: Json) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e12:
         raise BadFrame("a number was expected")
     return float(value)
+
+
+def moment(value: Json) -> float:
+    """Return a time since the epoch: the difference of two, and of clocks, is a number() as well."""
+    found = number(value)
+    if not 0 <= found <= 1e11:
+        raise BadFrame("a time was expected")
+    return found
 
 
 def flag(value: Json) -> bool:
@@ -296,7 +305,7 @@ FACTS: dict[str, Check] = {
     "interpreter": path,
     "python": path,
     "python_wanted": words,
-    "cores": whole(1, 1 << 13),  # as many as Linux has
+    "cores": whole(1, CPUS_MOST),
     "uid": whole(0, (1 << 32) - 1),
     "accelerators": mapped(one_of("nvidia", "amd"), whole(0, 64), 2),
     "fabric": optional(fabric),
@@ -328,15 +337,15 @@ RECORD = shaped(
         "local_rank": RANK,
         "host": HOST,
         "wrapper_pid": whole(0, 1 << 31),
-        "cpus": listed(whole(0, 1 << 16), 1 << 16),
-        "started": number,
+        "cpus": listed(whole(0, 1 << 16), CPUS_MOST),
+        "started": moment,
     },
     {
         "pid": RANK,
-        "ended": number,
+        "ended": moment,
         "ended_tick": number,
         "seconds": number,
-        "rc": whole(-255, 255),
+        "rc": whole(0, 255),
         "finished": flag,
         "error": short,
         "told": flag,
@@ -371,7 +380,7 @@ def measured(value: Json) -> list[Json]:
 
 def launcher(value: Json) -> dict[str, Json]:
     """Return what became of a launcher's daemon; nothing where there was none."""
-    checks = {"pid": whole(0, 1 << 31), "rc": whole(0, 255), "at": number, "unasked": flag, "last_line": short}
+    checks = {"pid": whole(0, 1 << 31), "rc": whole(0, 255), "at": moment, "unasked": flag, "last_line": short}
     found: dict[str, Json] = just({}, checks)(value)
     if "rc" in found and "at" not in found:
         raise BadFrame("the end of a launcher was expected to have a time")
@@ -407,7 +416,7 @@ RESULT = shaped(
                     "rank": RANK,
                     "host": HOST,
                     "state": one_of(*RANK_STATES),
-                    "rc": optional(whole(-255, 255)),
+                    "rc": optional(whole(0, 255)),
                     "signal": optional(whole(1, 64)),
                     "seconds": TIME,
                     "last_line": short,
@@ -454,7 +463,7 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
 }
 # What the head takes from another node.
 FROM_NODE: dict[str, dict[str, Check]] = {
-    "clock": {"time": number},
+    "clock": {"time": moment},
     "survey": {"facts": facts},
     "wanted": WANTED,
     "laid": LAID,

@@ -415,6 +415,25 @@ RECORD: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("kind", "lie"),
+    [
+        ("clock", {"time": -1e12}),
+        ("clock", {"time": 1e12}),
+        ("over", {"rc": -1}),
+        ("over", {"started": -1e12}),
+        ("over", {"ended": 1e12}),
+        ("over", {"cpus": [0] * 65536}),
+    ],
+)
+def test_what_a_node_says_fits_what_the_head_makes_of_it(kind: str, lie: dict[str, Any]) -> None:
+    """Reproduced before: the controller refused the result, or the survey of all nodes, and blamed the head."""
+    report = {"records": {"2": {**RECORD, **lie}}, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
+    sender = sent(frame(kind, **(lie if kind == "clock" else {"report": report})), FROM_NODE)
+    with pytest.raises(EOFError, match="was expected"):
+        sender.receive(1)
+
+
 def test_an_end_has_a_time() -> None:
     """Reproduced before: the head's supervisor died of a KeyError, and the head was blamed."""
     assert _frames.record(RECORD) == {**RECORD, "leftovers": []}
