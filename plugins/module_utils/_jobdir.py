@@ -8,8 +8,7 @@
 (a FIFO: a byte wakes the guard), gate (a FIFO: opened when ranks may begin, or when the job is ended), lock (held while
 the job runs), launcher.json, launcher.out, end.json (why the job was ended, first writer wins), leftovers.json,
 metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes (see _output), and where
-a folder was shipped src/ (the job's own tree, see _tree) with listing.json. On the head also parts.json (what the other
-nodes told at the end) and result.json.
+a folder was shipped src/ (the job's own tree, see _tree) with listing.json. On the head also result.json.
 """
 
 from __future__ import annotations

@@ -346,13 +346,15 @@ def signal_of(row: Mapping[str, Json]) -> int:
     return number if row.get("unasked") and 0 < number <= signal.SIGRTMAX else 0
 
 
-def write_result(job: JobDir, metrics: Metrics, seconds: float | None = None) -> dict[str, Json]:
+def write_result(
+    job: JobDir, metrics: Metrics, parts: Mapping[str, Json], seconds: float | None = None
+) -> dict[str, Json]:
     """Read what a job left in its directory, write result.json there, return it. The last one standing calls this.
 
-    `metrics` of the head's own ranks; `seconds` that the job took, if the caller was there. What the other nodes told
-    lies in parts.json, times as the head's clock has them.
+    `metrics` of the head's own ranks; `parts`: what the other nodes told, by name, times as the head's clock has them;
+    `seconds` that the job took, if the caller was there.
     """
-    order, parts, end = job.read("order.json"), job.read("parts.json") or {}, job.end()
+    order, end = job.read("order.json"), job.end()
     own = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
     found_here = records_of(job, order).items()
     records = {rank: record if rank in own else stray(record, order["host"]) for rank, record in found_here}

@@ -88,8 +88,7 @@ class Run:
         self.socket.close()
         self.show()
         parts = {peer.name: peer.report for peer in self.peers if peer.report}
-        self.part.job.write("parts.json", parts)
-        return write_result(self.part.job, self.part.output.metrics, time.monotonic() - self.started)
+        return write_result(self.part.job, self.part.output.metrics, parts, time.monotonic() - self.started)
 
     def beat(self) -> None:
         """Tell the controller that this node is there; one that stands still does not hold that up."""

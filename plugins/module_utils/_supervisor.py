@@ -313,8 +313,7 @@ class Supervisor:
             job.claim_end("lost", "the supervisor died")
             reports = everywhere(lambda way: self.ask(way, job), order["peers"])
             parts = {way["name"]: report for way, report in zip(order["peers"], reports) if report}
-            job.write("parts.json", parts)
-            found = write_result(job, final_metrics(job, order))
+            found = write_result(job, final_metrics(job, order), parts)
         return str(found["state"]) if found else "lost"
 
     def ask(self, way: Mapping[str, Json], job: JobDir) -> dict[str, Json] | None:

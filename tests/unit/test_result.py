@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import FILE_BYTES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import verdict
 
@@ -290,10 +290,22 @@ def test_the_result_of_a_job_whose_launcher_left_while_a_node_was_silent(tmp_pat
     job.write("ranks/0/record.json", record(0, 143, 5.5, signal=15, told=True))
     job.write("launcher.json", ended(0, 5.0))
     job.claim_end("launcher_died", "openmpi on n1 ended with status 0")
-    result = _result.write_result(job, Metrics(job))
+    result = _result.write_result(job, Metrics(job), {})
     jsonschema.validate(result, SCHEMA)
     assert (result["state"], result["first_failure"]["host"]) == ("lost", "n2")
     assert result["first_failure"]["cause"] == "n2 is lost: it did not answer when the job ended"
+
+
+def test_a_node_that_tells_much_does_not_make_others_silent(tmp_path: Path) -> None:
+    """Reproduced before: what all told went through one file, and one of more than FILE_BYTES was taken for none."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    peers, places = [{"name": "n2"}, {"name": "n3"}], [place(0, "n2"), place(1, "n3")]
+    job.write("order.json", order() | {"started": 0.0, "host": "n1", "peers": peers, "placement": places})
+    part = {"lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
+    parts = {"n2": {**part, "records": {"0": record(0)}}, "n3": {**part, "records": {"1": record(1)}}}
+    parts["n3"]["more"] = "x" * (FILE_BYTES + 1)
+    assert states(_result.write_result(job, Metrics(job), parts)) == ["succeeded", "succeeded"]
 
 
 def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
@@ -310,8 +322,8 @@ def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
         if liar == "n1":
             job.write("ranks/1/record.json", lie | started)
         told = {"2": record(2, told=False), **({"1": lie} if liar == "n3" else {})}
-        job.write("parts.json", {"n3": {"records": told, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}})
         job.claim_end("lost", "n2 is lost: silent for 30 s", "n2")
-        result = _result.write_result(job, Metrics(job))
+        part = {"records": told, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
+        result = _result.write_result(job, Metrics(job), {"n3": part})
         jsonschema.validate(result, SCHEMA)
         assert (result["state"], states(result)) == ("lost", ["succeeded", "failed", "succeeded"])
