@@ -17,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import F
 
 Json = Any
 ROWS = 1000  # that are written at once
+NAMES = 1000  # of which the result has the last value
 ROW_BYTES = 1 << 18  # of one row; a report is a line of 4 KiB at most
 
 
@@ -47,6 +48,8 @@ class Metrics:
 
     def note(self, name: str, rank: int, value: Value) -> None:
         """Take one value for the result. Of several ranks that report the same name the lowest is believed."""
+        if name not in self.last and len(self.last) >= NAMES:  # its rows are in the file all the same
+            return
         if rank <= self.rank_of.get(name, rank):
             self.rank_of[name], self.last[name] = rank, value
 

@@ -16,6 +16,7 @@ import signal
 import time
 from typing import Any, Iterable, Mapping
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import ROWS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._group_note import END
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, open_file, rows_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import last_line
@@ -361,7 +362,7 @@ def write_result(
     lines = {place["rank"]: ("stderr", "") for place in order["placement"]}
     lines.update({rank: telling_line(job, rank, records.get(rank)) for rank in own})
     launcher = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
-    leftovers = {order["host"]: leftovers_of(job, records)}
+    leftovers = {order["host"]: leftovers_of(job, records)[:ROWS]}
     for host, part in parts.items():
         for rank, record in part["records"].items():
             planned = next((place["host"] for place in order["placement"] if place["rank"] == int(rank)), None)

@@ -9,7 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _result
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames, _result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import ITEMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import FILE_BYTES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import verdict
@@ -306,6 +307,18 @@ def test_a_node_that_tells_much_does_not_make_others_silent(tmp_path: Path) -> N
     parts = {"n2": {**part, "records": {"0": record(0)}}, "n3": {**part, "records": {"1": record(1)}}}
     parts["n3"]["more"] = "x" * (FILE_BYTES + 1)
     assert states(_result.write_result(job, Metrics(job), parts)) == ["succeeded", "succeeded"]
+
+
+def test_a_program_on_the_head_does_not_make_the_result_too_much(tmp_path: Path) -> None:
+    """Reproduced before: the controller refused the result, and the head was not believed."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0])
+    job.write("order.json", order(1) | {"started": 0.0, "peers": [], "placement": [place(0, "head")]})
+    job.write("leftovers.json", [{"pid": pid, "command": "fork bomb", "ended": "SIGKILL"} for pid in range(5000)])
+    metrics = Metrics(job)
+    for number in range(ITEMS + 1):
+        metrics.note(f"m{number}", 0, number)
+    _frames.RESULT(_result.write_result(job, metrics, {}))
 
 
 def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
