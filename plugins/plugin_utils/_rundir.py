@@ -14,7 +14,9 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import open_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._requirements import LEAST_FREE_BYTES
 
@@ -111,12 +113,20 @@ def noted_run(job_id: str, told: str, runs_dir: str = "runs") -> tuple[Path, lis
     """
     for run_dir in (Path(told), Path(runs_dir).expanduser().absolute() / job_id):
         try:
-            plan = json.loads((run_dir / "plan.json").read_text()) if run_dir.name == job_id else {}
+            plan = own_plan(run_dir) if run_dir.name == job_id else {}
             if plan.get("job_id") == job_id and run_dir.is_absolute() and not run_dir.is_symlink():
                 return run_dir, [(int(place["rank"]), str(place["host"])) for place in plan["placement"]]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
     raise InputError("job_id", job_id, f"no plan of this job is in {told or 'runs'}: its files stay on the nodes")
+
+
+def own_plan(run_dir: Path) -> Any:
+    """Return the plan in a run directory, if it and its directory are this user's. OSError, ValueError."""
+    with open(open_file(str(run_dir / "plan.json"))) as file:
+        if {os.lstat(run_dir).st_uid, os.fstat(file.fileno()).st_uid} != {os.getuid()}:
+            raise PermissionError(f"{run_dir} is somebody else's")
+        return json.load(file)
 
 
 def fetched_run(job_id: str, runs_dir: str) -> Path:

@@ -294,6 +294,13 @@ def test_a_run_directory_is_one_that_this_controller_made(tmp_path: Path, monkey
     assert _rundir.noted_run("one", str(run_dir)) == (run_dir, [(0, "n1")])
     with pytest.raises(InputError):
         _rundir.noted_run("two", str(run_dir))
+    with monkeypatch.context() as another, pytest.raises(InputError, match="no plan"):
+        another.setattr(os, "getuid", lambda: 12345)  # another user of the controller laid it there, for the head
+        _rundir.noted_run("one", str(run_dir))
+    (run_dir / "plan.json").unlink()
+    os.mkfifo(run_dir / "plan.json")
+    with pytest.raises(InputError, match="no plan"):  # without waiting for a writer
+        _rundir.noted_run("one", str(run_dir))
     noted = tmp_path / "runs" / "two"
     noted.mkdir(parents=True)
     (noted / "plan.json").write_text(json.dumps({"job_id": "two", "placement": []}))
