@@ -40,7 +40,7 @@ class Folder:
         """Return one line on what is left out, if anything is."""
         if not self.left_out:
             return ()
-        which = "linked or empty directories, files that cannot be read"
+        which = "linked or empty directories, links to files elsewhere, files that cannot be read"
         return (f"not shipped from {self.root}: {len(self.left_out)} ({which}), the first is {self.left_out[0]!r}",)
 
 
@@ -53,7 +53,7 @@ def folder_of(script: str) -> Folder:
     left_out: list[str] = []
     total = 0
     for path, shipped in walk(root):
-        if not shipped:
+        if not shipped and path != root / Path(script).name:
             left_out.append(str(path.relative_to(root)))
             continue
         total += path.stat().st_size
@@ -66,9 +66,10 @@ def folder_of(script: str) -> Folder:
 
 
 def walk(root: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield what lies in a folder, and whether it is shipped: files are, through links too.
+    """Yield what lies in a folder, and whether it is shipped: files are, through links in the folder too.
 
-    Directories that are links are not (they may lead anywhere, and around in circles), nor those without a file to
+    Links that lead out are not: in somebody else's folder one may lead to a key of yours. Nor are directories that are
+    links (around in circles), nor those without a file to
     ship, nor what cannot be read. What has a name that is never shipped is not mentioned.
     """
     unreadable: list[OSError] = []
@@ -77,7 +78,12 @@ def walk(root: Path) -> Iterator[tuple[Path, bool]]:
         links = [name for name in folders if Path(folder, name).is_symlink()]
         yield from ((Path(folder, name), False) for name in links)
         paths = [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
-        yield from ((path, path.is_file() and os.access(path, os.R_OK)) for path in paths)
+        yield from ((path, is_inside(path, root) and path.is_file() and os.access(path, os.R_OK)) for path in paths)
         if not paths and not folders and Path(folder) != root:
             yield Path(folder), False
     yield from ((Path(error.filename), False) for error in unreadable)
+
+
+def is_inside(path: Path, root: Path) -> bool:
+    """Whether a path leads to something below a folder; `root` has no links."""
+    return not path.is_symlink() or root in Path(os.path.realpath(path)).parents

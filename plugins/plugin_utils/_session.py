@@ -180,7 +180,7 @@ class Session:
         if foreign:  # the head asks by content, so what is not in the folder cannot even be said
             raise HeadLost(f"the head {self.head.name} is not believed: it asks for {foreign[0][:100]!r}")
         for digest in wanted:
-            self.link.channel.send_file(digest, os.path.join(folder.root, paths[digest]))
+            self.link.channel.send_file(digest, os.path.realpath(os.path.join(folder.root, paths[digest])))
         answer = self.ask("lay")
         if answer.get("reason", "it did not answer"):
             raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")

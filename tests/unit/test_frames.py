@@ -241,6 +241,15 @@ def test_only_what_the_folder_has_is_shipped(tmp_path: Path, monkeypatch: pytest
     assert len(head.sent) == 1  # the question; no file
 
 
+def test_a_linked_file_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: it was announced, and then not sent."""
+    (tmp_path / "real.txt").write_text("content")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    head = Head(monkeypatch, ("wanted", b"", {"wanted": ["0"]}), ("laid", b"", {"reason": ""}))
+    head.session.ship(Folder(str(tmp_path), {"link.txt": ("0", False)}), ["n1"])
+    assert "content" in head.sent[1]
+
+
 def test_a_result_of_another_job_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     head = Head(monkeypatch)
     order = {"job_id": "one", "placement": [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"}]}

@@ -103,11 +103,20 @@ def test_what_is_left_out_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "project" / "logs" / ".gitkeep").touch()
     (tmp_path / "project" / "gone.txt").symlink_to("nowhere")
     (tmp_path / "project" / "linked.txt").symlink_to(script)
+    (tmp_path / "id_ed25519").write_text("a key of the user's")
+    (tmp_path / "project" / "notes.txt").symlink_to(tmp_path / "id_ed25519")  # in a folder that came from somebody else
     made = folder_of(str(script))
-    assert made.left_out == ("checkpoints", "data", "gone.txt", "logs")
+    assert made.left_out == ("checkpoints", "data", "gone.txt", "logs", "notes.txt")
     assert "linked.txt" in made.files
     (line,) = made.warnings
-    assert f"not shipped from {tmp_path}/project: 4 " in line and line.endswith("the first is 'checkpoints'")
+    assert f"not shipped from {tmp_path}/project: 5 " in line and line.endswith("the first is 'checkpoints'")
+
+
+def test_a_script_that_is_a_link_is_shipped(tmp_path: Path) -> None:
+    script = folder(tmp_path / "project")
+    script.rename(tmp_path / "elsewhere.py")
+    script.symlink_to(tmp_path / "elsewhere.py")
+    assert "train.py" in folder_of(str(script)).files
 
 
 # --- the tree of a job --------------------------------------------------------------------------------------------
