@@ -26,6 +26,7 @@ LOOK_SECONDS = 0.1  # how often is looked for what does not wake the supervisor
 START_SECONDS = 300.0  # for the ranks to be started: slow disks need some of it, a launcher that hangs takes all
 RANK_SECONDS = 1.0  # more of it for each rank
 AGENT_SECONDS = 2.0  # for the launcher's ssh program to say what it wants
+WISH_CHARACTERS = 1 << 20  # of what it wants
 
 
 class Controller(Protocol):
@@ -198,17 +199,18 @@ class Run:
         """Take the wish of the launcher's ssh program: start this command on that node."""
         try:
             connection.settimeout(AGENT_SECONDS)
-            wish = json.loads(connection.makefile().readline())
-        except (OSError, ValueError):  # it was ended
+            wish = json.loads(connection.makefile().readline(WISH_CHARACTERS))
+            host, command = str(wish["host"]), str(wish["command"])
+        except (OSError, ValueError, LookupError, TypeError):  # it was ended, or is a program of the job
             self.agents.pop(connection)
             connection.close()
             return
-        peer = next((peer for peer in self.peers if wish["host"] in (peer.name, peer.address)), None)
+        peer = next((peer for peer in self.peers if host in (peer.name, peer.address)), None)
         self.agents[connection] = peer
         if peer is None:
-            answer(connection, 255, f"{wish['host']} is no other node of this job")
+            answer(connection, 255, f"{host} is no other node of this job")
         else:
-            peer.tell("start", command=at_home(wish["command"], self.order, peer.names))
+            peer.tell("start", command=at_home(command, self.order, peer.names))
 
     def answer_agents(self, peer: Peer, rc: int, text: str) -> None:
         """Tell the ssh program how the command it asked for ended."""

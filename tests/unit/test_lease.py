@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -162,6 +163,17 @@ def run_of(**order: Any) -> Run:
     run.controller = SimpleNamespace(signalled="")  # type: ignore[assignment]
     run.channel = Channel(*os.pipe())
     return run
+
+
+@pytest.mark.parametrize("line", [b"[]", b"{}", b'{"host": []}', b"EVIL", b""])
+def test_a_program_that_speaks_for_the_launcher_ends_nothing(line: bytes) -> None:
+    """Reproduced before: the supervisor of the head died of a KeyError."""
+    run = run_of()
+    run.peers, ours, theirs = [], *socket.socketpair()
+    run.agents = {ours: None}
+    theirs.sendall(line + b"\n")
+    run.on_agent(ours)
+    assert run.agents == {} and theirs.recv(100) == b""
 
 
 def test_a_clock_that_is_set_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
