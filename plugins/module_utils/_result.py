@@ -162,7 +162,7 @@ def summarize(
         "silent_ranks": [row["rank"] for row in rows if row["state"] == "silent"],
         "leftovers": found["leftovers"],
         "metrics": found["metrics"],
-        "notes": never_met(order, state, records),
+        "notes": never_met(order, state, records) + cancelled_there(state, end),
     }
 
 
@@ -176,6 +176,12 @@ def never_met(order: Mapping[str, Json], state: str, records: Mapping[int, Mappi
     how = "each alone" if max(known) < 2 else f"in groups of {max(known)} at most"
     text = f"{size} ranks ran, {how}: no process group of {size} was used"
     return [{"code": "ranks_never_met", "text": text}]
+
+
+def cancelled_there(state: str, end: Mapping[str, Json] | None) -> list[dict[str, str]]:
+    """Return a note if it was another node that said that somebody ends the job: no other word names that node."""
+    host = end.get("host") if end and state == "cancelled" else ""
+    return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
 
 
 def place_row(planned: Mapping[str, Json], record: Mapping[str, Json]) -> dict[str, Json]:

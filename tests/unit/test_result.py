@@ -138,6 +138,21 @@ def test_why_it_was_ended(reason: str, state: str, rc: int) -> None:
     assert state in verdict(result, "/runs/job")
 
 
+def test_a_node_that_cancels_a_job_is_named(tmp_path: Path) -> None:
+    """Reproduced before: a worker could end a job as if its user had, and nothing said which."""
+    end = {"reason": "cancelled", "detail": "SIGTERM to the supervisor on n2", "at": START}
+    assert _result.cancelled_there("cancelled", {**end, "host": ""}) == []  # Ctrl-C, or a signal to the head
+    (note,) = _result.cancelled_there("cancelled", {**end, "host": "n2"})
+    assert note["text"] == "n2 ended it: SIGTERM to the supervisor on n2"
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    job.write("order.json", order() | {"started": 0.0, "peers": []})
+    job.claim_end("cancelled", end["detail"], "n2")
+    result = _result.write_result(job, Metrics(job), {})
+    jsonschema.validate(result, SCHEMA)
+    assert (result["state"], result["notes"]) == ("cancelled", [note])
+
+
 def test_a_job_that_was_done_before_the_deadline_succeeded() -> None:
     assert summary([record(0), record(1)], ("timed_out", "", 9.5))["state"] == "succeeded"
 
