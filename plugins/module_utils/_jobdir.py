@@ -225,7 +225,8 @@ class JobDir:
         nobody looks after. The lock is asked for shared, so that two who ask do not take each other for the job.
         """
         try:
-            descriptor = os.open(self.at("lock"), os.O_RDONLY | os.O_NONBLOCK)  # anybody's mark may name a pipe
+            # Anybody's mark may name a pipe, or a link to a device of root's to which something happens then.
+            descriptor = os.open(self.at("lock"), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         except FileNotFoundError:
             return False
         except OSError:

@@ -113,6 +113,14 @@ def test_what_cannot_be_told_is_never_not_running(tmp_path: Path, monkeypatch: p
     assert not job.running()
 
 
+def test_the_lock_of_a_job_is_no_link(tmp_path: Path) -> None:
+    """As root this looks at the marks of every user's processes: none chooses which device is opened."""
+    job = made(tmp_path / "jobs" / "one")
+    (tmp_path / "device").touch()
+    os.symlink(tmp_path / "device", job.at("lock"))
+    assert job.running()  # what cannot be told
+
+
 def test_nothing_is_ended_without_descriptors(tmp_path: Path) -> None:
     """Out of descriptors nothing can be told of any job: its processes must live."""
     job = made(tmp_path / "jobs" / "one")
