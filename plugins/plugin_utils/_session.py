@@ -62,7 +62,7 @@ class Session:
             start = [head.interpreter, "-I", "-S", entry, "supervise"]
         try:
             program = start if head.local else [*ssh, "exec " + shlex.join(start)]
-            self.link = Link(program, accepted=_frames.FROM_HEAD)
+            self.link = Link(program, SILENT_SECONDS, _frames.FROM_HEAD)
         except LinkLost as lost:
             name = f"ansible_python_interpreter of {head.name}" if head.local else f"connection of {head.name}"
             raise InputError(name, head.interpreter if head.local else ssh[0], str(lost)) from None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime, _session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import StopWatch
@@ -80,3 +82,27 @@ def test_while_a_job_runs_a_head_may_be_silent_for_the_lease(head: Head) -> None
     asked = head.channel.receive(10)
     assert asked is not None and asked["kind"] == "run" and asked["beats"]
     assert asked["order"]["lease"] == 0.3
+
+
+def test_a_head_that_takes_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: an order, or a folder, that is more than a pipe holds was sent without end."""
+    monkeypatch.setattr(_session, "SILENT_SECONDS", 0.2)
+    entry = tmp_path / _runtime.entry()
+    entry.parent.mkdir(parents=True)
+    entry.touch()
+    deaf = tmp_path / "python3"
+    deaf.write_text("#!/bin/sh\nexec sleep 600\n")
+    deaf.chmod(0o700)
+    session = Session(Node("n1", "n1", local=True, home=str(tmp_path), interpreter=str(deaf)), ())
+    sending = threading.Thread(
+        target=session.link.channel.send, args=("run",), kwargs={"order": "x" * (1 << 20)}, daemon=True
+    )
+    sending.start()
+    sending.join(20)
+    try:
+        assert not sending.is_alive() and session.link.channel.lost
+    finally:
+        session.link.process.kill()
+        session.link.process.wait()
+        sending.join()
+        session.link.close()
