@@ -120,7 +120,7 @@ def main():
     with open(os.path.join(HERE, "lies.json")) as file:
         lies = json.load(file)
     argv = [REAL, *sys.argv[1:]]
-    sys.exit(converse(argv, lies) if sys.argv[1:3] == ["-I", "-S"] else answer(argv, lies))
+    sys.exit(converse(argv, lies) if "-S" in sys.argv[1:4] else answer(argv, lies))  # no module is started with options
 
 
 if __name__ == "__main__":
