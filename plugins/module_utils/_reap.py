@@ -24,14 +24,15 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
     """End this user's leftovers under a torchfleet home; a job named by `job_id` is ended even if it runs.
 
     A job whose program left files in its tree is kept unless `drop_outputs`. Return ended (pid, job_id, command, ended:
-    its signal, or null if nothing ended it), removed, outputs (job_id, path, files, bytes of what is kept), store (how
-    many files went from it, and their bytes), runtimes (versions of our own code that went), running, waiting, and
-    known: whether this node has, or had until now, the job named. With `dry_run` nothing is changed and `ended`,
-    `removed`, `store`, `runtimes` tell what would be.
+    its signal, or null if nothing ended it), cancelled (the job named, if it ran), removed, outputs (job_id, path,
+    files, bytes of what is kept), store (how many files went from it, and their bytes), runtimes (versions of our own
+    code that went), running, waiting, and known: whether this node has, or had until now, the job named. With `dry_run`
+    nothing is changed and `ended`, `cancelled`, `removed`, `store`, `runtimes` tell what would be.
     """
     named = JobDir(os.path.join(home, "jobs", job_id))
     found = os.path.isdir(named.path)
-    if job_id and found and not dry_run:
+    cancelled = [job_id] if job_id and found and named.running() else []
+    if cancelled and not dry_run:
         cancel(named)
     known = jobs(home)
     running = [job.job_id for job in known if job.running()]
@@ -48,6 +49,7 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
         remove(os.path.join(home, "lib", name))
     return {
         "ended": rows,
+        "cancelled": cancelled,
         "removed": [job.job_id for job in gone],
         "outputs": kept,
         "store": {"files": files, "bytes": size},

@@ -62,6 +62,12 @@ ended:
       job_id: 20261120-101500-mnist-3f9a2c
       command: python train.py
       ended: SIGTERM
+cancelled:
+  description: The job that O(job_id) names, if it ran; in check mode it still does.
+  returned: success
+  type: list
+  elements: str
+  version_added: 0.5.0
 removed:
   description: Jobs whose staged files were taken away.
   returned: success
@@ -119,11 +125,14 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import re
 from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path
 
 
-def tell(found: dict[str, Any]) -> str:
-    """Return the outcome in one line."""
+def tell(found: dict[str, Any], dry_run: bool = False) -> str:
+    """Return the outcome in one line, or what it would be."""
+    verb = "would end" if dry_run else "ended"
     rows = [f"pid {row['pid']} of {row['job_id']}, {row['command']}" for row in found["ended"]]
-    parts = [f"ended {len(rows)} leftover{'s' * (len(rows) != 1)}" + (f" ({'; '.join(rows)})" if rows else "")]
-    parts += [f"{word}: {', '.join(found[word])}" for word in ("removed", "running", "waiting") if found[word]]
+    parts = [f"{verb} job {job_id}" for job_id in found["cancelled"]]
+    parts += [f"{verb} {len(rows)} leftover{'s' * (len(rows) != 1)}" + (f" ({'; '.join(rows)})" if rows else "")]
+    words = {"would remove" if dry_run else "removed": "removed", "running": "running", "waiting": "waiting"}
+    parts += [f"{word}: {', '.join(found[name])}" for word, name in words.items() if found[name]]
     kept = [
         f"{row['files']} file{'s' * (row['files'] != 1)}, {row['bytes']:,} bytes in {row['path']}"
         for row in found["outputs"]
@@ -149,13 +158,13 @@ def main() -> None:
         module.fail_json(msg=f"job_id: got {job_id!r}; give the name of a run")
     found = reap(home_path(module.params["home"]), job_id, module.check_mode, module.params["drop_outputs"])
     if job_id in found["running"] and not module.check_mode:
-        module.fail_json(msg=f"{job_id} still runs: {tell(found)}", **found)
+        module.fail_json(msg=f"{job_id} still runs: {tell({**found, 'cancelled': []})}", **found)
     stuck = [row for row in found["ended"] if row["ended"] is None]
     if stuck and not module.check_mode:
         module.fail_json(msg="not even SIGKILL ended: " + tell({**found, "ended": stuck}), **found)
     module.exit_json(
-        changed=any((found["ended"], found["removed"], found["store"]["files"], found["runtimes"])),
-        msg=tell(found),
+        changed=any((found["ended"], found["cancelled"], found["removed"], found["store"]["files"], found["runtimes"])),
+        msg=tell(found, module.check_mode),
         **found,
     )
 

@@ -14,6 +14,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _processes, _reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.modules.reap import tell
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
 
 
@@ -82,3 +83,25 @@ def test_first_starts_at_once_leave_one_version(tmp_path: Path) -> None:
     with ThreadPoolExecutor(12) as pool:
         assert set(pool.map(start, range(24))) == {(0, b"")}
     assert os.listdir(tmp_path / "lib") == [_runtime.digest()]
+
+
+def test_a_job_that_is_ended_by_its_name_is_told(tmp_path: Path) -> None:
+    """Reproduced before: "ended 0 leftovers", and of one that --check would end: "running"."""
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([])
+    lock = job.lock()
+    supervisor = subprocess.Popen(["sleep", "600"], pass_fds=[lock])
+    os.close(lock)
+    try:
+        job.write("supervisor.json", _processes.identity(supervisor.pid))
+        assert _reap.reap(str(tmp_path))["cancelled"] == []
+        would = _reap.reap(str(tmp_path), "one", dry_run=True)
+        assert would["cancelled"] == ["one"] and job.running()
+        found = _reap.reap(str(tmp_path), "one")
+        assert found["cancelled"] == ["one"] and not job.running()
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    assert tell(would, dry_run=True).startswith("would end job one; would end 0 leftovers; running: one")
+    assert tell(found).startswith("ended job one; ended 0 leftovers; waiting: one")
+    assert _reap.reap(str(tmp_path), "one")["cancelled"] == []
