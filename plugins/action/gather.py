@@ -22,7 +22,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller imp
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import why_not_home
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import FATES, fate, of_others, place_for
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import (
+    FATES,
+    check_given,
+    fate,
+    of_others,
+    place_for,
+)
 
 display = Display()
 Result = dict[str, Any]
@@ -35,8 +41,7 @@ class ActionModule(Action):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, runs (that came home, or would), dropped and others (that stay)."""
-        if given["drop_run"] and not given["job_id"]:
-            raise InputError("drop_run", True, "name the run: -e job_id=...")
+        check_given(given)
         try:
             self.head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
             self.ssh = ssh_words(self._connection, self.head)

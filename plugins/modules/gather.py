@@ -30,7 +30,7 @@ options:
     default: false
     version_added: 0.5.0
   drop_after:
-    description: Drops the runs of other controllers that nobody fetched for this many days.
+    description: Drops the runs of other controllers that nobody fetched for this many days, more than 0.
     type: float
     version_added: 0.5.0
   runs_dir:

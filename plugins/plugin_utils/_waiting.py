@@ -18,6 +18,14 @@ FATES = ("runs", "dropped", "others")
 Result = dict[str, Any]
 
 
+def check_given(given: Result) -> None:
+    """InputError for what would drop all runs of others, or none."""
+    if given["drop_run"] and not given["job_id"]:
+        raise InputError("drop_run", True, "name the run: -e job_id=...")
+    if given["drop_after"] is not None and not given["drop_after"] > 0:  # refuses nan too
+        raise InputError("drop_after", given["drop_after"], "give days greater than 0: -e drop_after=30")
+
+
 def fate(run: Result, given: Result) -> str:
     """Return what becomes of a run that waits: own ones come home, and so does the one that is named."""
     named = run["job_id"] == given["job_id"]

@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor imp
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _controller
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import is_of_a_job
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import fate, of_others, place_for
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import check_given, fate, of_others, place_for
 
 REPO = Path(__file__).parents[2]
 GIVEN: dict[str, Any] = {"job_id": "", "drop_run": False, "drop_after": None, "runs_dir": "runs"}
@@ -94,6 +94,16 @@ def test_what_is_dropped_was_named_or_is_old_and_somebody_elses() -> None:
     assert fate(row("a", False, 29), old) == "others"
     assert fate(row("a", True, 31), old) == "runs"
     assert fate(row("a", False, 31), {**old, "job_id": "a"}) == "runs"  # it is asked for
+
+
+@pytest.mark.parametrize("days", [0.0, -1.0, float("nan")])
+def test_no_number_of_days_drops_them_all(days: float) -> None:
+    """Reproduced before: -e drop_after=-1 dropped every run of others, and said nothing of it."""
+    check_given({**GIVEN, "drop_after": 0.5})
+    with pytest.raises(InputError, match=r"drop_after: got .*; give days greater than 0: -e drop_after=30"):
+        check_given({**GIVEN, "drop_after": days})
+    with pytest.raises(InputError, match="drop_run"):
+        check_given({**GIVEN, "drop_run": True})
 
 
 def test_runs_of_others_are_told_in_one_line() -> None:
