@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 MODULES = "ansible_collections.torchfleet.cluster.plugins.modules"
+TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 KEYS = ("type", "elements", "required", "default", "choices")  # of an option's documentation, for the validator
 Result = dict[str, Any]
 Options = Mapping[str, Mapping[str, Any]]
@@ -88,5 +89,7 @@ def wanted(option: Mapping[str, Any]) -> str:
     """Return what an option takes."""
     if "choices" in option:
         return f"choose one of {', '.join(option['choices'])}"
+    if option.get("type") in TYPES:
+        return f"give {TYPES[option['type']]}"
     elements = f" of {option['elements']}" if "elements" in option else ""
     return f"give a value of type {option.get('type', 'str')}{elements}"

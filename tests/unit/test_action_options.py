@@ -48,6 +48,8 @@ def test_what_is_needed_is_asked_for() -> None:
     [
         ("verify", {"state": "nonsense"}, 'state of verify: got "nonsense"; choose one of plan, judge'),
         ("verify", {"answers": 7}, "answers of verify: got 7; give a value of type dict"),
+        ("gather", {"drop_run": "maybe"}, 'drop_run of gather: got "maybe"; give true or false'),
+        ("gather", {"drop_after": "abc"}, 'drop_after of gather: got "abc"; give a number'),
         ("fabric_choose", {"earlier": [7]}, "earlier of fabric_choose: got [7]; give a value of type list of dict"),
         ("fabric_choose", {"nccl_gid": True}, "nccl_gid of fabric_choose: got true; choose one of auto, always, never"),
     ],
