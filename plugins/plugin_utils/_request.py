@@ -124,7 +124,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         np=parse_whole("np", given.get("np"), 1, None),
         ranks_per_node=parse_whole("ranks_per_node", given.get("ranks_per_node"), 1, None),
         nodes=parse_names("nodes", given.get("nodes", ())),
-        job_timeout=parse_seconds("job_timeout", given.get("job_timeout")),
+        job_timeout=parse_seconds("job_timeout", given.get("job_timeout"), 3600),
         job_env=parse_environment(given.get("job_env", {})),
         secret_names=parse_names("secret_names", given.get("secret_names", ())),
         vaulted=vaulted,
@@ -133,8 +133,8 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         show_ranks=parse_ranks(given.get("show_ranks", [0])),
         master_port=parse_master_port(given.get("master_port"), options.ports),
         options=options,
-        grace=parse_seconds("grace", given.get("grace")),
-        lease=parse_lease(given.get("lease")),
+        grace=parse_seconds("grace", given.get("grace"), 60),
+        lease=parse_seconds("lease", given.get("lease"), LEASE_SECONDS, LEAST_LEASE, MOST_LEASE) or LEASE_SECONDS,
         result_query=parse_query(given.get("result_query")),
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
         exclusive=parse_flag("exclusive", given.get("exclusive", False)),
@@ -208,25 +208,17 @@ def parse_whole(name: str, value: Any, least: int, most: int | None, example: st
     raise InputError(name, value, f"give a whole number {bounds}: {example or f'-e {name}={max(least, 2)}'}")
 
 
-def parse_seconds(name: str, value: Any) -> float | None:
-    """Return a time in seconds greater than 0, None for None."""
+def parse_seconds(name: str, value: Any, example: float, least: float = 0.0, most: float = 1e9) -> float | None:
+    """Return a time in seconds greater than 0 and from `least` to `most`, None for None."""
     if value is None:
         return None
     try:
         seconds = float(value) if not isinstance(value, bool) else 0.0
     except (TypeError, ValueError):
         seconds = 0.0
-    if not 0 < seconds < 1e9:  # also refuses nan and inf
-        raise InputError(name, value, f"give seconds greater than 0, or leave it out: -e {name}=3600")
-    return seconds
-
-
-def parse_lease(value: Any) -> float:
-    """Return the seconds of silence after which a node is lost."""
-    seconds = parse_seconds("lease", value) or LEASE_SECONDS
-    if not LEAST_LEASE <= seconds <= MOST_LEASE:
-        bounds = f"from {LEAST_LEASE:g} to {MOST_LEASE:g}"
-        raise InputError("lease", value, f"give seconds {bounds}, or leave it out: -e lease={LEASE_SECONDS:g}")
+    if not (seconds > 0 and least <= seconds <= most):  # also refuses nan and inf
+        bounds = f"from {least:g} to {most:g}" if least else "greater than 0"
+        raise InputError(name, value, f"give seconds {bounds}, or leave it out: -e {name}={example:g}")
     return seconds
 
 

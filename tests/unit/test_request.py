@@ -52,6 +52,22 @@ def test_environment_values_become_texts() -> None:
     assert parse_request({"job_env": '{"A": "1"}'}).job_env == {"A": "1"}
 
 
+SECONDS = [
+    ("lease", "abc", "from 5 to 3600, or leave it out: -e lease=60"),
+    ("lease", "3", "from 5 to 3600, or leave it out: -e lease=60"),
+    ("grace", "-1", "greater than 0, or leave it out: -e grace=60"),
+    ("job_timeout", "2h", "greater than 0, or leave it out: -e job_timeout=3600"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), SECONDS)
+def test_seconds_that_cannot_be_name_the_bounds_of_their_own(name: str, value: str, allowed: str) -> None:
+    """Reproduced before: lease=abc was told that any number greater than 0 would do."""
+    with pytest.raises(InputError) as caught:
+        parse_request({name: value})
+    assert str(caught.value) == f'{name}: got "{value}"; give seconds {allowed}'
+
+
 MISTAKES = [
     *[("np", value) for value in (0, -1, "0", "two", 2.5, True, [2], "1e3", "9" * 30)],
     *[("job_timeout", value) for value in (0, -1, "soon", "nan", "inf", False, [1])],
