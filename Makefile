@@ -12,8 +12,10 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # Some shells have it: every rank would compile what it takes of PyTorch anew, for up to 5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The name of a stamp changes with whatever the environment is made from.
-key = $(shell { cat $(1); echo $(CURDIR) $(PYTHON); } | sha256sum | cut -c1-16)
+# The name of a stamp changes with whatever the environment is made from. The python3 of an activated .venv is the one that it
+# was made with: making it anew would take Ansible and the guard away from a job that runs.
+BASE := $(shell $(PYTHON) -I -S -c 'import os, sys; print(os.path.realpath(sys._base_executable))' 2>/dev/null)
+key = $(shell { cat $(1); echo $(CURDIR) $(BASE); } | sha256sum | cut -c1-16)
 READY := .venv/ready-$(call key,requirements.txt)
 DEV_READY := .venv/dev-ready-$(call key,requirements.txt requirements-dev.txt)
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check

@@ -70,6 +70,20 @@ def test_an_ansible_that_is_too_old_is_refused_in_a_line(old: Path, verb: str) -
     assert said.count("TASK [") == 1
 
 
+def test_an_activated_environment_is_not_made_anew(tmp_path: Path) -> None:
+    """Reproduced before: `make clean-jobs` beside a job took the .venv away that its playbook and its guard run in."""
+    base = Path(getattr(sys, "_base_executable", sys.executable))
+    done = run([base, "-m", "venv", "--without-pip", tmp_path / "active"])
+    assert done.returncode == 0, done.stderr
+    for name in ("Makefile", "requirements.txt", "requirements-dev.txt"):
+        shutil.copy(REPO / name, tmp_path)
+    stamps = {
+        run(["make", "--dry-run", "venv", f"PYTHON={python}"], tmp_path).stdout.splitlines()[-1]
+        for python in (base, tmp_path / "active/bin/python3")
+    }
+    assert len(stamps) == 1 and next(iter(stamps)).startswith("touch .venv/ready-"), stamps
+
+
 @pytest.fixture
 def nothing(tmp_path: Path) -> Path:
     """A directory with the Makefile and the tools, a role that is empty, tests that fail, and no playbook."""
