@@ -38,6 +38,7 @@ class ActionModule(Action):
     """One task for the head."""
 
     BYPASS_HOST_LOOP = True
+    options_are_typed = True
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, runs (that came home, or would), dropped and others (that stay)."""

@@ -40,6 +40,7 @@ class ActionModule(Action):
 
     BYPASS_HOST_LOOP = True
     parses_values = True
+    options_are_typed = True
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, job_id, run_dir and state; where it went wrong also failed and a one-line msg."""
@@ -91,8 +92,7 @@ class ActionModule(Action):
         stop.check()
         _rundir.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
         screen = Screen()
-        hosts = [place.host for place in plan.placement]
-        view = _view.View(screen.write, hosts, screen.is_terminal(), screen.width)
+        view = _view.View(screen.write, [place.host for place in plan.placement], screen.is_terminal(), screen.width)
         for line in [*(f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)), _view.opening(plan)]:
             view.say(line)
         try:

@@ -11,3 +11,5 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._on_node import
 
 class ActionModule(OnNode):
     """One node."""
+
+    options_are_typed = True

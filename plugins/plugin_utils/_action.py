@@ -9,12 +9,14 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.yaml import yaml_load
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible.utils.vars import load_extra_vars
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
@@ -24,6 +26,7 @@ TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 KEYS = ("type", "elements", "required", "default", "choices")  # of an option's documentation, for the validator
 Result = dict[str, Any]
 Options = Mapping[str, Mapping[str, Any]]
+display = Display()
 
 
 class Action(ActionBase):
@@ -31,6 +34,8 @@ class Action(ActionBase):
 
     TRANSFERS_FILES = False
     parses_values = False  # whether act() checks the values itself, and only names are checked here
+
+    options_are_typed = False  # after -e, by the same names: the playbook of the action hands them on
 
     def run(self, tmp: str | None = None, task_vars: Result | None = None) -> Result:
         """Return what act() returns, or failed and msg."""
@@ -49,6 +54,8 @@ class Action(ActionBase):
         name = type(self).__module__.rpartition(".")[2]
         known = documented(name)
         check_names(name, self._task.args, known)
+        for line in misspelled(load_extra_vars(self._loader) if self.options_are_typed else (), known):
+            display.warning(line)
         return to_plain(self._task.args) if self.parses_values else values_of(name, to_plain(self._task.args), known)
 
 
@@ -70,6 +77,12 @@ def check_names(module: str, given: Mapping[str, Any], known: Options) -> None:
     for name, option in known.items():
         if option.get("required") and given.get(name) is None:
             raise InputError(f"{name} of {module}", None, f"it is required: {wanted(option)}")
+
+
+def misspelled(typed: Iterable[str], known: Options) -> list[str]:
+    """Return a line for each name after -e that is nearly an option. It may be a variable of the user's own."""
+    near = [(name, difflib.get_close_matches(name, known, 1, 0.85)) for name in map(str, typed) if name not in known]
+    return [f"-e {name}: nothing of that name is read here; did you mean {found[0]}?" for name, found in near if found]
 
 
 def values_of(module: str, given: Mapping[str, Any], known: Options) -> Result:

@@ -12,6 +12,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import 
     Action,
     check_names,
     documented,
+    misspelled,
     values_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
@@ -34,6 +35,18 @@ def test_every_action_has_the_options_that_are_documented(name: str) -> None:
 def test_a_misspelled_option_is_named_with_the_one_that_was_meant() -> None:
     with pytest.raises(InputError, match='launch: got "lanucher"; did you mean launcher'):
         check_names("launch", {"lanucher": "torchrun", "np": 7}, documented("launch"))
+
+
+def test_a_misspelled_variable_is_told_and_others_are_not() -> None:
+    """Reproduced before: -e job_timout=3600 was dropped by Ansible, and the job had no limit."""
+    typed = ["lanucher", "job_timout", "launcher", "my_own", "ansible_user", "torchfleet_home"]
+    assert misspelled(typed, documented("launch")) == [
+        "-e lanucher: nothing of that name is read here; did you mean launcher?",
+        "-e job_timout: nothing of that name is read here; did you mean job_timeout?",
+    ]
+    assert misspelled(["drop_ouputs", "drop_run", "drop_after", "runs_dir"], documented("reap")) == [
+        "-e drop_ouputs: nothing of that name is read here; did you mean drop_outputs?"
+    ]
 
 
 def test_what_is_needed_is_asked_for() -> None:
