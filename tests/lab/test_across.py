@@ -284,7 +284,7 @@ def test_two_jobs_at_once(cluster: Cluster) -> None:
 def test_clean_refuses_a_job_that_nobody_knows(cluster: Cluster) -> None:
     job = cluster.play("clean.yml", job_id="never-was")
     assert job.process.returncode != 0
-    assert "no job never-was on any machine" in job.output
+    assert "got never-was; no machine has a job of that name" in job.output
 
 
 def test_a_node_that_cannot_be_reached_is_named(cluster: Cluster) -> None:
