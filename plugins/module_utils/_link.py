@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import threading
@@ -13,12 +14,13 @@ import time
 from typing import Any, Callable, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._bootstrap import GREETING, parcel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import Check, printable
 
 GREETING_SECONDS = 30.0  # a node that has not answered by then is taken for unreachable (fault-tested: dropped packets)
 STEP_SECONDS = 0.2  # a signal that another thread took is dealt with after such a step
 WORK_SECONDS = 600.0  # for an answer of a node that says it is at work on it
+MOST_BEATS = int(WORK_SECONDS / BEAT_SECONDS)
 CLOSE_SECONDS = 2.0
 ERROR_BYTES = 65536  # of stderr that are kept, the last ones
 ERROR_SECONDS = 0.5  # for the last words of a program that is gone
@@ -94,10 +96,11 @@ class Link:
     def answer(self, seconds: float | None = None) -> Any:
         """Return the next frame. LinkLost if there will be none, or nothing is heard for `seconds`.
 
-        One that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS at most.
+        One that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS at most, and for no more
+        beats than that time has.
         """
         deadline = time.monotonic() + WORK_SECONDS
-        while True:
+        for beats in itertools.count():
             try:
                 frame = self.channel.receive(seconds)
             except EOFError:
@@ -106,6 +109,8 @@ class Link:
                 raise LinkLost(f"no answer within {seconds:.0f} s")
             if frame["kind"] != "beat":
                 return frame
+            if beats > MOST_BEATS:
+                raise LinkLost(f"it beat more than {MOST_BEATS} times, and did not answer")
             if time.monotonic() > deadline:
                 raise LinkLost(f"still at work after {WORK_SECONDS:.0f} s: its disk may hang")
 

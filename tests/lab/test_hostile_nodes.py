@@ -137,7 +137,7 @@ SURVEYS: dict[str, tuple[Lies, str]] = {
     "a size of 100 GB": (said('{"kind": "survey", "size": 99999999999}'), "more than a block"),
     "a frame that only a head sends": (said('{"kind": "result", "result": {}}'), "nobody asked for"),
     "the answer to another question": (said('{"kind": "clock", "time": 1}'), "answered survey with clock"),
-    "beats without an end": ([{"on": "survey", "flood": '{"kind": "beat"}\n'}], "answered survey with beat"),
+    "beats without an end": ([{"on": "survey", "flood": '{"kind": "beat"}\n'}], "beat more than 300 times, and did not answer"),
     "a line without an end": ([{"on": "survey", "flood": "x" * 1000}], "without an end"),
     "as much as a frame may have": (
         [{"on": "survey", "many": {"facts.more": ["\U0001f600" * 2500, 3000]}}],
