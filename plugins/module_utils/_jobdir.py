@@ -32,6 +32,13 @@ FILE_BYTES = 64 << 20  # of a file of ours; more is none
 TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
 NUMBER = (int, float)
 # The files that a program of the job could have written as well, with the types of what is in them.
+# What of order.json those read who come when the job is over.
+ORDER = {
+    **dict.fromkeys(("job_id", "home", "host", "controller", "run_dir", "backend", "private_tmp"), str),
+    **{"placement": list, "launcher": dict, "world_size": int, "started": NUMBER, "shown_command": (str, list)},
+}
+PLACE = {"rank": int, "host": str}
+WAY = {"name": str}
 END = {"reason": str, "detail": str, "at": NUMBER}
 LAUNCHER = {"pid": int}
 LEFTOVER = {"pid": int, "command": str}
@@ -149,6 +156,15 @@ class JobDir:
         except (OSError, ValueError, RecursionError):
             return None
 
+    def order(self) -> dict[str, Json] | None:
+        """Return what the job is; None if it is not known, or a program of the job changed it beyond use."""
+        found = self.read("order.json")
+        if not fits(found, ORDER) or not all(fits(place, PLACE) for place in found["placement"]):
+            return None
+        peers = found.get("peers")
+        known = peers is None or (isinstance(peers, list) and all(fits(way, WAY) for way in peers))
+        return found if known and fits(found["launcher"], {"name": str, "version": str}) else None
+
     def record(self, rank: int) -> dict[str, Json] | None:
         """Return the record of a rank; None for one that its wrapper did not write, and cannot have."""
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
@@ -181,10 +197,10 @@ class JobDir:
 
     def cancel(self) -> None:
         """Take the job back from the batch system that its launcher gave it to, if it did."""
-        commands = (self.read("order.json") or {}).get("queue")
-        if not commands:
+        order = self.read("order.json")
+        if not fits(order, {"queue": list}) or [type(words) for words in order["queue"]] != [list, list]:
             return
-        find, cancel = commands
+        find, cancel = ([str(word) for word in words] for words in order["queue"])
         numbers = [word for word in said_by(find).split() if QUEUE_NUMBER.match(word)]
         if numbers:
             said_by([*cancel, *numbers])

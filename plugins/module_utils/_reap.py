@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, fits, jobs, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._store import KEPT_DAYS, Store
 from ansible_collections.torchfleet.cluster.plugins.module_utils._tree import TREE, outputs, remove_tree
 
+PRIVATE = re.compile(r"/torchfleet-[0-9a-f]{16}\Z")  # a directory that a launcher had for itself (see _part)
 CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
 
 
@@ -66,7 +68,7 @@ def unused_runtimes(home: str) -> list[str]:
     Parts that a start left which was cut off are among them.
     """
     library, since = os.path.join(home, "lib"), time.time() - KEPT_DAYS * 86400
-    named = json.dumps([(job.read("order.json") or {}).get("programs") for job in jobs(home)])
+    named = json.dumps([job.read("order.json") for job in jobs(home)])
     try:
         with os.scandir(library) as entries:
             old = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < since]
@@ -126,9 +128,9 @@ def clear(job: JobDir, whole: bool, waits: bool, dry_run: bool) -> None:
     """
     if dry_run:
         return
-    private = (job.read("order.json") or {}).get("private_tmp")
-    if private:
-        remove(private)
+    order = job.read("order.json")
+    if fits(order, {"private_tmp": str}) and PRIVATE.search(order["private_tmp"]):  # a program may name another one
+        remove(order["private_tmp"])
     if waits:
         job.cancel()
     if whole:

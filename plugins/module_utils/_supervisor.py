@@ -235,7 +235,7 @@ class Supervisor:
 
         `limit`: bytes that the controller takes: who alone sends more may be sending without an end.
         """
-        order = job.read("order.json") or {}
+        order = job.order() or {}
         ways = order.get("peers") or []
         found = everywhere(lambda way: self.fetch_other(way, order, limit), ways)
         missing = [f"{way['name']}: {answer}" for way, answer in zip(ways, found) if isinstance(answer, str)]
@@ -281,7 +281,7 @@ class Supervisor:
         waiting = []
         with self.at_work(frame):
             for job in jobs(home_path(frame["home"])):
-                order = job.read("order.json")
+                order = job.order()
                 if not order or os.path.exists(job.at(HOME_MARK)) or order["peers"] is None or job.running():
                     continue
                 own = order["controller"] == frame["controller"]
@@ -293,7 +293,7 @@ class Supervisor:
         """Let go of a job whose files nobody wants, here and on its other nodes; say where that could not be."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
-            order = job.read("order.json") or {}
+            order = job.order() or {}
             missing = ["it still runs"] if job.running() else []
             for way in order.get("peers") or []:
                 try:
@@ -330,7 +330,7 @@ class Supervisor:
         """Tell what this node has of a job whose head lost it."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
-            order = job.read("order.json")
+            order = job.order()
             report = part_report(job, order, final_metrics(job, order)) if order and not job.running() else None
         self.channel.send("part", report=report)
 

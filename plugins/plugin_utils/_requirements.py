@@ -86,7 +86,9 @@ def jobs_on(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> dict[tuple[str
     found: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         for job in facts[node.name]["running"]:
-            found.setdefault((job["job_id"], job["owner"]), []).append(node.name)
+            hosts = found.setdefault((job["job_id"], job["owner"]), [])
+            if node.name not in hosts:  # it may run in two homes there
+                hosts.append(node.name)
     return found
 
 

@@ -54,8 +54,9 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     try:
         lab.up()
         made = Bed(Cluster(lab, root), home)
-        done = made.cluster.play("setup.yml", "--tags", "preflight,ssh_mesh,fabric,hostfile")
-        assert done.process.returncode == 0, done.log.read_text()
+        for words in (("setup.yml", "--tags", "preflight,ssh_mesh,fabric,hostfile"), ("clean.yml",)):
+            done = made.cluster.play(*words)  # the second makes the controller's identity
+            assert done.process.returncode == 0, done.log.read_text()
         yield made
     finally:
         lab.down()
@@ -137,7 +138,10 @@ SURVEYS: dict[str, tuple[Lies, str]] = {
     "a size of 100 GB": (said('{"kind": "survey", "size": 99999999999}'), "more than a block"),
     "a frame that only a head sends": (said('{"kind": "result", "result": {}}'), "nobody asked for"),
     "the answer to another question": (said('{"kind": "clock", "time": 1}'), "answered survey with clock"),
-    "beats without an end": ([{"on": "survey", "flood": '{"kind": "beat"}\n'}], "beat more than 300 times, and did not answer"),
+    "beats without an end": (
+        [{"on": "survey", "flood": '{"kind": "beat"}\n'}],
+        "beat more than 300 times, and did not answer",
+    ),
     "a line without an end": ([{"on": "survey", "flood": "x" * 1000}], "without an end"),
     "as much as a frame may have": (
         [{"on": "survey", "many": {"facts.more": ["\U0001f600" * 2500, 3000]}}],

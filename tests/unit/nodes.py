@@ -82,3 +82,23 @@ def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, wish: d
     program = dataclasses.replace(program, args=request.workload_args, env=request.job_env)
     job = Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py", token="0123456789ab")
     return plan_job(request, cluster, facts, job)
+
+
+def order_of_a_job(**given: Any) -> dict[str, Any]:
+    """Return what a job's order.json has for those who come when it is over."""
+    return {
+        "job_id": "one",
+        "home": "/h",
+        "host": "n1",
+        "controller": "c",
+        "run_dir": "/runs/one",
+        "placement": [{"rank": 0, "host": "n1"}],
+        "peers": [],
+        "launcher": {"name": "openmpi", "version": "5.0"},
+        "backend": "gloo",
+        "world_size": 1,
+        "started": 1.0,
+        "shown_command": ["mpirun"],
+        "private_tmp": "/tmp/torchfleet-0123456789abcdef",
+        **given,
+    }

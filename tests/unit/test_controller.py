@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nodes import order_of_a_job
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor import Supervisor
@@ -145,7 +146,7 @@ def test_the_head_tells_all_that_wait_and_whose_they_are(tmp_path: Path) -> None
     for name, controller in (("mine", "a" * 32), ("other", "b" * 32)):
         job = JobDir(str(tmp_path / "jobs" / name))
         job.create([0])
-        job.write("order.json", {"controller": controller, "run_dir": f"/runs/{name}", "peers": []})
+        job.write("order.json", order_of_a_job(controller=controller, run_dir=f"/runs/{name}"))
         job.write("result.json", {"state": "failed"})
         os.utime(job.at("result.json"), (0, time.time() - 86400))
     wire = Wire()

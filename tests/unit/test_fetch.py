@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nodes import order_of_a_job
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _supervisor
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BLOCK, Channel
@@ -38,7 +39,7 @@ def node(root: Path, name: str, rank: int, **order: Any) -> JobDir:
     Path(job.rank(rank, "stdout")).write_text(f"rank {rank}\n")
     Path(job.at("metrics.jsonl")).write_text("".join(f'{{"rank": {rank}, "row": {row}}}\n' for row in range(60_000)))
     placement = [{"rank": number, "host": host} for number, host in enumerate(("n1", "n2", "n3", *DEAD))]
-    job.write("order.json", {"job_id": "one", "home": str(root / name), "placement": placement, **order})
+    job.write("order.json", order_of_a_job(home=str(root / name), placement=placement, **order))
     return job
 
 

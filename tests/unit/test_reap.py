@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +107,29 @@ def test_a_job_that_is_ended_by_its_name_is_told(tmp_path: Path) -> None:
     assert tell(would, dry_run=True).startswith("would end job one; would end 0 leftovers; running: one")
     assert tell(found).startswith("ended job one; ended 0 leftovers; waiting: one")
     assert _reap.reap(str(tmp_path), "one")["cancelled"] == []
+
+
+CHANGED = [
+    [],
+    {"a": 1},
+    {"queue": 1, "private_tmp": 1},
+    {"queue": [["squeue"], "scancel"], "private_tmp": "PRECIOUS"},
+    {"peers": [{"name": "n2"}], "placement": [None], "private_tmp": "PRECIOUS/x/torchfleet-0"},
+]
+
+
+@pytest.mark.parametrize("order", CHANGED)
+def test_what_a_program_made_of_its_order_stops_no_clean_and_takes_nothing_else_away(
+    tmp_path: Path, order: Any
+) -> None:
+    """Reproduced before: clean.yml failed at it each time, until somebody removed the job by hand."""
+    precious = tmp_path / "precious"
+    (precious / "x" / "torchfleet-0").mkdir(parents=True)
+    job = JobDir(str(tmp_path / "home" / "jobs" / "one"))
+    job.create([])
+    job.write("order.json", json.loads(json.dumps(order).replace("PRECIOUS", str(precious))))
+    assert job.order() is None
+    job.cancel()
+    _reap.clear(job, whole=False, waits=True, dry_run=False)
+    assert (precious / "x" / "torchfleet-0").exists()
+    assert _reap.reap(str(tmp_path / "home"))["running"] == []
