@@ -65,7 +65,8 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 @pytest.fixture(scope="module")
 def slow(bed: Bed) -> Iterator[dict[str, Job]]:
     """Attacks that are over only when somebody's patience is: they begin first and end beside the others."""
-    running = {name: bed.start("train.yml", lies, workload=hello(bed)) for name, (lies, _told) in SLOW.items()}
+    given = {"workload": hello(bed), "lease": 10}
+    running = {name: bed.start("train.yml", lies, **given) for name, (lies, _told) in SLOW.items()}
     yield running
     for job in running.values():
         if job.process.returncode is None:
@@ -216,7 +217,7 @@ HARMLESS: Lies = [
             **{"facts.cores": 8192, "facts.port": 22, "facts.uid": 0, "facts.fabric.why": EVIL},
         },
     },
-    {"on": "clock", "set": {"time": -1e11}, "again": True},
+    {"on": "clock", "set": {"time": 1e11}, "again": True},
     {
         "on": "placed",
         "more": [
@@ -381,7 +382,10 @@ HEAD_FILES: dict[str, tuple[Lies, str]] = {
     "the plan": ([{"on": "fetched", "more": [file("plan.json")]}], "'plan.json', which is no file of the job"),
     "a rank of no job": ([{"on": "fetched", "more": [file("ranks/7/stdout")]}], "which is no file of the job"),
     "a truth of words": ([{"on": "fetched", "more": [file("ranks/0/stdout", first="yes")]}], "true or false"),
-    "a file without an end": ([{"on": "fetched", "flood": ENDLESS.replace("NAME", "launcher.out")}], "without an end"),
+    "a file without an end": (
+        [{"on": "fetched", "flood": ENDLESS.replace("NAME", "launcher.out")}],
+        "and does not end",
+    ),
     "a result in between": ([{"on": "fetched", "more": [{"kind": "laid", "reason": ""}]}], "'laid', which is no file"),
 }
 
@@ -394,9 +398,12 @@ def test_a_head_writes_nothing_but_the_files_of_the_job(
     bed.tell("n2", finished[1], [])
     run_dir = tmp_path / "runs" / "one"
     run_dir.mkdir(parents=True)
-    with pytest.raises(HeadLost, match="n1") as refused, bed.session("n1", lies) as (session, _nodes):
-        session.fetch(finished[0], run_dir, PLACES, LIMIT)
-    assert told in str(refused.value)
+    try:
+        with bed.session("n1", lies) as (session, _nodes):
+            said = "; ".join(session.fetch(finished[0], run_dir, PLACES, LIMIT))
+    except HeadLost as lost:
+        said = str(lost)
+    assert "n1" in said and told in said
     assert all(run_dir in path.parents for path in tmp_path.rglob("*") if path.is_file())
 
 
