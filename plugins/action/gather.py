@@ -19,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import 
     to_plain,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import identity
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_bytes
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import why_not_home
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import (
@@ -31,6 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import
 )
 
 display = Display()
+NO_LIMIT = 1 << 62  # bytes
 Result = dict[str, Any]
 
 
@@ -43,6 +44,7 @@ class ActionModule(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, runs (that came home, or would), dropped and others (that stay)."""
         check_given(given)
+        self.limit = parse_bytes("fetch_limit", given["fetch_limit"]) if given["fetch_limit"] else NO_LIMIT
         try:
             self.head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
             self.ssh = ssh_words(self._connection, self.head)
@@ -72,7 +74,8 @@ class ActionModule(Action):
             if not self._task.check_mode:
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with Session(self.head, self.ssh) as session:
-                    missing = session.fetch(run["job_id"], run_dir, placement, room_for(run_dir))
+                    limit = min(self.limit, room_for(run_dir))
+                    missing = session.fetch(run["job_id"], run_dir, placement, limit)
                 if missing:
                     return f"{run['job_id']}: the files of {'; '.join(missing)}"
         except OSError as error:

@@ -38,6 +38,10 @@ options:
     type: path
     default: runs
     version_added: 0.5.0
+  fetch_limit:
+    description: Bytes of all files of a run that come home, such as C(2G), where half of the free disk is more.
+    type: str
+    version_added: 0.5.0
 attributes:
   action:
     description: Runs as an action plugin on the controller.

@@ -518,7 +518,7 @@ def test_a_head_that_is_set_up_chooses_no_variable(bed: Bed) -> None:
 
 
 def test_a_node_that_is_cleaned_says_text(bed: Bed) -> None:
-    played = bed.play("clean.yml", modules(bed.home, "plugins.modules.reap"), job_id="")
+    played = bed.play("clean.yml", modules(bed.home, "plugins.modules.reap"), job_id="", fetch_limit="1M")
     assert "PLAY [Gather]" in played.said and not taken_for_variables(bed)
     harmless(bed, played)
 
