@@ -55,7 +55,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         lab.up()
         made = Bed(Cluster(lab, root), home)
         for words in (("setup.yml", "--tags", "preflight,ssh_mesh,fabric,hostfile"), ("clean.yml",)):
-            done = made.cluster.play(*words)  # the second makes the controller's identity
+            done = made.cluster.play(*words, job_id="")  # the second makes the controller's identity
             assert done.process.returncode == 0, done.log.read_text()
         yield made
     finally:
