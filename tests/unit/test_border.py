@@ -44,18 +44,20 @@ def test_ssh_has_what_ansibles_connection_has() -> None:
     assert "-o ConnectTimeout=10 " in usual and usual.endswith(
         "-o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=12 -- 192.0.2.1"
     )
-    assert "-o StrictHostKeyChecking=no " in words(host_key_checking=False)
     assert "-i /keys/one " in words(ssh_private_key_file="/keys/one")
     assert "-I /usr/lib/opensc.so " in words(ssh_pkcs11_provider="/usr/lib/opensc.so")
     assert "-o ConnectTimeout=33 " in words(ssh_timeout=33)
     assert "-p 2222 -l mpi " in words(port=2222, user="mpi")
 
 
+def test_host_keys_are_checked_whatever_ansible_is_told() -> None:
+    with pytest.raises(InputError, match=r"host_key_checking of n1: .*take that setting away"):
+        words(host_key_checking=False)
+
+
 def test_ssh_takes_its_words_in_ansibles_order() -> None:
-    given = words(
-        ssh_args="-o StrictHostKeyChecking=yes", host_key_checking=False, ssh_extra_args="-o ConnectTimeout=1"
-    )
-    assert given.index("StrictHostKeyChecking=yes") < given.index("StrictHostKeyChecking=no")  # the first one counts
+    given = words(ssh_args="-o ConnectionAttempts=2", ssh_extra_args="-o ConnectTimeout=1")
+    assert given.index("ConnectionAttempts=2") < given.index("ConnectTimeout=10")  # ssh takes the first of two
     assert given.index("ConnectTimeout=10") < given.index("ConnectTimeout=1 ")
 
 
