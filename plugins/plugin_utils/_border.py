@@ -148,9 +148,7 @@ def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tupl
         if option(name):
             raise InputError(f"ansible_{name} of {node.name}", "(hidden)", remedy)
     if option("host_key_checking") is False:
-        remedy = (
-            "training checks host keys: take that setting away, and log in once by hand to note the key"
-        )
+        remedy = "training checks host keys: take that setting away, and log in once by hand to note the key"
         raise InputError(f"host_key_checking of {node.name}", False, remedy)
     words = [option("ssh_executable") or "ssh", *shlex.split(option("ssh_args") or "")]
     for flag, name in (("-p", "port"), ("-l", "remote_user"), ("-i", "private_key_file"), ("-I", "pkcs11_provider")):
