@@ -343,8 +343,8 @@ RECORD = shaped(
     {
         "pid": RANK,
         "ended": moment,
+        "started_tick": number,
         "ended_tick": number,
-        "seconds": number,
         "rc": whole(0, 255),
         "finished": flag,
         "error": short,

@@ -111,8 +111,10 @@ def misplaced(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> 
     if size != order["world_size"]:
         return f"world size is {size}, planned {order['world_size']}"
     planned = order["placement"][rank]
-    actual = {"rank": rank, "local_rank": local_rank, "host": order["host"]}
-    return "" if planned == actual else f"runs as {actual}, planned {planned}"
+    if (planned["host"], planned["local_rank"]) == (order["host"], local_rank):
+        return ""
+    there = f"{planned['host']} as local rank {planned['local_rank']}"
+    return f"the rank came up on {order['host']} as local rank {local_rank}, planned: {there}"
 
 
 class RankWrapper:
@@ -126,7 +128,6 @@ class RankWrapper:
         self.poll = select.poll()
         self.wakeup = -1
         self.streams: dict[int, Stream] = {}  # by the descriptor of the pipe
-        self.began = time.monotonic()
         rank, _size, local_rank, _local_size = identity
         self.record: dict[str, Any] = {
             "rank": rank,
@@ -135,6 +136,7 @@ class RankWrapper:
             "wrapper_pid": os.getpid(),
             "cpus": sorted(os.sched_getaffinity(0)),
             "started": time.time(),
+            "started_tick": time.monotonic(),
         }
 
     def save(self) -> None:
@@ -247,8 +249,7 @@ class RankWrapper:
 
     def note_end(self) -> None:
         """Note when the program ended, also by the clock that nobody sets: what came first must not depend on that."""
-        now = time.monotonic()
-        self.record.update(ended=time.time(), ended_tick=now, seconds=now - self.began)
+        self.record.update(ended=time.time(), ended_tick=time.monotonic())
 
     def become_program(self) -> None:
         """In the child: put output, environment and directory in place and turn into the program. Never returns."""

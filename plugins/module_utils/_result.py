@@ -70,9 +70,7 @@ def was_told(record: Mapping[str, Json], end: Mapping[str, Json] | None) -> bool
 def rank_row(planned: Mapping[str, Json], record: Mapping[str, Json] | None, state: str, line: str) -> dict[str, Json]:
     """Return one entry of result.ranks."""
     record = record or {}
-    started, ended = record.get("started"), record.get("ended")
-    wall = ended - started if started and ended else None
-    seconds = record["seconds"] if isinstance(record.get("seconds"), float) else wall
+    seconds = ended_at(record) - record["started"] if record.get("started") and record.get("ended") else None
     return {
         "rank": planned["rank"],
         "host": planned["host"],
@@ -97,6 +95,17 @@ def cause_of(record: Mapping[str, Json] | None) -> str:
     return TORN
 
 
+def ended_at(record: Mapping[str, Json]) -> float:
+    """Return when a rank ended, in seconds since the epoch; 0 if it left no word of it.
+
+    Counted from its start by a clock that nobody sets: a node whose clock is set during the job changes no order.
+    """
+    ticks = record.get("started_tick"), record.get("ended_tick")
+    if all(isinstance(tick, float) for tick in ticks):
+        return float(record["started"] + record["ended_tick"] - record["started_tick"])
+    return float(record.get("ended", 0.0))
+
+
 def is_consequence(ended: Mapping[str, Json], line: str) -> bool:
     """Whether a rank ended because another had gone, by its last line."""
     return ended.get("signal") is None and bool(CONSEQUENCE.search(line))
@@ -111,7 +120,7 @@ def first_failed(rows: Iterable[Mapping[str, Json]], records: Mapping[int, Mappi
 
     def order(row: Mapping[str, Json]) -> tuple[bool, float]:
         consequence = is_consequence(row, row["last_line"])
-        return consequence, records[row["rank"]].get("ended", 0.0) - (SAME_MOMENT if row["last_line"] else 0.0)
+        return consequence, ended_at(records[row["rank"]]) - (SAME_MOMENT if row["last_line"] else 0.0)
 
     return min(failed, key=order)["rank"] if failed else None
 
@@ -258,7 +267,7 @@ def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Js
 def stray(record: Mapping[str, Json], host: str) -> dict[str, Json]:
     """Return the record of a rank that lies on a host where the plan has no such rank: it failed, whatever it says."""
     said = str(record.get("error") or "")
-    return {**record, "error": said if said.startswith("placement") else f"placement: came up on {host}"}
+    return {**record, "error": said if said.startswith("placement") else f"placement: the rank came up on {host}"}
 
 
 def group_of(job: JobDir, rank: int) -> int | None:

@@ -151,7 +151,7 @@ def test_names_of_a_version_that_is_gone_are_noticed(cluster: Cluster, tmp_path:
         slurm.write(cluster.lab, node, "/opt/kubeflow/bin/mpirun", program, "root", "0755")
     job = cluster.play(workload=TELL, np=4, nodes="n1,n2", torchfleet_mpirun="/opt/kubeflow/bin/mpirun")
     assert job.process.returncode != 0
-    assert job.result["first_failure"]["cause"].startswith("placement: runs as")
+    assert job.result["first_failure"]["cause"].startswith("placement: the rank came up on n1")
     assert "rank 3 n2/1 -> n1/3" in job.output
     assert list(job.run_dir.glob("ranks/*/stdout")) == []  # no program began
 

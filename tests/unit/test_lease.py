@@ -191,11 +191,11 @@ def test_a_clock_that_is_set_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("step", [-3600.0, 0.0, 3600.0])
 def test_a_clock_that_is_set_changes_neither_blame_nor_times(step: float) -> None:
-    record = {"rank": 0, "started": 100.0, "ended": 110.0 + step, "ended_tick": 15.0, "seconds": 10.0, "rc": 1}
+    record = {"rank": 0, "started": 100.0, "started_tick": 5.0, "ended": 110.0 + step, "ended_tick": 15.0, "rc": 1}
     assert _result.rank_state(record, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
     assert _result.rank_state(record, {"reason": "cancelled", "at": 109.5, "tick": 14.5}) == "ended"
     assert _result.rank_row({"rank": 0, "host": "n1"}, record, "failed", "")["seconds"] == 10.0
-    forged = {**record, "ended": 110.0, "ended_tick": "x", "seconds": []}
+    forged = {**record, "ended": 110.0, "ended_tick": "x"}
     assert _result.rank_state(forged, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
     assert _result.rank_row({"rank": 0, "host": "n1"}, forged, "failed", "")["seconds"] == 10.0
 

@@ -90,6 +90,14 @@ def test_the_earliest_failure_is_blamed_and_its_status_is_the_jobs() -> None:
     }
 
 
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_does_not_change_who_is_blamed(step: float) -> None:
+    """Rank 1 failed first; the clock of their node was set between the two ends."""
+    ticks = [{"started_tick": 1.0, "ended_tick": 5.2}, {"started_tick": 1.0, "ended_tick": 5.1}]
+    result = summary([record(0, 1, 5.2 + step, **ticks[0]), record(1, 7, 5.1, **ticks[1])], ("rank_failed", "", 5.3))
+    assert result["first_failure"]["rank"] == 1 and result["rc"] == 7
+
+
 @pytest.mark.parametrize(
     "line",
     [
