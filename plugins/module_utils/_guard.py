@@ -26,7 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils import _process
 from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import agents
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ending import Ending, Trees, trees_below
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, aside
 from ansible_collections.torchfleet.cluster.plugins.module_utils._limits import restore_files
 from ansible_collections.torchfleet.cluster.plugins.module_utils._output import Stream, open_streams
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
@@ -264,7 +264,7 @@ class Guard:
         """Write the end of a rank whose wrapper could not."""
         now = {"ended": time.time(), "ended_tick": time.monotonic()}
         end = {"rc": 1, "signal": None, "finished": False, "error": TORN, **now}
-        self.job.write(os.path.join("ranks", str(rank), "record.json"), {**record, **end})
+        aside(lambda: self.job.write(os.path.join("ranks", str(rank), "record.json"), {**record, **end}))
 
     def reap(self) -> None:
         """Collect ended children; note the launcher's end."""
@@ -278,8 +278,11 @@ class Guard:
             if pid == self.launcher:
                 self.launcher = 0
                 rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-                self.job.write("launcher.json", {"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
+                self.note_launcher({"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
                 self.say("left", rc=rc, text=self.job.launcher_text())
+
+    def note_launcher(self, end: dict[str, Any]) -> None:
+        aside(lambda: self.job.write("launcher.json", end))
 
     def launcher_epitaph(self) -> str:
         rc = self.job.launcher().get("rc", 0)
@@ -300,7 +303,8 @@ class Guard:
         self.ending = True
         self.launchers = self.launcher_tree()
         if reason:
-            self.job.claim_end(*reason)
+            # Before the programs: by end.json a wrapper knows that its program did not leave by itself.
+            aside(lambda: self.job.claim_end(*reason))
             self.job.open_gate()
             self.end_ranks(stacks=reason[0] == "timed_out")
         elif not self.look_at_processes().processes:
@@ -312,7 +316,7 @@ class Guard:
         _processes.kill_all(lambda: self.look_at_processes().processes)
         self.reap()
         if leftovers:
-            self.job.write("leftovers.json", leftovers)
+            aside(lambda: self.job.write("leftovers.json", leftovers))
 
     def end_ranks(self, stacks: bool) -> None:
         """End all that is below the ranks' wrappers, which stay and write the records.

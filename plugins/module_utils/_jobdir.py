@@ -21,11 +21,12 @@ import os
 import re
 import stat
 import time
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 Json = Any
 HOME_MARK = "home"  # file in a job directory: the controller has it all
 BALLAST_BYTES = 1 << 20  # kept free for our own files
+WRITE_SECONDS = 1.0  # that the end of programs waits for a write
 LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
 PIPES = {"stdout": "stdout.pipe", "stderr": "stderr.pipe"}  # of each rank
 FILE_BYTES = 64 << 20  # of a file of ours; more is none
@@ -274,6 +275,21 @@ class JobDir:
             os.close(os.open(self.at("gate"), os.O_WRONLY | os.O_NONBLOCK))
         except OSError:  # none waits
             pass
+
+
+def aside(write: Callable[[], None]) -> None:
+    """Write in a thread that is waited for a little: whoever ends programs must do so if a disk is full or hangs."""
+    import threading  # late, as in remove()
+
+    def try_to() -> None:
+        try:
+            write()
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=try_to, daemon=True)
+    thread.start()
+    thread.join(WRITE_SECONDS)
 
 
 def write_json(path: str, value: Json) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import AGENT_SOCKET, at_home
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, Channel, ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import aside
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
 from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, staged
 from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import ELSEWHERE
@@ -174,7 +175,7 @@ class Run:
         self.ended = True
         for peer in self.peers:
             peer.tell("end", reason=reason, detail=detail)
-        self.part.job.claim_end(reason, detail, host)
+        aside(lambda: self.part.job.claim_end(reason, detail, host))
         self.part.end(reason, detail)
 
     def reason_to_end(self) -> tuple[str, str] | None:

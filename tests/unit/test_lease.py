@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from supervisors import begin, order_of_one, supervisor, wait_until
+from supervisors import PACKAGE, begin, order_of_one, supervisor, wait_until
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _link, _processes, _result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
@@ -218,3 +218,34 @@ def test_ssh_gives_the_head_up_when_the_lease_is_over() -> None:
     said = subprocess.run([*words[:-2], "-G", "192.0.2.1"], capture_output=True, text=True, check=True).stdout
     options = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
     assert math.prod(int(options[name]) for name in ("serveraliveinterval", "serveralivecountmax")) == 120
+
+
+@pytest.mark.parametrize("how", ["threading.Event().wait()", "raise OSError(28, 'No space left on device')"])
+@pytest.mark.parametrize("reason", ["cancelled", "launcher_died"])
+def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path, how: str, reason: str) -> None:
+    """Reproduced before: the guard waited for the disk, or died of it and so did its burial, and the rank went on."""
+    hook = f"""if True:
+        from {PACKAGE} import _jobdir
+        write = _jobdir.JobDir.write
+        def write_no_more(job, name, value):
+            if name != "order.json" and os.path.exists({str(tmp_path / "program")!r}):
+                {how}
+            write(job, name, value)
+        _jobdir.JobDir.write = write_no_more"""
+    script = f"setsid sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/program; wait"
+    if reason == "launcher_died":
+        script = script.replace("; wait", "")
+    link = supervisor(hook)
+    begin(link, order_of_one(tmp_path, ("/bin/sh", "-c", script)))
+    wait_until((tmp_path / "program").exists)
+    pid = int((tmp_path / "program").read_text())
+    if reason == "cancelled":
+        link.channel.send("end", reason="cancelled", detail="enough")
+    wait_until(lambda: not running(pid), 30)
+    link.process.kill()
+    link.close()
+
+
+def running(pid: int) -> bool:
+    found = _processes.read(pid)
+    return found is not None and found.state not in "ZX"
