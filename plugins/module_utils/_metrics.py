@@ -12,7 +12,7 @@ import time
 from typing import Any, Collection
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import refuse_constant
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Value
 
 Json = Any
@@ -21,11 +21,25 @@ NAMES = 1000  # of which the result has the last value
 ROW_BYTES = 1 << 18  # of one row; a report is a line of 4 KiB at most
 
 
+def open_new(path: str) -> int:
+    """Open a new file for writing. What a rank put in its place goes, and nothing that it leads to is touched. OSError.
+
+    Emptied in place it could be a link, also a hard one, to a file of the user's; a pipe would hold us up.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError:  # a directory
+        remove(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
+
 class Metrics:
     """Collects reports: each one a row of metrics.jsonl, the last value of each name for the result."""
 
     def __init__(self, job: JobDir) -> None:
-        self.file = os.open(job.at("metrics.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self.file = open_new(job.at("metrics.jsonl"))
         self.rows: list[str] = []  # that are not in the file yet
         self.last: dict[str, Value] = {}
         self.rank_of: dict[str, int] = {}

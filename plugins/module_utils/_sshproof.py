@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import random
 import re
-import select
 import shlex
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, NamedTuple
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import KeyFailed, read_certificate
 
 WORD = "torchfleet"
@@ -122,16 +122,16 @@ def listen(argv: list[str], deadline: float) -> Attempt:
     with subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as ssh:
-        ends, heard = time.monotonic() + deadline, {ssh.stdout: b"", ssh.stderr: b""}
-        waiting = {stream for stream in heard if stream is not None}
+        ends, streams = time.monotonic() + deadline, [stream.fileno() for stream in (ssh.stdout, ssh.stderr) if stream]
+        heard, waiting = dict.fromkeys(streams, b""), set(streams)
         while waiting:
-            ready = select.select(list(waiting), [], [], max(0.0, ends - time.monotonic()))[0]
-            for stream in ready:
-                part = stream.read(MOST_SAID)
+            found = ready(waiting, ends - time.monotonic())
+            for stream in found:
+                part = os.read(stream, MOST_SAID)
                 heard[stream] += part
                 waiting -= {stream} if not part else set()
             too_much = any(len(text) > MOST_SAID for text in heard.values())
-            if too_much or not ready:
+            if too_much or not found:
                 ssh.kill()
                 return Attempt(255, "", TOO_MUCH if too_much else "timed out after the connection was made")
         output, errors = (text.decode(errors="replace") for text in heard.values())

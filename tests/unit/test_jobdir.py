@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, jobs, remove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, last_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import final_metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import reap
 
 
@@ -220,6 +222,27 @@ def test_a_pipe_a_link_a_device_or_a_deep_file_is_not_read(tmp_path: Path) -> No
         follower = Follower(job.rank(rank, "stdout"), rank, "stdout", True, lines.append, lambda *_: None)
         follower.look(last=True)
     assert lines == []
+
+
+@pytest.mark.parametrize("what", ["link", "hard link", "pipe", "directory", "nothing"])
+def test_metrics_are_written_anew_whatever_a_rank_put_in_their_place(tmp_path: Path, what: str) -> None:
+    """Reproduced before: the file that a link led to was emptied, and a pipe held up clean.yml."""
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0])
+    Path(job.rank(0, "stdout")).write_text("torchfleet: loss=0.5\n")
+    mine, place = tmp_path / "mine", Path(job.at("metrics.jsonl"))
+    mine.write_text("years of work")
+    plant: dict[str, Callable[[], object]] = {
+        "link": lambda: place.symlink_to(mine),
+        "hard link": lambda: place.hardlink_to(mine),
+        "pipe": lambda: os.mkfifo(place),
+        "directory": lambda: (place / "below").mkdir(parents=True),
+        "nothing": int,
+    }
+    plant[what]()
+    assert final_metrics(job, {"placement": [{"rank": 0}]}).last == {"loss": 0.5}
+    assert mine.read_text() == "years of work"
+    assert place.is_file() and not place.is_symlink() and json.loads(place.read_text())["loss"] == 0.5
 
 
 def test_a_pipe_in_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -548,6 +550,17 @@ def test_a_node_that_talks_without_end_is_hung_up_on() -> None:
         assert listen(["sh", "-c", f"yes{stream}"], 30.0) == Attempt(255, "", "it talks without end")
     assert listen(["sh", "-c", "echo said; echo why >&2; exit 3"], 30.0) == Attempt(3, "said\n", "why\n")
     assert listen(["sh", "-c", "echo said; sleep 60"], 0.2).errors.startswith("timed out")
+
+
+def test_a_login_is_listened_to_with_any_number_of_open_files() -> None:
+    """Reproduced before: `filedescriptor out of range in select()` with more than 1,024."""
+    with contextlib.ExitStack() as nothing:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+        nothing.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _number in range(1100):
+            nothing.enter_context(open(os.devnull))
+        assert listen(["sh", "-c", "echo said; echo why >&2; exit 3"], 30.0) == Attempt(3, "said\n", "why\n")
 
 
 def test_what_another_machine_says_does_not_reach_a_terminal() -> None:
