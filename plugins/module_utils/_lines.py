@@ -24,6 +24,8 @@ LINE_LIMIT = 4096  # bytes of one line that are kept
 SHOW_LIMIT = 40  # lines of one stream shown per look
 REPORT = b"torchfleet: "
 PAIR = re.compile(r"([a-z][a-z0-9_]*)=(\S+)\Z")
+# Of faulthandler, above each stack.
+STACK = re.compile(rb"((Current thread|Thread) 0x[0-9a-f]+\b.*|Stack) \(most recent call first\):\s*\Z")
 NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z")
 
 Value = Union[int, float, str]
@@ -172,7 +174,10 @@ def shorten(raw: bytes) -> str:
 
 
 def last_line(path: str) -> str:
-    """Return the last line of a file that is not blank, read from its end; an empty string if there is none."""
+    """Return the last line of a file that is not blank, read from its end; an empty string if there is none.
+
+    Of the stacks of a rank that hung: the line of what it was doing.
+    """
     try:
         with open(open_file(path), "rb") as file:
             size = file.seek(0, 2)
@@ -180,4 +185,16 @@ def last_line(path: str) -> str:
             lines = file.read().split(b"\n")
     except OSError:
         return ""
-    return next((shorten(line) for line in reversed(lines) if line.strip()), "")
+    last = next((place for place in reversed(range(len(lines))) if lines[place].strip()), None)
+    return "" if last is None else shorten(lines[innermost(lines, last)]).strip()
+
+
+def innermost(lines: list[bytes], last: int) -> int:
+    """Return which line says what a program was doing, if the last one is of a stack that faulthandler wrote; else it.
+
+    The frames stand below a head, the innermost first. The stack of the thread that was asked is the last one.
+    """
+    above = last
+    while above >= 0 and lines[above].startswith(b"  "):
+        above -= 1
+    return above + 1 if 0 <= above < last and STACK.match(lines[above]) else last

@@ -292,6 +292,17 @@ def test_python_below_a_shell_tells_where_it_hangs(fleet: Fleet) -> None:
     assert played.result["state"] == "timed_out"
     for rank in (0, 1):
         assert "most recent call first" in played.output(rank, "stderr")
+    last = len(Path(SLEEPER).read_text().splitlines())
+    assert played.result["first_failure"]["message"] == f'File "{SLEEPER}", line {last} in <module>'
+
+
+def test_what_a_shell_script_and_the_python_below_it_say_is_told_together(fleet: Fleet) -> None:
+    report = "print('torchfleet: loss=0.5', flush=True); time.sleep(1); print('torchfleet: loss=0.25')"
+    lines = ["echo torchfleet: begun=1", f'python -c "import time; {report}"', "echo done by $RANK"]
+    result = fleet.play(workload=shell_script(fleet, *lines)).result
+    assert result["state"] == "succeeded" and result["metrics"] == {"begun": 1, "loss": 0.25}
+    assert [row["last_line"] for row in result["ranks"]] == ["done by 0", "done by 1"]
+    assert all(1.0 <= row["seconds"] <= result["seconds"] for row in result["ranks"])
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import re
 from pathlib import Path
 
 import pytest
@@ -133,3 +135,30 @@ def test_last_line(tmp_path: Path) -> None:
     assert _lines.last_line(str(path)) == "b"
     path.write_bytes(b"x" * 100_000 + b"\nend")
     assert _lines.last_line(str(path)) == "end"
+
+
+def test_the_last_line_of_a_stack_is_the_innermost_frame(tmp_path: Path) -> None:
+    """Reproduced before: a job that timed out was told with the `<module>` of its script, and its indent."""
+    path, frame = tmp_path / "log", '  File "train.py", line %d in %s\n'
+    worker = "Thread 0x00007f11aa0006c0 (most recent call first):\n" + frame % (3, "read") + "\n"
+    stack = "Current thread 0x00007fef3f211b80 [python] (most recent call first):\n"
+    frames = frame % (4, "wait_for_the_others") + frame % (9, "<module>")
+    for text, last in {
+        worker + stack + frames: 'File "train.py", line 4 in wait_for_the_others',
+        stack + "  <no Python frame>\n": "<no Python frame>",
+        stack + frames * 60 + "  ...\n": 'File "train.py", line 4 in wait_for_the_others',
+        stack + frames + "\nsaved\n": "saved",
+        "Traceback:\n" + frame % (4, "f") + "    raise\n": "raise",
+        frames: 'File "train.py", line 9 in <module>',
+    }.items():
+        path.write_text(text)
+        assert _lines.last_line(str(path)) == last
+
+
+def test_the_stack_that_this_python_writes_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("w") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+    assert re.match(
+        r"File .*, line \d+ in test_the_stack_that_this_python_writes_is_known", _lines.last_line(str(path))
+    )
