@@ -20,7 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import 
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_bytes
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import why_not_home
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import is_home, why_not_home
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import (
     FATES,
@@ -45,6 +45,8 @@ class ActionModule(Action):
         """Return changed, runs (that came home, or would), dropped and others (that stay)."""
         check_given(given)
         self.limit = parse_bytes("fetch_limit", given["fetch_limit"]) if given["fetch_limit"] else NO_LIMIT
+        if given["only_check"]:
+            return {"changed": False}
         try:
             self.head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
             self.ssh = ssh_words(self._connection, self.head)
@@ -70,6 +72,8 @@ class ActionModule(Action):
         except InputError as error:
             return str(error)
         run["run_dir"] = str(run_dir)
+        if is_home(run_dir):
+            return self.let_go(run, f"was home already; run: {run_dir}")
         try:
             if not self._task.check_mode:
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,13 +88,17 @@ class ActionModule(Action):
         return ""
 
     def drop(self, run: Result) -> str:
-        """Let go of one run unless in check mode, say so, and return what went wrong."""
+        """Let go of a run that nobody wants, and return what went wrong."""
+        return self.let_go(run, "dropped: the next clean.yml takes its files away")
+
+    def let_go(self, run: Result, why: str) -> str:
+        """Have the head let go of one run unless in check mode, say so, and return what went wrong."""
         if not self._task.check_mode:
             with Session(self.head, self.ssh) as session:
                 missing = session.forget(run["job_id"])
             if missing:
                 return f"{run['job_id']} cannot be dropped: {'; '.join(missing)}"
-        display.display(f"job {run['job_id']} {run['state']}; dropped: the next clean.yml takes its files away")
+        display.display(f"job {run['job_id']} {run['state']}; {why}")
         return ""
 
 

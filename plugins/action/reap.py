@@ -13,3 +13,4 @@ class ActionModule(OnNode):
     """One node."""
 
     options_are_typed = True
+    parses_values = False  # a mistake is refused on the controller, in a line of ours, before the node acts

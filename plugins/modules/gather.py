@@ -42,6 +42,11 @@ options:
     description: Bytes of all files of a run that come home, such as C(2G), where half of the free disk is more.
     type: str
     version_added: 0.5.0
+  only_check:
+    description: Refuses mistakes in the other options and does no more. C(clean.yml) asks for that before it acts.
+    type: bool
+    default: false
+    version_added: 0.5.0
 attributes:
   action:
     description: Runs as an action plugin on the controller.
@@ -71,7 +76,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 runs:
-  description: One entry for each run that came home, or would in check mode.
+  description: One entry for each run that came home, or would in check mode. One that was home already is not fetched
+    again; the head lets it go.
   returned: success
   type: list
   elements: dict

@@ -20,6 +20,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._requirements import LEAST_FREE_BYTES
 
+FETCHED = "fetched.json"  # in a run directory, written last: where it is, all is that could be had; `missing` is not
+FETCHED_BYTES = 1 << 20  # of it that are read: more is of a run that misses much
 HELPER_PREFIX = "_"  # files in workloads/ that are no workloads
 
 
@@ -94,7 +96,7 @@ def point_latest(run_dir: Path) -> None:
     latest = run_dir.parent / "latest"
     if latest.exists() and not latest.is_symlink():
         return
-    temporary = run_dir.parent / f".latest.{os.getpid()}"
+    temporary = run_dir.parent / f".latest.{secrets.token_hex(8)}"  # others may write here, and guess a pid
     temporary.symlink_to(run_dir.name)
     temporary.replace(latest)
 
@@ -127,6 +129,16 @@ def own_plan(run_dir: Path) -> Any:
         if {os.lstat(run_dir).st_uid, os.fstat(file.fileno()).st_uid} != {os.getuid()}:
             raise PermissionError(f"{run_dir} is somebody else's")
         return json.load(file)
+
+
+def is_home(run_dir: Path) -> bool:
+    """Whether a run is here with nothing missing: the head may offer it once more, and is not to write over it."""
+    try:
+        with open(open_file(str(run_dir / FETCHED)), "rb") as file:
+            found = json.loads(file.read(FETCHED_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get("missing") == []
 
 
 def fetched_run(job_id: str, runs_dir: str) -> Path:

@@ -31,6 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import FETCHED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import Stopped, StopWatch
 
 Frame = dict[str, Any]
@@ -39,9 +40,9 @@ ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metr
 ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
 SILENT_SECONDS = 60.0  # without a sign of life, after which a head is lost; while a job runs it is the lease
 LEAVE_SECONDS = 30.0  # for the head to leave when nobody speaks with it any more
-FETCHED = "fetched.json"  # in a run directory, written last: where it is, all is that could be had; `missing` is not
 RESULT_BYTES = 64 << 20  # of result.json, which comes home whatever the limit
 FRAME_BYTES = 256  # that a frame without data counts for
+FILES_MOST = 100_000  # of a run that was not planned here: of 33,000 ranks. A planned one has the files of its ranks
 
 
 class HeadLost(Exception):
@@ -240,7 +241,7 @@ class Session:
         """
         self.link.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True)
         frame, allowed, left = self.answer(give_up), home_names(placement) if placement is not None else None, limit
-        patience = limit * (1 + len({host for _rank, host in placement or ()}))
+        patience, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
         while frame["kind"] != "fetched":
             if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
                 what = str(frame.get("name", frame["kind"]))[:100]
@@ -251,6 +252,11 @@ class Session:
             patience -= len(frame["data"]) + FRAME_BYTES
             if patience < -RESULT_BYTES:
                 return [f"{self.head.name}: it sends more than {limit:,} bytes (fetch_limit), and does not end"]
+            names.add(frame["name"])
+            if allowed is None and len(names) > FILES_MOST:
+                return [
+                    f"{self.head.name}: it sends more than {FILES_MOST:,} files; a run of another controller has fewer"
+                ]
             if left >= 0 or frame["name"] == "result.json":
                 self.store(frame, run_dir)
             frame = self.answer(give_up)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import fold_names
@@ -20,6 +22,8 @@ PLAIN_SECONDS = 2.0  # between two reports within an epoch where there is no bar
 DRAW_SECONDS = 0.1  # between two states of the bar on a terminal
 EPOCH_SECONDS = 0.25  # between two ends of epochs there
 SHOWN_LEFTOVERS = 10
+HUGE = 10**15  # from where on a number is shown by its power of ten
+ETA_MOST = 1e8  # seconds: three years
 MANY_RANKS = 16  # above this the table shows only ranks that did not succeed
 
 
@@ -39,14 +43,16 @@ def warm_up() -> None:
 
 def figure(name: str, value: Json) -> str:
     """Return "loss 0.0413", "5,120 samples/s"."""
-    text = (
-        f"{value:,.0f}"
-        if isinstance(value, float) and abs(value) >= 1000
-        else f"{value:.4g}"
-        if isinstance(value, float)
-        else str(value)
-    )
-    return f"{text} samples/s" if name == "samples_per_s" else f"{name} {text}"
+    return f"{short(value)} samples/s" if name == "samples_per_s" else f"{name} {short(value)}"
+
+
+def short(value: Json) -> str:
+    """Return a value as people read it: "0.0413", "5,120", "1e+308"; a text as it is."""
+    if isinstance(value, int) and abs(value) >= HUGE:  # a whole number may have thousands of digits
+        return f"{Decimal(value):.4g}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < HUGE else f"{value:.4g}"
+    return str(value)
 
 
 def describe(values: Mapping[str, Json]) -> str:
@@ -56,19 +62,26 @@ def describe(values: Mapping[str, Json]) -> str:
         if name.endswith("s") and name[:-1] in values:
             continue
         total = values.get(name + "s")
-        parts.append(f"{name} {value}/{total}" if total is not None else figure(name, value))
+        parts.append(f"{name} {short(value)}/{short(total)}" if total is not None else figure(name, value))
     return "  ".join(parts)
 
 
 def fraction(values: Mapping[str, Json]) -> float | None:
     """Return how much of the work a report says is done, 0 to 1; None if it does not say."""
     try:
-        steps = values["step"] / values["steps"] if "steps" in values else 1.0
-        if "epochs" in values:
-            return float(max(0.0, min(1.0, (values["epoch"] - 1 + steps) / values["epochs"])))
-        return float(steps) if "steps" in values else None
-    except (TypeError, ZeroDivisionError, KeyError):
+        if not {"steps", "epochs"} & values.keys():
+            return None
+        steps = share(values["step"], values["steps"]) if "steps" in values else 1.0
+        return share(values["epoch"] - 1 + steps, values["epochs"]) if "epochs" in values else steps
+    except (TypeError, ValueError, ArithmeticError, KeyError):
         return None
+
+
+def share(done: Json, total: Json) -> float:
+    """Return how much of a total is done, 0 to 1. TypeError, ValueError, ArithmeticError for what is no such pair."""
+    if not (math.isfinite(done) and math.isfinite(total) and total > 0):
+        raise ValueError(f"{done} of {total} says nothing")
+    return float(max(0.0, min(1.0, done / total)))
 
 
 def plain_pause(values: Mapping[str, Json]) -> float:
@@ -131,7 +144,8 @@ class View:
         """Return the bar with what the report says and the time that is left."""
         done = fraction(values) or 0.0
         since, before = self.first = self.first or (now, done)
-        left = f"  ETA {(now - since) / (done - before) * (1 - done):.0f} s" if done > before else ""
+        seconds = (now - since) / (done - before) * (1 - done) if done > before else math.inf
+        left = f"  ETA {seconds:.0f} s" if seconds < ETA_MOST else ""
         text = f" {done:4.0%}  {describe(values)}{left}"
         from rich.progress_bar import ProgressBar
 

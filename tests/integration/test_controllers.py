@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -48,3 +49,20 @@ def test_the_runs_of_another_controller_are_listed_and_can_be_fetched_or_dropped
     assert not any((fleet.home / "jobs").iterdir())
     monkeypatch.setenv("HOME", mine)
     assert "of other controllers" not in fleet.play("clean.yml").stdout
+
+
+def test_a_run_that_is_home_is_not_fetched_again(fleet: Fleet) -> None:
+    """Reproduced before: a head that offered it once more wrote over its files."""
+    played = fleet.play(workload="/bin/true", np=1, job_id="home")
+    assert played.run_dir is not None and (played.run_dir / "fetched.json").exists()
+    there = fleet.home / "jobs" / "home"
+    before = (played.run_dir / "result.json").read_bytes()
+    (there / "home").unlink()  # the mark that the controller has it
+    (there / "result.json").write_text(json.dumps({**json.loads(before), "state": "lost"}))
+    for check in (True, False):
+        cleaned = fleet.play("clean.yml", check=check)
+        assert cleaned.rc == 0, cleaned.stdout
+        assert "job home lost; was home already" in cleaned.stdout
+        assert (there / "home").exists() is not check
+    assert (played.run_dir / "result.json").read_bytes() == before
+    assert "was home already" not in fleet.play("clean.yml").stdout

@@ -71,6 +71,28 @@ def test_mistakes(fleet: Fleet, given: dict[str, Any], words: list[str]) -> None
     refused(fleet, fleet.play(**{"workload": TELL, **given}), words)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"drop_outputs": "maybe"}, 'drop_outputs of reap: got "maybe"; give true or false'),
+        ({"drop_run": "maybe", "job_id": "x"}, 'drop_run of gather: got "maybe"; give true or false'),
+        ({"drop_run": True}, "drop_run: got true; name the run: -e job_id=..."),
+        ({"drop_after": "soon"}, 'drop_after of gather: got "soon"; give a number'),
+        ({"drop_after": -1}, "drop_after: got -1.0; give days greater than 0: -e drop_after=30"),
+        ({"fetch_limit": "much"}, 'fetch_limit: got "much"'),
+    ],
+)
+def test_a_mistake_is_refused_before_anything_is_cleaned(fleet: Fleet, given: dict[str, Any], told: str) -> None:
+    """Reproduced before: what jobs had left was ended, and their files taken away, and then came the error."""
+    job = fleet.home / "jobs" / "over"
+    job.mkdir(parents=True)
+    (job / "home").touch()  # a run that the controller has: clean.yml takes the rest away
+    cleaned = fleet.play("clean.yml", **given)
+    assert cleaned.rc != 0 and cleaned.msg.startswith(told) and "\n" not in cleaned.msg, cleaned.stdout
+    assert "Traceback" not in cleaned.stdout
+    assert job.exists()
+
+
 LOCAL = "ansible_connection: local, ansible_python_interpreter: '{{ ansible_playbook_python }}'"
 INVENTORIES = {
     "no head": ("workers: {hosts: {a: }}", ["inventory", "head"]),

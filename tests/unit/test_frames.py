@@ -232,6 +232,22 @@ def test_no_link_is_followed_and_the_limit_holds(tmp_path: Path, monkeypatch: py
     assert not any('"home"}' in text for text in head.sent)  # the files stay on the nodes
 
 
+def test_a_run_that_was_not_planned_here_has_a_bounded_number_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reproduced before: a head could fill the controller's disk with ten million empty files."""
+    monkeypatch.setattr(_session, "FILES_MOST", 3)
+    files = [brings(f"ranks/{rank}/stdout", b"x") for rank in range(3)] * 2
+    head = Head(monkeypatch, *files, ("fetched", b"", {"missing": []}))
+    assert head.session.fetch("one", tmp_path, None, 1 << 30) == []
+    (tmp_path / "fetched.json").unlink()
+    head = Head(monkeypatch, *files, brings("ranks/3/stdout"), ("fetched", b"", {"missing": []}))
+    (told,) = head.session.fetch("one", tmp_path, None, 1 << 30)
+    assert told == "n1: it sends more than 3 files; a run of another controller has fewer"
+    assert not (tmp_path / "ranks" / "3").exists() and not (tmp_path / "fetched.json").exists()
+    assert not any('"home"}' in text for text in head.sent)  # the files stay on the nodes
+
+
 def test_only_what_the_folder_has_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.py").write_text("")
     folder = Folder(str(tmp_path), {"a.py": ("0", False)})

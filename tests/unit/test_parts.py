@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import math
 import os
 import re
 import subprocess
@@ -318,6 +320,31 @@ def test_run_directory(tmp_path: Path) -> None:
     assert not second.exists() and not (tmp_path / "runs" / "latest").is_symlink()
 
 
+def test_nobody_can_be_in_the_way_of_the_link_to_the_latest_run(tmp_path: Path) -> None:
+    """Reproduced before: in a directory for all, somebody who had taken `.latest.<pid>` had the job refused."""
+    taken = tmp_path / f".latest.{os.getpid()}"
+    taken.mkdir()
+    _rundir.make_run_dir(tmp_path / "one", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [taken.name, "latest", "one"]
+    assert os.readlink(tmp_path / "latest") == "one"
+
+
+@pytest.mark.parametrize(
+    ("text", "home"),
+    [
+        ('{"missing": []}', True),
+        ('{"missing": ["n2: gone"]}', False),
+        ("", False),
+        ("[]", False),
+        ('{"missing": 0}', False),
+    ],
+)
+def test_a_run_is_home_when_nothing_is_missing(tmp_path: Path, text: str, home: bool) -> None:
+    assert not _rundir.is_home(tmp_path)
+    (tmp_path / "fetched.json").write_text(text)
+    assert _rundir.is_home(tmp_path) is home
+
+
 def test_job_ids_are_new_and_valid() -> None:
     ids = {_rundir.new_job_id("/x/my naïve train$(script).py") for _ in range(50)}
     assert len(ids) == 50
@@ -375,6 +402,30 @@ def test_fraction_of_the_work() -> None:
     assert fraction({"step": 1, "steps": 4}) == 0.25
     assert fraction({"loss": 1}) is None
     assert fraction({"step": "x", "steps": 4}) is None
+
+
+ODD = [0, 1, -1, 1e-300, 1e308, -1e308, 1e16, math.inf, -math.inf, math.nan, 10**4000, True, "nan", "5/nan"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_odd_progress_is_shown_in_a_line(terminal: bool) -> None:
+    """Reproduced before: step=1/1e-300 filled 300 columns with a percentage, and 1e308 with digits."""
+    for values in itertools.product(ODD, repeat=4):
+        for names in (("step", "steps"), ("epoch", "epochs"), ("epoch", "epochs", "step", "steps")):
+            done = fraction(dict(zip(names, values, strict=False)))
+            assert done is None or 0.0 <= done <= 1.0
+    for step, steps in itertools.product(ODD, repeat=2):
+        screen = Screen(terminal)
+        for first in (0, step):
+            screen.view.last_drawn = screen.view.last_shown = 0.0
+            screen.report(step=first, steps=steps, loss=step, samples_per_s=steps)
+        shown = screen.text.replace("\r\x1b[K", "\n").splitlines()
+        assert all(len(line) < 100 for line in shown), shown
+        assert not any(re.search(r"\d{4,}%|-\d+%|nan%|ETA (inf|nan|-)|\d{17}", line) for line in shown), shown
+    assert (
+        describe({"loss": 1e308, "seen": 10**4000, "samples_per_s": 1e15})
+        == "loss 1e+308  seen 1.000e+4000  1e+15 samples/s"
+    )
 
 
 def test_describe() -> None:
