@@ -23,7 +23,7 @@ in_venv = @echo '$(subst ','\'',$(1))' && PATH="$(CURDIR)/.venv/bin:$$PATH" $(1)
 play = $(call in_venv,ansible-playbook $(if $(INVENTORY),-i $(INVENTORY) )$(1).yml $(ARGS))
 ROLES := $(notdir $(wildcard roles/*))
 ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
-PAIR := -e lab_name=molecule -e lab_nodes=2 -e lab_nics=2
+PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
 .PHONY: help train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless nics stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean

@@ -6,19 +6,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 REPO = Path(__file__).parents[2]
 LINKED = REPO / "collections/ansible_collections/torchfleet/cluster"
 PARTS = ["galaxy.yml", "meta", "playbooks", "plugins", "roles", "versions.yml", "workloads"]
 
 
-def ansible_doc(kind: str, name: str) -> dict[str, object]:
-    """Return what Ansible itself finds under a name."""
-    tool = Path(sys.executable).with_name("ansible-doc")
-    done = subprocess.run([tool, "-t", kind, name, "--json"], cwd=REPO, capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout)[name])
+MODULES = sorted(path.stem for path in (REPO / "plugins/modules").glob("[!_]*.py"))
+ROLES = sorted(path.name for path in (REPO / "roles").iterdir())
+
+
+def ansible_doc(kind: str, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return what Ansible itself finds under names of this collection."""
+    argv = [Path(sys.executable).with_name("ansible-doc"), "-t", kind, "--json"]
+    argv += [f"torchfleet.cluster.{name}" for name in names]
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
 
 
 def test_the_collection_is_a_real_folder_of_relative_links() -> None:
@@ -37,13 +41,14 @@ def test_python_imports_the_plugins_of_this_repository() -> None:
     assert Path(str(_plan.__file__)).resolve().is_relative_to(REPO / "plugins")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (REPO / "plugins/modules").glob("[!_]*.py")))
-def test_ansible_finds_the_modules_of_this_repository(name: str) -> None:
-    doc = ansible_doc("module", f"torchfleet.cluster.{name}")["doc"]
-    assert isinstance(doc, dict)
-    assert Path(doc["filename"]).resolve() == REPO / f"plugins/modules/{name}.py"
+def test_ansible_finds_the_modules_of_this_repository() -> None:
+    found = ansible_doc("module", MODULES)
+    places = {name: Path(entry["doc"]["filename"]).resolve() for name, entry in found.items()}
+    assert places == {f"torchfleet.cluster.{name}": REPO / f"plugins/modules/{name}.py" for name in MODULES}
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (REPO / "roles").iterdir()))
-def test_ansible_finds_the_roles_of_this_repository(name: str) -> None:
-    assert ansible_doc("role", f"torchfleet.cluster.{name}")["path"] == str(LINKED)
+def test_ansible_finds_the_roles_of_this_repository() -> None:
+    found = ansible_doc("role", ROLES)
+    assert {name: entry["path"] for name, entry in found.items()} == {
+        f"torchfleet.cluster.{name}": str(LINKED) for name in ROLES
+    }

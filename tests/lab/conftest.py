@@ -23,8 +23,8 @@ def labs_are_removed() -> None:
 @pytest.fixture(scope="session")
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A lab of two nodes with two NICs. It is removed at the end, also when it came up in part only."""
-    # With Debian's bindings for apt: the roles of drivers read no list of Debian's packages, and so cannot fetch them.
-    made = Lab(f"t{os.getpid()}", tmp_path_factory.mktemp("lab") / "inventory", nodes=2, nics=2, install=True)
+    directory = tmp_path_factory.mktemp("lab") / "inventory"
+    made = Lab(f"t{os.getpid()}", directory, nodes=2, nics=2, install=True, image="bare")
     try:
         made.up()
         yield made
@@ -44,7 +44,8 @@ def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of four nodes, made by setup.yml. The last two differ in all that nodes may differ in."""
     root = tmp_path_factory.mktemp("cluster")
     overrides = {"n3": {"user": "other", "port": 2222, "slots": 1, "hostname": "gpu-box"}, "n4": {"slots": 3}}
-    wishes = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "packages": ["openmpi-bin", "slurm-wlm"]}
+    wishes = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "image": "bare"}
+    wishes["packages"] = ["openmpi-bin", "slurm-wlm"]  # two launchers that no role installs
     lab = Lab(f"c{os.getpid()}", root / "inventory", **wishes)
     made = Cluster(lab, root)
     try:

@@ -31,7 +31,8 @@ class Lab:
 
     def __init__(self, name: str, directory: Path, **variables: Any) -> None:
         self.name, self.directory, self.variables = name, directory, variables
-        self.spaces: dict[str, tuple[int, str]] = {}  # by node: its first process, and that one's namespace
+        self.inits: dict[str, tuple[int, str]] = {}  # by node: its first process, and that one's namespace
+        self.addresses: dict[str, dict[str, str]] = {}  # by node and NIC
 
     @property
     def inventory(self) -> Path:
@@ -41,6 +42,7 @@ class Lab:
 
     def play(self, state: str = "present", *words: str, **variables: Any) -> subprocess.CompletedProcess[str]:
         """Run playbooks/lab.yml to its end, whatever that is."""
+        self.addresses = {}
         given = {**self.variables, "name": self.name, "directory": str(self.directory), "state": state, **variables}
         extra = json.dumps({f"lab_{name}": value for name, value in given.items()})
         return ansible("ansible-playbook", "playbooks/lab.yml", "-e", extra, *words)
@@ -105,7 +107,9 @@ class Lab:
 
     def address(self, node: str, nic: int = 0) -> str:
         """Return the address of a node on its NIC of that number."""
-        return _lab_run.look(self.name).nodes[node].addresses[f"eth{nic}"]
+        if node not in self.addresses:
+            self.addresses = {name: node.addresses for name, node in _lab_run.look(self.name).nodes.items()}
+        return self.addresses[node][f"eth{nic}"]
 
     def ssh_argv(self, node: str, *argv: str, user: str = "") -> list[str]:
         """Return the command line by which a user gets into a node: strict about its host key, never asking."""
@@ -130,24 +134,31 @@ class Lab:
 
     def root(self, node: str, *argv: str, check: bool = True) -> str:
         """Run a command as root among the files and in the network of a node, also when SSH does not work."""
-        pid = _lab_run.look(self.name).nodes[node].pid
-        words = ["nsenter", "--target", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", *argv]
+        words = ["nsenter", "--target", str(self.init(node)[0]), "--mount", "--uts", "--ipc", "--net", "--pid", *argv]
         return subprocess.run(words, capture_output=True, text=True, check=check, timeout=60).stdout
+
+    def network(self, node: str, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a program of this machine in the network of a node, which need not have it."""
+        words = ["nsenter", "--target", str(self.init(node)[0]), "--net", *argv]
+        return subprocess.run(words, capture_output=True, text=True, check=check, timeout=60)
 
     def pids(self, node: str, mark: str) -> list[int]:
         """Return the processes (by their pid on this machine) of a node that have a text in their environment."""
-        space = self.space(node)
+        space = self.init(node)[1]
         return [
             pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if in_space(pid, space, mark.encode())
         ]
 
-    def space(self, node: str) -> str:
-        """Return the name of a node's pid namespace. Podman is asked once: it takes as long as ten looks at /proc."""
-        init, space = self.spaces.get(node, (0, ""))
-        if not space or namespace(init) != space:  # it was started anew
-            init = _lab_run.look(self.name).nodes[node].pid
-            self.spaces[node] = init, namespace(init)
-        return self.spaces[node][1]
+    def init(self, node: str) -> tuple[int, str]:
+        """Return a node's first process and the name of its pid namespace.
+
+        Podman is asked once for each start of the node: it takes as long as ten looks at /proc.
+        """
+        pid, space = self.inits.get(node, (0, ""))
+        if not space or namespace(pid) != space:
+            pid = _lab_run.look(self.name).nodes[node].pid
+            self.inits[node] = pid, namespace(pid)
+        return self.inits[node]
 
 
 def namespace(pid: int) -> str:

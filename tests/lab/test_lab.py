@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +31,9 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def hears(lab: Lab, one: str, other: str, nic: int) -> bool:
-    """Whether a ping comes back."""
-    return lab.ssh(one, "ping", "-c1", "-W1", lab.address(other, nic), check=False).returncode == 0
+    """Whether one node gets through to the other on the NIC of that number."""
+    connect = f"import socket; socket.create_connection(({lab.address(other, nic)!r}, 22), timeout=1)"
+    return lab.network(one, sys.executable, "-I", "-S", "-c", connect, check=False).returncode == 0
 
 
 def podman(*argv: str) -> str:

@@ -159,11 +159,11 @@ def test_any_node_gets_in_everywhere_by_keys(mesh: Mesh) -> None:
     # Every pair is proved, also those that the head has no part in.
     rule = f"ip saddr {mesh.lab.address('n2')} tcp dport 22 reject with tcp reset"
     chain = "add table inet mesh; add chain inet mesh in { type filter hook input priority 0; }"
-    mesh.lab.root("n1", "nft", f"{chain}; add rule inet mesh in {rule}")
+    mesh.lab.network("n1", "nft", f"{chain}; add rule inet mesh in {rule}")
     try:
         line = mesh.refusal(trust="keys", any_to_any=True)
     finally:
-        mesh.lab.root("n1", "nft", "delete table inet mesh")
+        mesh.lab.network("n1", "nft", "delete table inet mesh")
     assert f"1 login fails: n2 to n1: nothing listens on {mesh.lab.address('n1')} port 22" in line
     # What is no longer wanted is taken away.
     mesh.make(trust="keys")
