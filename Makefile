@@ -26,7 +26,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless nics stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -64,12 +64,12 @@ lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
 # Three lanes at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster and of hostile
-# nodes; the roles, and then the other tests of nodes; what needs no node, and then the choice of NICs. They take about the
-# same time. A lane goes on after a failure, and its log is printed at the end whatever the others came to.
+# nodes; the roles, and then the other tests of nodes; what needs no node, and then the lab and the choice of NICs. They
+# take about the same time. A lane goes on after a failure, and its log is printed at the end whatever the others came to.
 LANE = $(MAKE) --no-print-directory --keep-going
 test: $(DEV_READY)
 	@mkdir -p .cache; trap 'kill $$nodeless $$cluster; wait; exit 1' INT TERM; \
-	  $(LANE) NEEDS= setup lint types collection nodeless nics >.cache/nodeless.log 2>&1 & nodeless=$$!; \
+	  $(LANE) NEEDS= setup lint types collection nodeless networks >.cache/nodeless.log 2>&1 & nodeless=$$!; \
 	  $(LANE) molecule-pair >/dev/null 2>&1; $(LANE) cluster >.cache/cluster.log 2>&1 & cluster=$$!; \
 	  $(LANE) molecule nodes; nodes=$$?; \
 	  wait $$nodeless; others=$$?; cat .cache/nodeless.log; \
@@ -83,12 +83,13 @@ CLUSTER := $(wildcard tests/lab/test_across*.py tests/lab/test_hostile_nodes.py)
 cluster: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(CLUSTER))
 
-OTHERS := $(CLUSTER) tests/lab/test_nics.py tests/lab/test_stack.py
+NETWORKS := tests/lab/test_lab.py tests/lab/test_nics.py
+OTHERS := $(CLUSTER) $(NETWORKS) tests/lab/test_stack.py
 nodes: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(filter-out $(OTHERS),$(wildcard tests/lab/test_*.py)))
 
-nics: $(DEV_READY)
-	$(call in_venv,$(PYTEST) tests/lab/test_nics.py)
+networks: $(DEV_READY)
+	$(call in_venv,$(PYTEST) $(NETWORKS))
 
 nodeless: $(DEV_READY) $(NEEDS)
 	$(call in_venv,$(PYTEST) tests/unit tests/integration torch_backends/tests)
