@@ -298,6 +298,7 @@ def fabric(value: Json) -> dict[str, Json]:
     return found
 
 
+RUNNING = listed(just({"job_id": like(JOB_ID, "a job id"), "owner": short}), ROWS)
 FACTS: dict[str, Check] = {
     "home": path,
     "cwd": path,
@@ -317,7 +318,7 @@ FACTS: dict[str, Check] = {
     "free_bytes": whole(0, 1 << 62),
     "port": optional(whole(1, 65535)),
     "jobs": listed(like(JOB_ID, "a job id"), 100_000),
-    "running": listed(just({"job_id": like(JOB_ID, "a job id"), "owner": short}), ROWS),
+    "running": RUNNING,
     "leftovers": listed(just({"pid": whole(0, 1 << 31), "job_id": short, "command": short}), 10_000),
     "clock_offset": either(number, 0.0),
 }
@@ -450,7 +451,7 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "survey": {"facts": facts, "others": mapped(HOST, facts)},
     "wanted": WANTED,
     "laid": LAID,
-    "refused": LAID,
+    "refused": {"reason": words, "running": either(mapped(HOST, RUNNING), {})},
     "started": {},
     "beat": {},
     "line": LINE,
@@ -467,7 +468,7 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "survey": {"facts": facts},
     "wanted": WANTED,
     "laid": LAID,
-    "staged": {"reason": either(words, "")},
+    "staged": {"reason": either(words, ""), "running": either(RUNNING, [])},
     "beat": {},
     "line": LINE,
     "report": VALUES,

@@ -19,6 +19,7 @@ import time
 from typing import Any, Collection, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._alone import ONE_NODE, check_alone, turn
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._following import Following
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import ROWS
@@ -51,13 +52,18 @@ class Part:
     """What one node does for one job."""
 
     def __init__(self, order: dict[str, Json], shipment: Shipment | None = None) -> None:
-        """Stage the job on this node, with the tree of what was shipped. OSError, ValueError leave nothing behind."""
+        """Stage the job on this node, with the tree of what was shipped. OSError, ValueError leave nothing behind.
+
+        NotAlone if this job or another is to have the node alone.
+        """
         self.job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
         self.order = order
         self.secrets = order.pop("secrets", {})  # in memory only
         order["secret_names"] = sorted(self.secrets)
         self.keeper: Keeper | None = None
-        self.stage(shipment)
+        with turn(order["home"], ONE_NODE, order["exclusive"]):
+            check_alone(order)
+            self.stage(shipment)
         self.guard, self.mouth, self.ear = 0, -1, -1
         self.heard = b""
         self.gone = False

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._alone import NotAlone
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._link import GREETING_SECONDS, Link, LinkLost
 from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import longest
@@ -161,7 +162,8 @@ def everywhere(do: Callable[[Any], Json], items: Iterable[Any]) -> list[Json]:
 
 
 def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> None:
-    """Stage the job on all nodes or on none. NotStaged names the nodes that cannot."""
+    """Stage the job on all nodes or on none. NotStaged names the nodes that cannot, NotAlone those with other jobs."""
+    running: dict[str, list[dict[str, str]]] = {}
 
     def stage(peer: Peer) -> str:
         peer.address = orders[peer.name]["address"]
@@ -169,7 +171,10 @@ def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> N
         peer.grace = longest(orders[peer.name]["grace"])
         peer.lease = peer.channel.patience = orders[peer.name]["lease"]
         try:
-            reason = peer.link.expect("stage", ANSWER_SECONDS, "staged", order=orders[peer.name])["reason"]
+            answer = peer.link.expect("stage", ANSWER_SECONDS, "staged", order=orders[peer.name])
+            reason = answer["reason"]
+            if answer["running"]:
+                running[peer.name] = answer["running"]
         except LinkLost as lost:
             reason = str(lost)
         return f"{peer.name}: {reason}" if reason else ""
@@ -178,4 +183,4 @@ def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> N
     if refused:
         for peer in peers:
             peer.channel.send("drop")
-        raise NotStaged("; ".join(refused))
+        raise NotAlone(running) if running else NotStaged("; ".join(refused))

@@ -13,6 +13,7 @@ import time
 from typing import Any, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._agent import AGENT_SOCKET, at_home
+from ansible_collections.torchfleet.cluster.plugins.module_utils._alone import WHOLE_JOB, turn
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, Channel, ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import aside
 from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
@@ -49,13 +50,8 @@ class Run:
         self.peers = [peers[name] for name in others]
         order["ssh_config"] = ssh_config(order["home"])
         self.order = order
-        self.part = Part(order, controller.shipment)
-        try:
-            self.socket = self.open_agent_socket()
-            staged(self.peers, {name: {**order, **fields, "peers": None} for name, fields in others.items()})
-        except BaseException:
-            self.part.take_back()
-            raise
+        with turn(order["home"], WHOLE_JOB, order["exclusive"]):
+            self.stage(others)
         self.undone = {place["host"] for place in order["placement"]}
         self.unplaced = set(self.undone)
         # When job_timeout began: a job may wait in a queue until its ranks are there.
@@ -64,6 +60,16 @@ class Run:
         self.ended = False
         self.beaten = time.monotonic()
         self.agents: dict[socket.socket, Peer | None] = {}  # connections of the ssh program, and the node each wants
+
+    def stage(self, others: dict[str, Json]) -> None:
+        """Stage the job here and on the other nodes, on all or on none."""
+        self.part = Part(self.order, self.controller.shipment)
+        try:
+            self.socket = self.open_agent_socket()
+            staged(self.peers, {name: {**self.order, **fields, "peers": None} for name, fields in others.items()})
+        except BaseException:
+            self.part.take_back()
+            raise
 
     def open_agent_socket(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -20,6 +20,7 @@ import threading
 import time
 from typing import Any, Collection, Iterator, Mapping
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._alone import NotAlone
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BEAT_SECONDS, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import RANK_FILE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir, jobs, remove
@@ -169,6 +170,9 @@ class Supervisor:
             try:
                 with self.at_work(frame):
                     run = Run(self, frame["order"], self.peers)
+            except NotAlone as others:
+                self.channel.send("refused", reason=str(others), running=others.running)
+                return
             except (OSError, ValueError) as error:
                 where = "" if isinstance(error, NotStaged) else f" on {frame['order']['host']}"
                 self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
@@ -183,7 +187,8 @@ class Supervisor:
                 with self.at_work(frame):
                     part = Part(frame["order"], self.shipment)
             except (OSError, ValueError) as error:
-                self.channel.send("staged", reason=str(error))
+                running = error.running[frame["order"]["host"]] if isinstance(error, NotAlone) else []
+                self.channel.send("staged", reason=str(error), running=running)
                 return
             self.channel.send("staged")
             self.channel.patience = part.order["lease"]

@@ -92,7 +92,12 @@ def job_state(home: str) -> dict[str, list[Any]]:
 
 
 def running_jobs(home: str, known: Sequence[JobDir]) -> list[dict[str, str]]:
-    """Return job_id and owner of each job that has ranks on this node now.
+    """Return job_id and owner of each job that has ranks on this node now."""
+    return list(jobs_here(home, known).values())
+
+
+def jobs_here(home: str, known: Sequence[JobDir]) -> dict[str, dict[str, str]]:
+    """Return the rows of running_jobs() by the directory of the job.
 
     Jobs of another home, mostly another user's, are known by the mark of their processes, where this user may read it.
     """
@@ -105,7 +110,7 @@ def running_jobs(home: str, known: Sequence[JobDir]) -> list[dict[str, str]]:
         path = os.path.realpath(mark.job_dir or os.path.join(home, "jobs", mark.job_id))
         if path not in found and JOB_ID.match(mark.job_id) and JobDir(path).running():
             found[path] = row(mark.job_id, f"/proc/{process.pid}")
-    return [job for job in found.values() if job]
+    return {path: job for path, job in found.items() if job}
 
 
 def has_ranks(job: JobDir) -> bool:

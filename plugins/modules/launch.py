@@ -136,8 +136,10 @@ options:
   exclusive:
     description:
       - Refuses to start where another job has ranks on one of the nodes. The default is a warning that names it and its
-        owner. Jobs of other users' homes are known where their processes may be looked at. Whoever comes later is not
-        kept away, but warned.
+        owner. It is asked again when the job is staged on each node, so of two jobs that start at once, of which one is
+        to be alone, one is refused. Whoever comes later is not kept away, but warned.
+      - Jobs of other homes, mostly other users', are known by their processes, where those may be looked at. Where two
+        start in the same second, those of different homes may both pass, and those of different heads both be refused.
     type: bool
     default: false
   result_query:

@@ -41,6 +41,7 @@ def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: 
         "job_timeout": plan.job_timeout,
         "grace": plan.grace,
         "lease": plan.lease,
+        "exclusive": plan.exclusive,
         "show_ranks": list(plan.show_ranks),
         **node_order(plan, command, plan.head),
         "shown_command": list(command.argv),
@@ -69,6 +70,7 @@ def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> dict
         "tmpdir": node.tmpdir,
         "path_first": node.path_first,
         "environment": {setting.name: setting.value for setting in settings if not setting.secret},
+        "beside": list(node.beside),
         "secrets": {setting.name: setting.value for setting in settings if setting.secret},
         "programs": {RANK_PROGRAM: list(node.wrapper), AGENT_PROGRAM: [*node.runtime, "agent", node.job_dir]},
     }

@@ -86,6 +86,7 @@ class NodePlan:
     hostname: str
     accelerators: Mapping[str, int]
     env: Mapping[str, str]
+    beside: tuple[str, ...] = ()  # jobs that ran there when it was looked at
 
     @property
     def vendors(self) -> str:
@@ -125,6 +126,7 @@ class LaunchPlan:
     lease: float
     show_ranks: tuple[int, ...]
     uid: int
+    exclusive: bool = False  # no other job may be on its nodes when it starts
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     warnings: tuple[str, ...] = ()
 
@@ -209,6 +211,7 @@ def plan_node(node: Node, facts: Mapping[str, Facts], placed: Sequence[Place], r
         hostname=fact["hostname"],
         accelerators=fact["accelerators"],
         env=node.env,
+        beside=tuple(job["job_id"] for job in fact["running"]),
     )
 
 
@@ -272,6 +275,7 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
         lease=request.lease,
         show_ranks=shown_ranks(request, world_size),
         uid=facts[head.name]["uid"],
+        exclusive=request.exclusive,
         secrets=secrets,
         warnings=(*job.warnings, *warnings_for(request, workers, facts, request.options.ports, secrets)),
     )

@@ -83,12 +83,17 @@ def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], 
 
 def jobs_on(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> dict[tuple[str, str], list[str]]:
     """Return the nodes of each job that runs on some of these, by its id and owner."""
+    return by_job({node.name: facts[node.name]["running"] for node in nodes})
+
+
+def by_job(running: Mapping[str, Sequence[Facts]]) -> dict[tuple[str, str], list[str]]:
+    """Return the nodes of each job by its id and owner. `running`: rows of jobs by node, as survey() has them."""
     found: dict[tuple[str, str], list[str]] = {}
-    for node in nodes:
-        for job in facts[node.name]["running"]:
+    for name, rows in running.items():
+        for job in rows:
             hosts = found.setdefault((job["job_id"], job["owner"]), [])
-            if node.name not in hosts:  # it may run in two homes there
-                hosts.append(node.name)
+            if name not in hosts:  # it may run in two homes there
+                hosts.append(name)
     return found
 
 
@@ -97,11 +102,20 @@ def check_alone(request: Request, nodes: Sequence[Node], cluster: Cluster, facts
     jobs = jobs_on(nodes, facts)
     if not request.exclusive or not jobs:
         return
+    raise not_alone(jobs, [node.name for node in cluster.workers if not facts[node.name]["running"]])
+
+
+def not_alone(jobs: Mapping[tuple[str, str], Sequence[str]], free: Sequence[str], exclusive: bool = True) -> InputError:
+    """Return the error for a job that cannot begin beside these: it is to be alone, or they are (`exclusive` is false).
+
+    `free`: nodes that have none.
+    """
     (job_id, owner), hosts = next(iter(jobs.items()))
-    free = ",".join(node.name for node in cluster.workers if not facts[node.name]["running"])
-    others = f"or take -e nodes={free}" if free else f"or end it: ansible-playbook clean.yml -e job_id={job_id}"
-    told = f"job {job_id} of {owner} runs on {', '.join(hosts)}: wait for its end, {others}"
-    raise InputError("exclusive", "true", told)
+    names = ",".join(free)
+    others = f"or take -e nodes={names}" if free else f"or end it: ansible-playbook clean.yml -e job_id={job_id}"
+    runs = "runs" if exclusive else "started alone just now (exclusive=true), and runs"
+    told = f"job {job_id} of {owner} {runs} on {', '.join(hosts)}: wait for its end, {others}"
+    return InputError("exclusive", "true" if exclusive else "false", told)
 
 
 def check_port(request: Request, node: Node, facts: Mapping[str, Facts]) -> None:

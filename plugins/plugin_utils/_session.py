@@ -31,6 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._requirements import by_job, not_alone
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import FETCHED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import Stopped, StopWatch
 
@@ -208,7 +209,7 @@ class Session:
         while True:
             frame = self.answer(listen, order["lease"], math.inf)
             if frame["kind"] == "refused":
-                raise InputError("job", order["job_id"], frame["reason"])
+                raise refusal(frame, order)
             if frame["kind"] == "result":
                 return self.believed(frame["result"], order)
             if frame["kind"] == "started" or (
@@ -284,6 +285,15 @@ class Session:
     def forget(self, job_id: str) -> list[str]:
         """Let go of a job that is over, on all its nodes; return where that could not be, each with the reason."""
         return list(self.ask("forget", home=self.home, job_id=job_id).get("missing", ["it did not answer"]))
+
+
+def refusal(frame: Frame, order: Frame) -> InputError:
+    """Return the error for a job that the nodes refuse: other jobs that began since the survey, or what they say."""
+    jobs = by_job(frame["running"])
+    if not jobs:
+        return InputError("job", order["job_id"], frame["reason"])
+    hosts = dict.fromkeys(place["host"] for place in order["placement"])
+    return not_alone(jobs, [host for host in hosts if not frame["running"].get(host)], order["exclusive"])
 
 
 def is_of_a_job(name: str, allowed: Collection[str] | None) -> bool:

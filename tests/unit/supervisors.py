@@ -44,6 +44,8 @@ def order_of_one(home: Path, command: tuple[str, ...] = ("/bin/sleep", "600"), *
         "programs": {"torchfleet-rank": ["/bin/true"]},
         "command": list(command),
         "peers": None,
+        "exclusive": False,
+        "beside": [],
         **changed,
     }
 

@@ -1,0 +1,116 @@
+"""A job that is to have its nodes alone is asked for again while it is staged: the survey may have been too early."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisors import order_of_one, supervisor
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils import _alone, _processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._alone import NotAlone
+from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link
+from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import refusal
+
+NO_OTHERS = "from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes as marks\n"
+NO_OTHERS += "marks.marked = lambda *_given: []"
+
+
+@pytest.fixture(autouse=True)
+def no_jobs_of_other_homes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine may run some."""
+    monkeypatch.setattr(_processes, "marked", lambda *_given: [])
+
+
+@pytest.fixture
+def links() -> Iterator[list[Link]]:
+    made = [supervisor(NO_OTHERS), supervisor(NO_OTHERS)]
+    yield made
+    for link in made:
+        link.close()
+
+
+def staged(home: Path, links: list[Link], **alone: bool) -> dict[str, dict[str, Any]]:
+    """Have the supervisors stage a job each at the same time; return what they answer, by job id."""
+    for link, (job_id, exclusive) in zip(links, alone.items(), strict=True):
+        link.channel.send("stage", order=order_of_one(home, job_id=job_id, exclusive=exclusive))
+    return {job_id: link.answer(60) for link, job_id in zip(links, alone, strict=True)}
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path, links: list[Link], both: bool) -> None:
+    """Reproduced before: both had asked when neither was there, and both ran."""
+    answers = staged(tmp_path, links, one=True, two=both)
+    ((refused, running),) = ((name, answer["running"]) for name, answer in answers.items() if answer.get("reason"))
+    (other,) = answers.keys() - {refused}
+    assert [row["job_id"] for row in running] == [other]
+    assert os.listdir(tmp_path / "jobs") == [other]  # nothing of the one that was refused
+
+
+def test_of_two_heads_that_start_a_job_at_once_one_is_refused(tmp_path: Path, links: list[Link]) -> None:
+    """The whole way, until the controller hears of it. They wait for their turn until both were asked."""
+    turn = os.open(tmp_path / _alone.WHOLE_JOB, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(turn, fcntl.LOCK_EX)
+    for link, job_id in zip(links, ("one", "two"), strict=True):
+        order = order_of_one(tmp_path, job_id=job_id, exclusive=True, others={}, controller="", run_dir="", backend="")
+        link.channel.send("run", order={**order, "launcher": {"name": "openmpi", "version": "5"}}, beats=True)
+    for link in links:
+        assert link.channel.receive(60)["kind"] == "beat"  # it is at work
+    assert not (tmp_path / "jobs").exists()
+    os.close(turn)
+    answers = {job_id: link.answer(60) for link, job_id in zip(links, ("one", "two"), strict=True)}
+    ((refused, answer),) = ((name, answer) for name, answer in answers.items() if answer["kind"] == "refused")
+    ((other, started),) = ((name, answer) for name, answer in answers.items() if name != refused)
+    assert started["kind"] == "started"
+    assert [row["job_id"] for row in answer["running"]["w1"]] == [other]
+    assert os.listdir(tmp_path / "jobs") == [other]
+
+
+def test_jobs_that_may_share_do_not_wait_for_each_other(tmp_path: Path, links: list[Link]) -> None:
+    held = os.open(tmp_path / _alone.ONE_NODE, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_SH)  # a third one is being staged
+    answers = staged(tmp_path, links, one=False, two=False)
+    assert not any(answer.get("reason") for answer in answers.values())
+    assert sorted(os.listdir(tmp_path / "jobs")) == ["one", "two"]
+    os.close(held)
+
+
+def test_a_job_that_was_told_of_the_other_is_not_kept_away(tmp_path: Path) -> None:
+    first = Part(order_of_one(tmp_path, job_id="first", exclusive=True))
+    with pytest.raises(NotAlone):
+        Part(order_of_one(tmp_path, job_id="second"))
+    second = Part(order_of_one(tmp_path, job_id="second", beside=["first"]))
+    for part in (first, second):
+        part.take_back()
+
+
+def test_a_node_without_ranks_is_no_node_of_the_job(tmp_path: Path) -> None:
+    first = Part(order_of_one(tmp_path, job_id="first", exclusive=True))
+    elsewhere = [{"rank": 0, "local_rank": 0, "host": "w2"}]
+    Part(order_of_one(tmp_path, job_id="head", exclusive=True, placement=elsewhere)).take_back()
+    first.take_back()
+
+
+def test_the_lock_is_ones_own_and_waited_for_with_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_alone, "TURN_SECONDS", 0.0)
+    with _alone.turn(str(tmp_path), _alone.WHOLE_JOB, False):
+        assert (tmp_path / _alone.WHOLE_JOB).stat().st_mode & 0o777 == 0o600
+        with pytest.raises(OSError, match="another job is being staged"), _alone.turn(str(tmp_path), "head.lock", True):
+            pass
+    with _alone.turn(str(tmp_path), _alone.WHOLE_JOB, True):
+        pass
+
+
+def test_the_refusal_is_that_of_the_survey() -> None:
+    order = {"job_id": "second", "exclusive": True, "placement": [{"host": "n1"}, {"host": "n1"}, {"host": "n2"}]}
+    frame = {"reason": "", "running": {"n2": [{"job_id": "first", "owner": "alice"}]}}
+    told = "job first of alice runs on n2: wait for its end, or take -e nodes=n1"
+    assert str(refusal(frame, order)) == f'exclusive: got "true"; {told}'
+    shared = str(refusal(frame, {**order, "exclusive": False}))
+    assert shared.startswith('exclusive: got "false"; job first of alice started alone just now (exclusive=true)')
+    assert str(refusal({"reason": "full", "running": {}}, order)) == 'job: got "second"; full'
