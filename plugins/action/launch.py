@@ -107,9 +107,9 @@ class ActionModule(Action):
             placement = [(place.rank, place.host) for place in plan.placement]
             missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted)
         except OSError as error:
-            return {"failed": True, "msg": _rundir.why_not_home(error, run_dir, order["host"])}
+            return {"failed": True, "msg": stop.tell(_rundir.why_not_home(error, run_dir, order["host"]))}
         if stop.noted:
-            stop.say(f"{_view.headline(outcome)}; run: {plan.run_dir}")
+            screen.take_over(stop.terminal)
         for line in _view.summary(outcome, missing, plan.run_dir, view.width, request.result_query):
             view.say(line)
         if not screen.flush(stop.reason):

@@ -36,6 +36,7 @@ class StopWatch:
         self.terminal = terminal_of(self.parent)
         self.doing = ""  # what goes on although a signal came; empty: nothing does
         self.noted: list[str] = []
+        self.unanswered = ["the first signal"]
         self.handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopWatch:
@@ -47,6 +48,8 @@ class StopWatch:
     ) -> None:
         if self.orphaned():
             os._exit(1)  # the result has no reader: handing it over would wait for ever
+        if error and not isinstance(error, Stopped):
+            self.tell(str(error))
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         if self.terminal >= 0:
@@ -58,9 +61,10 @@ class StopWatch:
 
     def note(self, number: int, _frame: FrameType | None) -> None:
         """Keep a signal, and say what the first leads to. Stopped if nothing has to be done any more."""
-        first = not self.noted  # the next may come right here
         self.noted.append(signal.Signals(number).name)
-        if not first:
+        try:
+            self.unanswered.pop()  # in one step: the next signal may come anywhere here
+        except IndexError:
             return
         if not self.doing:
             self.say(NOTHING_LEFT)
@@ -73,6 +77,12 @@ class StopWatch:
             os.write(self.terminal, f"\r\x1b[K{text}\n".encode())
         except OSError:  # there is none, it was closed, or it takes nothing now
             pass
+
+    def tell(self, reason: str) -> str:
+        """Return why something failed, after it was said if a signal came: the result is shown to nobody then."""
+        if self.noted:
+            self.say(reason)
+        return reason
 
     def orphaned(self) -> bool:
         """Whether ansible-playbook is gone: nothing can be shown any more."""
@@ -94,11 +104,20 @@ class StopWatch:
 
     def reason(self) -> str:
         """Return "state<tab>detail" if the job is to end, else an empty text."""
-        if "SIGHUP" in self.noted[:1] or (not self.noted and self.orphaned() and self.hung_up()):
+        if self.first == "SIGHUP" or (not self.noted and self.orphaned() and self.hung_up()):
             return TERMINAL_CLOSED
         if self.noted:
-            return f"cancelled\t{self.noted[0]} to ansible-playbook"
+            return f"cancelled\t{self.first} to ansible-playbook"
         return "lost\tansible-playbook was killed" if self.orphaned() else ""
+
+    @property
+    def first(self) -> str:
+        """The signal that the user sent, or an empty text.
+
+        ansible-playbook passes Ctrl-C on and sends SIGTERM right behind it, which may be noted before. Of any other
+        signal it dies.
+        """
+        return "SIGINT" if "SIGINT" in self.noted else next(iter(self.noted), "")
 
     def insisted(self) -> bool:
         """Whether the user wants out a second time.
@@ -106,9 +125,7 @@ class StopWatch:
         ansible-playbook passes on the first Ctrl-C only, sends SIGTERM behind it (again after 5 s), waits, and dies of
         the second. Of SIGTERM it dies at once.
         """
-        if not self.noted:
-            return False
-        return self.noted[0] in self.noted[1:] or (self.noted[0] == "SIGINT" and self.orphaned())
+        return self.noted.count(self.first) > 1 or (self.first == "SIGINT" and self.orphaned())
 
 
 def terminal_of(pid: int, numbers: Collection[int] = (2, 1, 0)) -> int:

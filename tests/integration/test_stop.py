@@ -18,6 +18,7 @@ from fleet import REPO, SCRIPTS, Fleet, Started, running
 from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import ready
 
 SLEEPER = str(SCRIPTS / "sleeper.py")
+LAST_WORDS = ("job typed cancelled in ", " rank   host ", '["ended", "ended"]')
 
 
 class Terminal:
@@ -120,16 +121,40 @@ def test_ctrl_c_while_the_head_is_called_ends_the_call(fleet: Fleet, ended: list
 
 
 def test_ctrl_c_says_that_the_job_is_ended_and_how_it_ended(fleet: Fleet, ended: list[Terminal]) -> None:
-    terminal = Terminal(fleet, workload=SLEEPER)
+    """All of it is there when ansible-playbook is gone; of Ansible's own display there is nothing any more."""
+    terminal = Terminal(fleet, workload=SLEEPER, result_query="ranks[].state")
     ended.append(terminal)
     for rank in (0, 1):
         terminal.started.wait_for_output(rank, "up")
     terminal.type("\x03")
     terminal.shows("ending job typed and bringing it home; once more leaves that to: ansible-playbook clean.yml")
-    terminal.shows("job typed cancelled in ")
     assert terminal.started.process.wait(30) != 0
+    for words in (*LAST_WORDS, f"run: {terminal.started.run_dir}"):
+        terminal.shows(words)
+    assert terminal.text.count(b"job typed cancelled in ") == 1
     terminal.started.all_gone()
     assert terminal.started.result["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("flood", [False, True])
+def test_the_last_words_after_sigint_are_in_a_pipe_too(fleet: Fleet, flood: bool) -> None:
+    """Also where ansible-playbook has more to show than it ever will."""
+    script = fleet.root / "words.py"
+    lines = "while True: print('x' * 1000)\n" if flood else "import time; time.sleep(600)\n"
+    script.write_text(f"print('up', flush=True)\n{lines}")
+    reader, writer = os.pipe()
+    given = {"workload": str(script), "job_id": "typed", "result_query": "ranks[].state"}
+    started = fleet.start(stdout=writer, **given)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        for rank in (0, 1):
+            started.wait_for_output(rank, "up")
+        os.kill(started.process.pid, signal.SIGINT)
+        said = pipe.read().decode()
+    assert started.process.wait(30) != 0
+    for words in (*LAST_WORDS, f"run: {started.run_dir}"):
+        assert words in said, said[-2000:]
+    started.all_gone()
 
 
 def test_a_second_ctrl_c_leaves_the_run_to_clean(fleet: Fleet, ended: list[Terminal]) -> None:
@@ -139,7 +164,7 @@ def test_a_second_ctrl_c_leaves_the_run_to_clean(fleet: Fleet, ended: list[Termi
     for rank in (0, 1):
         terminal.started.wait_for_output(rank, "up")
     terminal.type("\x03")
-    terminal.shows("once more leaves that to: ansible-playbook clean.yml")
+    terminal.shows("once more leaves that to: ansible-playbook clean.yml")  # so the first one was dealt with
     terminal.type("\x03")
     assert terminal.started.process.wait(10) != 0
     assert not (terminal.started.job_dir / "result.json").exists()  # the second one did not wait for the ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,48 @@ def test_the_last_words_are_shown_however_slow_the_reader(reader: Reader) -> Non
     lines = [line for line in reader.lines if line.startswith("[0@n1]")]
     assert len(lines) <= _screen.ROOM + 1 and lines[-1] == "[0@n1] line 4999"  # the oldest are dropped
     assert f"... {5000 - len(lines)} lines are only in the files" in reader.lines
+
+
+def test_after_ctrl_c_the_last_words_do_not_go_through_ansible(reader: Reader, tmp_path: Path) -> None:
+    """It reads no more: what it was given last is on its way for ever, and the table and the answer were lost."""
+    screen = _screen.Screen()
+    screen.stdout = str(tmp_path / "log")
+    (tmp_path / "log").write_text("shown by Ansible\n")
+    screen.write("[0@n1] a line", True, False)
+    while screen.waiting:  # until the first thread waits for Ansible
+        os.sched_yield()
+    screen.take_over(-1)
+    closing = summary(result(state="cancelled"), [], "/runs/j", 80, "state")
+    for line in closing:
+        screen.write(line)
+    assert not screen.flush(lambda: True)  # the result would have no reader
+    assert (tmp_path / "log").read_text().splitlines() == ["shown by Ansible", *closing]
+    reader.looks.set()
+    assert screen.flush(lambda: True)
+    assert reader.lines == ["[0@n1] a line"]
+
+
+def test_where_nobody_reads_the_last_words_go_to_the_terminal(reader: Reader) -> None:
+    """`ansible-playbook ... | tee log`: Ctrl-C ends tee as well."""
+    controller, inside = pty.openpty()
+    incoming, outgoing = os.pipe()
+    screen = _screen.Screen()
+    screen.stdout = f"/proc/self/fd/{outgoing}"
+    os.close(incoming)
+    screen.take_over(inside)
+    screen.write("the last words")
+    assert screen.flush(lambda: True)
+    assert os.read(controller, 100) == b"the last words\r\n"
+    for descriptor in (controller, inside, outgoing):
+        os.close(descriptor)
+
+
+def test_without_a_reader_and_a_terminal_nothing_is_waited_for(reader: Reader) -> None:
+    screen = _screen.Screen()
+    screen.parent = -1
+    screen.take_over(-1)
+    screen.write("the last words")
+    assert screen.flush(lambda: False)
 
 
 def test_many_leftovers_are_ten_lines_and_a_count() -> None:

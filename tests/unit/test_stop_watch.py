@@ -44,6 +44,40 @@ def test_the_sigterm_that_ansible_sends_behind_a_ctrl_c_is_no_second_one() -> No
         assert stop.insisted()
 
 
+@pytest.mark.parametrize("order", [(signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)])
+def test_it_may_even_be_noted_before(order: tuple[int, int]) -> None:
+    """Reproduced before: it came while the other was being noted, and the second Ctrl-C was no second one."""
+    with StopWatch() as stop:
+        stop.hold("ending the job")
+        for number in (*order, signal.SIGTERM):
+            send(number)
+        assert stop.reason() == "cancelled\tSIGINT to ansible-playbook"
+        assert not stop.insisted()
+        parent, stop.parent = stop.parent, -1
+        assert stop.insisted()
+        stop.parent = parent
+
+
+def test_one_that_comes_while_another_is_noted_is_not_answered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Noted(list[str]):
+        """A second signal comes just when the first is added."""
+
+        def append(self, name: str) -> None:
+            if not said and name == "SIGINT":
+                said.append("")
+                send(signal.SIGTERM)
+            super().append(name)
+
+    with StopWatch() as stop:
+        stop.hold("ending the job")
+        monkeypatch.setattr(stop, "noted", Noted())
+        monkeypatch.setattr(stop, "say", said.append)
+        send(signal.SIGINT)
+        assert sorted(stop.noted) == ["SIGINT", "SIGTERM"] and len(said) == 2
+
+
 def test_after_ctrl_c_the_death_of_ansible_playbook_is_a_second_one() -> None:
     for number, insisted in ((signal.SIGINT, True), (signal.SIGTERM, False)):
         with StopWatch() as stop:
@@ -78,6 +112,23 @@ def test_a_terminal_that_was_closed_is_known() -> None:
         parent, stop.parent = stop.parent, -1
         assert stop.reason().startswith("lost\tthe terminal of ansible-playbook was closed")
         stop.parent = parent
+
+
+def test_what_fails_after_ctrl_c_is_said_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible shows no result after it."""
+    said: list[str] = []
+    monkeypatch.setattr(StopWatch, "say", lambda _watch, text: said.append(text))
+    with StopWatch() as stop:
+        assert stop.tell("it is full") == "it is full"
+    with pytest.raises(HeadLost), StopWatch():
+        raise HeadLost("silent for 60 s")
+    assert not said
+    with pytest.raises(HeadLost), StopWatch() as stop:
+        stop.hold("ending the job")
+        send(signal.SIGINT)
+        assert stop.tell("it is full") == "it is full"
+        raise HeadLost("silent for 60 s")
+    assert said[1:] == ["it is full", "silent for 60 s"]
 
 
 def test_what_is_no_terminal_is_not_taken_for_one(tmp_path: Path) -> None:
