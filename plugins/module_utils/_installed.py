@@ -9,6 +9,13 @@ from __future__ import annotations
 import glob
 import os
 
+# The MPIs that each part of backend mpi is for: what is compiled for an ABI, and mpi4py for whatever has none.
+MPI_PARTS = {
+    "torchfleet_backends/_openmpi.so": ("openmpi",),
+    "torchfleet_backends/_abi.so": ("mpich", "intelmpi"),
+    "mpi4py": ("openmpi", "mpich", "intelmpi"),
+}
+
 
 def site_packages(python: str) -> str:
     """Return a pattern of the directories in which an interpreter of a virtual environment has its packages."""
@@ -22,13 +29,17 @@ def wheel_version(packages: str, name: str) -> str:
 
 
 def own_backends(python: str) -> str:
-    """Return the version of our own backends and which they are ("0.1.0 mpi ccl"), an empty text where there are none.
+    """Return the version of our own backends and which they are, an empty text where there are none.
 
-    They lie beside torch's environment (role torch_backends).
+    Of mpi also with which MPIs it works: "0.1.0 mpi mpi:openmpi ccl". They lie beside torch's environment (role
+    torch_backends).
     """
     beside = os.path.normpath(os.path.join(os.path.dirname(python), "..", "..", "backends", "bin", "python"))
     packages = site_packages(beside)
     version = wheel_version(packages, "torchfleet_backends")
-    parts = {"mpi": ("torchfleet_backends/_*.so", "mpi4py"), "ccl": ("torchfleet_backends/oneccl",)}
-    there = {name for name in parts for part in parts[name] if glob.glob(os.path.join(packages, part))}
-    return " ".join([version, *(name for name in parts if name in there)]) if version else ""
+    found = [part for part in MPI_PARTS if glob.glob(os.path.join(packages, part))]
+    found += ["mpi4py"] if glob.glob(os.path.join(site_packages(python), "mpi4py")) else []  # the user's own will do
+    mpis = [name for part in found for name in MPI_PARTS[part]]
+    mpi = ["mpi", *(f"mpi:{name}" for name in dict.fromkeys(mpis))] if mpis else []
+    ccl = ["ccl"] if glob.glob(os.path.join(packages, "torchfleet_backends", "oneccl")) else []
+    return " ".join([version, *mpi, *ccl]) if version else ""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Facts
@@ -44,6 +45,8 @@ def choose_backend(request: Request, facts: Workers, our_torch: bool = True) -> 
         check_provided(request.backend, facts)
     if request.backend == "mpi" and request.launcher not in MPIS:
         raise InputError("backend", "mpi", f"{request.launcher} starts no MPI; use -e launcher=openmpi")
+    if request.backend == "mpi" and our_torch:
+        check_made_for(request.launcher, facts)
     return request.backend, "asked for"
 
 
@@ -80,6 +83,20 @@ def check_provided(backend: str, facts: Workers) -> None:
     if without:
         reason = f"torch on {without} has no such backend ({PROVIDERS[backend]}); use -e backend=gloo"
         raise InputError("backend", backend, reason)
+
+
+def check_made_for(launcher: str, facts: Workers) -> None:
+    """InputError where our own mpi is not made for the launcher's MPI. A torch with one of its own does not say."""
+    made = {host: [name for name in MPIS if f"mpi:{name}" in fact["backends"]] for host, fact in facts.items()}
+    without = [host for host, names in made.items() if names and launcher not in names]
+    if not without:
+        return
+    names = made[without[0]]
+    kept = [name for name in names if name != "intelmpi"] + ["mpich"] * (launcher == "intelmpi")  # they share a build
+    backends = [name for name in ("mpi", "ccl") if name in facts[without[0]]["backends"]]
+    given = json.dumps({"backends": backends, "mpis": [name for name in MPIS if name in (*kept, launcher)]})
+    told = f"on {', '.join(without)} it is made for {' and '.join(names)}, not for {launcher}"
+    raise InputError("backend", "mpi", f"{told}: ansible-playbook setup.yml -e '{given}', or -e launcher={names[0]}")
 
 
 def lacking(facts: Workers, has: Callable[[Facts], bool]) -> str:

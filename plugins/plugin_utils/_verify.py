@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _drift, _findings, _matrix, _node_answer
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import Finding, Rule, found
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import Answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
@@ -151,10 +150,10 @@ def login_to(name: str, facts: Json) -> dict[str, str]:
 
 
 def has_backend(facts: Json, backend: str, launcher: str) -> bool:
-    """Whether a node has what a backend takes; an MPI carries mpi, any launcher will do for ccl."""
+    """Whether a node has what a backend takes; mpi is made for some MPIs, any launcher will do for ccl."""
     if backend in ("mpi", "ccl"):
-        able = launcher in MPIS or backend == "ccl"
-        return able and backend in (facts["versions"].get("torch_backends") or "").split()
+        wanted = f"mpi:{launcher}" if backend == "mpi" else backend
+        return wanted in (facts["versions"].get("torch_backends") or "").split()
     return backend == "gloo" or has_gpus(facts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,24 @@ def test_torch_is_asked_for_mpi_as_a_job_that_uses_it(tmp_path: Path) -> None:
     python.write_text("#!/bin/sh\necho $TORCHFLEET_BACKEND\n")
     python.chmod(0o755)
     assert _survey.backends(str(python), "mpi") == ["mpi"]
+
+
+MADE = {"backends": ["mpi", "mpi:openmpi", "ccl"]}
+
+
+def test_mpi_is_refused_under_an_mpi_that_it_is_not_made_for(plan_two: Planner) -> None:
+    """Reproduced before: a second setup.yml with fewer `mpis` left MPICH there, and every rank died."""
+    told = (
+        "on n1, n2 it is made for openmpi, not for mpich: ansible-playbook setup.yml "
+        """-e '{"backends": ["mpi", "ccl"], "mpis": ["openmpi", "mpich"]}', or -e launcher=openmpi"""
+    )
+    with pytest.raises(InputError, match=re.escape(told)):
+        plan_two(n1=MADE, n2=MADE, backend="mpi", launcher="mpich")
+    with pytest.raises(InputError, match=r'"mpis": \["openmpi", "mpich", "intelmpi"\]'):
+        plan_two(n1=MADE, n2=MADE, backend="mpi", launcher="intelmpi")
+    assert plan_two(n1=MADE, n2=MADE, backend="mpi").backend == "mpi"
+
+
+def test_a_torch_with_an_mpi_of_its_own_is_believed(plan_two: Planner) -> None:
+    own = {"backends": ["mpi"]}
+    assert plan_two(n1=own, n2=own, backend="mpi", launcher="mpich").backend == "mpi"

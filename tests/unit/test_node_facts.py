@@ -190,13 +190,28 @@ def test_the_python_of_an_environment_is_not_started(tmp_path: Path) -> None:
         assert _node_versions.python_version(str(tmp_path / "bin/python")) == "3.12.4"
 
 
+EVERY_MPI = "mpi mpi:openmpi mpi:mpich mpi:intelmpi"
+
+
 @pytest.mark.parametrize(
     ("parts", "told"),
     [
         ({}, ""),
         ({"-0.1.0.dist-info/METADATA": "", "/__init__.py": ""}, "0.1.0"),
-        ({"-0.1.0.dist-info/METADATA": "", "/../mpi4py/__init__.py": ""}, "0.1.0 mpi"),
-        ({"-0.1.0.dist-info/METADATA": "", "/_abi.so": "", "/oneccl/libccl.so.2": ""}, "0.1.0 mpi ccl"),
+        ({"-0.1.0.dist-info/METADATA": "", "/../mpi4py/__init__.py": ""}, f"0.1.0 {EVERY_MPI}"),
+        ({"-0.1.0.dist-info/METADATA": "", "/_openmpi.so": ""}, "0.1.0 mpi mpi:openmpi"),
+        (
+            {
+                "-0.1.0.dist-info/METADATA": "",
+                "/_openmpi.so": "",
+                "/../../../../../pytorch/lib/python3.11/site-packages/mpi4py/__init__.py": "",
+            },
+            f"0.1.0 {EVERY_MPI}",
+        ),
+        (
+            {"-0.1.0.dist-info/METADATA": "", "/_abi.so": "", "/oneccl/libccl.so.2": ""},
+            "0.1.0 mpi mpi:mpich mpi:intelmpi ccl",
+        ),
     ],
 )
 def test_our_own_backends_lie_beside_torch(tmp_path: Path, parts: dict[str, str], told: str) -> None:

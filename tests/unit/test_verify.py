@@ -76,12 +76,20 @@ def test_every_pair_is_measured_and_every_launcher_tried() -> None:
 
 
 def test_backend_mpi_is_tried_with_each_mpi_where_every_worker_has_it() -> None:
-    having = {name: answer(torch_backends="0.1.0 mpi") for name in NODES}
+    having = {name: answer(torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
     runs = _verify.plan_trial(having, HEARD, "n1", NODES).runs
     assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
     assert not [run for run in runs if run["backend"] == "ccl"]
     lacking = having | {NODES[-1]: answer(torch_backends="")}
     assert all(run["backend"] == "gloo" for run in _verify.plan_trial(lacking, HEARD, "n1", NODES).runs)
+
+
+def test_backend_mpi_is_tried_only_with_the_mpis_that_it_is_made_for() -> None:
+    """A second setup.yml with fewer `mpis` makes it for those alone; the others are still installed."""
+    having = {name: answer(mpich="5.0.2", torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
+    runs = _verify.plan_trial(having, HEARD, "n1", NODES).runs
+    assert {"launcher": "mpich", "backend": "gloo"} in runs
+    assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
 
 
 def test_backend_ccl_is_tried_with_every_launcher_where_every_worker_has_it() -> None:
