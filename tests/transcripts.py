@@ -11,9 +11,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand, words_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand, words_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 from tests.unit.nodes import facts_of_a_node, launcher, plan_here, plan_on_two
 
 DIRECTORY = Path(__file__).parent / "transcripts"

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._on_node import OnNode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 
 
 class ActionModule(OnNode):

@@ -12,17 +12,18 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_bytes
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
     cluster_from_hostvars,
     ssh_words,
     to_plain,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import identity
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_bytes
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._rundir import is_home, why_not_home
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import is_home, why_not_home
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting_runs import (
     FATES,
     check_given,
     fate,

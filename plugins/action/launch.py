@@ -13,21 +13,35 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _rundir, _view
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, check_cluster
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import identity
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import folder_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for, plan_report
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Job, LaunchPlan, Program, plan_job
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, Request, parse_request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import entry
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._screen import Screen
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import NOTHING_LEFT, Stopped, StopWatch
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
+    NOTHING_LEFT,
+    Stopped,
+    StopWatch,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.screen import Screen
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, check_cluster
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
+    cluster_from_hostvars,
+    refuse_become_of,
+    refuse_what_misleads,
+    ssh_words,
+    to_plain,
+    vaulted_names,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, opening, summary, verdict
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import folder_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 HELP_IF_LOST = "ansible-playbook clean.yml ends what is left and brings it home"
@@ -44,11 +58,11 @@ class ActionModule(Action):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, job_id, run_dir and state; where it went wrong also failed and a one-line msg."""
-        _border.refuse_what_misleads(variables)
-        request = parse_request(given, _border.vaulted_names(self._task.args.get("job_env")))
-        groups, hostvars = _border.to_plain(variables["groups"]), variables["hostvars"]
-        cluster = _border.cluster_from_hostvars(groups, hostvars, request.nodes)
-        _border.refuse_become_of([node for node in cluster.workers if node.name != cluster.head.name], hostvars)
+        refuse_what_misleads(variables)
+        request = parse_request(given, vaulted_names(self._task.args.get("job_env")))
+        groups, hostvars = to_plain(variables["groups"]), variables["hostvars"]
+        cluster = cluster_from_hostvars(groups, hostvars, request.nodes)
+        refuse_become_of([node for node in cluster.workers if node.name != cluster.head.name], hostvars)
         try:
             return self.launch(request, cluster)
         except Stopped:
@@ -59,12 +73,12 @@ class ActionModule(Action):
     def launch(self, request: Request, cluster: Cluster) -> Result:
         """Plan the job with what the head says of itself, then show or run it."""
         check_cluster(cluster)
-        script = _rundir.find_workload(request.workload, WORKLOADS)
-        job_id = request.job_id or _rundir.new_job_id(script)
-        run_dir = _rundir.check_run_dir(request.runs_dir, job_id)
+        script = run_directory.find_workload(request.workload, WORKLOADS)
+        job_id = request.job_id or run_directory.new_job_id(script)
+        run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
         folder = None if cluster.local else folder_of(script)
         program = Program(script, request.workload_args, request.job_env, shipped=folder is not None)
-        ssh = _border.ssh_words(self._connection, cluster.head, request.lease)
+        ssh = ssh_words(self._connection, cluster.head, request.lease)
         job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), folder.warnings if folder else ())
         with StopWatch() as stop, Session(cluster.head, ssh) as session:
             plan = plan_job(request, cluster, session.survey(cluster, request), job)
@@ -90,15 +104,15 @@ class ActionModule(Action):
         run_dir, text = Path(plan.run_dir), order["files"]["command.txt"]
         stop.hold(f"ending job {plan.job_id} and bringing it home")
         stop.check()
-        _rundir.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
+        run_directory.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
         screen = Screen()
-        view = _view.View(screen.write, [place.host for place in plan.placement], screen.is_terminal(), screen.width)
-        for line in [*(f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)), _view.opening(plan)]:
+        view = View(screen.write, [place.host for place in plan.placement], screen.is_terminal(), screen.width)
+        for line in [*(f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)), opening(plan)]:
             view.say(line)
         try:
             outcome = session.run(order, view.show, stop)
         except (InputError, Stopped):
-            _rundir.remove_run_dir(run_dir)
+            run_directory.remove_run_dir(run_dir)
             raise
         finally:
             view.close()
@@ -107,14 +121,14 @@ class ActionModule(Action):
             placement = [(place.rank, place.host) for place in plan.placement]
             missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted)
         except OSError as error:
-            return {"failed": True, "msg": stop.tell(_rundir.why_not_home(error, run_dir, order["host"]))}
+            return {"failed": True, "msg": stop.tell(run_directory.why_not_home(error, run_dir, order["host"]))}
         if stop.noted:
             screen.take_over(stop.terminal)
-        for line in _view.summary(outcome, missing, plan.run_dir, view.width, request.result_query):
+        for line in summary(outcome, missing, plan.run_dir, view.width, request.result_query):
             view.say(line)
         if not screen.flush(stop.reason):
             os._exit(1)  # told to end, and nobody reads: handing over the result would wait for ever
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
         answer["warnings"] = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
         failed = outcome["state"] != "succeeded"
-        return {**answer, **({"failed": True, "msg": _view.verdict(outcome, plan.run_dir)} if failed else {})}
+        return {**answer, **({"failed": True, "msg": verdict(outcome, plan.run_dir)} if failed else {})}

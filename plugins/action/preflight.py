@@ -12,14 +12,16 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border, _drift, _findings, _preflight
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _preflight_wish as _wish
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import check_cluster
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_rules import RULES
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import keep_report
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import digest
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import findings as findings_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, preflight_input
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_rules import RULES
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import check_cluster
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
 
 Result = dict[str, Any]
 display = Display()
@@ -33,31 +35,33 @@ class ActionModule(Action):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return report and msg; failed if there are errors among the findings."""
-        wish = _wish.parse_wish(given, RULES)
+        wish = preflight_input.parse_wish(given, RULES)
         targets = [self.target(name, variables) for name in wish.answers]
         facts = {name: answer.facts for name, answer in wish.answers.items() if answer.facts}
-        versions = {name: _drift.versions_of(fact, digest()) for name, fact in facts.items()}
-        drift = _drift.compare(versions, [target.name for target in targets if target.worker])
-        found = [*self.refusals(variables), *_preflight.judge(targets, wish.answers, wish.limits, drift)]
-        findings = _findings.sort_out(found, wish.ignore)
+        versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
+        drift = compare(versions, [target.name for target in targets if target.worker])
+        found = [*self.refusals(variables), *preflight.judge(targets, wish.answers, wish.limits, drift)]
+        findings = findings_module.sort_out(found, wish.ignore)
         at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        path = keep_report("preflight_report", wish.report, _wish.report_of(findings, wish.answers, drift, at))
-        title = f"preflight of {len(targets)} node{'s' * (len(targets) != 1)}: {_findings.count(findings)}"
-        display.display("\n".join([title, *_findings.render(findings)]))
-        stops = _findings.errors(findings)
-        msg = f"{_findings.verdict(findings)}; report: {path}" if stops else title
+        path = keep_report(
+            "preflight_report", wish.report, preflight_input.report_of(findings, wish.answers, drift, at)
+        )
+        title = f"preflight of {len(targets)} node{'s' * (len(targets) != 1)}: {findings_module.count(findings)}"
+        display.display("\n".join([title, *findings_module.render(findings)]))
+        stops = findings_module.errors(findings)
+        msg = f"{findings_module.verdict(findings)}; report: {path}" if stops else title
         return {"failed": bool(stops), "report": path, "msg": msg}
 
-    def target(self, name: str, variables: dict[str, Any]) -> _preflight.Target:
+    def target(self, name: str, variables: dict[str, Any]) -> preflight.Target:
         """Return one host of the play."""
         theirs = variables["hostvars"][name]
-        known = {key: _border.to_plain(theirs.get(key)) for key in _wish.HOST_VARIABLES}
+        known = {key: hostvars.to_plain(theirs.get(key)) for key in preflight_input.HOST_VARIABLES}
         known["ansible_become_password"] = known["ansible_become_password"] or self._play_context.become_pass
-        return _wish.target_of(name, known, _border.to_plain(variables["groups"]))
+        return preflight_input.target_of(name, known, hostvars.to_plain(variables["groups"]))
 
-    def refusals(self, variables: dict[str, Any]) -> Iterator[_findings.Finding]:
+    def refusals(self, variables: dict[str, Any]) -> Iterator[findings_module.Finding]:
         """Yield what the plan of a job would refuse of this inventory."""
         try:
-            check_cluster(_border.cluster_from_hostvars(_border.to_plain(variables["groups"]), variables["hostvars"]))
+            check_cluster(hostvars.cluster_from_hostvars(hostvars.to_plain(variables["groups"]), variables["hostvars"]))
         except InputError as error:
-            yield _findings.found(RULES, "TF-INVENTORY", [], str(error))
+            yield findings_module.found(RULES, "TF-INVENTORY", [], str(error))

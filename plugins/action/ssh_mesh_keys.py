@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._on_node import OnNode
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_answer import checked
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.answers import checked
 
 ASKED = ("name", "address", "port", "sshd", "become", "client")
 

@@ -12,11 +12,19 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import KeyFailed
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _ssh, _ssh_refusals, _ssh_text
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_ca import Authority
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import files, refusals
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.authority import Authority
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import (
+    Member,
+    Refused,
+    check_request,
+    member_from,
+    mesh_of,
+    refuse,
+)
 
 display = Display()
 
@@ -31,37 +39,37 @@ class ActionModule(Action):
             groups = to_plain(variables["groups"])
             names = list(dict.fromkeys([*groups.get("head", ()), *groups.get("workers", ())]))
             planned = plan(given, members, names, self._task.check_mode)
-        except (_ssh.Refused, KeyFailed) as error:
+        except (Refused, KeyFailed) as error:
             return {"failed": True, "msg": f"ssh_mesh: {error}"}
         for finding in planned["findings"]:
             display.warning(f"ssh_mesh: {finding}")
         return planned
 
-    def members(self, found: list[dict[str, Any]], hostvars: Mapping[str, Any]) -> tuple[_ssh.Member, ...]:
+    def members(self, found: list[dict[str, Any]], hostvars: Mapping[str, Any]) -> tuple[Member, ...]:
         names = ("ansible_host", "ansible_port", "ansible_connection")
         return tuple(
-            _ssh.member_from(one, {name: to_plain(hostvars[one["name"]].get(name)) for name in names}) for one in found
+            member_from(one, {name: to_plain(hostvars[one["name"]].get(name)) for name in names}) for one in found
         )
 
 
-def plan(given: dict[str, Any], fresh: tuple[_ssh.Member, ...], names: list[str], dry_run: bool) -> dict[str, Any]:
+def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry_run: bool) -> dict[str, Any]:
     """Return changed, nodes, proof and findings. InputError or Refused for what must not be done."""
-    request = _ssh.check_request(given, names)
+    request = check_request(given, names)
     authority = Authority(given["directory"], given["cluster"], dry_run)
     with authority.held(make=given["state"] == "present"):
         before = authority.known()
-        mesh = _ssh.mesh_of(request, fresh, before, names)
+        mesh = mesh_of(request, fresh, before, names)
         if given["state"] == "absent":
-            _ssh.refuse(_ssh_refusals.left_behind(fresh))
+            refuse(refusals.left_behind(fresh))
             authority.forget([member.name for member in fresh])
-            nodes = {member.name: _ssh_text.node_removal(mesh, member) for member in fresh}
+            nodes = {member.name: files.node_removal(mesh, member) for member in fresh}
             return {"changed": authority.changed, "nodes": nodes, "open": list(nodes), "proof": [], "findings": []}
-        _ssh.refuse([] if dry_run else _ssh_refusals.keyless(fresh))
-        _ssh.refuse(_ssh_refusals.refusals(mesh, before, given["accept_changed"], time.time()))
+        refuse([] if dry_run else refusals.keyless(fresh))
+        refuse(refusals.refusals(mesh, before, given["accept_changed"], time.time()))
         mesh = authority.sign_for(mesh, given["rotate"])
         issued = authority.issue(mesh)
         authority.remember(mesh.members)
-    nodes = {member.name: _ssh_text.node_work(mesh, member, issued) for member in fresh}
-    proof, findings = _ssh_text.proof(mesh), _ssh_refusals.findings(mesh, fresh)
+    nodes = {member.name: files.node_work(mesh, member, issued) for member in fresh}
+    proof, findings = files.proof(mesh), refusals.findings(mesh, fresh)
     open_ = [name for name, work in nodes.items() if work["steps"]]
     return {"changed": authority.changed, "nodes": nodes, "open": open_, "proof": proof, "findings": findings}

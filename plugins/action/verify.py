@@ -14,17 +14,20 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import (
-    _border,
-    _drift,
-    _findings,
-    _node_answer,
-    _verify,
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import RULES, compare, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import (
+    check_ids,
+    errors,
+    sort_out,
+    verdict,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_wish import answer_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import keep_report
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._runtime import digest
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_input import answer_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
 
 Result = dict[str, Any]
 display = Display()
@@ -40,42 +43,42 @@ class ActionModule(Action):
 
         InputError for what no node can have told.
         """
-        groups = _border.to_plain(variables["groups"])
+        groups = hostvars.to_plain(variables["groups"])
         asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
-        told = _verify.take(asked, given["listened"], given["measured"])
+        told = verify.take(asked, given["listened"], given["measured"])
         answers = told.answers
-        trial = _verify.plan_trial(answers, told.listened, groups["head"][0], groups["workers"])
+        trial = verify.plan_trial(answers, told.listened, groups["head"][0], groups["workers"])
         if given["state"] == "plan":
             return dataclasses.asdict(trial)
         facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
-        versions = {name: _drift.versions_of(fact, digest()) for name, fact in facts.items()}
-        outcome = _verify.Outcome(
+        versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
+        outcome = verify.Outcome(
             answers=answers,
             listened=told.listened,
-            failures=_node_answer.failures_of(groups["head"][0], given["logins"], list(answers)),
+            failures=node_answers.failures_of(groups["head"][0], given["logins"], list(answers)),
             measured=told.measured,
             runs=[run_of(run) for run in given["runs"]],
             trial=trial,
-            drift=_drift.compare(versions, groups["workers"]),
+            drift=compare(versions, groups["workers"]),
         )
         return self.judge(outcome, given["report"], given["ignore"])
 
-    def judge(self, outcome: _verify.Outcome, path: str, ignore: list[str]) -> Result:
+    def judge(self, outcome: verify.Outcome, path: str, ignore: list[str]) -> Result:
         """Show and keep the verdict. InputError for a report that cannot be written, or ids that are none."""
-        known = {**_verify.RULES, **_drift.RULES}
-        findings = _findings.sort_out(_verify.judge(outcome), _findings.check_ids("verify_ignore", ignore, known))
+        known = {**verify.RULES, **RULES}
+        findings = sort_out(verify.judge(outcome), check_ids("verify_ignore", ignore, known))
         at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        kept = keep_report("verify_report", path, _verify.report(outcome, findings, at))
+        kept = keep_report("verify_report", path, verify.report(outcome, findings, at))
         for run in outcome.runs:
             if not run["failed"]:
                 shutil.rmtree(run["run_dir"], ignore_errors=True)  # what it told is in the report
-        lines = _verify.show(outcome, findings)
+        lines = verify.show(outcome, findings)
         display.display("\n".join(lines))
-        stops = _findings.errors(findings)
+        stops = errors(findings)
         return {
             "failed": bool(stops),
             "report": kept,
-            "msg": f"{_findings.verdict(findings)}; report: {kept}" if stops else lines[-1],
+            "msg": f"{verdict(findings)}; report: {kept}" if stops else lines[-1],
         }
 
 

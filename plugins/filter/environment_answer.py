@@ -11,15 +11,15 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _node_answer
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 
 
 def environment_answer(text: str, verb: str, node: str) -> dict[str, Any]:
     """Return the answer of a node with the fields that it may have."""
     try:
-        return _node_answer.environment_answer(to_plain(node), verb, to_plain(text))
+        return node_answers.environment_answer(to_plain(node), verb, to_plain(text))
     except InputError as error:
         raise AnsibleFilterError(str(error)) from None
 

@@ -11,10 +11,13 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _hostfile
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import seat_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import seat_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
+    cluster_from_hostvars,
+    to_plain,
+)
 
 
 def hostfiles(
@@ -23,7 +26,7 @@ def hostfiles(
     """Return the host files by name."""
     try:
         seats = {name: seat_of(name, seat) for name, seat in to_plain(found).items()}
-        return _hostfile.hostfiles(cluster_from_hostvars(groups, hostvars), seats)
+        return hostfile.hostfiles(cluster_from_hostvars(groups, hostvars), seats)
     except InputError as error:
         raise AnsibleFilterError(str(error)) from None
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _distro
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 
 
 def install_command(what: str, os: str) -> str:
     """Return the command that installs something on a distribution."""
-    return _distro.install(to_plain(what), to_plain(os))
+    return distribution.install(to_plain(what), to_plain(os))
 
 
 class FilterModule:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _locks
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software import package_locks
 
 
 def lock_of(packages: Sequence[str], path: str) -> dict[str, Any]:
     """Return what an environment with these packages is locked to, and why it cannot be (`refusal`)."""
     try:
-        return {**_locks.lock_of(to_plain(packages), to_plain(path)), "refusal": ""}
+        return {**package_locks.lock_of(to_plain(packages), to_plain(path)), "refusal": ""}
     except InputError as error:
-        return {**_locks.lock_of([], ""), "refusal": str(error)}
+        return {**package_locks.lock_of([], ""), "refusal": str(error)}
 
 
 class FilterModule:

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._builds import choose_build
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.pytorch_builds import choose_build
 
 
 def pytorch_build(facts: Mapping[str, Any], wanted: str, rows: Mapping[str, Any], node: str) -> dict[str, str]:

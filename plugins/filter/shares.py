@@ -12,10 +12,10 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._node_answer import environment_answer
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._sharing import share_out
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import environment_answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.sharing import share_out
 
 
 def shares(looks: Mapping[str, Any], head: str = "", head_reaches: bool = False) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _vendor
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software import vendor
 
 
 def vendor_answer(text: str, request: Mapping[str, Any], node: str) -> dict[str, Any]:
     """Return what a node answered, with the repositories of the request."""
     try:
-        return _vendor.answer_of(to_plain(node), to_plain(request), to_plain(text))
+        return vendor.answer_of(to_plain(node), to_plain(request), to_plain(text))
     except InputError as error:
         raise AnsibleFilterError(str(error)) from None
 
@@ -28,7 +28,7 @@ def vendor_repositories(
     repositories: Sequence[Mapping[str, Any]], role: str, systems: Sequence[str], machines: Mapping[str, str]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the repositories as they are on each system and machine."""
-    return _vendor.repositories_for(to_plain(repositories), to_plain(role), to_plain(systems), to_plain(machines))
+    return vendor.repositories_for(to_plain(repositories), to_plain(role), to_plain(systems), to_plain(machines))
 
 
 class FilterModule:

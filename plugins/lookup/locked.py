@@ -48,9 +48,9 @@ from typing import Any
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._lock import entry, read_lock
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.versions_file import entry, read_lock
 
 SHIPPED = Path(__file__).resolve().parents[2] / "versions.yml"
 

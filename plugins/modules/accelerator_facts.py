@@ -70,7 +70,7 @@ facts:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._accelerators import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import survey
 
 
 def main() -> None:

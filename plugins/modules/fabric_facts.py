@@ -82,7 +82,7 @@ facts:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._nics import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import survey
 
 
 def main() -> None:

@@ -184,8 +184,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _fabric_agent, _probe
-from ansible_collections.torchfleet.cluster.plugins.module_utils._nics import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import probe, probe_server
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import survey
 
 COLLECT_SECONDS = 300.0
 TEXT = {"type": "str", "required": True}
@@ -221,7 +221,7 @@ def listen(given: dict[str, Any]) -> dict[str, Any]:
     """Start the agent. ValueError for ports that are none, OSError if none of them is free."""
     ports = port_range(given["ports"])
     others = [name for name in given["expected"] if name != given["name"]]
-    agent = _fabric_agent.start(given["name"], ports, given["seconds"], others) if others else {}
+    agent = probe_server.start(given["name"], ports, given["seconds"], others) if others else {}
     return {"facts": survey(given["home"], given["sysfs_root"]), "agent": agent, "wish": given["wish"]}
 
 
@@ -239,7 +239,7 @@ def port_range(text: str) -> range:
 
 def order(given: dict[str, Any], seconds: float, what: dict[str, Any]) -> dict[str, Any]:
     """Tell this node's own agent what to do."""
-    return _probe.ask(given["name"], given["agent"], seconds, what) if given["agent"] else {}
+    return probe.ask(given["name"], given["agent"], seconds, what) if given["agent"] else {}
 
 
 def act(given: dict[str, Any]) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def act(given: dict[str, Any]) -> dict[str, Any]:
     if given["state"] == "listen":
         return listen(given)
     if given["state"] == "connect":
-        return {"reached": _probe.reach(given["name"], given["peers"], given["timeout"])}
+        return {"reached": probe.reach(given["name"], given["peers"], given["timeout"])}
     if given["state"] == "measure":
         order(given, 5.0, {"do": "schedule", "steps": given["steps"]})
         return {}

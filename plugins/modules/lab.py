@@ -168,9 +168,9 @@ from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lab_faults import disturb
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lab_run import absent, present
-from ansible_collections.torchfleet.cluster.plugins.module_utils._podman import PodmanError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.faults import disturb
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.lifecycle import absent, present
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import PodmanError
 
 VERBS: dict[str, Callable[[Any, bool], dict[str, Any]]] = {
     "present": present,

@@ -105,7 +105,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._node_facts import node_facts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.node import node_facts
 
 
 def usual(facts: dict[str, Any]) -> dict[str, Any]:

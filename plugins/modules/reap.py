@@ -120,9 +120,9 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JOB_ID
-from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import reap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import home_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import home_path
 
 
 def tell(found: dict[str, Any], dry_run: bool = False) -> str:

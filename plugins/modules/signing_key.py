@@ -63,7 +63,7 @@ from http.client import HTTPException
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._openpgp import KeyFileError, keyring
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.openpgp import KeyFileError, keyring
 
 SECONDS = 60
 LARGEST = 10**6  # bytes; keys of vendors have a few thousand

@@ -56,8 +56,8 @@ changes:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshapply import apply
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshfiles import MeshFailed
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import apply
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.files import MeshFailed
 
 
 def main() -> None:

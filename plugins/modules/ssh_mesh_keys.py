@@ -97,9 +97,9 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshapply import applied
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import KeyFailed
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshsurvey import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import applied
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.survey import survey
 
 OPTIONS = {
     "name": {"type": "str", "required": True},

@@ -78,7 +78,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshproof import prove, tell
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.proof import prove, tell
 
 NODE = {
     "name": {"type": "str", "required": True},

@@ -71,7 +71,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._survey import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import survey
 
 
 def missing(facts: dict[str, Any], role: list[str], launcher: str) -> list[str]:

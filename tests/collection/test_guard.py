@@ -36,9 +36,9 @@ def test_the_collection_is_a_real_folder_of_relative_links() -> None:
 
 
 def test_python_imports_the_plugins_of_this_repository() -> None:
-    from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _plan
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import plan
 
-    assert Path(str(_plan.__file__)).resolve().is_relative_to(REPO / "plugins")
+    assert Path(str(plan.__file__)).resolve().is_relative_to(REPO / "plugins")
 
 
 def test_ansible_finds_the_modules_of_this_repository() -> None:

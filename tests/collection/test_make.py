@@ -106,7 +106,11 @@ def test_where_everything_fails_everything_was_tried_and_is_told(nothing: Path) 
     said = done.stdout
     for command in ("ansible-playbook setup.yml", "ruff check", "ruff format --check", "ansible-lint", "mypy"):
         assert f"\n{command}\n" in said.replace(" \n", "\n"), said
-    others = ("tests/collection", "tests/unit tests/integration torch_backends/tests", "tests/lab/test_lab.py tests/lab/test_nics.py")
+    others = (
+        "tests/collection",
+        "tests/unit tests/integration torch_backends/tests",
+        "tests/lab/test_lab.py tests/lab/test_nics.py",
+    )
     for tests in (*others, "tests/lab/test_across.py", "tests/lab/test_software.py"):
         assert re.search(rf"\npython -m pytest .*{tests}\n", said), said
     assert said.count("the playbook: playbooks/lab.yml could not be found") == 1  # without which no role is tried

@@ -125,7 +125,7 @@ def inventory_of(*sources: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", [REPO / "inventory/hosts.yml", *EXAMPLES], ids=label)
 def test_an_inventory_is_a_cluster(path: Path) -> None:
-    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import cluster_from_hostvars
 
     inventory = inventory_of(path)
     groups = {name: hosts_of(inventory, name) for name in ("head", "workers")}

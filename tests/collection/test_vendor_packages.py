@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _vendor
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software import vendor
 
 REPO = Path(__file__).parents[2]
 VERSIONS = yaml.load((REPO / "versions.yml").read_text(), Loader=yaml.BaseLoader)
@@ -88,8 +88,8 @@ def test_what_the_lockfile_says_is_made_out_for_a_system(
     system: Path, role: str, entry: str, name: str, family: str, says: tuple[str, str, str]
 ) -> None:
     told = {**VERSIONS[role][entry], "version": "9"}
-    assert _vendor.family_of(name) == family
-    made = _vendor.repositories_for([told], "some", [name], {"x86_64": "x86_64"})[f"{name} x86_64"][0]
+    assert vendor.family_of(name) == family
+    made = vendor.repositories_for([told], "some", [name], {"x86_64": "x86_64"})[f"{name} x86_64"][0]
     assert (made["address"], made["suite"], made["fingerprints"][0][:16]) == says
     assert len(made["fingerprints"][0]) == 40 and "{" not in made["key"] + made["address"]
     text = made["files"][f"/etc/apt/sources.list.d/torchfleet-{'amdgpu' if role == 'amdgpu' else role}.sources"]
@@ -100,12 +100,12 @@ def test_what_the_lockfile_says_is_made_out_for_a_system(
 
 def test_a_mirror_has_its_key_too() -> None:
     told = {**VERSIONS["cuda"]["repository"], "address": "https://mirror.example/{system}/{machine}/"}
-    made = _vendor.repositories_for([told], "cuda", ["ubuntu2404"], {"aarch64": "sbsa"})["ubuntu2404 aarch64"][0]
+    made = vendor.repositories_for([told], "cuda", ["ubuntu2404"], {"aarch64": "sbsa"})["ubuntu2404 aarch64"][0]
     assert made["key"] == "https://mirror.example/ubuntu2404/sbsa/3bf863cc.pub"
 
 
 def test_another_system_has_no_repository(system: Path) -> None:
-    made = _vendor.made_out(VERSIONS["amdgpu"]["repository"], "some", "debian11", "x86_64")
+    made = vendor.made_out(VERSIONS["amdgpu"]["repository"], "some", "debian11", "x86_64")
     assert packages.no_key([made]) == "torchfleet-amdgpu"
 
 
@@ -200,7 +200,7 @@ def test_the_same_repository_with_another_key_is_refused(system: Path, text: str
     file.write_text(text)
     keys = {"any": {"url": "file:/key", "fingerprint": "A" * 40}}
     ours = {"name": "ours", "address": "file:/some", "suite": "/", "keys": keys}
-    made = _vendor.repositories_for([ours], "some", ["debian12"], {"x86_64": "x86_64"})
+    made = vendor.repositories_for([ours], "some", ["debian12"], {"x86_64": "x86_64"})
     (only,) = packages.look(request_for(names=["driver"], repositories=made))["refusals"]
     assert only.startswith(f"some: {file} names the same repository with another key: remove")
     file.write_text(f"# {text.splitlines()[0]}")
@@ -213,7 +213,7 @@ def test_the_same_repository_with_another_key_is_refused(system: Path, text: str
 def wanted() -> dict[str, Any]:
     """Return a request as the controller makes it."""
     told = {**VERSIONS["cuda"]["repository"], "pin": "Package: *"}
-    made = _vendor.repositories_for([told], "cuda", ["debian12"], {"x86_64": "x86_64"})
+    made = vendor.repositories_for([told], "cuda", ["debian12"], {"x86_64": "x86_64"})
     alike = {"manager": "driver"}
     return request_for(first=["pinning"], names=["driver"], alike=alike, hold=["driver"], repositories=made)
 
@@ -222,7 +222,7 @@ def test_what_a_machine_says_is_what_the_program_there_prints(system: Path) -> N
     (system / "dpkg").write_text("driver install installed 580.95.05-1\n")
     request = wanted()
     seen = packages.look(request)
-    found = _vendor.answer_of("n2", request, json.dumps(seen))
+    found = vendor.answer_of("n2", request, json.dumps(seen))
     assert found == {**seen, "repositories": request["repositories"]["debian12 x86_64"]}
     assert found["unlike"] == ["manager=580.95.05-*"] and found["missing"] == ["pinning", "manager"]
 
@@ -232,7 +232,7 @@ def test_files_keys_and_addresses_are_the_controllers_own(system: Path) -> None:
     request = wanted()
     evil = {"name": "x", "keyring": "/etc/cron.d/x", "files": {"/etc/sudoers.d/me": "me ALL=(ALL) NOPASSWD: ALL\n"}}
     told = {**packages.look(request), "repositories": [evil]}
-    (made,) = _vendor.answer_of("n2", request, json.dumps(told))["repositories"]
+    (made,) = vendor.answer_of("n2", request, json.dumps(told))["repositories"]
     assert sorted(made["files"]) == [
         "/etc/apt/preferences.d/torchfleet-cuda",
         "/etc/apt/sources.list.d/torchfleet-cuda.sources",
@@ -261,13 +261,13 @@ def test_root_installs_what_was_asked_for_alone(system: Path, field: str, value:
     request = wanted()
     told = json.dumps({**packages.look(request), field: value})
     with pytest.raises(InputError, match=f'answer of n2: got "packages, {field}"'):
-        _vendor.answer_of("n2", request, told)
+        vendor.answer_of("n2", request, told)
 
 
 def test_what_is_no_answer_is_refused() -> None:
     for text in ("", "[]", "{", "[" * 100_000, "x" * (2 << 20)):
         with pytest.raises(InputError, match="answer of n2"):
-            _vendor.answer_of("n2", wanted(), text)
+            vendor.answer_of("n2", wanted(), text)
 
 
 # --- machines with rpm: what rpm 4.16 and 4.19 print ----------------------------------------------------------------

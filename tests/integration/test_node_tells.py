@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _node_facts, _node_versions
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import node, versions
 
 RECORDED = Path(__file__).parents[1] / "unit/recorded/node_facts.json"
 
 
 def test_this_machine_tells_everything_in_plain_values() -> None:
     request = {"home": "", "python": "", "base_python": "", "mpirun": "", "sudo": False}
-    facts = json.loads(json.dumps(_node_facts.node_facts(request)))
+    facts = json.loads(json.dumps(node.node_facts(request)))
     recorded = json.loads(RECORDED.read_text())["n1"]
     networks, seat = facts.pop("networks"), facts.pop("seat")  # for other roles, which have tests of their own
     assert "lo" in {nic["name"] for nic in networks["nics"]}
@@ -52,16 +52,16 @@ def test_an_mpi_by_what_it_says(kind: str, tmp_path: Path, monkeypatch: pytest.M
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
     program.chmod(0o755)
-    assert _node_versions.mpi(str(tmp_path), "")[kind] == version
-    assert _node_versions.mpi("/none", str(program))[kind] == version
+    assert versions.mpi(str(tmp_path), "")[kind] == version
+    assert versions.mpi("/none", str(program))[kind] == version
 
 
 def test_the_python_of_the_ranks() -> None:
-    assert _node_versions.python_version(sys.executable) == ".".join(map(str, sys.version_info[:3]))
-    assert _node_versions.python_version("/no/python") == ""
+    assert versions.python_version(sys.executable) == ".".join(map(str, sys.version_info[:3]))
+    assert versions.python_version("/no/python") == ""
 
 
 def test_debian_tells_no_version_of_what_is_not_there() -> None:
-    assert _node_versions.debian_version("no-such-package") == ""
+    assert versions.debian_version("no-such-package") == ""
     if Path("/etc/debian_version").exists():
-        assert _node_versions.debian_version("dpkg")[0].isdigit()
+        assert versions.debian_version("dpkg")[0].isdigit()

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import leftovers
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import leftovers
 
 JOB = f"unit-{os.getpid()}"  # these tests may run twice at once on a machine
 
@@ -25,7 +25,7 @@ def test_processes_are_found_by_their_mark_only() -> None:
         sleeper(OTHER_TORCHFLEET_JOB_ID="x"),
     )
     try:
-        found = {process.pid: mark for process, mark in _processes.marked()}
+        found = {process.pid: mark for process, mark in processes.marked()}
         assert found[marked.pid] == ("unit", "/d/unit")
         assert plain.pid not in found
     finally:
@@ -55,11 +55,11 @@ def test_a_job_that_runs_has_no_leftovers_wherever_its_home_is(tmp_path: Path) -
 def test_a_reused_pid_is_not_signalled() -> None:
     process = sleeper()
     try:
-        now = _processes.read(process.pid)
+        now = processes.read(process.pid)
         assert now is not None
-        assert not _processes.send(now._replace(started=now.started - 1), signal.SIGKILL)
+        assert not processes.send(now._replace(started=now.started - 1), signal.SIGKILL)
         assert process.poll() is None
-        assert _processes.send(now, signal.SIGKILL)
+        assert processes.send(now, signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
@@ -75,10 +75,10 @@ def test_end_all_asks_first_and_says_what_it_took() -> None:
     assert deaf.stdout and deaf.stdout.readline()
     polite = sleeper(TORCHFLEET_JOB_ID=JOB)
 
-    def marked_here() -> list[_processes.Process]:
-        return [process for process, mark in _processes.marked() if mark.job_id == JOB]
+    def marked_here() -> list[processes.Process]:
+        return [process for process, mark in processes.marked() if mark.job_id == JOB]
 
     polite.send_signal(signal.SIGSTOP)
-    rows = _processes.end_all(marked_here, grace=0.3)
+    rows = processes.end_all(marked_here, grace=0.3)
     assert {row["pid"]: row["ended"] for row in rows} == {deaf.pid: "SIGKILL", polite.pid: "SIGTERM"}
     assert marked_here() == []

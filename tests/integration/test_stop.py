@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fleet import REPO, SCRIPTS, Fleet, Started, running
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
 
 SLEEPER = str(SCRIPTS / "sleeper.py")
 LAST_WORDS = ("job typed cancelled in ", " rank   host ", '["ended", "ended"]')

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _lab_run
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster as Nodes
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import parse_request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import Session
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import lifecycle
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster as Nodes
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from tests.lab.cluster import Cluster, Job, command, supervisors
 from tests.lab.lab import REPO
 
@@ -101,7 +101,7 @@ class Bed:
     def files(self, node: str) -> Path:
         """Return where the files of a node are, seen from this machine. Absolute links there lead elsewhere."""
         if node not in self.roots:
-            self.roots[node] = Path(f"/proc/{_lab_run.look(self.lab.name).nodes[node].pid}/root")
+            self.roots[node] = Path(f"/proc/{lifecycle.look(self.lab.name).nodes[node].pid}/root")
         return self.roots[node]
 
     def start(self, playbook: str, lies: Lies, *words: str, node: str = "n2", **given: Any) -> Job:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _lab_faults, _lab_run
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import faults, lifecycle
 
 REPO = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -63,7 +63,7 @@ class Lab:
 
     def disturb(self, state: str, node: str, nic: str = "", rate: str = "") -> bool:
         given = {"name": self.name, "state": state, "node": node, "nic": nic, "rate": rate}
-        return bool(_lab_faults.disturb(given, check=False)["changed"])
+        return bool(faults.disturb(given, check=False)["changed"])
 
     def cut(self, node: str, nic: str = "") -> bool:
         return self.disturb("cut", node, nic)
@@ -88,7 +88,7 @@ class Lab:
 
     def mend(self) -> None:
         """Make all nodes as good as new, but for their files."""
-        for name, container in _lab_run.look(self.name).nodes.items():
+        for name, container in lifecycle.look(self.name).nodes.items():
             if container.state == "paused":
                 self.resume(name)
             elif container.state != "running":
@@ -99,7 +99,7 @@ class Lab:
 
     def states(self) -> dict[str, str]:
         """Return running, paused or exited for every node."""
-        return {name: container.state for name, container in _lab_run.look(self.name).nodes.items()}
+        return {name: container.state for name, container in lifecycle.look(self.name).nodes.items()}
 
     def hosts(self) -> dict[str, dict[str, Any]]:
         """Return what the inventory says of each node."""
@@ -108,7 +108,7 @@ class Lab:
     def address(self, node: str, nic: int = 0) -> str:
         """Return the address of a node on its NIC of that number."""
         if node not in self.addresses:
-            self.addresses = {name: node.addresses for name, node in _lab_run.look(self.name).nodes.items()}
+            self.addresses = {name: node.addresses for name, node in lifecycle.look(self.name).nodes.items()}
         return self.addresses[node][f"eth{nic}"]
 
     def ssh_argv(self, node: str, *argv: str, user: str = "") -> list[str]:
@@ -156,7 +156,7 @@ class Lab:
         """
         pid, space = self.inits.get(node, (0, ""))
         if not space or namespace(pid) != space:
-            pid = _lab_run.look(self.name).nodes[node].pid
+            pid = lifecycle.look(self.name).nodes[node].pid
             self.inits[node] = pid, namespace(pid)
         return self.inits[node]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import IDENTITIES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import IDENTITIES
 from tests import transcripts
 from tests.lab import slurm
 from tests.lab.cluster import SLURM, Cluster

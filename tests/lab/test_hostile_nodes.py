@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost
 from tests.lab.cluster import Cluster, Job
 from tests.lab.hostile_bed import MOST_BYTES, Bed, Files, Lies, Played, unprintable
 from tests.lab.lab import Lab
@@ -446,7 +446,7 @@ PROGRAM = r"""#!/bin/sh
 echo hello from $RANK
 [ $RANK = 1 ] || exit 0
 cd "$TORCHFLEET_JOB_DIR"
-for file in "$HOME"/.torchfleet/lib/*/*/*/*/*/*/_channel.py; do echo 'raise SystemExit("EVIL")' > "$file"; done
+for file in "$HOME"/.torchfleet/lib/*/_runtime/channel.py; do echo 'raise SystemExit("EVIL")' > "$file"; done
 rm -f metrics.jsonl launcher.json leftovers.json
 ln -s /dev/zero metrics.jsonl
 ln -s "$HOME/.ssh/authorized_keys" launcher.out.new && mv launcher.out.new launcher.out

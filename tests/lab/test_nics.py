@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import fabric_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
 from tests.lab.lab import Lab, ansible
 from tests.unit.nets import Sysfs
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from nodes import HERE, plan_here, plan_on_two
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 
 
 @pytest.fixture

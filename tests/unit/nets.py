@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import Address, Gid, Nic, NodeNet, Port
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import (
+    Address,
+    Gid,
+    Nic,
+    NodeNet,
+    Port,
+)
 
 FAULT = "no answer within 2 s"
 

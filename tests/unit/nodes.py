@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import Job, LaunchPlan, Program, plan_job
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 
 Facts = dict[str, Any]
 HERE = Node("localhost", "localhost", local=True, slots=2)

@@ -8,20 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link
 
 COLLECTIONS = Path(__file__).parents[2] / "collections"
-PACKAGE = "ansible_collections.torchfleet.cluster.plugins.module_utils"
+PACKAGE = "ansible_collections.torchfleet.cluster.plugins.module_utils._runtime"
 SERVE = f"""
 import os, sys, threading, time
 sys.path.insert(0, {str(COLLECTIONS)!r})
-from {PACKAGE} import _channel, _limits, _lines, _supervisor
+from {PACKAGE} import channel, open_files, output_lines, supervisor
 """
 
 
 def supervisor(hook: str = "") -> Link:
     """Start a supervisor; `hook`: what is done in its process before it serves, such as making its disk hang."""
-    serve = "_supervisor.Supervisor(_channel.Channel(0, 1)).serve()\nos._exit(0)\n"
+    serve = "supervisor.Supervisor(channel.Channel(0, 1)).serve()\nos._exit(0)\n"
     return Link([sys.executable, "-c", f"{SERVE}\n{hook}\n{serve}"])
 
 

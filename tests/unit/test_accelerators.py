@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _accelerators
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import gpus
 
 H100, L4, V100, NVSWITCH = "10de:2330:030200", "10de:27b8:030200", "10de:1db6:030200", "10de:22a3:068000"
 MI300X, RADEON = "1002:74a1:120000", "1002:744c:030000"
@@ -47,7 +47,7 @@ def tree(root: Path, *devices: str) -> Path:
     ],
 )
 def test_what_computes_is_a_gpu(tmp_path: Path, devices: list[str], vendors: list[str]) -> None:
-    found = _accelerators.survey(str(tree(tmp_path, *devices)))
+    found = gpus.survey(str(tree(tmp_path, *devices)))
     assert [gpu["vendor"] for gpu in found["gpus"]] == vendors
     assert found["nvswitches"] == 0 and found["modules"] == {} and found["usable"] == {"nvidia": 0, "amd": 0}
 
@@ -57,7 +57,7 @@ def test_what_is_told_of_a_gpu(tmp_path: Path) -> None:
     put(root / "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ: 43\n")
     (root / "sys/bus/pci/drivers/nvidia").mkdir(parents=True)
     (root / "sys/bus/pci/devices/0000:01:00.0/driver").symlink_to("../../drivers/nvidia")
-    assert _accelerators.survey(str(root))["gpus"] == [
+    assert gpus.survey(str(root))["gpus"] == [
         {
             "address": "0000:01:00.0",
             "vendor": "nvidia",
@@ -74,7 +74,7 @@ def test_what_is_told_of_a_gpu(tmp_path: Path) -> None:
 def test_without_a_driver_names_come_from_the_list_of_pci_devices(tmp_path: Path) -> None:
     root = tree(tmp_path, V100, MI300X, RADEON)
     put(root / "usr/share/misc/pci.ids", PCI_IDS)
-    told = [(gpu["model"], gpu["target"]) for gpu in _accelerators.survey(str(root))["gpus"]]
+    told = [(gpu["model"], gpu["target"]) for gpu in gpus.survey(str(root))["gpus"]]
     assert told == [
         ("GV100GL [Tesla V100 PCIe 32GB]", ""),
         ("Aqua Vanjaram [Instinct MI300X]", "gfx942"),
@@ -83,7 +83,7 @@ def test_without_a_driver_names_come_from_the_list_of_pci_devices(tmp_path: Path
 
 
 def test_open_kernel_modules_drive_turing_and_later(tmp_path: Path) -> None:
-    found = _accelerators.survey(str(tree(tmp_path, V100, L4, MI300X)))
+    found = gpus.survey(str(tree(tmp_path, V100, L4, MI300X)))
     assert [gpu["open_modules"] for gpu in found["gpus"]] == [False, True, False]
 
 
@@ -94,7 +94,7 @@ def test_switches_modules_and_what_can_be_used(tmp_path: Path) -> None:
     put(root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.575.57.08", "")
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         put(root / "dev" / name, "")
-    found = _accelerators.survey(str(root))
+    found = gpus.survey(str(root))
     assert found["nvswitches"] == 2 and found["usable"] == {"nvidia": 2, "amd": 0}
     assert found["modules"] == {"nvidia": "580.95.05", "nouveau": ""}
     assert found["driver_library"] == "575.57.08"  # not what is loaded: a reboot is due
@@ -102,15 +102,15 @@ def test_switches_modules_and_what_can_be_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("last", "told"), [(b"\x01", True), (b"\x00", False)])
 def test_secure_boot(tmp_path: Path, last: bytes, told: bool) -> None:
-    assert _accelerators.survey(str(tmp_path))["secure_boot"] is None
+    assert gpus.survey(str(tmp_path))["secure_boot"] is None
     path = tmp_path / "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"\x06\x00\x00\x00" + last)
-    assert _accelerators.survey(str(tmp_path))["secure_boot"] is told
+    assert gpus.survey(str(tmp_path))["secure_boot"] is told
 
 
 def test_libraries_are_found_by_their_headers(tmp_path: Path) -> None:
-    assert set(_accelerators.survey(str(tmp_path), "/home/me")["libraries"].values()) == {""}
+    assert set(gpus.survey(str(tmp_path), "/home/me")["libraries"].values()) == {""}
     for header in (
         "usr/local/cuda/include/cuda.h",
         "opt/rocm/core-10.0/include/hip/hip_runtime.h",
@@ -118,14 +118,14 @@ def test_libraries_are_found_by_their_headers(tmp_path: Path) -> None:
         "home/me/ucx/lib/python3.12/site-packages/libucx/include/ucp/api/ucp.h",
     ):
         put(tmp_path / header, "")
-    assert _accelerators.survey(str(tmp_path), "/home/me")["libraries"] == {
+    assert gpus.survey(str(tmp_path), "/home/me")["libraries"] == {
         "cuda": "/usr/local/cuda",
         "rocm": "/opt/rocm/core-10.0",
         "verbs": "",
         "ucx": "/home/me/ucx/lib/python3.12/site-packages/libucx",
         "ucc": "",
     }
-    assert _accelerators.survey(str(tmp_path))["libraries"]["ucx"] == "/usr"
+    assert gpus.survey(str(tmp_path))["libraries"]["ucx"] == "/usr"
 
 
 def test_libraries_tell_their_versions(tmp_path: Path) -> None:
@@ -142,4 +142,4 @@ def test_libraries_tell_their_versions(tmp_path: Path) -> None:
     for name, text in texts.items():
         put(tmp_path / name, text)
     versions = {"cuda": "13000", "rocm": "7.2.0-43", "verbs": "", "ucx": "1.20", "ucc": ""}
-    assert _accelerators.survey(str(tmp_path), "/home/me")["versions"] == versions
+    assert gpus.survey(str(tmp_path), "/home/me")["versions"] == versions

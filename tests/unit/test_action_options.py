@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._action import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import (
     Action,
     check_names,
     documented,
     misspelled,
     values_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 NAMES = sorted(path.stem for path in (PLUGINS / "action").glob("*.py"))

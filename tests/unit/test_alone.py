@@ -9,22 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisors import order_of_one, supervisor
+from supervisors import PACKAGE, order_of_one, supervisor
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _alone, _processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._alone import NotAlone
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link
-from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import refusal
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import alone as alone_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.alone import NotAlone
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import Part
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import refusal
 
-NO_OTHERS = "from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes as marks\n"
+NO_OTHERS = f"from {PACKAGE} import processes as marks\n"
 NO_OTHERS += "marks.marked = lambda *_given: []"
 
 
 @pytest.fixture(autouse=True)
 def no_jobs_of_other_homes(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine may run some."""
-    monkeypatch.setattr(_processes, "marked", lambda *_given: [])
+    monkeypatch.setattr(processes, "marked", lambda *_given: [])
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path, links: list[Li
 
 def test_of_two_heads_that_start_a_job_at_once_one_is_refused(tmp_path: Path, links: list[Link]) -> None:
     """The whole way, until the controller hears of it. They wait for their turn until both were asked."""
-    turn = os.open(tmp_path / _alone.WHOLE_JOB, os.O_RDWR | os.O_CREAT, 0o600)
+    turn = os.open(tmp_path / alone_module.WHOLE_JOB, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(turn, fcntl.LOCK_EX)
     for link, job_id in zip(links, ("one", "two"), strict=True):
         order = order_of_one(tmp_path, job_id=job_id, exclusive=True, others={}, controller="", run_dir="", backend="")
@@ -72,7 +73,7 @@ def test_of_two_heads_that_start_a_job_at_once_one_is_refused(tmp_path: Path, li
 
 
 def test_jobs_that_may_share_do_not_wait_for_each_other(tmp_path: Path, links: list[Link]) -> None:
-    held = os.open(tmp_path / _alone.ONE_NODE, os.O_RDWR | os.O_CREAT, 0o600)
+    held = os.open(tmp_path / alone_module.ONE_NODE, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_SH)  # a third one is being staged
     answers = staged(tmp_path, links, one=False, two=False)
     assert not any(answer.get("reason") for answer in answers.values())
@@ -97,12 +98,15 @@ def test_a_node_without_ranks_is_no_node_of_the_job(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_ones_own_and_waited_for_with_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_alone, "TURN_SECONDS", 0.0)
-    with _alone.turn(str(tmp_path), _alone.WHOLE_JOB, False):
-        assert (tmp_path / _alone.WHOLE_JOB).stat().st_mode & 0o777 == 0o600
-        with pytest.raises(OSError, match="another job is being staged"), _alone.turn(str(tmp_path), "head.lock", True):
+    monkeypatch.setattr(alone_module, "TURN_SECONDS", 0.0)
+    with alone_module.turn(str(tmp_path), alone_module.WHOLE_JOB, False):
+        assert (tmp_path / alone_module.WHOLE_JOB).stat().st_mode & 0o777 == 0o600
+        with (
+            pytest.raises(OSError, match="another job is being staged"),
+            alone_module.turn(str(tmp_path), "head.lock", True),
+        ):
             pass
-    with _alone.turn(str(tmp_path), _alone.WHOLE_JOB, True):
+    with alone_module.turn(str(tmp_path), alone_module.WHOLE_JOB, True):
         pass
 
 

@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 from nodes import fabric, facts_of_a_node, launcher
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _survey
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _requirements
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._backends import ROCM_LIMITS, backend_environment
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import rank_environment
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import ASKED_OTHERWISE, NOT_PREFERRED
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import plan_report
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import survey
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import ASKED_OTHERWISE, NOT_PREFERRED
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import requirements
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import (
+    ROCM_LIMITS,
+    backend_environment,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import rank_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import plan_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 Planner = Callable[..., LaunchPlan]
 ONECCL = {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "torchrun", "CCL_WORKER_COUNT": "1"}
@@ -137,14 +140,14 @@ def test_no_name_of_a_node_lets_a_dead_nic_through(node: str) -> None:
     """The codes decide: the sentence begins with whatever the node is called."""
     rows = [rejection("not-reached", f"{node} -> n2: does not answer")]
     fact = {"nics": ["eth0", "eth1"], "fabric": {**fabric("eth1", "10.1.0.12"), "rejected": rows}}
-    assert _requirements.why_not("eth0", fact, several=True).startswith("role fabric rejected eth0")
+    assert requirements.why_not("eth0", fact, several=True).startswith("role fabric rejected eth0")
 
 
 def test_a_rejection_of_an_earlier_version_is_not_guessed_at() -> None:
     for code in ({}, {"code": ""}):
         rows = [{"nic": "eth0", "address": "10.9.0.1/24", "reason": "usable; another is preferred", **code}]
         fact = {"nics": ["eth0", "eth1"], "fabric": {**fabric("eth1", "10.1.0.12"), "rejected": rows}}
-        assert "setup.yml --tags fabric" in _requirements.why_not("eth0", fact, several=True)
+        assert "setup.yml --tags fabric" in requirements.why_not("eth0", fact, several=True)
 
 
 def test_a_nic_that_was_not_chosen_is_warned_of(plan_two: Planner) -> None:
@@ -167,13 +170,13 @@ def test_a_nic_that_was_not_chosen_is_warned_of(plan_two: Planner) -> None:
     ],
 )
 def test_nics_that_a_variable_names(name: str, value: str, nics: list[str]) -> None:
-    assert _requirements.nics_named(name, value) == nics
+    assert requirements.nics_named(name, value) == nics
 
 
 def test_a_node_without_fabric_has_no_rejections() -> None:
     node = Node("n1", "192.0.2.1")
     facts: dict[str, Any] = {"n1": facts_of_a_node()}
-    _requirements.check_nics([node], facts, {"GLOO_SOCKET_IFNAME": "eth1"})
+    requirements.check_nics([node], facts, {"GLOO_SOCKET_IFNAME": "eth1"})
 
 
 def test_torch_is_asked_for_mpi_as_a_job_that_uses_it(tmp_path: Path) -> None:
@@ -182,7 +185,7 @@ def test_torch_is_asked_for_mpi_as_a_job_that_uses_it(tmp_path: Path) -> None:
     python.parent.mkdir()
     python.write_text("#!/bin/sh\necho $TORCHFLEET_BACKEND\n")
     python.chmod(0o755)
-    assert _survey.backends(str(python), "mpi") == ["mpi"]
+    assert survey.backends(str(python), "mpi") == ["mpi"]
 
 
 MADE = {"backends": ["mpi", "mpi:openmpi", "ccl"]}

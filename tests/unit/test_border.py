@@ -13,11 +13,11 @@ import pytest
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import become_loader, connection_loader
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _border
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import Session
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 
 N1 = Node("n1", "192.0.2.1", interpreter="python3")
 HERE = Node("here", "here", local=True, interpreter=sys.executable)
@@ -35,7 +35,7 @@ def connection(kind: str = "ssh", become: str | None = None, **variables: Any) -
 
 
 def words(**variables: Any) -> str:
-    return " ".join(_border.ssh_words(connection(**variables), N1))
+    return " ".join(hostvars.ssh_words(connection(**variables), N1))
 
 
 def test_ssh_has_what_ansibles_connection_has() -> None:
@@ -70,18 +70,18 @@ def test_what_only_ansible_can_hand_to_ssh_is_refused(name: str) -> None:
 
 def test_becoming_another_user_is_refused_not_ignored() -> None:
     with pytest.raises(InputError, match='become on n1: got "root"; jobs run as the user that logs in: leave out -b'):
-        _border.ssh_words(connection(become="root", user="mpi"), N1)
+        hostvars.ssh_words(connection(become="root", user="mpi"), N1)
     with pytest.raises(InputError, match='become on here: got "nobody"'):
-        _border.ssh_words(connection("local", become="nobody"), HERE)
-    _border.ssh_words(connection(become="root", user="root"), N1)  # who is root already becomes nobody else
+        hostvars.ssh_words(connection("local", become="nobody"), HERE)
+    hostvars.ssh_words(connection(become="root", user="root"), N1)  # who is root already becomes nobody else
 
 
 def test_becoming_another_user_on_a_worker_is_refused_too() -> None:
     for given in ({"ansible_become": True}, {"ansible_become": "yes", "ansible_user": "mpi"}):
         with pytest.raises(InputError, match="ansible_become of n1"):
-            _border.refuse_become_of([N1], {"n1": given})
+            hostvars.refuse_become_of([N1], {"n1": given})
     for given in ({}, {"ansible_become": False}, {"ansible_become": True, "ansible_user": "root"}):
-        _border.refuse_become_of([N1], {"n1": given})
+        hostvars.refuse_become_of([N1], {"n1": given})
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_becoming_another_user_on_a_worker_is_refused_too() -> None:
     ],
 )
 def test_the_interpreter_is_the_one_that_ansible_has(variables: dict[str, Any], interpreter: str) -> None:
-    assert _border.node_from_hostvars("n1", variables).interpreter == interpreter
+    assert hostvars.node_from_hostvars("n1", variables).interpreter == interpreter
 
 
 def test_a_python_that_is_too_old_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_bootstrap, "OLDEST", (99, 1))
+    monkeypatch.setattr(bootstrap, "OLDEST", (99, 1))
     here = Node("here", "here", local=True, interpreter=sys.executable, home=str(tmp_path / "home"))
     with pytest.raises(InputError) as caught:
         Session(here, ())
@@ -116,10 +116,10 @@ def test_a_python_that_is_too_old_says_so(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_the_first_code_on_a_node_is_old_python_and_reads_nothing_beside_it(tmp_path: Path) -> None:
-    command = _bootstrap.bootstrap(sys.executable, str(tmp_path / "home"), "0" * 16)
+    command = bootstrap.bootstrap(sys.executable, str(tmp_path / "home"), "0" * 16)
     packed = command[command.index("-c") + 1].partition("b64decode('")[2].partition("'")[0]
     ast.parse(base64.b64decode(packed), feature_version=(3, 4))
     (tmp_path / "base64.py").write_text("raise SystemExit('a file of the user')")
     started = subprocess.run(command, cwd=tmp_path, input=b"", capture_output=True, check=False, timeout=30)
     assert b"a file of the user" not in started.stderr
-    assert started.stdout.endswith(_bootstrap.GREETING + b"wanted\n")
+    assert started.stdout.endswith(bootstrap.GREETING + b"wanted\n")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._builds import Build, choose_build
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._lock import entry, read_lock
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.pytorch_builds import Build, choose_build
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.versions_file import entry, read_lock
 
 ROWS = entry(read_lock(str(Path(__file__).parents[2] / "versions.yml")), "pytorch.builds")
 WHL = "https://download.pytorch.org/whl/"

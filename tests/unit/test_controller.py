@@ -14,12 +14,17 @@ from typing import Any
 import pytest
 from nodes import order_of_a_job
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor import Supervisor
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _controller
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import is_of_a_job
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._waiting import check_given, fate, of_others, place_for
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import HOME_MARK, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import identity
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import is_of_a_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting_runs import (
+    check_given,
+    fate,
+    of_others,
+    place_for,
+)
 
 REPO = Path(__file__).parents[2]
 GIVEN: dict[str, Any] = {"job_id": "", "drop_run": False, "drop_after": None, "runs_dir": "runs"}
@@ -34,28 +39,28 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_identity_is_made_once_and_is_private(home: Path) -> None:
-    first = _controller.identity()
-    assert first == _controller.identity() and len(first) == 32
+    first = identity.identity()
+    assert first == identity.identity() and len(first) == 32
     (kept,) = (home / ".torchfleet").iterdir()
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
 def test_many_that_start_at_once_have_one_identity(home: Path) -> None:
-    source = f"from {_controller.__name__} import identity\nprint(identity())"
+    source = f"from {identity.__name__} import identity\nprint(identity())"
     starts = [
         subprocess.Popen([sys.executable, "-c", source], cwd=REPO / "collections", stdout=subprocess.PIPE, text=True)
         for _ in range(8)
     ]
-    assert {start.communicate()[0] for start in starts} == {_controller.identity() + "\n"}
+    assert {start.communicate()[0] for start in starts} == {identity.identity() + "\n"}
     assert [path.name for path in (home / ".torchfleet").iterdir()] == ["controller"]
 
 
 def test_two_users_and_two_machines_of_one_name_are_two_controllers(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = _controller.identity()
+    first = identity.identity()
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert _controller.identity() != first
+    assert identity.identity() != first
 
 
 @pytest.mark.parametrize("text", [b"", b"localhost\n", b"\xff\xfe", b"0" * 33])
@@ -63,16 +68,16 @@ def test_a_file_that_is_no_identity_is_refused(home: Path, text: bytes) -> None:
     (home / ".torchfleet").mkdir()
     (home / ".torchfleet" / "controller").write_bytes(text)
     with pytest.raises(InputError, match="controller: got"):
-        _controller.identity()
+        identity.identity()
 
 
 def test_a_home_that_cannot_be_written_gives_an_identity_for_this_run(home: Path) -> None:
     (home / ".torchfleet").write_text("a file in its place")
     with pytest.raises(InputError):
-        _controller.identity()
+        identity.identity()
     (home / ".torchfleet").unlink()
     (home / ".torchfleet").symlink_to("/proc/none")
-    assert len(_controller.identity()) == 32
+    assert len(identity.identity()) == 32
 
 
 def row(job_id: str, own: bool, days: float = 0.0) -> dict[str, Any]:

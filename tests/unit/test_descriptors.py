@@ -8,19 +8,19 @@ from pathlib import Path
 
 from supervisors import begin, order_of_one, supervisor, wait_until
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import ready
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 
 MANY = """if True:
     import resource
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    _limits.raise_files()
+    open_files.raise_files()
     nothing = [os.open(os.devnull, os.O_RDONLY) for _number in range(1100)]
     def close_all_but(kept):
         pass
-    from ansible_collections.torchfleet.cluster.plugins.module_utils import _part
-    _part.close_all_but = close_all_but  # the guard too has its descriptors above
+    from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import node_job
+    node_job.close_all_but = close_all_but  # the guard too has its descriptors above
 """
 
 

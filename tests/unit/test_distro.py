@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _distro
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _drift
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import Answer, Limits, Target, silence
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_rules import RULES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_findings
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import (
+    Answer,
+    Limits,
+    Target,
+    silence,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_rules import RULES
 from tests.unit.test_preflight import judged, only, two_nodes
 
 TOOLS = {"debian": "apt-get", "ubuntu": "apt-get", "rocky": "dnf", "opensuse-leap": "zypper", "arch": "pacman"}
@@ -23,10 +28,10 @@ def managers_in(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("os", "manager"), TOOLS.items())
-@pytest.mark.parametrize("what", _distro.PACKAGES)
+@pytest.mark.parametrize("what", distribution.PACKAGES)
 def test_each_distribution_has_its_command(os: str, manager: str, what: str) -> None:
-    assert managers_in(_distro.install(what, os)) == {manager}
-    assert managers_in(_distro.install(what, "slackware")) == {"apt-get", "dnf", "zypper"}
+    assert managers_in(distribution.install(what, os)) == {manager}
+    assert managers_in(distribution.install(what, "slackware")) == {"apt-get", "dnf", "zypper"}
 
 
 @pytest.mark.parametrize(
@@ -41,8 +46,8 @@ def test_each_distribution_has_its_command(os: str, manager: str, what: str) -> 
 )
 def test_the_distribution_of_a_machine(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "os-release").write_text(text)
-    assert _distro.here(str(tmp_path / "os-release")) == says
-    assert _distro.here(str(tmp_path / "none")) == ""
+    assert distribution.here(str(tmp_path / "os-release")) == says
+    assert distribution.here(str(tmp_path / "none")) == ""
 
 
 def on(os: str, **changed: Any) -> dict[str, Any]:
@@ -88,8 +93,8 @@ def test_a_mend_about_a_driver_names_what_holds_it(os: str, says: str) -> None:
     versions = {"versions__driver": "nvidia 580.65.06", "versions__driver_library": "575.57.08"}
     assert says in about("TF-NVIDIA-MISMATCH", os, **versions)
     values = {"os": f"{os} 1", "driver": "nvidia 1"}
-    drift = _drift.compare({"n1": values, "n2": {**values, "driver": "nvidia 2"}}, ["n1", "n2"])
-    (finding,) = [each for each in _drift.drift_findings(drift) if each.id == "TF-DRIFT-DRIVER"]
+    drift = compare({"n1": values, "n2": {**values, "driver": "nvidia 2"}}, ["n1", "n2"])
+    (finding,) = [each for each in drift_findings(drift) if each.id == "TF-DRIFT-DRIVER"]
     assert says in finding.mend
 
 

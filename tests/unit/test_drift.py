@@ -9,19 +9,28 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _drift
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import (
+    PROPERTIES,
+    Drift,
+    compare,
+    drift_findings,
+    drift_report,
+    drift_table,
+    rule_id,
+    versions_of,
+)
 
 RECORDED = json.loads((Path(__file__).parent / "recorded/node_facts.json").read_text())
-HERE = _drift.versions_of(RECORDED["localhost"], "")
+HERE = versions_of(RECORDED["localhost"], "")
 
 
-def cluster(*changes: dict[str, str]) -> _drift.Drift:
+def cluster(*changes: dict[str, str]) -> Drift:
     """Return the drift of as many nodes like this machine, each changed so."""
     versions = {f"n{number}": {**HERE, **change} for number, change in enumerate(changes, 1)}
-    return _drift.compare(versions, list(versions))
+    return compare(versions, list(versions))
 
 
-def severities(drift: _drift.Drift) -> dict[str, str]:
+def severities(drift: Drift) -> dict[str, str]:
     return {row.name: row.severity for row in drift.rows if row.severity}
 
 
@@ -29,7 +38,7 @@ def test_equal_nodes_do_not_differ() -> None:
     drift = cluster({}, {}, {})
     assert severities(drift) == {}
     assert len(set(drift.digests.values())) == 1
-    assert _drift.drift_findings(drift) == []
+    assert drift_findings(drift) == []
 
 
 def test_a_node_alone_does_not_differ() -> None:
@@ -37,8 +46,8 @@ def test_a_node_alone_does_not_differ() -> None:
 
 
 def test_real_nodes_of_one_image_do_not_differ() -> None:
-    versions = {name: _drift.versions_of(RECORDED[name], "") for name in ("n1", "n2")}
-    assert severities(_drift.compare(versions, versions)) == {}
+    versions = {name: versions_of(RECORDED[name], "") for name in ("n1", "n2")}
+    assert severities(compare(versions, versions)) == {}
 
 
 @pytest.mark.parametrize(
@@ -73,15 +82,15 @@ def test_real_nodes_of_one_image_do_not_differ() -> None:
 def test_what_a_difference_weighs(name: str, first: str, second: str, severity: str) -> None:
     drift = cluster({name: first}, {name: first}, {name: second})
     assert severities(drift) == {name: severity}
-    (finding,) = _drift.drift_findings(drift)
-    assert (finding.id, finding.severity, finding.nodes) == (_drift.rule_id(name), severity, ("n3",))
+    (finding,) = drift_findings(drift)
+    assert (finding.id, finding.severity, finding.nodes) == (rule_id(name), severity, ("n3",))
     assert finding.seen == f"{first}: n1 n2; {second or 'not there'}: n3"
     assert drift.digests["n1"] == drift.digests["n2"] != drift.digests["n3"]
 
 
 def test_every_property_is_weighed_above() -> None:
     marks = test_what_a_difference_weighs.pytestmark  # type: ignore[attr-defined]
-    assert {row[0] for row in marks[0].args[1]} == set(_drift.PROPERTIES)
+    assert {row[0] for row in marks[0].args[1]} == set(PROPERTIES)
 
 
 def test_three_versions_where_one_node_lacks_the_optional() -> None:
@@ -90,34 +99,34 @@ def test_three_versions_where_one_node_lacks_the_optional() -> None:
 
 def test_the_head_alone_needs_no_torch() -> None:
     versions = {"head": {**HERE, "torch": "", "python": ""}, "n1": HERE, "n2": HERE}
-    assert severities(_drift.compare(versions, ["n1", "n2"])) == {}
+    assert severities(compare(versions, ["n1", "n2"])) == {}
 
 
 def test_before_setup_what_it_makes_equal_is_no_fault() -> None:
     drift = cluster({}, {"torch": "", "openmpi": "4.1.4", "python": ""}, {"libc": "glibc 2.41"})
-    told = {finding.id: finding.severity for finding in _drift.drift_findings(drift, before_setup=True)}
+    told = {finding.id: finding.severity for finding in drift_findings(drift, before_setup=True)}
     assert told == {
-        **{_drift.rule_id(name): "info" for name in ("torch", "openmpi", "python")},
+        **{rule_id(name): "info" for name in ("torch", "openmpi", "python")},
         "TF-DRIFT-LIBC": "warning",
     }
 
 
 def test_the_digest_of_a_cluster_does_not_depend_on_names_and_order() -> None:
-    one = _drift.compare({"a": HERE, "b": {**HERE, "torch": "1"}}, ["a", "b"])
-    two = _drift.compare({"x": {**HERE, "torch": "1"}, "y": HERE}, ["x", "y"])
+    one = compare({"a": HERE, "b": {**HERE, "torch": "1"}}, ["a", "b"])
+    two = compare({"x": {**HERE, "torch": "1"}, "y": HERE}, ["x", "y"])
     assert one.digest == two.digest != cluster({}, {}).digest
 
 
 def test_the_wrapper_that_counts_is_the_controllers() -> None:
     facts: dict[str, Any] = copy.deepcopy(RECORDED["n1"])
-    assert _drift.versions_of(facts, "b" * 16)["wrapper"] == ""
+    assert versions_of(facts, "b" * 16)["wrapper"] == ""
     facts["wrappers"] = ["b" * 16, "a" * 16]
-    assert _drift.versions_of(facts, "b" * 16)["wrapper"] == "b" * 16
-    assert _drift.versions_of(facts, "c" * 16)["wrapper"] == "a" * 16
+    assert versions_of(facts, "b" * 16)["wrapper"] == "b" * 16
+    assert versions_of(facts, "c" * 16)["wrapper"] == "a" * 16
 
 
 def test_the_table() -> None:
-    lines = _drift.drift_table(cluster({}, {}, {"torch": "2.12.1+cpu"}, {"kernel": "6.12.0"}))
+    lines = drift_table(cluster({}, {}, {"torch": "2.12.1+cpu"}, {"kernel": "6.12.0"}))
     text = "\n".join(lines)
     assert max(len(line) for line in lines) <= 100
     assert " torch        error    2.13.0+cpu: n1 n2 n4\n                       2.12.1+cpu: n3\n" in text
@@ -127,7 +136,7 @@ def test_the_table() -> None:
 
 
 def test_the_report_is_plain() -> None:
-    report = json.loads(json.dumps(_drift.drift_report(cluster({}, {"torch": "2.12.1+cpu"}))))
+    report = json.loads(json.dumps(drift_report(cluster({}, {"torch": "2.12.1+cpu"}))))
     assert report["properties"]["torch"] == {
         "severity": "error",
         "values": {"2.12.1+cpu": ["n2"], "2.13.0+cpu": ["n1"]},

@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 from nets import FAULT, LO, net, nic, pair, reached, roce
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import (
-    fabric_environment,
-    fabric_files,
-    fabric_of,
-)
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_choice import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import (
     Choice,
     Wish,
     alone,
@@ -24,9 +19,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_choice 
     choose_fabric,
     parse_subnet,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import NodeNet
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_steps import next_step
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import (
+    fabric_environment,
+    fabric_files,
+    fabric_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 PLUGIN_UTILS = Path(__file__).parents[2] / "plugins" / "plugin_utils"
 A, B = "10.91.0.0/24", "10.92.0.0/24"
@@ -632,7 +632,7 @@ def test_an_edited_file_is_written_anew() -> None:
 
 def test_docs_have_every_code_of_a_rejection(repo_docs: str) -> None:
     table = repo_docs.partition("| code | why an address was not taken |")[2].partition("\n\n")[0]
-    source = "".join((PLUGIN_UTILS / f"_fabric_{name}.py").read_text() for name in ("nodes", "choice"))
+    source = "".join((PLUGIN_UTILS / "_fabric" / f"{name}.py").read_text() for name in ("networks", "choice"))
     known = set(re.findall(r"`([a-z-]+)`", table)) - {"/etc/hosts"}
     assert known and all(f'"{code}"' in source for code in known)
     for node in published_everywhere().values():

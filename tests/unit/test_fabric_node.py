@@ -13,9 +13,14 @@ from typing import Any
 import pytest
 from nets import Sysfs, write
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _fabric_agent, _fabric_netlink, _nics, _probe
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_nodes import node_net
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._matrix import rates, rounds, slow_links, steps
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import netlink, nics, probe, probe_server
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.link_matrix import (
+    rates,
+    rounds,
+    slow_links,
+    steps,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import node_net
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def test_the_kind_of_a_nic(sysfs: Sysfs, kind: str, flags: int, files: dict[str,
     path = sysfs.nic("x0", flags=flags, **files)
     for name in directories:
         (path / name).mkdir()
-    assert _nics.link(str(path))["kind"] == kind
+    assert nics.link(str(path))["kind"] == kind
 
 
 def test_a_nic_that_is_up_and_one_that_is_not(sysfs: Sysfs) -> None:
@@ -56,7 +61,7 @@ def test_a_nic_that_is_up_and_one_that_is_not(sysfs: Sysfs) -> None:
     (down / "carrier").unlink()  # reading it is an error
     write(sysfs.root / "class/net/bonding_masters", "bond0")
     row = {"nic": "eth0", "address": "10.0.0.1", "prefix": 8, "peer": "", "stable": True, "route": "eth0", "index": 2}
-    up, other = _nics.nics(str(sysfs.root), [row])
+    up, other = nics.nics(str(sysfs.root), [row])
     assert (up["up"], up["carrier"], up["speed_mbit"], up["mtu"]) == (True, True, 25000, 9000)
     assert up["addresses"] == [{key: row[key] for key in ("address", "prefix", "peer", "stable", "route")}]
     assert (other["up"], other["carrier"], other["speed_mbit"], other["addresses"]) == (False, False, None, [])
@@ -65,7 +70,7 @@ def test_a_nic_that_is_up_and_one_that_is_not(sysfs: Sysfs) -> None:
 def test_the_port_of_a_bridge(sysfs: Sysfs) -> None:
     sysfs.nic("br0")
     (sysfs.nic("eth0") / "master").symlink_to(sysfs.root / "class/net/br0")
-    assert [row["port_of"] for row in _nics.nics(str(sysfs.root), [])] == ["", "br0"]
+    assert [row["port_of"] for row in nics.nics(str(sysfs.root), [])] == ["", "br0"]
 
 
 def test_rdma_ports_and_their_gids(sysfs: Sysfs) -> None:
@@ -73,7 +78,7 @@ def test_rdma_ports_and_their_gids(sysfs: Sysfs) -> None:
     sysfs.gid(port, 0, "fe80::1", "IB/RoCE v1")
     sysfs.gid(port, 2, "10.92.0.7", "RoCE v2", "eth1.5")
     sysfs.port("mlx5_1", 2, state="1: DOWN", layer="InfiniBand")
-    first, second = _nics.rdma_ports(str(sysfs.root))
+    first, second = nics.rdma_ports(str(sysfs.root))
     assert (first["device"], first["port"], first["active"], first["rate_gbit"]) == ("mlx5_0", 1, True, 100.0)
     assert [(gid["index"], gid["type"], gid["netdev"]) for gid in first["gids"]] == [
         (0, "IB/RoCE v1", "eth0"),
@@ -85,28 +90,28 @@ def test_rdma_ports_and_their_gids(sysfs: Sysfs) -> None:
 def test_the_facts_become_values(sysfs: Sysfs, tmp_path: Path) -> None:
     sysfs.gid(sysfs.port("mlx5_0"), 3, "10.92.0.7", "RoCE v2")
     sysfs.nic("eth0")
-    node = node_net("n1", _nics.survey(str(tmp_path), str(sysfs.root)))
+    node = node_net("n1", nics.survey(str(tmp_path), str(sysfs.root)))
     assert [nic.name for nic in node.nics] == ["eth0"]
     assert str(node.ports[0].gids[0].ip) == "10.92.0.7"
 
 
 def test_no_rdma_and_no_sysfs_are_no_errors(tmp_path: Path) -> None:
-    assert _nics.rdma_ports(str(tmp_path)) == []
-    assert _nics.nics(str(tmp_path), []) == []
+    assert nics.rdma_ports(str(tmp_path)) == []
+    assert nics.nics(str(tmp_path), []) == []
 
 
 def test_what_is_read_of_text() -> None:
     hosts = "127.0.0.1 localhost\n127.0.1.1 n1.lan n1 # own\n#10.0.0.9 n1\n10.0.0.1\tn1\n"
-    assert _nics.addresses_in_hosts(hosts, "n1") == ["127.0.1.1", "10.0.0.1"]
-    assert _nics.arrival({"SSH_CONNECTION": "10.0.0.9 40000 fe80::1%eth0 22"}) == "fe80::1"
-    assert _nics.arrival({}) == ""
+    assert nics.addresses_in_hosts(hosts, "n1") == ["127.0.1.1", "10.0.0.1"]
+    assert nics.arrival({"SSH_CONNECTION": "10.0.0.9 40000 fe80::1%eth0 22"}) == "fe80::1"
+    assert nics.arrival({}) == ""
     head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
     table = head + "wlan0\t00000000\t0100A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n"
     table += "eth0\t00000000\t01005B0A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
     table += "tun0\t00000000\t00000000\t0001\t0\t0\t0\t00000080\t0\t0\t0\n"
     table += "eth1\t00005C0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
-    assert _nics.default_nic(table) == "eth0"
-    assert _nics.default_nic(head) == ""
+    assert nics.default_nic(table) == "eth0"
+    assert nics.default_nic(head) == ""
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,7 @@ def test_what_is_read_of_text() -> None:
     [("10.0.0.1", 24, "10.0.0.2"), ("10.0.0.9", 24, "10.0.0.1"), ("10.0.0.1", 32, ""), ("fd00::1", 64, "fd00::2")],
 )
 def test_a_neighbour(address: str, prefix: int, neighbour: str) -> None:
-    assert _nics.neighbour_of(address, prefix) == neighbour
+    assert nics.neighbour_of(address, prefix) == neighbour
 
 
 # --- netlink: messages as the kernel sent them ------------------------------------------------------------------------
@@ -131,21 +136,21 @@ IPV6 = (
 
 def test_addresses_of_the_kernel() -> None:
     plain = {"index": 4, "peer": "", "stable": True}
-    assert _fabric_netlink.parse_address(bytes.fromhex(IPV4)) == {**plain, "address": "192.0.2.2", "prefix": 24}
-    assert _fabric_netlink.parse_address(bytes.fromhex(IPV6)) == {
+    assert netlink.parse_address(bytes.fromhex(IPV4)) == {**plain, "address": "192.0.2.2", "prefix": 24}
+    assert netlink.parse_address(bytes.fromhex(IPV6)) == {
         **plain,
         "address": "fe80::fc:ff:fe00:1",
         "prefix": 64,
     }
     other_end = IPV4.replace("08000100c0000202", "080001000a080001")
-    assert (_fabric_netlink.parse_address(bytes.fromhex(other_end)) or {})["peer"] == "10.8.0.1"
+    assert (netlink.parse_address(bytes.fromhex(other_end)) or {})["peer"] == "10.8.0.1"
     temporary = IPV6.replace("0800080080000000", "0800080001000000")
-    assert (_fabric_netlink.parse_address(bytes.fromhex(temporary)) or {})["stable"] is False
+    assert (netlink.parse_address(bytes.fromhex(temporary)) or {})["stable"] is False
 
 
 def test_this_machine_has_a_loopback() -> None:
-    assert ("127.0.0.1", 8) in [(row["address"], row["prefix"]) for row in _fabric_netlink.addresses()]
-    assert _fabric_netlink.route_to("127.0.0.1") == ("lo", "127.0.0.1")
+    assert ("127.0.0.1", 8) in [(row["address"], row["prefix"]) for row in netlink.addresses()]
+    assert netlink.route_to("127.0.0.1") == ("lo", "127.0.0.1")
 
 
 # --- agents, here as threads on loopback ------------------------------------------------------------------------------
@@ -159,13 +164,13 @@ def start() -> Iterator[Start]:
     listeners = []
 
     def begin(name: str, *expected: str) -> dict[str, Any]:
-        listener, left = _fabric_agent.bind([0]), threading.Event()
-        agent = _fabric_agent.Agent(name, f"token of {name}", expected, left.set)
+        listener, left = probe_server.bind([0]), threading.Event()
+        agent = probe_server.Agent(name, f"token of {name}", expected, left.set)
         threading.Thread(target=serve, args=(agent, listener), daemon=True).start()
         listeners.append(listener)
         return {"node": name, "port": listener.getsockname()[1], "token": agent.token, "left": left}
 
-    def serve(agent: _fabric_agent.Agent, listener: socket.socket) -> None:
+    def serve(agent: probe_server.Agent, listener: socket.socket) -> None:
         try:
             agent.serve(listener)
         except OSError:
@@ -185,9 +190,9 @@ def seen_by(agent: dict[str, Any], **changed: Any) -> dict[str, Any]:
 def test_a_peer_is_reached_and_told_goodbye(start: Start) -> None:
     agent = start("n2", "n1", "n3")
     row = {"node": "n2", "network": "127.0.0.0/8", "reason": "", "mtu": 65535}
-    assert _probe.reach("n1", [seen_by(agent)], 2.0) == [row]
+    assert probe.reach("n1", [seen_by(agent)], 2.0) == [row]
     assert not agent["left"].wait(0.1)
-    assert _probe.reach("n3", [seen_by(agent), seen_by(agent)], 2.0) == [row, row]
+    assert probe.reach("n3", [seen_by(agent), seen_by(agent)], 2.0) == [row, row]
     assert agent["left"].wait(5)
 
 
@@ -201,28 +206,28 @@ def test_a_peer_is_reached_and_told_goodbye(start: Start) -> None:
     ],
 )
 def test_a_peer_that_is_not_as_it_should_be(start: Start, changed: dict[str, Any], words: str) -> None:
-    (row,) = _probe.reach("n1", [seen_by(start("n2", "n1"), **changed)], 2.0)
+    (row,) = probe.reach("n1", [seen_by(start("n2", "n1"), **changed)], 2.0)
     assert words in row["reason"]
     assert row["mtu"] is None
 
 
 def test_an_address_that_is_rewritten_on_the_way(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_probe, "check_route", lambda _peer: None)
-    (row,) = _probe.reach("n1", [seen_by(start("n2", "n1"), source="127.0.0.9")], 2.0)
+    monkeypatch.setattr(probe, "check_route", lambda _peer: None)
+    (row,) = probe.reach("n1", [seen_by(start("n2", "n1"), source="127.0.0.9")], 2.0)
     assert "arrives there from 127.0.0.1, not from 127.0.0.9" in row["reason"]
 
 
 def test_nobody_measures_out_of_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fabric_agent, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(probe_server, "TURN_SECONDS", 0.05)
     step = {**seen_by(start("n2", "n1")), "round": 7, "seconds": 0.02}
-    assert _probe.measure("n1", step)["error"] == "n2 was not ready"
+    assert probe.measure("n1", step)["error"] == "n2 was not ready"
 
 
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     peer = seen_by({"node": "n2", "port": port, "token": ""})
-    assert "refused" in _probe.reach("n1", [peer], 2.0)[0]["reason"]
+    assert "refused" in probe.reach("n1", [peer], 2.0)[0]["reason"]
 
 
 @pytest.mark.parametrize("words", [b"", b"\n", b"{}\n", b'{"token": "x"}\n', b"[1]\n", b"\xff\xfe\n"])
@@ -240,13 +245,13 @@ def test_agents_measure_in_rounds(start: Start) -> None:
     ports = {name: {key: agent[key] for key in ("port", "token")} for name, agent in agents.items()}
     plan = steps({"127.0.0.0/8": dict.fromkeys(names, "127.0.0.1")}, ports, 0.02)
     for name in names:
-        assert _probe.ask(name, agents[name], 5.0, {"do": "schedule", "steps": plan[name]}) == {"started": True}
-    rows = {name: _probe.ask(name, agents[name], 30.0, {"do": "collect"})["rows"] for name in names}
+        assert probe.ask(name, agents[name], 5.0, {"do": "schedule", "steps": plan[name]}) == {"started": True}
+    rows = {name: probe.ask(name, agents[name], 30.0, {"do": "collect"})["rows"] for name in names}
     assert [row["error"] for found in rows.values() for row in found] == ["", "", ""]
     matrix = rates(rows, "127.0.0.0/8")
     assert matrix.keys() == set(itertools.permutations(names, 2))
     assert min(matrix.values()) > 0
-    assert _probe.ask("n1", agents["n1"], 5.0, {"do": "stop"}) == {"stopped": True}
+    assert probe.ask("n1", agents["n1"], 5.0, {"do": "stop"}) == {"stopped": True}
     assert agents["n1"]["left"].wait(5)
 
 
@@ -255,33 +260,33 @@ def test_a_peer_that_is_gone_holds_up_nothing(start: Start) -> None:
     step = {"network": "x", "round": 0, "seconds": 0.02, "role": "client", "node": "n2", "address": "127.0.0.1"}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = {"port": listener.getsockname()[1], "token": "x"}
-    _probe.ask("n1", agent, 5.0, {"do": "schedule", "steps": [{**step, **gone}]})
-    assert "refused" in _probe.ask("n1", agent, 30.0, {"do": "collect"})["rows"][0]["error"]
+    probe.ask("n1", agent, 5.0, {"do": "schedule", "steps": [{**step, **gone}]})
+    assert "refused" in probe.ask("n1", agent, 30.0, {"do": "collect"})["rows"][0]["error"]
 
 
 def test_a_peer_that_takes_nothing_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy node does not run for longer than a measurement takes: what was seen until then is but the slow start."""
     looks = iter([100.0] * 9)
-    monkeypatch.setattr(_probe, "delivery_rate", lambda _connection: next(looks, 9000.0))
+    monkeypatch.setattr(probe, "delivery_rate", lambda _connection: next(looks, 9000.0))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         sender = socket.socket()
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         sender.connect(listener.getsockname())
         receiver, _address = listener.accept()
-        taking = threading.Timer(0.3, _probe.discard, [receiver])
+        taking = threading.Timer(0.3, probe.discard, [receiver])
         taking.start()
         with sender, receiver:
-            assert _probe.flood(sender, 0.1) == 9000.0
+            assert probe.flood(sender, 0.1) == 9000.0
             sender.close()
             taking.join(20)
 
 
 def test_a_port_of_the_range_is_taken() -> None:
-    with _fabric_agent.bind([0]) as first:
+    with probe_server.bind([0]) as first:
         taken = first.getsockname()[1]
         with pytest.raises(OSError, match="fabric_ports"):
-            _fabric_agent.bind([taken])
+            probe_server.bind([taken])
 
 
 # --- the matrix -------------------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from nodes import order_of_a_job
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _supervisor
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BLOCK, Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
-from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor import Supervisor
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import supervisor as supervisor_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BLOCK, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import HOME_MARK, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 
 # In place of ssh: nodes are homes of this machine, and the dead ones refuse when all of them were asked.
 SSH = """#!/bin/sh
@@ -56,8 +57,8 @@ def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
     others = [node(tmp_path, name, rank, peers=None) for rank, name in ((1, "n2"), (2, "n3"))]
     (tmp_path / "n1" / "ssh").mkdir()
     (tmp_path / "n1" / "ssh" / "config").touch()
-    link = Link(_bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), _runtime.digest()))
-    link.greet(_runtime.archive, 60)
+    link = Link(bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), runtime_archive.digest()))
+    link.greet(runtime_archive.archive, 60)
     for missing in (
         [f"{name}: {name}: all were asked" for name in DEAD],
         [f"{name}: {name}: all were asked" for name in DEAD],
@@ -87,7 +88,7 @@ def test_a_node_that_was_lost_is_tried_once_more_and_soon_given_up(monkeypatch: 
         tried.append((way["name"], lost))
         raise LinkLost("no answer within 5 s")
 
-    monkeypatch.setattr(_supervisor, "Peer", peer)
+    monkeypatch.setattr(supervisor_module, "Peer", peer)
     supervisor = Supervisor(Channel(*os.pipe()))
     supervisor.peers["n2"] = SimpleNamespace(lost="silent", link=SimpleNamespace(close=int))  # type: ignore[assignment]
     for name in ("n2", "n2", "n3"):

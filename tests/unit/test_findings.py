@@ -7,9 +7,10 @@ import json
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _findings
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._findings import Finding, Rule
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import findings
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import Finding, Rule
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 RULES = {
     "TF-B": Rule("error", "b is wrong", "it hurts", "man b", "on {name}: mend-b; or: leave-b"),
@@ -19,38 +20,38 @@ RULES = {
 
 
 def finding(name: str, node: str, seen: str = "so") -> Finding:
-    return _findings.found(RULES, name, [node], seen, name=node)
+    return findings.found(RULES, name, [node], seen, name=node)
 
 
 def test_the_same_on_several_nodes_is_one_finding_and_errors_come_first() -> None:
     rows = [finding("TF-C", "n1"), finding("TF-A", "n1"), finding("TF-B", "n2"), finding("TF-A", "n2")]
-    merged = _findings.sort_out(rows)
+    merged = findings.sort_out(rows)
     assert [(row.id, row.nodes) for row in merged] == [("TF-B", ("n2",)), ("TF-A", ("n1", "n2")), ("TF-C", ("n1",))]
-    assert _findings.count(merged) == "1 error, 1 warning, 1 info"
-    assert _findings.count(()) == "nothing found"
+    assert findings.count(merged) == "1 error, 1 warning, 1 info"
+    assert findings.count(()) == "nothing found"
 
 
 def test_different_things_seen_stay_apart() -> None:
-    assert len(_findings.sort_out([finding("TF-A", "n1", "3"), finding("TF-A", "n2", "4")])) == 2
+    assert len(findings.sort_out([finding("TF-A", "n1", "3"), finding("TF-A", "n2", "4")])) == 2
 
 
 def test_what_is_ignored_is_shown_last_and_stops_nothing() -> None:
-    rows = _findings.sort_out([finding("TF-B", "n1"), finding("TF-A", "n1")], ["TF-B"])
+    rows = findings.sort_out([finding("TF-B", "n1"), finding("TF-A", "n1")], ["TF-B"])
     assert [(row.id, row.ignored) for row in rows] == [("TF-A", False), ("TF-B", True)]
-    assert _findings.errors(rows) == []
-    assert "\nignored TF-B: b is wrong" in "\n".join(_findings.render(rows))
-    assert _findings.count(rows) == "1 warning, 1 ignored"
+    assert findings.errors(rows) == []
+    assert "\nignored TF-B: b is wrong" in "\n".join(findings.render(rows))
+    assert findings.count(rows) == "1 warning, 1 ignored"
 
 
 @pytest.mark.parametrize("given", ["TF-D", "tf-a", "", 3])
 def test_an_unknown_id_is_refused(given: object) -> None:
     with pytest.raises(InputError, match=r"preflight_ignore: got .*docs/preflight\.md") as refusal:
-        _findings.check_ids("preflight_ignore", [given], RULES)  # type: ignore[list-item]
+        findings.check_ids("preflight_ignore", [given], RULES)  # type: ignore[list-item]
     assert "\n" not in str(refusal.value)
 
 
 def test_a_block_tells_everything_and_each_step_in_a_line() -> None:
-    assert _findings.render([finding("TF-B", "n1")]) == [
+    assert findings.render([finding("TF-B", "n1")]) == [
         "ERROR TF-B: b is wrong",
         "  seen  n1: so",
         "  why   it hurts [man b]",
@@ -60,28 +61,28 @@ def test_a_block_tells_everything_and_each_step_in_a_line() -> None:
 
 
 def test_what_mends_several_nodes_differently_stands_at_each() -> None:
-    lines = _findings.render(_findings.sort_out([finding("TF-B", "n1"), finding("TF-B", "n2")]))
+    lines = findings.render(findings.sort_out([finding("TF-B", "n1"), finding("TF-B", "n2")]))
     assert [line for line in lines if "mend-b" in line] == ["  mend  on n1: mend-b", "  mend  on n2: mend-b"]
     assert len([line for line in lines if "why" in line]) == 1
 
 
 def test_everything_fits_100_columns() -> None:
     long = dataclasses.replace(finding("TF-A", "n1"), seen="word " * 90, why="word " * 90, mend="word " * 90)
-    lines = _findings.render([long])
+    lines = findings.render([long])
     assert max(len(line) for line in lines) <= 100
     assert len(lines) > 12
-    table = _findings.text_table(("a", "much text"), [("x" * 30, "word " * 60), ("y", "1\n2")])
+    table = findings.text_table(("a", "much text"), [("x" * 30, "word " * 60), ("y", "1\n2")])
     assert max(len(line) for line in table) <= 100
 
 
 def test_the_verdict_is_one_line_that_names_ids_and_nodes() -> None:
-    rows = _findings.sort_out([finding("TF-B", f"n{number}", str(number % 2)) for number in range(1, 5)])
-    assert _findings.verdict(rows) == "4 errors: TF-B on n1-n4"
-    assert _findings.verdict([*rows[:1], finding("TF-A", "n9")]) == "1 error: TF-B on n1"
+    rows = findings.sort_out([finding("TF-B", f"n{number}", str(number % 2)) for number in range(1, 5)])
+    assert findings.verdict(rows) == "4 errors: TF-B on n1-n4"
+    assert findings.verdict([*rows[:1], finding("TF-A", "n9")]) == "1 error: TF-B on n1"
 
 
 def test_the_report_is_plain() -> None:
-    (row,) = json.loads(json.dumps(_findings.report([finding("TF-A", "n1")])))
+    (row,) = json.loads(json.dumps(findings.report([finding("TF-A", "n1")])))
     assert (row["id"], row["severity"], row["nodes"], row["ignored"]) == ("TF-A", "warning", ["n1"], False)
 
 
@@ -100,11 +101,11 @@ def test_the_report_is_plain() -> None:
     ],
 )
 def test_names_are_folded(names: list[str], short: str) -> None:
-    assert _findings.fold_names(names) == short
+    assert fold_names(names) == short
 
 
 def test_a_table() -> None:
-    assert _findings.text_table(("name", "value"), [("a", "1"), ("long", "2\n3"), ("", "")]) == [
+    assert findings.text_table(("name", "value"), [("a", "1"), ("long", "2\n3"), ("", "")]) == [
         " name  value",
         " ────  ─────",
         " a     1",

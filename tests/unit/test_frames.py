@@ -16,24 +16,27 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _frames, _processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import PIPE_BUF, Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import FROM_HEAD, FROM_NODE, BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
-from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import OwnRows
-from ansible_collections.torchfleet.cluster.plugins.module_utils._peer import Peer, own_report
-from ansible_collections.torchfleet.cluster.plugins.module_utils._supervisor import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames as frames_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import PIPE_BUF, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_HEAD, FROM_NODE, BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import OwnRows
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import Peer, own_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import (
     KINDS,
     Supervisor,
     files_of,
     goes_home,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _runtime, _session
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory, runtime_archive
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import session as session_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder
 
 SURVEY: dict[str, Any] = {
     **dict.fromkeys(("home", "cwd", "tmpdir", "interpreter", "python", "python_wanted"), "/home/mpi"),
@@ -89,14 +92,16 @@ def frame(kind: str, **fields: Any) -> bytes:
 
 
 def test_an_honest_survey_passes() -> None:
-    found = _frames.checked({"kind": "survey", "facts": SURVEY, "others": {"n3": {"unreachable": "no"}}}, FROM_HEAD)
+    found = frames_module.checked(
+        {"kind": "survey", "facts": SURVEY, "others": {"n3": {"unreachable": "no"}}}, FROM_HEAD
+    )
     assert found["facts"] == {**SURVEY, "clock_offset": 0.0} and found["others"] == {"n3": {"unreachable": "no"}}
 
 
 @pytest.mark.parametrize("lie", HOSTILE_FACTS, ids=lambda lie: str(lie)[:40])
 def test_a_survey_that_lies_is_refused(lie: dict[str, Any]) -> None:
     with pytest.raises(BadFrame, match="survey"):
-        _frames.checked({"kind": "survey", "facts": {**SURVEY, **lie}}, FROM_NODE)
+        frames_module.checked({"kind": "survey", "facts": {**SURVEY, **lie}}, FROM_NODE)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +136,7 @@ def test_what_is_no_frame_ends_the_conversation(raw: bytes) -> None:
 
 
 def test_a_line_without_end_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_frames, "LINE_BYTES", 1 << 16)
+    monkeypatch.setattr(frames_module, "LINE_BYTES", 1 << 16)
     channel, there = wire(FROM_NODE)
 
     def flood() -> None:
@@ -164,11 +169,11 @@ def test_random_json_never_gets_past_the_border_unchecked() -> None:
             for _try in range(200):
                 given = {"kind": kind, **{name: chance.choice(values) for name in fields}}
                 try:
-                    found = _frames.checked(given, accepted)
+                    found = frames_module.checked(given, accepted)
                 except BadFrame:
                     continue
                 assert found.keys() == {"kind", *fields}
-                assert all(_frames.printable(text) == text for text in texts(found))
+                assert all(frames_module.printable(text) == text for text in texts(found))
 
 
 class Head:
@@ -236,7 +241,7 @@ def test_a_run_that_was_not_planned_here_has_a_bounded_number_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reproduced before: a head could fill the controller's disk with ten million empty files."""
-    monkeypatch.setattr(_session, "FILES_MOST", 3)
+    monkeypatch.setattr(session_module, "FILES_MOST", 3)
     files = [brings(f"ranks/{rank}/stdout", b"x") for rank in range(3)] * 2
     head = Head(monkeypatch, *files, ("fetched", b"", {"missing": []}))
     assert head.session.fetch("one", tmp_path, None, 1 << 30) == []
@@ -314,38 +319,38 @@ def test_a_run_directory_is_one_that_this_controller_made(tmp_path: Path, monkey
     run_dir = tmp_path / "elsewhere" / "one"
     run_dir.mkdir(parents=True)
     with pytest.raises(InputError, match="no plan"):
-        _rundir.noted_run("one", str(run_dir))
+        run_directory.noted_run("one", str(run_dir))
     (run_dir / "plan.json").write_text(json.dumps({"job_id": "one", "placement": [{"rank": 0, "host": "n1"}]}))
-    assert _rundir.noted_run("one", str(run_dir)) == (run_dir, [(0, "n1")])
+    assert run_directory.noted_run("one", str(run_dir)) == (run_dir, [(0, "n1")])
     with pytest.raises(InputError):
-        _rundir.noted_run("two", str(run_dir))
+        run_directory.noted_run("two", str(run_dir))
     with monkeypatch.context() as another, pytest.raises(InputError, match="no plan"):
         another.setattr(os, "getuid", lambda: 12345)  # another user of the controller laid it there, for the head
-        _rundir.noted_run("one", str(run_dir))
+        run_directory.noted_run("one", str(run_dir))
     (run_dir / "plan.json").unlink()
     os.mkfifo(run_dir / "plan.json")
     with pytest.raises(InputError, match="no plan"):  # without waiting for a writer
-        _rundir.noted_run("one", str(run_dir))
+        run_directory.noted_run("one", str(run_dir))
     noted = tmp_path / "runs" / "two"
     noted.mkdir(parents=True)
     (noted / "plan.json").write_text(json.dumps({"job_id": "two", "placement": []}))
-    assert _rundir.noted_run("two", "/home/me/.ssh")[0] == noted
+    assert run_directory.noted_run("two", "/home/me/.ssh")[0] == noted
 
 
 def test_a_runtime_that_was_changed_is_laid_anew(tmp_path: Path) -> None:
     def start() -> bytes:
-        command = _bootstrap.bootstrap(sys.executable, str(tmp_path / "home"), _runtime.digest())
-        parcel = _bootstrap.parcel(_runtime.archive())
+        command = bootstrap.bootstrap(sys.executable, str(tmp_path / "home"), runtime_archive.digest())
+        parcel = bootstrap.parcel(runtime_archive.archive())
         done = subprocess.run(command, input=parcel, capture_output=True, timeout=30, check=False)
         return done.stdout + done.stderr
 
     assert b"wanted" in start() and b"here" in start()
     library = tmp_path / "home" / "lib"
-    entry = library / _runtime.digest() / "torchfleet.py"
+    entry = library / runtime_archive.digest() / "torchfleet.py"
     honest = entry.read_text()
     entry.write_text("print('PWNED')")
     assert b"wanted" in start() and entry.read_text() == honest
-    assert [path.name for path in library.iterdir()] == [_runtime.digest()]
+    assert [path.name for path in library.iterdir()] == [runtime_archive.digest()]
     (tmp_path / "home").rename(tmp_path / "disk")
     (tmp_path / "home").symlink_to(tmp_path / "disk")
     assert b"here" in start()  # a home may be a link to another disk
@@ -378,15 +383,15 @@ def test_methods_of_the_supervisor_are_no_frames() -> None:
 @pytest.mark.parametrize("error", [OSError(38, "ENOSYS"), PermissionError(1, "EPERM"), OSError(24, "EMFILE")])
 def test_a_process_is_ended_where_pidfd_open_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    process = _processes.read(child.pid)
+    process = processes.read(child.pid)
     assert process is not None
 
     def refused(_pid: int) -> int:
         raise error
 
     monkeypatch.setattr(os, "pidfd_open", refused)
-    assert not _processes.send(process._replace(started=process.started - 1), signal.SIGKILL)  # a later one of that pid
-    assert _processes.send(process._replace(state="?"), signal.SIGKILL)
+    assert not processes.send(process._replace(started=process.started - 1), signal.SIGKILL)  # a later one of that pid
+    assert processes.send(process._replace(state="?"), signal.SIGKILL)
     assert child.wait(20) == -signal.SIGKILL
 
 
@@ -395,7 +400,7 @@ def test_which_signals_a_process_catches() -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert _processes.catches(child.pid, signal.SIGUSR2) and not _processes.catches(child.pid, signal.SIGUSR1)
+        assert processes.catches(child.pid, signal.SIGUSR2) and not processes.catches(child.pid, signal.SIGUSR1)
         child.kill()
 
 
@@ -404,7 +409,7 @@ def test_a_command_line_is_one_printable_line() -> None:
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        shown = _processes.command_of(child.pid)
+        shown = processes.command_of(child.pid)
         child.kill()
     assert shown.isprintable() and "run: /etc" in shown
 
@@ -429,16 +434,16 @@ def test_sizes_that_are_none(given: Any) -> None:
 )
 def test_a_launcher_is_told_in_texts(lie: dict[str, Any]) -> None:
     with pytest.raises(BadFrame, match="a text was expected"):
-        _frames.facts({**SURVEY, "launcher": {**SURVEY["launcher"], **lie}})
+        frames_module.facts({**SURVEY, "launcher": {**SURVEY["launcher"], **lie}})
 
 
 def test_what_a_plan_reads_of_a_node_is_there_whatever_the_node_leaves_out() -> None:
-    facts = _frames.facts({**SURVEY, "launcher": {"path": ""}, "torch": {"version": "2"}})
+    facts = frames_module.facts({**SURVEY, "launcher": {"path": ""}, "torch": {"version": "2"}})
     assert facts["launcher"] == {"path": "", "version": "", "wanted": "", "said": "", "refused": ""}
     assert facts["torch"] == {"version": "2", "cuda": "", "hip": ""}
     for lie in ({"rdma": [{"device": "a b"}]}, {"rdma": 7}, {"rejected": [7]}):
         with pytest.raises(BadFrame):
-            _frames.facts({**SURVEY, "fabric": {**SURVEY["fabric"], **lie}})
+            frames_module.facts({**SURVEY, "fabric": {**SURVEY["fabric"], **lie}})
 
 
 RECORD: dict[str, Any] = {
@@ -468,12 +473,14 @@ def test_what_a_node_says_fits_what_the_head_makes_of_it(kind: str, lie: dict[st
 
 def test_an_end_has_a_time() -> None:
     """Reproduced before: the head's supervisor died of a KeyError, and the head was blamed."""
-    assert _frames.record(RECORD) == {**RECORD, "leftovers": []}
+    assert frames_module.record(RECORD) == {**RECORD, "leftovers": []}
     for lie in ({"rc": 0}, {"error": "its wrapper died"}):
         with pytest.raises(BadFrame, match="to have a time"):
-            _frames.record({**{name: RECORD[name] for name in RECORD if name not in ("rc", "ended", "error")}, **lie})
+            frames_module.record(
+                {**{name: RECORD[name] for name in RECORD if name not in ("rc", "ended", "error")}, **lie}
+            )
     with pytest.raises(BadFrame, match="to have a time"):
-        _frames.launcher({"pid": 1, "rc": 137, "unasked": True})
+        frames_module.launcher({"pid": 1, "rc": 137, "unasked": True})
 
 
 @pytest.mark.parametrize(
@@ -481,35 +488,35 @@ def test_an_end_has_a_time() -> None:
 )
 def test_a_metric_of_any_size_passes(value: Any, passed: Any) -> None:
     """Reproduced before: a program that reported 3e15 FLOP/s had its node taken for hostile."""
-    assert _frames.metric(value) == passed
+    assert frames_module.metric(value) == passed
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), True, None, []])
 def test_what_is_no_metric(value: Any) -> None:
     with pytest.raises(BadFrame):
-        _frames.metric(value)
+        frames_module.metric(value)
 
 
 def test_many_small_values_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_frames, "VALUES_MOST", 1000)
+    monkeypatch.setattr(frames_module, "VALUES_MOST", 1000)
     for raw in (
         b'{"kind": "beat", "x": [' + b"[]," * 999 + b"[]]}",
         b'{"kind": "beat", "x": [' + b"{}," * 999 + b"1]}",
     ):
         with pytest.raises(BadFrame, match="more than 1,000 values"):
-            _frames.parse(raw)
+            frames_module.parse(raw)
 
 
 def test_a_number_of_too_many_digits_is_none_on_any_python() -> None:
     with pytest.raises(ValueError, match="digits"):
-        _frames.short_whole("9" * 5000)
-    assert _frames.short_whole("-12") == -12
+        frames_module.short_whole("9" * 5000)
+    assert frames_module.short_whole("-12") == -12
 
 
 def test_a_long_line_is_read_once_however_slowly_its_data_come(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    parse = _frames.parse
-    monkeypatch.setattr(_frames, "parse", lambda line: read.append(len(line)) or parse(line))
+    parse = frames_module.parse
+    monkeypatch.setattr(frames_module, "parse", lambda line: read.append(len(line)) or parse(line))
     channel, there = wire(None)
     os.write(there, b'{"kind": "file", "size": 3}\n')
     for _byte in range(2):
@@ -568,12 +575,12 @@ def test_a_node_that_beats_on_and_never_ends_is_lost() -> None:
 def test_bytecode_is_no_part_of_the_runtime(tmp_path: Path) -> None:
     """Reproduced before: of two that started at once, one saw the other's half-written bytecode, and failed."""
     for _time in range(2):
-        command = _bootstrap.bootstrap(sys.executable, str(tmp_path / "home"), _runtime.digest())
-        parcel = _bootstrap.parcel(_runtime.archive())
+        command = bootstrap.bootstrap(sys.executable, str(tmp_path / "home"), runtime_archive.digest())
+        parcel = bootstrap.parcel(runtime_archive.archive())
         done = subprocess.run(command, input=parcel, capture_output=True, timeout=30, check=False)
-        (modules,) = (tmp_path / "home" / "lib").glob("*/ansible_collections/torchfleet/cluster/plugins/module_utils")
+        (modules,) = (tmp_path / "home" / "lib").glob("*/_runtime")
         (modules / "__pycache__").mkdir(exist_ok=True)
-        (modules / "__pycache__" / "_main.cpython-311.pyc.140000000").touch()
+        (modules / "__pycache__" / "main.cpython-311.pyc.140000000").touch()
     assert b"here" in done.stdout
     (modules / "__init__.pyc").touch()  # which would be run in place of what is ours
     done = subprocess.run(command, input=parcel, capture_output=True, timeout=30, check=False)
@@ -629,7 +636,7 @@ def test_a_node_that_sends_on_and_on_is_cut_off() -> None:
 
 
 def test_a_head_that_sends_on_and_on_is_not_heard_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_session, "RESULT_BYTES", 1000)
+    monkeypatch.setattr(session_module, "RESULT_BYTES", 1000)
     endless = ("file", b"x" * 100, {"name": "result.json", "first": False})
     head = Head(monkeypatch, *[endless] * 50)
     (missing,) = head.session.fetch("one", tmp_path, [(0, "n1"), (1, "n2")], 10)
@@ -640,7 +647,7 @@ def test_a_head_that_sends_on_and_on_is_not_heard_to_its_end(tmp_path: Path, mon
 def test_an_address_of_a_node_is_in_its_network() -> None:
     for address in ("127.0.0.1", "10.0.1.2", "2001:db8::1"):
         with pytest.raises(BadFrame, match="an address in its network"):
-            _frames.fabric({"nic": "eth0", "address": address, "network": "10.0.0.0/24"})
+            frames_module.fabric({"nic": "eth0", "address": address, "network": "10.0.0.0/24"})
 
 
 def test_a_node_that_tells_too_much_of_itself_does_not_silence_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -680,6 +687,6 @@ def test_a_node_reports_for_its_own_ranks_only() -> None:
 
 
 def test_a_leftover_of_another_node_is_as_the_result_has_it() -> None:
-    assert _frames.LEFTOVER({"pid": 1, "command": "a"}) == {"pid": 1, "command": "a", "ended": None}
+    assert frames_module.LEFTOVER({"pid": 1, "command": "a"}) == {"pid": 1, "command": "a", "ended": None}
     with pytest.raises(BadFrame, match="SIGTERM, SIGKILL"):
-        _frames.LEFTOVER({"pid": 1, "command": "a", "ended": "by n3"})
+        frames_module.LEFTOVER({"pid": 1, "command": "a", "ended": "by n3"})

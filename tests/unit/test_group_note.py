@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames, _result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime, _view
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import group_of, never_met
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive, view
 
 C10D = """
 _pg_group_ranks = {}
@@ -41,7 +42,7 @@ RPC = "import torch.rpc as r, sys\nsys.modules['torch.distributed.rpc.api'] = r\
 
 def noted(tmp_path: Path, program: str) -> int | None:
     """Return what is known of the groups of a program that ran to its end as rank 0 of a job."""
-    for name, data in _runtime.sources().items():
+    for name, data in runtime_archive.sources().items():
         if name.startswith("hook/"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(data)
@@ -56,7 +57,7 @@ def noted(tmp_path: Path, program: str) -> int | None:
     paths = {**os.environ, "PYTHONPATH": f"{tmp_path}/hook:{tmp_path}"}
     done = subprocess.run(words, env=paths, capture_output=True, text=True, check=False)
     assert not done.stdout and not done.stderr, done.stderr
-    return _result.group_of(job, 0)
+    return group_of(job, 0)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_a_note_that_says_nothing_is_none(tmp_path: Path, text: str) -> None:
     job = JobDir(str(tmp_path / "job"))
     job.create([0])
     Path(job.rank(0, "group")).write_text(text)
-    assert _result.group_of(job, 0) in (None, 0)
+    assert group_of(job, 0) in (None, 0)
 
 
 def test_a_link_or_pipe_in_place_of_the_note_is_not_read(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_link_or_pipe_in_place_of_the_note_is_not_read(tmp_path: Path) -> None
     (tmp_path / "far").write_text("2\nend\n")
     os.symlink(tmp_path / "far", job.rank(0, "group"))
     os.mkfifo(job.rank(1, "group"))
-    assert [_result.group_of(job, rank) for rank in (0, 1)] == [None, None]
+    assert [group_of(job, rank) for rank in (0, 1)] == [None, None]
 
 
 def told(groups: list[int | None], state: str = "succeeded") -> list[str]:
@@ -121,7 +122,7 @@ def told(groups: list[int | None], state: str = "succeeded") -> list[str]:
     places = [{"rank": rank} for rank in range(len(groups))]
     records = {rank: {} if group is None else {"group": group} for rank, group in enumerate(groups)}
     order = {"world_size": len(groups), "placement": places}
-    return [note["text"] for note in _result.never_met(order, state, records)]
+    return [note["text"] for note in never_met(order, state, records)]
 
 
 def test_ranks_that_never_met_are_told_of() -> None:
@@ -140,9 +141,9 @@ def test_the_note_is_in_the_headline_and_checked_where_it_comes_in() -> None:
         **{"launcher": {"name": "openmpi", "version": "5"}, "placement": [], "ranks": [], "first_failure": None},
         **{"leftovers": {}, "metrics": {}, "notes": [note]},
     }
-    taken = _frames.checked({"kind": "result", "result": result}, _frames.FROM_HEAD)["result"]
-    assert _view.headline(taken).endswith("openmpi 5; BUT 2 ranks ran, each alone")
-    assert _view.headline({**taken, "notes": []}).endswith("openmpi 5")
+    taken = frames.checked({"kind": "result", "result": result}, frames.FROM_HEAD)["result"]
+    assert view.headline(taken).endswith("openmpi 5; BUT 2 ranks ran, each alone")
+    assert view.headline({**taken, "notes": []}).endswith("openmpi 5")
     for lie in ([{"code": "UP \x1b", "text": "x"}], [{"code": "a", "text": 3}], {"code": "a"}, [note] * 101):
-        with pytest.raises(_frames.BadFrame):
-            _frames.checked({"kind": "result", "result": {**result, "notes": lie}}, _frames.FROM_HEAD)
+        with pytest.raises(frames.BadFrame):
+            frames.checked({"kind": "result", "result": {**result, "notes": lie}}, frames.FROM_HEAD)

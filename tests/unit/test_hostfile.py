@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from nodes import facts_of_a_node
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._hostfile import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostfile import (
     entries_of,
     hostfile_lines,
     hostfiles,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
 
 NODES = (Node("n1", "10.1.0.11", slots=2), Node("n2", "host.example.org", slots=3))
 TWO = Cluster(NODES[0], NODES)

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir, jobs, remove
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, last_line
-from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import final_metrics
-from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, jobs, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import final_metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import Follower, last_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def made(path: Path) -> JobDir:
 def test_two_that_ask_do_not_take_each_other_for_the_job(tmp_path: Path) -> None:
     job = made(tmp_path / "jobs" / "over")
     os.close(job.lock())
-    code = "import sys; from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir\n"
+    code = f"import sys; from {JobDir.__module__} import JobDir\n"
     code += "job = JobDir(sys.argv[1]); print(sum(job.running() for _ in range(20000)))"
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-c", code, job.path]
@@ -76,7 +76,9 @@ def test_a_job_takes_its_lock_although_others_ask_for_it(tmp_path: Path) -> None
 
 
 def test_the_lock_of_a_job_that_runs_is_not_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(
+        "ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory.LOCK_SECONDS", 0.05
+    )
     job = made(tmp_path / "jobs" / "one")
     lock = job.lock()
     with pytest.raises(BlockingIOError):

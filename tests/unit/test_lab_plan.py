@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _lab, _lab_host, _lab_image, _lab_run
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import Lab, parse_disturbance, parse_lab
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import host, lifecycle, spec
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.image import node_tag
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.spec import Lab, parse_disturbance, parse_lab
 
 SUBNETS = [ipaddress.IPv4Network("10.200.1.0/24"), ipaddress.IPv4Network("10.200.2.0/24")]
 FILES = Path(__file__).parents[2] / "roles/lab/files"
@@ -91,7 +92,7 @@ def test_a_wish_is_refused_in_one_line(change: dict[str, Any], says: str) -> Non
 )
 def test_subnets_are_refused_in_one_line(subnets: list[str], says: str) -> None:
     with pytest.raises(ValueError) as refused:
-        _lab.parse_subnets(subnets, 2)
+        spec.parse_subnets(subnets, 2)
     assert str(refused.value).startswith(says)
 
 
@@ -117,24 +118,24 @@ def test_a_disturbance_is_refused_in_one_line(lab: Lab, given: dict[str, Any], s
 @pytest.mark.parametrize("change", [{"mounts": ["/no/such"]}, {"ca_bundle": "/no/such"}], ids=str)
 def test_what_is_not_here_cannot_be_read_there(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^lab_{next(iter(change))}: there is no .*/no/such"):
-        _lab_run.present(wish(**change), check=True)
+        lifecycle.present(wish(**change), check=True)
 
 
 def test_missing_tools_are_named_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As on a fresh machine: nothing of it is installed, and the plan says so before anything is done."""
-    monkeypatch.setattr(_lab_host.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(host.os, "geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    plan = _lab_run.present(wish(), check=True)
-    assert plan["packages"] == list(_lab_host.TOOLS.values())
+    plan = lifecycle.present(wish(), check=True)
+    assert plan["packages"] == list(host.TOOLS.values())
     packages = "podman runc iptables mmdebstrap util-linux iproute2 nftables openssh-client"
     assert f"; type: apt install --no-install-recommends {packages}, or say -e lab_install=true" in plan["msg"]
     with pytest.raises(ValueError, match=r"^not installed: podman, runc, "):
-        _lab_run.present(wish(), check=False)
+        lifecycle.present(wish(), check=False)
 
 
 def test_a_plain_user_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lab_host.os, "geteuid", lambda: 1000)
-    for verb in (_lab_run.present, _lab_run.absent):
+    monkeypatch.setattr(host.os, "geteuid", lambda: 1000)
+    for verb in (lifecycle.present, lifecycle.absent):
         with pytest.raises(ValueError, match=r"^a lab needs root on this machine: say ansible-playbook -b "):
             verb(wish(), check=False)
 
@@ -143,7 +144,7 @@ def test_a_plain_user_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_inventory_is_a_cluster(lab: Lab) -> None:
-    text = _lab.inventory(lab)
+    text = spec.inventory(lab)
     assert text.startswith("---\n# ")
     inventory = yaml.safe_load(text)["all"]
     assert inventory["children"]["head"] == {"hosts": {"n1": None}}
@@ -156,7 +157,7 @@ def test_the_inventory_is_a_cluster(lab: Lab) -> None:
 
 def test_host_keys_are_known_under_every_address_and_port(lab: Lab) -> None:
     keys = {"n1": ["ssh-ed25519 A", "ecdsa B"], "n2": ["ssh-ed25519 C"]}
-    assert _lab.known_hosts(lab, keys).splitlines() == [
+    assert spec.known_hosts(lab, keys).splitlines() == [
         "n1,10.200.1.11,10.200.2.11 ssh-ed25519 A",
         "n1,10.200.1.11,10.200.2.11 ecdsa B",
         "[n2]:2222,[10.200.1.12]:2222,[10.200.2.12]:2222 ssh-ed25519 C",
@@ -164,7 +165,7 @@ def test_host_keys_are_known_under_every_address_and_port(lab: Lab) -> None:
 
 
 def test_a_node_is_started_as_it_was_asked_for(lab: Lab) -> None:
-    argv = _lab.run_argv(lab, lab.nodes[1], "image", "ssh-ed25519 K", ["--ulimit", "x"])
+    argv = spec.run_argv(lab, lab.nodes[1], "image", "ssh-ed25519 K", ["--ulimit", "x"])
     assert argv[:4] == ["run", "--detach", "--name", "lab-n2"]
     assert argv[-3:] == ["--ulimit", "x", "image"]
     pairs = list(itertools.pairwise(argv))
@@ -200,42 +201,42 @@ def test_a_node_is_started_as_it_was_asked_for(lab: Lab) -> None:
 def test_another_wish_is_told_by_its_variable(change: dict[str, Any], variable: str) -> None:
     def shape(given: dict[str, Any]) -> str:
         made = parse_lab(given, SUBNETS[: given["nics"]])
-        return _lab.shape(made, made.nodes[0], "image", "key")
+        return spec.shape(made, made.nodes[0], "image", "key")
 
-    assert _lab.difference(shape(wish()), shape(wish(**change))) == variable
+    assert spec.difference(shape(wish()), shape(wish(**change))) == variable
 
 
 def test_free_subnets_are_free_and_the_same_for_a_name() -> None:
-    first = _lab.free_subnets("lab", 3, [])
-    assert first == _lab.free_subnets("lab", 3, [])
-    assert all(subnet.prefixlen == 24 and subnet.subnet_of(_lab.POOL) for subnet in first)
+    first = spec.free_subnets("lab", 3, [])
+    assert first == spec.free_subnets("lab", 3, [])
+    assert all(subnet.prefixlen == 24 and subnet.subnet_of(spec.POOL) for subnet in first)
     assert len(set(first)) == 3
-    second = _lab.free_subnets("lab", 2, first[:1])
+    second = spec.free_subnets("lab", 2, first[:1])
     assert second == first[1:]
-    assert _lab.free_subnets("other", 1, []) != first[:1]
-    assert _lab.free_subnets("lab", 0, []) == []
+    assert spec.free_subnets("other", 1, []) != first[:1]
+    assert spec.free_subnets("lab", 0, []) == []
     with pytest.raises(ValueError, match=r"^lab_subnets: no 1 free /24 in 10.192.0.0/12"):
-        _lab.free_subnets("lab", 1, [_lab.POOL])
+        spec.free_subnets("lab", 1, [spec.POOL])
 
 
 def test_an_image_has_another_name_when_anything_in_it_is_another(tmp_path: Path) -> None:
     for name in ("Containerfile", "init"):
         (tmp_path / name).write_text((FILES / name).read_text())
-    tag = _lab_image.node_tag("bookworm", wish(context=str(tmp_path)))
-    assert tag == _lab_image.node_tag("bookworm", wish())
+    tag = node_tag("bookworm", wish(context=str(tmp_path)))
+    assert tag == node_tag("bookworm", wish())
     others = [
-        _lab_image.node_tag("trixie", wish()),
-        _lab_image.node_tag("bookworm", wish(packages=["gcc"])),
-        _lab_image.node_tag("bookworm", wish(image="bare")),
-        _lab_image.node_tag("bookworm", wish(mirror="http://mirror/debian")),
+        node_tag("trixie", wish()),
+        node_tag("bookworm", wish(packages=["gcc"])),
+        node_tag("bookworm", wish(image="bare")),
+        node_tag("bookworm", wish(mirror="http://mirror/debian")),
     ]
     (tmp_path / "init").write_text("#!/bin/sh\n")
-    others.append(_lab_image.node_tag("bookworm", wish(context=str(tmp_path))))
+    others.append(node_tag("bookworm", wish(context=str(tmp_path))))
     assert len({tag, *others}) == 6
 
 
 def test_a_cut_names_its_nic_and_spares_this_machine(lab: Lab) -> None:
-    rules = _lab.cut_rules(lab.networks[1])
+    rules = spec.cut_rules(lab.networks[1])
     assert 'iifname "eth1" ip saddr != 10.200.2.1 drop' in rules
     assert 'oifname "eth1" ip daddr != 10.200.2.1 drop' in rules
     assert "eth0" not in rules
@@ -243,8 +244,8 @@ def test_a_cut_names_its_nic_and_spares_this_machine(lab: Lab) -> None:
 
 def test_a_fast_rate_gets_a_larger_bucket() -> None:
     """One that is smaller than what the kernel hands over in a tick would slow the link further (tc-tbf(8))."""
-    assert _lab.shape_argv("eth0", "200mbit")[-3] == "131072"
-    assert _lab.shape_argv("eth0", "10gbit")[-3] == "5000000"
+    assert spec.shape_argv("eth0", "200mbit")[-3] == "131072"
+    assert spec.shape_argv("eth0", "10gbit")[-3] == "5000000"
 
 
 def test_pip_finds_packages_where_this_machine_does(tmp_path: Path) -> None:
@@ -260,9 +261,9 @@ def test_pip_finds_packages_where_this_machine_does(tmp_path: Path) -> None:
         ":env:.cert": "/etc/ca.crt",
         "install.no-deps": "1",
     }
-    settings = _lab_host.parse_pip_config("\n".join(f"{name}={value!r}" for name, value in said.items()))
+    settings = host.parse_pip_config("\n".join(f"{name}={value!r}" for name, value in said.items()))
     assert settings == {"extra-index-url": f"file://{index} https://other/simple", "find-links": str(wheels)}
-    assert _lab_host.directories(settings) == [str(tmp_path / "index"), str(wheels)]
+    assert host.directories(settings) == [str(tmp_path / "index"), str(wheels)]
 
 
 # As `podman ps --all --format json` and `podman network ls --format json` of 4.3.1 tell it, less what is not looked at.
@@ -280,13 +281,13 @@ NETWORKS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def seen() -> _lab_run.Seen:
+def seen() -> lifecycle.Seen:
     for row in CONTAINERS[:3]:
         row["Labels"]["torchfleet.shape"] = "{}"
-    return _lab_run.Seen("lab", CONTAINERS, NETWORKS)
+    return lifecycle.Seen("lab", CONTAINERS, NETWORKS)
 
 
-def test_a_lab_knows_its_own_by_their_labels(seen: _lab_run.Seen, lab: Lab) -> None:
+def test_a_lab_knows_its_own_by_their_labels(seen: lifecycle.Seen, lab: Lab) -> None:
     assert list(seen.nodes) == ["n9", "n10"]
     assert seen.networks == lab.networks
     assert seen.strangers == {"lab2-n1", "lab-n2", "podman"}
@@ -294,37 +295,37 @@ def test_a_lab_knows_its_own_by_their_labels(seen: _lab_run.Seen, lab: Lab) -> N
     assert seen.subnets == ["10.200.2.0/24", "10.200.1.0/24", "10.88.0.0/16"]
 
 
-def test_what_is_in_the_way_is_named(seen: _lab_run.Seen, lab: Lab, tmp_path: Path) -> None:
-    images = dict.fromkeys(_lab.RELEASES, "image")
+def test_what_is_in_the_way_is_named(seen: lifecycle.Seen, lab: Lab, tmp_path: Path) -> None:
+    images = dict.fromkeys(spec.RELEASES, "image")
     with pytest.raises(ValueError, match=r"^lab_name: lab-n2 is there and not of lab 'lab'; give another lab_name"):
-        _lab_run.refuse_others(lab, seen, images, str(tmp_path))
+        lifecycle.refuse_others(lab, seen, images, str(tmp_path))
     (tmp_path / "hosts.yml").write_text("all:\n")
     with pytest.raises(ValueError, match=r"^lab_name: .* is there and has no lab's inventory; give another lab_name"):
-        _lab_run.refuse_others(lab, seen, images, str(tmp_path))
+        lifecycle.refuse_others(lab, seen, images, str(tmp_path))
 
 
-def test_a_lab_with_fewer_nodes_is_another_lab(seen: _lab_run.Seen, lab: Lab, tmp_path: Path) -> None:
+def test_a_lab_with_fewer_nodes_is_another_lab(seen: lifecycle.Seen, lab: Lab, tmp_path: Path) -> None:
     seen.strangers = set()
     with pytest.raises(ValueError, match=r"^lab_nodes: lab 'lab' is there and was made with another value; give that"):
-        _lab_run.refuse_others(lab, seen, dict.fromkeys(_lab.RELEASES, "image"), str(tmp_path))
+        lifecycle.refuse_others(lab, seen, dict.fromkeys(spec.RELEASES, "image"), str(tmp_path))
 
 
 def test_a_shape_survives_being_a_label(lab: Lab) -> None:
-    shape = _lab.shape(lab, lab.nodes[1], "image", "key")
-    container = _lab_run.Container("lab-n2", shape, "running", 1)
+    shape = spec.shape(lab, lab.nodes[1], "image", "key")
+    container = lifecycle.Container("lab-n2", shape, "running", 1)
     assert (container.addresses, container.port) == ({"eth0": "10.200.1.12", "eth1": "10.200.2.12"}, 2222)
     assert json.loads(shape)["lab_mounts"] == [["/a", "/a"], ["/b", "/c"]]
 
 
 def test_limits_that_nodes_share_are_raised_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of 32 nodes knows the 31 others and its gateway: more than the 1024 neighbours of a kernel."""
-    kernel = {_lab_host.INOTIFY: 128, _lab_host.NEIGHBOURS: 1024}
+    kernel = {host.INOTIFY: 128, host.NEIGHBOURS: 1024}
     for name, value in kernel.items():
         (tmp_path / name).write_text(str(value))
-    monkeypatch.setattr(_lab_host, "path_of", lambda name: str(tmp_path / name))
-    assert _lab_host.raise_limits(4, 2, check=False) == []
-    assert len(_lab_host.raise_limits(32, 1, check=True)) == 2
-    assert (tmp_path / _lab_host.NEIGHBOURS).read_text() == "1024"
-    said = _lab_host.raise_limits(32, 1, check=False)
-    assert said[1] == f"{_lab_host.NEIGHBOURS} is 4096 now, was 1024, until this machine boots again"
-    assert _lab_host.raise_limits(32, 1, check=False) == []
+    monkeypatch.setattr(host, "path_of", lambda name: str(tmp_path / name))
+    assert host.raise_limits(4, 2, check=False) == []
+    assert len(host.raise_limits(32, 1, check=True)) == 2
+    assert (tmp_path / host.NEIGHBOURS).read_text() == "1024"
+    said = host.raise_limits(32, 1, check=False)
+    assert said[1] == f"{host.NEIGHBOURS} is 4096 now, was 1024, until this machine boots again"
+    assert host.raise_limits(32, 1, check=False) == []

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from nodes import Facts, launcher
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import LaunchCommand, words_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand, words_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 Planner = Callable[..., LaunchPlan]
 PROGRAMS = {

@@ -16,28 +16,30 @@ from typing import Any
 import pytest
 from supervisors import PACKAGE, begin, order_of_one, supervisor, wait_until
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _link, _processes, _result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
-from ansible_collections.torchfleet.cluster.plugins.module_utils._run import Run
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import ssh_words
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_request
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import link as link_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import Run
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import ssh_words
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 
 
-def program_of(job: JobDir) -> _processes.Process:
+def program_of(job: JobDir) -> processes.Process:
     """Return what the guard has started for the job."""
     pid = int(wait_until(lambda: job.launcher().get("pid")))
-    process = _processes.read(pid)
+    process = processes.read(pid)
     assert process is not None
     return process
 
 
-def is_gone(process: _processes.Process) -> bool:
-    now = _processes.read(process.pid)
+def is_gone(process: processes.Process) -> bool:
+    now = processes.read(process.pid)
     return now is None or now.started != process.started or now.state in "ZX"
 
 
@@ -48,7 +50,7 @@ def test_a_disk_that_hangs_ends_no_job(tmp_path: Path) -> None:
         def look(self, *_given, **_options):
             open({str(mark)!r}, "w").close()
             threading.Event().wait()
-        _lines.Follower.look = look"""
+        output_lines.Follower.look = look"""
     link, job = supervisor(hook), JobDir(str(tmp_path / "jobs" / "one"))
     begin(link, order_of_one(tmp_path))
     program = program_of(job)
@@ -65,7 +67,7 @@ def test_a_disk_that_hangs_ends_no_job(tmp_path: Path) -> None:
 
 def test_a_supervisor_that_hangs_has_its_part_ended_by_the_guard(tmp_path: Path) -> None:
     """Reproduced before: the head took the node for lost, and on the node the ranks went on."""
-    hook = "_supervisor.Outpost.listen = lambda _outpost: threading.Event().wait()"
+    hook = "supervisor.Outpost.listen = lambda _outpost: threading.Event().wait()"
     link, job = supervisor(hook), JobDir(str(tmp_path / "jobs" / "one"))
     begin(link, order_of_one(tmp_path, lease=1.0))
     program = program_of(job)
@@ -113,7 +115,7 @@ def test_a_question_that_a_slow_disk_holds_up_is_waited_for(tmp_path: Path) -> N
             while not os.path.exists({str(done)!r}):
                 time.sleep(0.01)
             return {{"home": "/h"}}
-        _supervisor.survey = survey"""
+        supervisor.survey = survey"""
     link = supervisor(hook)
     link.channel.send("survey", request={}, beats=True)
     for _beat in range(2):
@@ -128,7 +130,7 @@ def test_work_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     link = Link(["sh", "-c", """yes '{"kind": "beat"}' | head -100; echo '{"kind": "staged"}'; cat"""])
     assert link.answer(60)["kind"] == "staged"
     link.close()
-    monkeypatch.setattr(_link, "WORK_SECONDS", -1.0)
+    monkeypatch.setattr(link_module, "WORK_SECONDS", -1.0)
     link = Link(["sh", "-c", """yes '{"kind": "beat"}'"""])
     with pytest.raises(LinkLost, match="still at work"):
         link.answer(60)
@@ -192,16 +194,16 @@ def test_a_clock_that_is_set_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("step", [-3600.0, 0.0, 3600.0])
 def test_a_clock_that_is_set_changes_neither_blame_nor_times(step: float) -> None:
     record = {"rank": 0, "started": 100.0, "started_tick": 5.0, "ended": 110.0 + step, "ended_tick": 15.0, "rc": 1}
-    assert _result.rank_state(record, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
-    assert _result.rank_state(record, {"reason": "cancelled", "at": 109.5, "tick": 14.5}) == "ended"
-    assert _result.rank_row({"rank": 0, "host": "n1"}, record, "failed", "")["seconds"] == 10.0
+    assert result.rank_state(record, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
+    assert result.rank_state(record, {"reason": "cancelled", "at": 109.5, "tick": 14.5}) == "ended"
+    assert result.rank_row({"rank": 0, "host": "n1"}, record, "failed", "")["seconds"] == 10.0
     forged = {**record, "ended": 110.0, "ended_tick": "x"}
-    assert _result.rank_state(forged, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
-    assert _result.rank_row({"rank": 0, "host": "n1"}, forged, "failed", "")["seconds"] == 10.0
+    assert result.rank_state(forged, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
+    assert result.rank_row({"rank": 0, "host": "n1"}, forged, "failed", "")["seconds"] == 10.0
 
 
 def test_the_lease_reaches_the_nodes(plan_two: Callable[..., Any]) -> None:
-    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
     plan = plan_two(lease="20")
     peers = {name: Node(name, "192.0.2.1") for name in ("n1", "n2")}
@@ -225,13 +227,13 @@ def test_ssh_gives_the_head_up_when_the_lease_is_over() -> None:
 def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path, how: str, reason: str) -> None:
     """Reproduced before: the guard waited for the disk, or died of it and so did its burial, and the rank went on."""
     hook = f"""if True:
-        from {PACKAGE} import _jobdir
-        write = _jobdir.JobDir.write
+        from {PACKAGE} import job_directory
+        write = job_directory.JobDir.write
         def write_no_more(job, name, value):
             if name != "order.json" and os.path.exists({str(tmp_path / "program")!r}):
                 {how}
             write(job, name, value)
-        _jobdir.JobDir.write = write_no_more"""
+        job_directory.JobDir.write = write_no_more"""
     script = f"setsid sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/program; wait"
     if reason == "launcher_died":
         script = script.replace("; wait", "")
@@ -247,5 +249,5 @@ def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path
 
 
 def running(pid: int) -> bool:
-    found = _processes.read(pid)
+    found = processes.read(pid)
     return found is not None and found.state not in "ZX"

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _lines
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lines import Follower, Line, parse_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import output_lines
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import (
+    Follower,
+    Line,
+    parse_report,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,7 @@ def test_reports(line: str, values: dict[str, object] | None) -> None:
     ],
 )
 def test_lines_are_safe_for_a_terminal(raw: bytes, text: str) -> None:
-    assert _lines.clean(raw) == text
+    assert output_lines.clean(raw) == text
 
 
 class Seen:
@@ -92,9 +96,9 @@ def test_a_report_in_two_pieces_and_without_an_end(tmp_path: Path) -> None:
 def test_a_flood_is_cut_but_told_and_its_last_line_is_seen(tmp_path: Path) -> None:
     seen = Seen(tmp_path)
     seen.write(b"".join(b"%d\n" % number for number in range(10_000)))
-    assert [line.text for line in seen.lines] == [str(number) for number in range(_lines.SHOW_LIMIT)]
+    assert [line.text for line in seen.lines] == [str(number) for number in range(output_lines.SHOW_LIMIT)]
     assert seen.write(b"after\n") == ["after"]
-    assert seen.lines[-1].skipped == 10_000 - _lines.SHOW_LIMIT
+    assert seen.lines[-1].skipped == 10_000 - output_lines.SHOW_LIMIT
     seen.write(b"".join(b"%d\n" % number for number in range(100)))
     assert seen.write(b"", last=True) == ["99"]
     assert seen.lines[-1].skipped == 59
@@ -123,18 +127,18 @@ def test_a_line_without_end_does_not_fill_memory(tmp_path: Path) -> None:
     seen = Seen(tmp_path)
     for _ in range(8):
         seen.write(b"x" * (4 << 20))
-        assert len(seen.follower.rest) <= _lines.LINE_LIMIT
+        assert len(seen.follower.rest) <= output_lines.LINE_LIMIT
     assert seen.write(b"\nnext\n")[0].endswith("[cut]")
     assert seen.lines[-1].text == "next"
 
 
 def test_last_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    assert _lines.last_line(str(path)) == ""
+    assert output_lines.last_line(str(path)) == ""
     path.write_bytes(b"a\nb\n \n\n")
-    assert _lines.last_line(str(path)) == "b"
+    assert output_lines.last_line(str(path)) == "b"
     path.write_bytes(b"x" * 100_000 + b"\nend")
-    assert _lines.last_line(str(path)) == "end"
+    assert output_lines.last_line(str(path)) == "end"
 
 
 def test_the_last_line_of_a_stack_is_the_innermost_frame(tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ def test_the_last_line_of_a_stack_is_the_innermost_frame(tmp_path: Path) -> None
         frames: 'File "train.py", line 9 in <module>',
     }.items():
         path.write_text(text)
-        assert _lines.last_line(str(path)) == last
+        assert output_lines.last_line(str(path)) == last
 
 
 def test_the_stack_that_this_python_writes_is_known(tmp_path: Path) -> None:
@@ -160,5 +164,5 @@ def test_the_stack_that_this_python_writes_is_known(tmp_path: Path) -> None:
     with path.open("w") as file:
         faulthandler.dump_traceback(file, all_threads=True)
     assert re.match(
-        r"File .*, line \d+ in test_the_stack_that_this_python_writes_is_known", _lines.last_line(str(path))
+        r"File .*, line \d+ in test_the_stack_that_this_python_writes_is_known", output_lines.last_line(str(path))
     )

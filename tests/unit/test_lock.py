@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._lock import entry, read_lock
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.versions_file import entry, read_lock
 
 SHIPPED = str(Path(__file__).parents[2] / "versions.yml")
 SUM = "0123456789abcdef" * 4

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from ansible_collections.torchfleet.cluster.plugins.filter.lock_of import lock_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _locks
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software import package_locks
 
 REPO = Path(__file__).parents[2]
 VERSIONS = yaml.load((REPO / "versions.yml").read_text(), Loader=yaml.BaseLoader)
@@ -44,16 +44,16 @@ def test_the_controller_is_locked_with_all_that_is_required(name: str) -> None:
     text = (REPO / f"{name}.txt").read_text()
     assert "\n--only-binary :all:\n" in text
     wanted = [line for line in (REPO / f"{name}.in").read_text().splitlines() if line and not line.startswith("#")]
-    locked = _locks.read(str(REPO / f"{name}.txt"))
+    locked = package_locks.read(str(REPO / f"{name}.txt"))
     assert len(locked) > len(wanted)
     for package in wanted:
-        _locks.check_version(package, locked, name)
-        assert _locks.name_of(package) in {_locks.name_of(line) for line in locked}
+        package_locks.check_version(package, locked, name)
+        assert package_locks.name_of(package) in {package_locks.name_of(line) for line in locked}
 
 
 def test_both_parts_of_the_controller_agree() -> None:
-    both = [_locks.read(str(REPO / f"{name}.txt")) for name in ("requirements", "requirements-dev")]
-    first, second = ({_locks.name_of(line): line.split()[0] for line in lines} for lines in both)
+    both = [package_locks.read(str(REPO / f"{name}.txt")) for name in ("requirements", "requirements-dev")]
+    first, second = ({package_locks.name_of(line): line.split()[0] for line in lines} for lines in both)
     assert {name: first[name] for name in first.keys() & second} == {
         name: second[name] for name in first.keys() & second
     }
@@ -62,7 +62,7 @@ def test_both_parts_of_the_controller_agree() -> None:
 def test_only_the_indexes_own_build_of_pytorch_takes_cuda() -> None:
     locked = lock_of(TORCH, str(REPO / "locks/pytorch.txt"))
     apart = set(locked["of_the_build"])
-    everywhere = {_locks.name_of(line) for line in locked["lines"]} - apart
+    everywhere = {package_locks.name_of(line) for line in locked["lines"]} - apart
     assert {"torch", "triton", "nvidia-nccl-cu13"} <= apart
     assert {"numpy", "scikit-learn", "sympy", "jinja2", "typing-extensions", "setuptools"} <= everywhere
     assert not [name for name in everywhere if name.startswith(("nvidia", "cuda", "triton"))]
@@ -107,6 +107,6 @@ def test_a_line_without_version_or_checksum_is_no_lock(tmp_path: Path, line: str
     path = tmp_path / "odd.txt"
     path.write_text(line + "\n")
     with pytest.raises(InputError, match=r"locks/lock\.py writes it"):
-        _locks.read(str(path))
+        package_locks.read(str(path))
     with pytest.raises(InputError, match="there is no such lock file"):
-        _locks.read(str(tmp_path / "none.txt"))
+        package_locks.read(str(tmp_path / "none.txt"))

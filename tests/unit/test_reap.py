@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _bootstrap, _processes, _reap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, processes, reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.modules.reap import tell
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 
 
 @pytest.fixture
@@ -35,21 +35,21 @@ def test_a_pid_that_went_to_another_process_is_not_signalled(
     job = JobDir(str(tmp_path / "jobs" / "one"))
     job.create([])
     lock = job.lock()
-    noted = _processes.identity(sleeper.pid)
-    monkeypatch.setattr(_reap, "CANCEL_SECONDS", 0.1)
+    noted = processes.identity(sleeper.pid)
+    monkeypatch.setattr(reap, "CANCEL_SECONDS", 0.1)
     for wrong in ({**noted, "started": noted["started"] - 1}, {"pid": sleeper.pid}, {"pid": "1"}, [sleeper.pid], None):
         job.write("supervisor.json", wrong)
-        _reap.cancel(job)
+        reap.cancel(job)
         assert sleeper.poll() is None
     job.write("supervisor.json", noted)
-    _reap.cancel(job)
+    reap.cancel(job)
     assert sleeper.wait(60) == -15
     os.close(lock)
 
 
 def test_old_versions_of_our_code_go(tmp_path: Path) -> None:
     """Reproduced before: they stayed for ever, and so did what a start left that was cut off."""
-    long_ago = time.time() - (_reap.KEPT_DAYS + 1) * 86400
+    long_ago = time.time() - (reap.KEPT_DAYS + 1) * 86400
     for name in ("aaaa", "bbbb", "bbbb.123", "cccc", "dddd"):
         (tmp_path / "lib" / name).mkdir(parents=True)
         (tmp_path / "lib" / name / "torchfleet.py").touch()
@@ -58,25 +58,25 @@ def test_old_versions_of_our_code_go(tmp_path: Path) -> None:
     job = JobDir(str(tmp_path / "jobs" / "one"))
     job.create([])
     job.write("order.json", {"programs": {"torchfleet-rank": ["/p", f"{tmp_path}/lib/dddd/torchfleet.py"]}})
-    assert _reap.reap(str(tmp_path), dry_run=True)["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
+    assert reap.reap(str(tmp_path), dry_run=True)["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
     assert len(os.listdir(tmp_path / "lib")) == 5
-    assert _reap.reap(str(tmp_path))["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
+    assert reap.reap(str(tmp_path))["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
     assert sorted(os.listdir(tmp_path / "lib")) == ["cccc", "dddd"]
 
 
 def test_a_start_says_that_its_version_is_in_use(tmp_path: Path) -> None:
-    command = _bootstrap.bootstrap(sys.executable, str(tmp_path), _runtime.digest())
-    parcel = _bootstrap.parcel(_runtime.archive())
+    command = bootstrap.bootstrap(sys.executable, str(tmp_path), runtime_archive.digest())
+    parcel = bootstrap.parcel(runtime_archive.archive())
     subprocess.run(command, input=parcel, capture_output=True, timeout=60, check=True)
-    os.utime(tmp_path / "lib" / _runtime.digest(), (0, 0))
+    os.utime(tmp_path / "lib" / runtime_archive.digest(), (0, 0))
     subprocess.run(command, input=b"", capture_output=True, timeout=60, check=True)
-    assert _reap.unused_runtimes(str(tmp_path)) == []
+    assert reap.unused_runtimes(str(tmp_path)) == []
 
 
 def test_first_starts_at_once_leave_one_version(tmp_path: Path) -> None:
     """Reproduced before: parts of most of them stayed beside it."""
-    command = _bootstrap.bootstrap(sys.executable, str(tmp_path), _runtime.digest())
-    parcel = _bootstrap.parcel(_runtime.archive())
+    command = bootstrap.bootstrap(sys.executable, str(tmp_path), runtime_archive.digest())
+    parcel = bootstrap.parcel(runtime_archive.archive())
 
     def start(_number: int) -> tuple[int, bytes]:
         done = subprocess.run(command, input=parcel, capture_output=True, timeout=120, check=False)
@@ -84,7 +84,7 @@ def test_first_starts_at_once_leave_one_version(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(12) as pool:
         assert set(pool.map(start, range(24))) == {(0, b"")}
-    assert os.listdir(tmp_path / "lib") == [_runtime.digest()]
+    assert os.listdir(tmp_path / "lib") == [runtime_archive.digest()]
 
 
 def test_a_job_that_is_ended_by_its_name_is_told(tmp_path: Path) -> None:
@@ -95,18 +95,18 @@ def test_a_job_that_is_ended_by_its_name_is_told(tmp_path: Path) -> None:
     supervisor = subprocess.Popen(["sleep", "600"], pass_fds=[lock])
     os.close(lock)
     try:
-        job.write("supervisor.json", _processes.identity(supervisor.pid))
-        assert _reap.reap(str(tmp_path))["cancelled"] == []
-        would = _reap.reap(str(tmp_path), "one", dry_run=True)
+        job.write("supervisor.json", processes.identity(supervisor.pid))
+        assert reap.reap(str(tmp_path))["cancelled"] == []
+        would = reap.reap(str(tmp_path), "one", dry_run=True)
         assert would["cancelled"] == ["one"] and job.running()
-        found = _reap.reap(str(tmp_path), "one")
+        found = reap.reap(str(tmp_path), "one")
         assert found["cancelled"] == ["one"] and not job.running()
     finally:
         supervisor.kill()
         supervisor.wait()
     assert tell(would, dry_run=True).startswith("would end job one; would end 0 leftovers; running: one")
     assert tell(found).startswith("ended job one; ended 0 leftovers; waiting: one")
-    assert _reap.reap(str(tmp_path), "one")["cancelled"] == []
+    assert reap.reap(str(tmp_path), "one")["cancelled"] == []
 
 
 CHANGED = [
@@ -130,6 +130,6 @@ def test_what_a_program_made_of_its_order_stops_no_clean_and_takes_nothing_else_
     job.write("order.json", json.loads(json.dumps(order).replace("PRECIOUS", str(precious))))
     assert job.order() is None
     job.cancel()
-    _reap.clear(job, whole=False, waits=True, dry_run=False)
+    reap.clear(job, whole=False, waits=True, dry_run=False)
     assert (precious / "x" / "torchfleet-0").exists()
-    assert _reap.reap(str(tmp_path / "home"))["running"] == []
+    assert reap.reap(str(tmp_path / "home"))["running"] == []

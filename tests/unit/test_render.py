@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from nodes import Facts, facts_of_a_node, launcher
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._command import words_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import rank_environment
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain, pasteable
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for, plan_report
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._plan import LaunchPlan
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import words_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import rank_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain, pasteable
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 Planner = Callable[..., LaunchPlan]
 WRAPPER = "/usr/bin/python3 -I -S /home/me/.torchfleet/lib/d/torchfleet.py rank /home/me/.torchfleet/jobs/job"

@@ -9,11 +9,18 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames, _result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._frames import ITEMS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import FILE_BYTES, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._metrics import Metrics
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import ITEMS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FILE_BYTES, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import (
+    cancelled_there,
+    first_death,
+    node_lost,
+    summarize,
+    write_result,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import verdict
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
 START = 1_800_000_000.0
@@ -53,7 +60,7 @@ def summary(
     note = {"reason": end[0], "detail": end[1], "at": START + end[2]} if end else None
     found = {"leftovers": {"head": []}, "metrics": {}, "ended": START + 10}
     last = {rank: ("stderr", (lines or {}).get(rank, "")) for rank in range(ranks)}
-    result = _result.summarize(
+    result = summarize(
         order(ranks),
         {row["rank"]: row for row in records},
         note,
@@ -149,14 +156,14 @@ def test_why_it_was_ended(reason: str, state: str, rc: int) -> None:
 def test_a_node_that_cancels_a_job_is_named(tmp_path: Path) -> None:
     """Reproduced before: a worker could end a job as if its user had, and nothing said which."""
     end = {"reason": "cancelled", "detail": "SIGTERM to the supervisor on n2", "at": START}
-    assert _result.cancelled_there("cancelled", {**end, "host": ""}) == []  # Ctrl-C, or a signal to the head
-    (note,) = _result.cancelled_there("cancelled", {**end, "host": "n2"})
+    assert cancelled_there("cancelled", {**end, "host": ""}) == []  # Ctrl-C, or a signal to the head
+    (note,) = cancelled_there("cancelled", {**end, "host": "n2"})
     assert note["text"] == "n2 ended it: SIGTERM to the supervisor on n2"
     job = JobDir(str(tmp_path / "job"))
     job.create([0, 1])
     job.write("order.json", order() | {"started": 0.0, "peers": []})
     job.claim_end("cancelled", end["detail"], "n2")
-    result = _result.write_result(job, Metrics(job), {})
+    result = write_result(job, Metrics(job), {})
     jsonschema.validate(result, SCHEMA)
     assert (result["state"], result["notes"]) == ("cancelled", [note])
 
@@ -233,15 +240,15 @@ KILLED = [
 def test_whoever_was_killed_first_is_blamed(
     claimed: str, launcher: dict[str, Any], daemon: dict[str, Any], blamed: str
 ) -> None:
-    end, known = _result.first_death(death(claimed), {**launcher, "host": "n1"}, {"n2": daemon}, {})
+    end, known = first_death(death(claimed), {**launcher, "host": "n1"}, {"n2": daemon}, {})
     assert end and (end["host"] or "n1", known["host"]) == (blamed, blamed)
 
 
 def test_what_is_no_death_of_a_launcher_is_left_alone() -> None:
     launcher = {**ended(143, 3, unasked=False), "host": "n1"}
     failed = death("n2", "rank_failed")
-    assert _result.first_death(failed, launcher, {"n2": ended(137, 0)}, {})[0] == failed
-    assert _result.first_death(None, launcher, {}, {}) == (None, launcher)
+    assert first_death(failed, launcher, {"n2": ended(137, 0)}, {})[0] == failed
+    assert first_death(None, launcher, {}, {}) == (None, launcher)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +264,7 @@ def test_a_wrapper_that_died_with_a_launcher(
 ) -> None:
     torn = {"host": "n1", "ended": START + 1.5, "error": "its wrapper died"}
     claimed = {**death("n1", "rank_failed"), "detail": "the wrapper of rank 0 died"}
-    end, _known = _result.first_death(claimed, {**launcher, "host": "n1"}, {"n2": daemon}, {0: torn})
+    end, _known = first_death(claimed, {**launcher, "host": "n1"}, {"n2": daemon}, {0: torn})
     assert end and (end["host"], torn.get("told")) == (host, told)
 
 
@@ -274,7 +281,7 @@ def test_a_rank_that_slurm_killed_with_its_srun(launcher: dict[str, Any], number
     """Its program went before its wrapper, so that it looks as if the rank had failed, on whatever node."""
     killed = {"host": "n2", "ended": START + 1.5, "signal": number}
     claimed = {**death("n2", "rank_failed"), "detail": "rank 2 failed"}
-    end, known = _result.first_death(claimed, {**launcher, "host": "n1"}, {}, {2: killed})
+    end, known = first_death(claimed, {**launcher, "host": "n1"}, {}, {2: killed})
     assert end and (end["host"], known["host"], killed.get("told", False)) == (host, "n1", host == "n1")
 
 
@@ -295,9 +302,9 @@ def test_a_node_that_did_not_answer_at_the_end_is_the_cause(
     claimed: str, launcher: dict[str, Any], records: dict[int, dict[str, Any]], line: str, reason: str
 ) -> None:
     lines = {0: ("stderr", line)}
-    end = _result.node_lost(death("n1", claimed), ["n2"], launcher, records, lines)
+    end = node_lost(death("n1", claimed), ["n2"], launcher, records, lines)
     assert end and (end["reason"], end["host"]) == (reason, "n2" if reason == "lost" else "n1")
-    answered = _result.node_lost(death("n1", claimed), [], launcher, records, lines)
+    answered = node_lost(death("n1", claimed), [], launcher, records, lines)
     assert answered == death("n1", claimed)
 
 
@@ -314,7 +321,7 @@ def test_the_result_of_a_job_whose_launcher_left_while_a_node_was_silent(tmp_pat
     job.write("ranks/0/record.json", record(0, 143, 5.5, signal=15, told=True))
     job.write("launcher.json", ended(0, 5.0))
     job.claim_end("launcher_died", "openmpi on n1 ended with status 0")
-    result = _result.write_result(job, Metrics(job), {})
+    result = write_result(job, Metrics(job), {})
     jsonschema.validate(result, SCHEMA)
     assert (result["state"], result["first_failure"]["host"]) == ("lost", "n2")
     assert result["first_failure"]["cause"] == "n2 is lost: it did not answer when the job ended"
@@ -329,7 +336,7 @@ def test_a_node_that_tells_much_does_not_make_others_silent(tmp_path: Path) -> N
     part = {"lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
     parts = {"n2": {**part, "records": {"0": record(0)}}, "n3": {**part, "records": {"1": record(1)}}}
     parts["n3"]["more"] = "x" * (FILE_BYTES + 1)
-    assert states(_result.write_result(job, Metrics(job), parts)) == ["succeeded", "succeeded"]
+    assert states(write_result(job, Metrics(job), parts)) == ["succeeded", "succeeded"]
 
 
 def test_a_program_on_the_head_does_not_make_the_result_too_much(tmp_path: Path) -> None:
@@ -341,7 +348,7 @@ def test_a_program_on_the_head_does_not_make_the_result_too_much(tmp_path: Path)
     metrics = Metrics(job)
     for number in range(ITEMS + 1):
         metrics.note(f"m{number}", 0, number)
-    _frames.RESULT(_result.write_result(job, metrics, {}))
+    frames.RESULT(write_result(job, metrics, {}))
 
 
 def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
@@ -360,6 +367,6 @@ def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
         told = {"2": record(2, told=False), **({"1": lie} if liar == "n3" else {})}
         job.claim_end("lost", "n2 is lost: silent for 30 s", "n2")
         part = {"records": told, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
-        result = _result.write_result(job, Metrics(job), {"n3": part})
+        result = write_result(job, Metrics(job), {"n3": part})
         jsonschema.validate(result, SCHEMA)
         assert (result["state"], states(result)) == ("lost", ["succeeded", "failed", "succeeded"])

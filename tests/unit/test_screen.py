@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _screen
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._view import View, rank_table, summary, verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import screen as screen_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, rank_table, summary, verdict
 
 NOBODY = 65534
 
@@ -35,7 +35,7 @@ class Reader:
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     made = Reader()
-    monkeypatch.setattr(_screen, "display", made)
+    monkeypatch.setattr(screen_module, "display", made)
     yield made
     made.looks.set()
 
@@ -59,7 +59,7 @@ def result(**given: Any) -> dict[str, Any]:
 
 
 def test_the_last_words_are_shown_however_slow_the_reader(reader: Reader) -> None:
-    screen = _screen.Screen()
+    screen = screen_module.Screen()
     screen.stdout = os.devnull
     view = View(screen.write, ["n1"], terminal=False, width=80)
     view.say("warning: first")
@@ -74,13 +74,13 @@ def test_the_last_words_are_shown_however_slow_the_reader(reader: Reader) -> Non
     assert reader.lines[-len(closing) :] == closing
     assert reader.lines[-1] == '"succeeded"'
     lines = [line for line in reader.lines if line.startswith("[0@n1]")]
-    assert len(lines) <= _screen.ROOM + 1 and lines[-1] == "[0@n1] line 4999"  # the oldest are dropped
+    assert len(lines) <= screen_module.ROOM + 1 and lines[-1] == "[0@n1] line 4999"  # the oldest are dropped
     assert f"... {5000 - len(lines)} lines are only in the files" in reader.lines
 
 
 def test_after_ctrl_c_the_last_words_do_not_go_through_ansible(reader: Reader, tmp_path: Path) -> None:
     """It reads no more: what it was given last is on its way for ever, and the table and the answer were lost."""
-    screen = _screen.Screen()
+    screen = screen_module.Screen()
     screen.stdout = str(tmp_path / "log")
     (tmp_path / "log").write_text("shown by Ansible\n")
     screen.write("[0@n1] a line", True, False)
@@ -101,7 +101,7 @@ def test_where_nobody_reads_the_last_words_go_to_the_terminal(reader: Reader) ->
     """`ansible-playbook ... | tee log`: Ctrl-C ends tee as well."""
     controller, inside = pty.openpty()
     incoming, outgoing = os.pipe()
-    screen = _screen.Screen()
+    screen = screen_module.Screen()
     screen.stdout = f"/proc/self/fd/{outgoing}"
     os.close(incoming)
     screen.take_over(inside)
@@ -113,7 +113,7 @@ def test_where_nobody_reads_the_last_words_go_to_the_terminal(reader: Reader) ->
 
 
 def test_without_a_reader_and_a_terminal_nothing_is_waited_for(reader: Reader) -> None:
-    screen = _screen.Screen()
+    screen = screen_module.Screen()
     screen.parent = -1
     screen.take_over(-1)
     screen.write("the last words")
@@ -136,7 +136,7 @@ def test_many_ranks_that_succeeded_are_one_line() -> None:
 
 def test_a_pipe_without_a_reader_is_not_read(reader: Reader) -> None:
     incoming, outgoing = os.pipe()
-    screen = _screen.Screen()
+    screen = screen_module.Screen()
     screen.stdout = f"/proc/self/fd/{outgoing}"
     assert screen.is_read()
     os.close(incoming)
@@ -146,7 +146,7 @@ def test_a_pipe_without_a_reader_is_not_read(reader: Reader) -> None:
 
 def test_what_cannot_be_opened_is_shown(reader: Reader, tmp_path: Path) -> None:
     """On a system without /proc, in a container that hides it, and where the pipe is another user's (`sudo -u`)."""
-    screen = _screen.Screen()
+    screen = screen_module.Screen()
     screen.stdout = str(tmp_path / "none")
     assert screen.is_read()
     incoming, outgoing = os.pipe()
@@ -167,7 +167,7 @@ def test_what_cannot_be_opened_is_shown(reader: Reader, tmp_path: Path) -> None:
 
 
 def test_nobody_reads_what_goes_to_an_ansible_playbook_that_is_gone(reader: Reader) -> None:
-    screen = _screen.Screen()
+    screen = screen_module.Screen()
     screen.parent = -1
     assert not screen.is_read()
 
@@ -188,7 +188,7 @@ def test_no_escape_sequence_or_line_end_of_a_node_gets_into_a_line() -> None:
         leftovers={"n1": [{"pid": 7, "command": evil, "ended": "SIGTERM"}]},
         first_failure={"rank": 0, "host": "n1", "cause": evil, "message": evil, "log": evil},
     )
-    frame = _frames.checked({"kind": "result", "result": told}, _frames.FROM_HEAD)
+    frame = frames.checked({"kind": "result", "result": told}, frames.FROM_HEAD)
     lines = [*summary(frame["result"], [], "/runs/j", 80, None), verdict(frame["result"], "/runs/j")]
     assert any("TITLE" in line for line in lines)
     assert all(line.isprintable() for line in lines), lines

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from nodes import plan_here, plan_on_two
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._secrets import SOCKET, Keeper, take
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._border import vaulted_names
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._environment import rank_environment
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import render
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._order import order_for, plan_report
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError, parse_environment
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._secrets import USUAL
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.secrets import SOCKET, Keeper, take
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import vaulted_names
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import rank_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets import USUAL
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 SECRET = """HF_TOKEN WANDB_API_KEY WANDB_KEY AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY DATABASE_URL REDIS_URI SENTRY_DSN
 GITHUB_PAT DB_PASS DB_PASSWORD PGPASSWORD OLD_PWD SSH_PASSPHRASE SESSION_COOKIE HTTP_AUTHORIZATION BASIC_AUTH

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime, _session
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import StopWatch
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import session as session_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
 
 
 class Head:
@@ -25,7 +26,7 @@ class Head:
         (incoming, says), (hears, outgoing) = os.pipe(), os.pipe()
         self.session, self.channel = object.__new__(Session), Channel(hears, says)
         self.session.head, self.session.home, self.session.link = Node("n1", "n1"), "/home", object.__new__(Link)
-        self.session.link.channel = Channel(incoming, outgoing, accepted=_frames.FROM_HEAD)
+        self.session.link.channel = Channel(incoming, outgoing, accepted=frames.FROM_HEAD)
 
     def close(self) -> None:
         for channel in (self.channel, self.session.link.channel):
@@ -86,8 +87,8 @@ def test_while_a_job_runs_a_head_may_be_silent_for_the_lease(head: Head) -> None
 
 def test_a_head_that_takes_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reproduced before: an order, or a folder, that is more than a pipe holds was sent without end."""
-    monkeypatch.setattr(_session, "SILENT_SECONDS", 0.2)
-    entry = tmp_path / _runtime.entry()
+    monkeypatch.setattr(session_module, "SILENT_SECONDS", 0.2)
+    entry = tmp_path / runtime_archive.entry()
     entry.parent.mkdir(parents=True)
     entry.touch()
     deaf = tmp_path / "python3"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._sharing import Share, share_out
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.sharing import Share, share_out
 
 A, B = {"installed": {"torch": "1"}}, {"installed": {"torch": "2"}}
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _store
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import HOME_MARK, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import LinkLost
-from ansible_collections.torchfleet.cluster.plugins.module_utils._reap import reap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._shipment import Shipment, relay
-from ansible_collections.torchfleet.cluster.plugins.module_utils._store import Store
-from ansible_collections.torchfleet.cluster.plugins.module_utils._tree import outputs, tree_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._folder import Folder, folder_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import file_store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_store import Store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import HOME_MARK, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import outputs, tree_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.shipment import Shipment, relay
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder, folder_of
 
 
 def folder(root: Path) -> Path:
@@ -424,7 +424,7 @@ def test_a_job_that_starts_while_the_store_is_cleaned_has_all_its_files(
 
 
 def test_a_store_that_is_cleaned_for_ever_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_store, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(file_store, "BUSY_SECONDS", 0.1)
     store = Store(str(tmp_path))
     os.close(store.use())
     held = store.lock(fcntl.LOCK_EX)

@@ -13,19 +13,26 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshapply import applied, apply, digest
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshfiles import MeshFailed, put, set_block, with_block
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import applied, apply, digest
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.files import (
+    MeshFailed,
+    put,
+    set_block,
+    with_block,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import (
     KeyFailed,
     fingerprint,
     plain_key,
     read_certificate,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshproof import Attempt, explain, listen
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshsurvey import sshd_settings
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _ssh, _ssh_refusals, _ssh_text
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import Member, Mesh, Wanted
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.proof import Attempt, explain, listen
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.survey import sshd_settings
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import files
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import mesh as mesh_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import refusals as refusals_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import Member, Mesh, Wanted
 
 # Made with ssh-keygen (OpenSSH 9.2): -n fleet,root -O clear -O source-address=..., valid for the year 2026.
 CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDaPOIEJFta572QMZ12MXJy3ih/4tNJvX73hg1cjFcfa"
@@ -123,20 +130,20 @@ def test_a_key_is_known_by_its_fingerprint() -> None:
     ],
 )
 def test_a_certificate_is_kept_while_it_serves(change: dict[str, Any], now: float, days: int, serves: bool) -> None:
-    assert _ssh.serves(replace(WANTED, **change), CERTIFICATE, CA, now, days) is serves
+    assert mesh_module.serves(replace(WANTED, **change), CERTIFICATE, CA, now, days) is serves
 
 
 def test_another_authority_or_more_rights_do_not_serve() -> None:
-    assert not _ssh.serves(WANTED, CERTIFICATE, KEY, STARTS, 365)
+    assert not mesh_module.serves(WANTED, CERTIFICATE, KEY, STARTS, 365)
     loose = read_certificate(ECDSA_CERTIFICATE)
-    assert not _ssh.serves(Wanted("x", loose.key, False, ("a",)), ECDSA_CERTIFICATE, CA, STARTS, 365)
+    assert not mesh_module.serves(Wanted("x", loose.key, False, ("a",)), ECDSA_CERTIFICATE, CA, STARTS, 365)
 
 
 def test_a_certificate_is_asked_for_with_no_rights_but_commands() -> None:
-    argv = _ssh.signing_arguments(WANTED, "mine", "/ca", 10, 7)
+    argv = mesh_module.signing_arguments(WANTED, "mine", "/ca", 10, 7)
     assert argv[-4:] == ["-O", "clear", "-O", "source-address=192.0.2.11,198.51.100.0/24"]
     assert "-3600s:+864000s" in argv
-    assert _ssh.signing_arguments(replace(WANTED, is_host=True), "mine", "/ca", 10, 7)[-1] == "-h"
+    assert mesh_module.signing_arguments(replace(WANTED, is_host=True), "mine", "/ca", 10, 7)[-1] == "-h"
 
 
 # --- who is who -----------------------------------------------------------------------------------------------------
@@ -145,21 +152,21 @@ def test_a_certificate_is_asked_for_with_no_rights_but_commands() -> None:
 def test_an_address_of_several_nodes_means_none_of_them() -> None:
     bridge = "172.17.0.1"
     both = [member(number, addresses=(f"192.0.2.{number}", bridge)) for number in (1, 2)]
-    assert _ssh.aliases(both) == {"n1": ("n1", "192.0.2.1"), "n2": ("n2", "192.0.2.2")}
+    assert mesh_module.aliases(both) == {"n1": ("n1", "192.0.2.1"), "n2": ("n2", "192.0.2.2")}
     # A node that calls itself by another's name is not believed.
-    assert _ssh.aliases([member(1), member(2, address="n1")])["n2"] == ("n2", "192.0.2.2", "198.51.100.2")
+    assert mesh_module.aliases([member(1), member(2, address="n1")])["n2"] == ("n2", "192.0.2.2", "198.51.100.2")
 
 
 def test_keys_may_be_used_from_their_own_nodes_only() -> None:
     mesh = mesh_of_two(first={"address": "head.example.org"})
-    assert _ssh.sources(mesh, mesh.clients) == ["192.0.2.1", "198.51.100.1"]
+    assert mesh_module.sources(mesh, mesh.clients) == ["192.0.2.1", "198.51.100.1"]
     wider = replace(mesh, extra_sources=("203.0.113.0/24",))
-    assert _ssh.sources(wider, wider.clients)[-1] == "203.0.113.0/24"
+    assert mesh_module.sources(wider, wider.clients)[-1] == "203.0.113.0/24"
 
 
 def test_nodes_that_share_a_home_share_a_certificate() -> None:
     mesh = mesh_of_two(client=True, key=key_of(1))
-    (one,) = [wanted for wanted in _ssh.wanted_certificates(mesh) if not wanted.is_host]
+    (one,) = [wanted for wanted in mesh_module.wanted_certificates(mesh) if not wanted.is_host]
     assert one.sources == ("192.0.2.1", "198.51.100.1", "192.0.2.2", "198.51.100.2")
 
 
@@ -181,7 +188,7 @@ FOUND = {
     ],
 )
 def test_where_a_node_is_reached(found: dict[str, Any], variables: dict[str, Any], address: str, port: int) -> None:
-    made = _ssh.member_from({**FOUND, **found}, variables)
+    made = mesh_module.member_from({**FOUND, **found}, variables)
     assert (made.address, made.port) == (address, port)
 
 
@@ -197,7 +204,7 @@ def test_where_a_node_is_reached(found: dict[str, Any], variables: dict[str, Any
 )
 def test_what_cannot_stand_in_a_configuration_is_refused(found: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        _ssh.member_from({**FOUND, **found}, {})
+        mesh_module.member_from({**FOUND, **found}, {})
 
 
 @pytest.mark.parametrize(
@@ -211,18 +218,18 @@ def test_what_cannot_stand_in_a_configuration_is_refused(found: dict[str, Any], 
 )
 def test_a_request_that_cannot_be_meant_is_refused(given: dict[str, Any], says: str) -> None:
     good = {"cluster": "mine", "valid_days": 1, "extra_sources": ["192.0.2.0/24"], "accept_changed": []}
-    assert _ssh.check_request(good, ["n1", "n2"]) == good
+    assert mesh_module.check_request(good, ["n1", "n2"]) == good
     with pytest.raises(InputError, match=says):
-        _ssh.check_request({**good, **given}, ["n1", "n2"])
+        mesh_module.check_request({**good, **given}, ["n1", "n2"])
 
 
 def test_nodes_that_are_away_stay_and_nodes_that_are_gone_go() -> None:
     request = {"cluster": "mine", "trust": "keys", "any_to_any": False, "extra_sources": [], "valid_days": 1}
     before = {f"n{number}": member(number) for number in (1, 2, 3)}
     news = member(1, address="192.0.2.99")
-    mesh = _ssh.mesh_of(request, [news], before, ["n1", "n2"])
+    mesh = mesh_module.mesh_of(request, [news], before, ["n1", "n2"])
     assert mesh.members == (news, member(2))
-    assert "n2: in the mesh, but not in this run" in _ssh_refusals.findings(mesh, [news])[0]
+    assert "n2: in the mesh, but not in this run" in refusals_module.findings(mesh, [news])[0]
 
 
 # --- what is written ------------------------------------------------------------------------------------------------
@@ -230,42 +237,42 @@ def test_nodes_that_are_away_stay_and_nodes_that_are_gone_go() -> None:
 
 def test_ssh_is_told_all_it_needs_and_to_be_strict() -> None:
     mesh = mesh_of_two(user="other", port=2201)
-    text = _ssh_text.ssh_config(mesh, mesh.members[0])
+    text = files.ssh_config(mesh, mesh.members[0])
     assert "Host n2 192.0.2.2 198.51.100.2\n    HostName 192.0.2.2\n    Port 2201\n    User other\n" in text
     for line in ("StrictHostKeyChecking yes", "BatchMode yes", "IdentitiesOnly yes", "UpdateHostKeys no"):
         assert f"    {line}\n" in text
     assert text.index("Host *") > text.index("Host n2")
     assert "CertificateFile" in text
-    assert "CertificateFile" not in _ssh_text.ssh_config(replace(mesh, trust="keys"), mesh.members[0])
+    assert "CertificateFile" not in files.ssh_config(replace(mesh, trust="keys"), mesh.members[0])
 
 
 def test_a_node_does_not_take_its_own_name_for_an_address() -> None:
     """Debian gives a machine's own name 127.0.1.1, from where its key is not good."""
     mesh = mesh_of_two(first={"address": "node1", "primary": "192.0.2.1"})
-    assert "HostName 192.0.2.1\n" in _ssh_text.ssh_config(mesh, mesh.members[0])
-    assert "HostName node1\n" in _ssh_text.ssh_config(mesh, mesh.members[1])
+    assert "HostName 192.0.2.1\n" in files.ssh_config(mesh, mesh.members[0])
+    assert "HostName node1\n" in files.ssh_config(mesh, mesh.members[1])
 
 
 def test_paths_of_all_kinds() -> None:
     odd = member(1, directory="/home/a b/50%/ssh")
-    text = "\n".join(_ssh_text.common_block(mesh_of_two(), odd))
+    text = "\n".join(files.common_block(mesh_of_two(), odd))
     assert 'IdentityFile "/home/a b/50%%/ssh/id_ed25519"' in text
     # A socket's path is limited to 107 bytes, and a longer one would make ssh fail.
-    assert _ssh_text.control_path("/h" * 20)
-    assert _ssh_text.control_path("/h" * 30) == []
+    assert files.control_path("/h" * 20)
+    assert files.control_path("/h" * 30) == []
 
 
 @pytest.mark.parametrize("second", [{}, {"become": True}, {"sshd": "own", "port": 2222}])
 def test_every_name_and_address_is_pinned(second: dict[str, Any]) -> None:
     mesh = mesh_of_two(**second)
-    line = _ssh_text.known_hosts(mesh).splitlines()[2]
+    line = files.known_hosts(mesh).splitlines()[2]
     certified = second != {}
     names = line.split()[certified].split(",")
     assert names[:3] == ["n2", "192.0.2.2", "198.51.100.2"]
     assert names[3:] == (["[n2]:2222", "[192.0.2.2]:2222", "[198.51.100.2]:2222"] if "port" in second else [])
     assert line.startswith("@cert-authority ") is certified
     assert line.endswith(mesh.host_ca if certified else key_of(1002))
-    keys_only = _ssh_text.known_hosts(replace(mesh, trust="keys"))
+    keys_only = files.known_hosts(replace(mesh, trust="keys"))
     assert "@" not in keys_only
     assert keys_only.count(key_of(1002)) == 1
 
@@ -273,39 +280,39 @@ def test_every_name_and_address_is_pinned(second: dict[str, Any]) -> None:
 def test_who_is_let_in() -> None:
     mesh = mesh_of_two()
     limits = 'restrict,from="192.0.2.1,198.51.100.1"'
-    assert _ssh_text.authorized_keys(mesh) == [f"cert-authority,{limits} {CA} torchfleet mine"]
-    assert _ssh_text.authorized_keys(replace(mesh, trust="keys")) == [f"{limits} {key_of(1)} torchfleet mine n1"]
+    assert files.authorized_keys(mesh) == [f"cert-authority,{limits} {CA} torchfleet mine"]
+    assert files.authorized_keys(replace(mesh, trust="keys")) == [f"{limits} {key_of(1)} torchfleet mine n1"]
 
 
 def test_a_drop_in_only_adds() -> None:
     """Nothing in it may take away a way to log in, and what it says about a user is said about that user only."""
     mesh = mesh_of_two(become=True)
-    rows = _ssh_text.drop_in(mesh, mesh.members[1]).splitlines()[1:]
+    rows = files.drop_in(mesh, mesh.members[1]).splitlines()[1:]
     words = [row.split()[0] for row in rows]
     assert words == ["MaxStartups", "MaxSessions", "HostCertificate", "Match", "TrustedUserCAKeys"]
-    newer = _ssh_text.drop_in(mesh, replace(mesh.members[1], version=(9, 8)))
+    newer = files.drop_in(mesh, replace(mesh.members[1], version=(9, 8)))
     assert "PerSourcePenaltyExemptList 192.0.2.1,198.51.100.1" in newer
-    assert "TrustedUserCAKeys" not in _ssh_text.drop_in(replace(mesh, trust="keys"), mesh.members[1])
+    assert "TrustedUserCAKeys" not in files.drop_in(replace(mesh, trust="keys"), mesh.members[1])
 
 
 def test_an_sshd_of_the_users_own_admits_keys_of_one_user_only() -> None:
     mesh = mesh_of_two(sshd="own", port=2222)
-    text = _ssh_text.own_sshd_config(mesh, mesh.members[1])
+    text = files.own_sshd_config(mesh, mesh.members[1])
     for line in ("Port 2222", "AllowUsers fleet", "PasswordAuthentication no", "DisableForwarding yes", "PermitTTY no"):
         assert f"{line}\n" in text
     assert "AuthorizedKeysFile none" in text
-    assert "AuthorizedKeysFile none" not in _ssh_text.own_sshd_config(replace(mesh, trust="keys"), mesh.members[1])
+    assert "AuthorizedKeysFile none" not in files.own_sshd_config(replace(mesh, trust="keys"), mesh.members[1])
     assert "PerSource" not in text
-    assert "PerSourcePenalties no" in _ssh_text.own_sshd_config(mesh, replace(mesh.members[1], version=(10, 0)))
+    assert "PerSourcePenalties no" in files.own_sshd_config(mesh, replace(mesh.members[1], version=(10, 0)))
 
 
 def test_sshd_takes_as_many_logins_as_there_are_nodes() -> None:
-    assert (_ssh.max_startups(2), _ssh.max_sessions(2)) == ("100:30:200", 64)
-    assert (_ssh.max_startups(256), _ssh.max_sessions(256)) == ("512:30:1024", 512)
+    assert (mesh_module.max_startups(2), mesh_module.max_sessions(2)) == ("100:30:200", 64)
+    assert (mesh_module.max_startups(256), mesh_module.max_sessions(256)) == ("512:30:1024", 512)
     few = Mesh("mine", tuple(member(number) for number in range(1, 12)), any_to_any=True)
-    (line,) = _ssh_refusals.findings(few, few.members)
+    (line,) = refusals_module.findings(few, few.members)
     assert "sshd drops logins when 11 nodes come at once" in line
-    assert _ssh_refusals.findings(replace(few, any_to_any=False), few.members) == []
+    assert refusals_module.findings(replace(few, any_to_any=False), few.members) == []
 
 
 ISSUED = {"n1-user": "user certificate", "n1-host": "host certificate 1", "n2-host": "host certificate 2"}
@@ -313,7 +320,7 @@ ISSUED = {"n1-user": "user certificate", "n1-host": "host certificate 1", "n2-ho
 
 def test_the_work_of_a_node() -> None:
     mesh = mesh_of_two()
-    head, worker = (_ssh_text.node_work(mesh, one, ISSUED) for one in mesh.members)
+    head, worker = (files.node_work(mesh, one, ISSUED) for one in mesh.members)
     home = "/home/fleet/.torchfleet/ssh"
     (heads,), (workers,) = head["steps"], worker["steps"]
     assert (head["user"], heads["by"]) == ("fleet", "user")
@@ -322,21 +329,21 @@ def test_the_work_of_a_node() -> None:
     assert (workers["files"], workers["promote"]) == ({}, [])
     assert {f"{home}/id_ed25519", f"{home}/config"} <= set(workers["absent"])
     assert not {f"{home}/id_ed25519", f"{home}/config"} & set(heads["absent"])
-    assert workers["authorized_keys"]["lines"] == _ssh_text.authorized_keys(mesh)
+    assert workers["authorized_keys"]["lines"] == files.authorized_keys(mesh)
 
 
 def test_work_that_stands_is_not_done_again() -> None:
     mesh = mesh_of_two()
-    work = _ssh_text.node_work(mesh, mesh.members[0], ISSUED)
+    work = files.node_work(mesh, mesh.members[0], ISSUED)
     done = replace(mesh.members[0], applied=digest(work))
-    assert _ssh_text.node_work(mesh, done, ISSUED) == {**work, "steps": []}
-    assert _ssh_text.node_work(mesh, done, {**ISSUED, "n1-user": "a new certificate"})["steps"] != []
+    assert files.node_work(mesh, done, ISSUED) == {**work, "steps": []}
+    assert files.node_work(mesh, done, {**ISSUED, "n1-user": "a new certificate"})["steps"] != []
 
 
 def test_what_was_done_stands_until_something_is_changed(tmp_path: Path) -> None:
     user = pwd.getpwuid(os.getuid()).pw_name
     member_here = replace(mesh_of_two().members[0], user=user, directory=str(tmp_path / "ssh"), authorized_keys="")
-    work = _ssh_text.node_work(mesh_of_two(), member_here, ISSUED)
+    work = files.node_work(mesh_of_two(), member_here, ISSUED)
     record = tmp_path / "ssh/applied-n1.json"
     assert applied(str(record)) == ""
     assert apply("mine", work, dry_run=True) != []
@@ -355,13 +362,13 @@ def test_what_was_done_stands_until_something_is_changed(tmp_path: Path) -> None
 
 def test_the_work_of_root() -> None:
     mesh = mesh_of_two(become=True, service="system")
-    root, user = _ssh_text.node_work(mesh, mesh.members[1], ISSUED)["steps"]
+    root, user = files.node_work(mesh, mesh.members[1], ISSUED)["steps"]
     assert (root["by"], user["by"]) == ("root", "user")  # first the new way in, then the old one goes
     names = [path.rpartition("/")[2] for path in root["files"]]
     assert names == ["user_ca.pub", "host-cert.pub", "40-torchfleet-mine.conf"]
     assert user["authorized_keys"]["lines"] == []  # the system's sshd trusts the authority itself
     own = mesh_of_two(become=True, service="system", sshd="own")
-    user, root = _ssh_text.node_work(own, own.members[1], ISSUED)["steps"]
+    user, root = files.node_work(own, own.members[1], ISSUED)["steps"]
     assert (user["by"], root["by"]) == ("user", "root")
     assert list(root["files"]) == ["/etc/systemd/system/torchfleet-sshd-mine.service"]
     assert "/etc/ssh/sshd_config.d/40-torchfleet-mine.conf" in root["absent"]
@@ -380,7 +387,7 @@ def test_the_work_of_root() -> None:
 )
 def test_who_keeps_an_sshd_of_the_users_own_running(second: dict[str, Any], kind: str) -> None:
     mesh = mesh_of_two(**second)
-    assert _ssh_text.own_service(mesh, mesh.members[1])["kind"] == kind
+    assert files.own_service(mesh, mesh.members[1])["kind"] == kind
 
 
 def test_removal_names_every_file_that_is_ever_written() -> None:
@@ -391,8 +398,8 @@ def test_removal_names_every_file_that_is_ever_written() -> None:
     ):
         for trust in ("certificates", "keys"):
             mesh = mesh_of_two(trust, **second)
-            work = _ssh_text.node_work(mesh, mesh.members[1], {**ISSUED, "n2-user": "another"})
-            removal = {step["by"]: step for step in _ssh_text.node_removal(mesh, mesh.members[1])["steps"]}
+            work = files.node_work(mesh, mesh.members[1], {**ISSUED, "n2-user": "another"})
+            removal = {step["by"]: step for step in files.node_removal(mesh, mesh.members[1])["steps"]}
             assert removal.keys() == {step["by"] for step in work["steps"]}
             for step in work["steps"]:
                 assert set(step["files"]) <= set(removal[step["by"]]["absent"])
@@ -403,7 +410,7 @@ def test_removal_names_every_file_that_is_ever_written() -> None:
 
 def refusals(mesh: Mesh, before: dict[str, Member] | None = None, **changed: Any) -> list[str]:
     given = {"accepted": (), "now": 1e9, **changed}
-    return _ssh_refusals.refusals(mesh, before or {}, given["accepted"], given["now"])
+    return refusals_module.refusals(mesh, before or {}, given["accepted"], given["now"])
 
 
 def test_a_good_mesh_is_not_refused() -> None:

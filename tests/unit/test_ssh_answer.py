@@ -12,10 +12,19 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._sshkeys import KeyFailed, strict_key
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _ssh, _ssh_refusals, _ssh_text
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._request import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh_ca import Authority
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed, strict_key
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import files, refusals
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.authority import Authority
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import (
+    Member,
+    Mesh,
+    aliases,
+    false_claims,
+    known_member,
+    member_from,
+    wanted_certificates,
+)
 from tests.unit.hostile import MARK, hostile_answer
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJILq8aotMLm4OTu9eWN0vDPEkMCDHxRZ4DV2GWYOAq"
@@ -66,34 +75,34 @@ def honest(number: int, client: bool) -> dict[str, Any]:
 
 def member(
     number: int, setting: tuple[str, bool, str, bool], whole: dict[str, Any] | None = None, **answer: Any
-) -> _ssh.Member:
+) -> Member:
     """Return a node by what it answers: what an honest one would, but for `answer`; or the whole of it."""
     _trust, any_to_any, sshd, become = setting
     client = any_to_any or number == 1
     asked = {"name": f"n{number}", "address": "", "port": 0, "sshd": sshd, "become": become, "client": client}
     variables = {"ansible_host": f"192.0.2.{number}"}
     found = honest(number, client) if whole is None else whole
-    return _ssh.member_from({**found, **answer, **asked}, variables)
+    return member_from({**found, **answer, **asked}, variables)
 
 
-def mesh_with(second: _ssh.Member, setting: tuple[str, bool, str, bool]) -> _ssh.Mesh:
+def mesh_with(second: Member, setting: tuple[str, bool, str, bool]) -> Mesh:
     members = (member(1, setting), second, member(3, setting), member(4, setting))
-    return _ssh.Mesh("mine", members, setting[0], setting[1], user_ca=CA, host_ca=KEY)
+    return Mesh("mine", members, setting[0], setting[1], user_ca=CA, host_ca=KEY)
 
 
-def written_for_others(mesh: _ssh.Mesh) -> dict[str, str]:
+def written_for_others(mesh: Mesh) -> dict[str, str]:
     """Return all that is written on nodes other than n2, and what is signed for them, by what it is."""
-    issued = {wanted.name: repr(wanted) for wanted in _ssh.wanted_certificates(mesh)}
+    issued = {wanted.name: repr(wanted) for wanted in wanted_certificates(mesh)}
     texts = {}
     for one in mesh.members:
         if one.name != "n2":
-            for number, step in enumerate(_ssh_text.node_work(mesh, one, issued)["steps"]):
+            for number, step in enumerate(files.node_work(mesh, one, issued)["steps"]):
                 texts.update({f"{one.name} {path}": text for path, text in step["files"].items()})
                 texts[f"{one.name} step {number}"] = "\n".join(step.get("authorized_keys", {}).get("lines", []))
     return texts
 
 
-def one_line_at_a_time(mesh: _ssh.Mesh, baseline: dict[str, str]) -> None:
+def one_line_at_a_time(mesh: Mesh, baseline: dict[str, str]) -> None:
     """Every line of the others' files is as it was, or is a line about n2 that is made of nothing but names."""
     texts = written_for_others(mesh)
     assert texts.keys() == baseline.keys()
@@ -106,10 +115,10 @@ def one_line_at_a_time(mesh: _ssh.Mesh, baseline: dict[str, str]) -> None:
             assert all(OWN_LINES.fullmatch(line) for line in strange), strange
 
 
-def heads_view(mesh: _ssh.Mesh, place: Path) -> dict[str, str]:
+def heads_view(mesh: Mesh, place: Path) -> dict[str, str]:
     """Return what ssh makes of every name and address of the other nodes, by the head's configuration."""
     config = place / "config"
-    config.write_text(_ssh_text.ssh_config(mesh, mesh.members[0]))
+    config.write_text(files.ssh_config(mesh, mesh.members[0]))
     names = [name for number in (1, 3, 4) for name in (f"n{number}", f"192.0.2.{number}")]
     asked = {
         name: subprocess.run(["ssh", "-G", "-F", str(config), name], capture_output=True, text=True, check=True)
@@ -134,10 +143,10 @@ def test_whatever_a_node_answers_no_other_node_gets_a_line_of_its_making(
         except InputError as error:
             assert "n2" in str(error) and "\n" not in str(error) and "\x1b" not in str(error) and len(str(error)) < 500
             continue
-        if _ssh_refusals.keyless([mesh.members[1]]):
+        if refusals.keyless([mesh.members[1]]):
             continue
         believed += 1
-        for line in (*_ssh_refusals.refusals(mesh, {}, (), 1e9), *_ssh_refusals.findings(mesh, mesh.members)):
+        for line in (*refusals.refusals(mesh, {}, (), 1e9), *refusals.findings(mesh, mesh.members)):
             assert MARK not in line and "\n" not in line and "\x1b" not in line
         one_line_at_a_time(mesh, baseline)
     assert believed > 5  # else nothing was tried but what is refused at once
@@ -161,18 +170,17 @@ def test_ssh_reaches_the_other_nodes_as_before_whatever_a_node_claims(tmp_path: 
 def test_a_claim_to_another_nodes_address_is_told_and_takes_nothing_from_it() -> None:
     setting = ("certificates", True, "system", True)
     mesh = mesh_with(member(2, setting, addresses=["192.0.2.2", "192.0.2.3"]), setting)
-    (line,) = [line for line in _ssh_refusals.findings(mesh, mesh.members) if "says that it has" in line]
+    (line,) = [line for line in refusals.findings(mesh, mesh.members) if "says that it has" in line]
     assert line.startswith("n2 says that it has 192.0.2.3, by which the inventory reaches n3: that is not believed")
-    names = _ssh.aliases(mesh.members)
+    names = aliases(mesh.members)
     assert "192.0.2.3" in names["n3"] and "192.0.2.3" not in names["n2"]
-    (host,) = [wanted for wanted in _ssh.wanted_certificates(mesh) if wanted.name == "n2-host"]
+    (host,) = [wanted for wanted in wanted_certificates(mesh) if wanted.name == "n2-host"]
     assert host.principals == ("n2", "192.0.2.2")
     # Nodes behind one address, each with a port of its own, claim nothing.
     behind = [
-        _ssh.known_member({**asdict(one), "address": "192.0.2.9", "port": 2200 + n})
-        for n, one in enumerate(mesh.members)
+        known_member({**asdict(one), "address": "192.0.2.9", "port": 2200 + n}) for n, one in enumerate(mesh.members)
     ]
-    assert _ssh.false_claims(behind) == []
+    assert false_claims(behind) == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +215,7 @@ def test_an_answer_that_is_not_as_it_must_be_is_refused(answer: dict[str, Any], 
 def test_a_node_without_a_key_is_refused_where_keys_are_made() -> None:
     setting = ("keys", True, "system", False)
     good, keyless, hostless = member(1, setting), member(2, setting, key=""), member(3, setting, host_keys=[])
-    said = _ssh_refusals.keyless([good, keyless, hostless])
+    said = refusals.keyless([good, keyless, hostless])
     assert said == ["n2 told no key: run setup again", "n3 told no host key: run setup again"]
 
 

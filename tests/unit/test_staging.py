@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from supervisors import COLLECTIONS, PACKAGE, order_of_one
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _part
-from ansible_collections.torchfleet.cluster.plugins.module_utils._part import Part
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import node_job
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import Part
 
 STAGE = f"""
 import json, sys
 sys.path.insert(0, {str(COLLECTIONS)!r})
-from {PACKAGE}._part import Part
+from {PACKAGE}.node_job import Part
 Part(json.load(sys.stdin))
 """
 
@@ -47,7 +47,7 @@ def test_nothing_is_left_of_a_job_that_cannot_be_staged(tmp_path: Path, monkeypa
     def refused(*_given: object) -> None:
         raise ValueError("a text that cannot be written")
 
-    monkeypatch.setattr(_part, "Following", refused)
+    monkeypatch.setattr(node_job, "Following", refused)
     with pytest.raises(ValueError, match="cannot be written"):
         Part(order_of_one(tmp_path))
     assert os.listdir(tmp_path / "jobs") == [] == os.listdir(tmp_path / "tmp")

@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._session import HeadLost, Session
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._stop import Stopped, StopWatch, terminal_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
+    Stopped,
+    StopWatch,
+    terminal_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
 
 
 def send(number: int) -> None:

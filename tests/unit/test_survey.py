@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _survey
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -20,17 +20,17 @@ ME = pwd.getpwuid(os.getuid()).pw_name
 def test_the_port_of_the_rendezvous_is_one_of_the_ports() -> None:
     """Reproduced before: with ports=24000-24999 it was 22465, and a firewall stopped every job of several nodes."""
     for _time in range(50):
-        port = _survey.free_port(None, [24000, 24999])
+        port = survey.free_port(None, [24000, 24999])
         assert port and 24499 <= port <= 24999  # launchers take the lower ones first
-    assert _survey.free_port(None, None) in _survey.PORTS
+    assert survey.free_port(None, None) in survey.PORTS
 
 
 def test_a_range_is_searched_to_its_end() -> None:
     with socket.socket() as one:
         one.bind(("", 0))
         taken = one.getsockname()[1]
-        assert _survey.free_port(taken, [taken, taken]) is None
-    assert _survey.free_port(None, [taken, taken]) == taken
+        assert survey.free_port(taken, [taken, taken]) is None
+    assert survey.free_port(None, [taken, taken]) == taken
 
 
 def job_of(home: Path, job_id: str, host: str = "n1") -> JobDir:
@@ -43,7 +43,7 @@ def job_of(home: Path, job_id: str, host: str = "n1") -> JobDir:
 
 def of_home(home: Path) -> list[dict[str, str]]:
     """Return the running jobs of a home that a survey tells of; the machine may have others."""
-    told = _survey.job_state(str(home))
+    told = survey.job_state(str(home))
     return sorted((row for row in told["running"] if row["job_id"] in told["jobs"]), key=str)
 
 
@@ -71,13 +71,13 @@ def test_a_job_of_another_home_is_known_by_its_mark(tmp_path: Path) -> None:
         )
         assert process.stdout and process.stdout.readline()
         started.append(process)
-    here = _survey.running_jobs(str(tmp_path / "near"), [])
+    here = survey.running_jobs(str(tmp_path / "near"), [])
     assert {"job_id": "theirs", "owner": ME} in here and all(row["job_id"] != "bad id\n" for row in here)
-    assert [row for row in _survey.running_jobs(str(tmp_path / "far"), [far]) if row["job_id"] == "theirs"] == [
+    assert [row for row in survey.running_jobs(str(tmp_path / "far"), [far]) if row["job_id"] == "theirs"] == [
         {"job_id": "theirs", "owner": ME}
     ]
     os.close(held)
-    assert {"job_id": "theirs", "owner": ME} not in _survey.running_jobs(str(tmp_path / "near"), [])  # a leftover
+    assert {"job_id": "theirs", "owner": ME} not in survey.running_jobs(str(tmp_path / "near"), [])  # a leftover
     for process in started:
         process.communicate("\n")
     os.close(held_too)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._ending import Ending, Tree, trees_below
-from ansible_collections.torchfleet.cluster.plugins.module_utils._guard import Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import Process
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes as processes_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ending import Ending, Tree, trees_below
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import Process
 
 RANKS = 8
 
@@ -31,7 +31,7 @@ def pids(processes: list[Process]) -> list[int]:
 def test_a_tree_is_the_program_and_what_it_started() -> None:
     """Wrapper 10 has program 11, whose child is 12, and an orphan 13; the program of 20 is not known yet."""
     rows = [process(11, 10), process(13, 10), process(12, 11), process(21, 20), process(30, 1)]
-    children: _processes.Children = {}
+    children: processes_module.Children = {}
     for row in rows:
         children.setdefault(row.parent, []).append(row)
     trees = trees_below({10: 11, 20: None}, children)
@@ -46,9 +46,11 @@ def followed(
 ) -> list[tuple[str, int]]:
     """End what is seen in these looks; return what was asked and killed. The last look stays."""
     done = list[tuple[str, int]]()
-    monkeypatch.setattr(_processes, "terminate", lambda found: done.extend(("asked", one.pid) for one in found))
-    monkeypatch.setattr(_processes, "send", lambda one, number: done.append((signal.Signals(number).name, one.pid)))
-    monkeypatch.setattr(_processes, "catches", lambda pid, _number: pid in catching)
+    monkeypatch.setattr(processes_module, "terminate", lambda found: done.extend(("asked", one.pid) for one in found))
+    monkeypatch.setattr(
+        processes_module, "send", lambda one, number: done.append((signal.Signals(number).name, one.pid))
+    )
+    monkeypatch.setattr(processes_module, "catches", lambda pid, _number: pid in catching)
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda _seconds: now.__setitem__(0, now[0] + 1.0))
@@ -79,12 +81,12 @@ def test_what_is_asked_late_has_its_own_time(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_a_process_does_with_sigterm_says_how_long_it_may_take() -> None:
     own = process(os.getpid())
-    assert (_processes.grace_of(own, None), _processes.grace_of(own, 7.0)) == (2.0, 7.0)
+    assert (processes_module.grace_of(own, None), processes_module.grace_of(own, 7.0)) == (2.0, 7.0)
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        assert (_processes.grace_of(own, None), _processes.grace_of(own, 1.0)) == (30.0, 1.0)
+        assert (processes_module.grace_of(own, None), processes_module.grace_of(own, 1.0)) == (30.0, 1.0)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        assert _processes.grace_of(own, None) == 2.0
+        assert processes_module.grace_of(own, None) == 2.0
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -98,18 +100,18 @@ def test_one_look_reads_proc_and_the_records_once(tmp_path: Path, monkeypatch: p
     places = [{"rank": rank, "host": "n1"} for rank in range(RANKS)]
     guard = Guard(job, {**order, "placement": places}, supervisor=-1, says=-1)
     read, listed = list[int](), list[int]()
-    record, by_parent = JobDir.record, _processes.by_parent
+    record, by_parent = JobDir.record, processes_module.by_parent
 
     def count_record(self: JobDir, rank: int) -> dict[str, Any] | None:
         read.append(rank)
         return record(self, rank)
 
-    def count_listing() -> _processes.Children:
+    def count_listing() -> processes_module.Children:
         listed.append(1)
         return by_parent()
 
     monkeypatch.setattr(JobDir, "record", count_record)
-    monkeypatch.setattr(_processes, "by_parent", count_listing)
+    monkeypatch.setattr(processes_module, "by_parent", count_listing)
     with subprocess.Popen(
         ["sh", "-c", "for n in 1 2 3 4 5 6 7 8 9; do sleep 60 & done; echo; wait"], stdout=-1
     ) as many:
@@ -119,5 +121,5 @@ def test_one_look_reads_proc_and_the_records_once(tmp_path: Path, monkeypatch: p
             assert (len(listed), len(read)) == (1, RANKS)
             assert len(guard.foreign()) >= 10
         finally:
-            for one in _processes.descendants(many.pid):
-                _processes.send(one, signal.SIGKILL)
+            for one in processes_module.descendants(many.pid):
+                processes_module.send(one, signal.SIGKILL)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _drift, _findings, _verify
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._preflight import Answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import Answer
 
 NODES = ("n1", "n2", "n3")
 
@@ -36,13 +38,13 @@ ALL = {name: answer() for name in NODES}
 HEARD = {name: listened(f"10.1.0.{number}") for number, name in enumerate(NODES, 11)}
 
 
-def outcome(**changed: Any) -> _verify.Outcome:
+def outcome(**changed: Any) -> verify.Outcome:
     answers = changed.pop("answers", ALL)
     heard = changed.pop("listened", HEARD)
-    trial = _verify.plan_trial(answers, heard, "n1", NODES)
-    versions = {name: _drift.versions_of(each.facts, "abc") for name, each in answers.items() if each.facts}
+    trial = verify.plan_trial(answers, heard, "n1", NODES)
+    versions = {name: versions_of(each.facts, "abc") for name, each in answers.items() if each.facts}
     given = {"failures": [], "measured": links(), "runs": [run()], **changed}
-    return _verify.Outcome(answers, heard, trial=trial, drift=_drift.compare(versions, NODES), **given)
+    return verify.Outcome(answers, heard, trial=trial, drift=compare(versions, NODES), **given)
 
 
 def links(**rates: float) -> dict[str, list[dict[str, Any]]]:
@@ -60,12 +62,12 @@ def run(**changed: Any) -> dict[str, Any]:
     return {"launcher": "openmpi", "backend": "gloo", "failed": False, "msg": "", "run_dir": "", **changed}
 
 
-def ids(given: _verify.Outcome) -> list[str]:
-    return [finding.id for finding in _findings.sort_out(_verify.judge(given))]
+def ids(given: verify.Outcome) -> list[str]:
+    return [finding.id for finding in sort_out(verify.judge(given))]
 
 
 def test_every_pair_is_measured_and_every_launcher_tried() -> None:
-    trial = _verify.plan_trial(ALL, HEARD, "n1", NODES)
+    trial = verify.plan_trial(ALL, HEARD, "n1", NODES)
     pairs = {frozenset((name, step["node"])) for name, steps in trial.steps.items() for step in steps}
     assert len(pairs) == 3 and trial.network == "10.1.0.0/24"
     assert trial.logins[2] == {"name": "n3", "config": "/home/me/.torchfleet/ssh/config", "address": "n3"}
@@ -77,41 +79,41 @@ def test_every_pair_is_measured_and_every_launcher_tried() -> None:
 
 def test_backend_mpi_is_tried_with_each_mpi_where_every_worker_has_it() -> None:
     having = {name: answer(torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
-    runs = _verify.plan_trial(having, HEARD, "n1", NODES).runs
+    runs = verify.plan_trial(having, HEARD, "n1", NODES).runs
     assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
     assert not [run for run in runs if run["backend"] == "ccl"]
     lacking = having | {NODES[-1]: answer(torch_backends="")}
-    assert all(run["backend"] == "gloo" for run in _verify.plan_trial(lacking, HEARD, "n1", NODES).runs)
+    assert all(run["backend"] == "gloo" for run in verify.plan_trial(lacking, HEARD, "n1", NODES).runs)
 
 
 def test_backend_mpi_is_tried_only_with_the_mpis_that_it_is_made_for() -> None:
     """A second setup.yml with fewer `mpis` makes it for those alone; the others are still installed."""
     having = {name: answer(mpich="5.0.2", torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
-    runs = _verify.plan_trial(having, HEARD, "n1", NODES).runs
+    runs = verify.plan_trial(having, HEARD, "n1", NODES).runs
     assert {"launcher": "mpich", "backend": "gloo"} in runs
     assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
 
 
 def test_backend_ccl_is_tried_with_every_launcher_where_every_worker_has_it() -> None:
     having = {name: answer(torch_backends="0.1.0 ccl") for name in NODES}
-    runs = _verify.plan_trial(having, HEARD, "n1", NODES).runs
+    runs = verify.plan_trial(having, HEARD, "n1", NODES).runs
     assert [run["launcher"] for run in runs if run["backend"] == "ccl"] == ["openmpi", "torchrun"]
     assert not [run for run in runs if run["backend"] == "mpi"]
 
 
 def test_nccl_is_tried_where_every_worker_has_it() -> None:
     gpus = {name: answer(nccl="2.27.3", driver="580.1") for name in NODES}
-    assert {"launcher": "torchrun", "backend": "nccl"} in _verify.plan_trial(gpus, HEARD, "n1", NODES).runs
+    assert {"launcher": "torchrun", "backend": "nccl"} in verify.plan_trial(gpus, HEARD, "n1", NODES).runs
     mixed = {**gpus, "n3": answer()}
-    assert all(each["backend"] == "gloo" for each in _verify.plan_trial(mixed, HEARD, "n1", NODES).runs)
+    assert all(each["backend"] == "gloo" for each in verify.plan_trial(mixed, HEARD, "n1", NODES).runs)
 
 
 def test_a_sound_cluster_has_no_findings() -> None:
     found = outcome()
     assert ids(found) == []
-    text = "\n".join(_verify.show(found, []))
+    text = "\n".join(verify.show(found, []))
     assert "1,000 / 50" in text and "all-reduce right" in text and "verify of 3 nodes: nothing found" in text
-    assert _verify.report(found, [], "now")["links"][0] == {"from": "n1", "to": "n2", "mbit": 1000.0, "rtt_us": 50.0}
+    assert verify.report(found, [], "now")["links"][0] == {"from": "n1", "to": "n2", "mbit": 1000.0, "rtt_us": 50.0}
 
 
 def test_one_node_has_no_network_to_agree_on() -> None:
@@ -145,11 +147,11 @@ def test_a_node_that_does_not_answer_hides_no_other() -> None:
     ],
 )
 def test_each_fault_is_named(changed: dict[str, Any], name: str, seen: str) -> None:
-    findings = [finding for finding in _verify.judge(outcome(**changed)) if finding.id == name]
+    findings = [finding for finding in verify.judge(outcome(**changed)) if finding.id == name]
     assert len(findings) == 1 and seen in findings[0].seen
-    assert any(seen in line for line in " ".join(_verify.show(outcome(**changed), findings)).splitlines())
+    assert any(seen in line for line in " ".join(verify.show(outcome(**changed), findings)).splitlines())
 
 
 def test_every_finding_is_in_the_page(repo_docs: str) -> None:
-    for name, rule in _verify.RULES.items():
+    for name, rule in verify.RULES.items():
         assert f"| `{name}` | {rule.severity} |" in repo_docs

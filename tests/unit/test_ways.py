@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _agent, _bootstrap, _peer
-from ansible_collections.torchfleet.cluster.plugins.module_utils._channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._link import Link, LinkLost
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils import _runtime, _session
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, remote_shell
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import Peer, in_our_time
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import session as session_module
 
 
 def test_our_code_comes_up_behind_a_noisy_login(tmp_path: Path) -> None:
     """Profiles print, and the first time the archive has to cross the wire; the second time it must not."""
-    start = _bootstrap.bootstrap(sys.executable, str(tmp_path / "a home"), _runtime.digest())
-    for archive in (_runtime.archive, never):
+    start = bootstrap.bootstrap(sys.executable, str(tmp_path / "a home"), runtime_archive.digest())
+    for archive in (runtime_archive.archive, never):
         link = Link(["/bin/sh", "-c", 'echo "Welcome!"; echo; exec "$@"', "sh", *start])
         link.greet(archive)
         assert link.ask("clock")["time"] > 1e9
@@ -44,8 +46,8 @@ def test_a_way_that_leads_nowhere_tells_why() -> None:
 
 def test_a_session_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reproduced before: it waited until the head had left, whatever held that up. What it does there goes on."""
-    monkeypatch.setattr(_session, "LEAVE_SECONDS", 0.1)
-    session = object.__new__(_session.Session)
+    monkeypatch.setattr(session_module, "LEAVE_SECONDS", 0.1)
+    session = object.__new__(session_module.Session)
     session.link = Link(["sleep", "600"])
     with session:
         pass
@@ -55,7 +57,7 @@ def test_a_session_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_node_that_is_silent_for_the_lease_is_lost() -> None:
-    peer = object.__new__(_peer.Peer)
+    peer = object.__new__(Peer)
     (incoming, _out), (_in, outgoing) = os.pipe(), os.pipe()
     peer.channel, peer.report, peer.lost, peer.lease = Channel(incoming, outgoing), None, "", 20.0
     peer.end_by, peer.told = math.inf, time.monotonic()
@@ -71,13 +73,13 @@ def test_a_daemon_is_looked_for_where_it_lies_on_its_node() -> None:
     command = "PRTE_PREFIX=/home/a/ompi;export PRTE_PREFIX;/home/a/ompi/bin/prted -x /home/a/ompi2"
     there = "PRTE_PREFIX=/srv/o;export PRTE_PREFIX;/srv/o/bin/prted -x /home/a/ompi2"
     names = {"launcher_prefix": "/home/a/ompi", "nic": "eth0"}, {"launcher_prefix": "/srv/o", "nic": "ib0"}
-    assert _agent.at_home(command, *names) == there
+    assert remote_shell.at_home(command, *names) == there
     proxy = '"/home/a/ompi/bin/hydra_pmi_proxy" --control-port 10.0.0.1:1 --iface eth0 --pgid 0 --x eth0'
-    assert _agent.at_home(proxy, *names) == (
+    assert remote_shell.at_home(proxy, *names) == (
         '"/srv/o/bin/hydra_pmi_proxy" --control-port 10.0.0.1:1 --iface ib0 --pgid 0 --x eth0'
     )
 
 
 def test_times_of_a_node_are_turned_into_ours() -> None:
     report = {"records": {"3": {"rank": 3, "started": 105.0, "ended": 107.5}}}
-    assert _peer.in_our_time(report, 5.0)["records"]["3"] == {"rank": 3, "started": 100.0, "ended": 102.5}
+    assert in_our_time(report, 5.0)["records"]["3"] == {"rank": 3, "started": 100.0, "ended": 102.5}

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils import _rank
-from ansible_collections.torchfleet.cluster.plugins.module_utils._jobdir import PIPES, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._output import Stream
-from ansible_collections.torchfleet.cluster.plugins.module_utils._processes import listen_for_children
-from ansible_collections.torchfleet.cluster.plugins.module_utils._rank import RankWrapper
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import rank
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import PIPES, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import listen_for_children
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import RankWrapper
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_output import Stream
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_rank_that_waits_to_begin_is_woken(
     monkeypatch: pytest.MonkeyPatch, job: JobDir, wrapper: RankWrapper, happens: Callable[[JobDir], Any], begins: bool
 ) -> None:
     """It looks once, before; then it sleeps until something happens."""
-    monkeypatch.setattr(_rank, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(rank, "LOOK_SECONDS", 60.0)
     start = time.monotonic()
     looks = list[int]()
     threads = list[threading.Thread]()
@@ -84,7 +84,7 @@ def test_a_rank_that_is_started_twice_ends_the_job(job: JobDir) -> None:
     assert first.started_before() == ""
     first.save()
     kept = job.record(0)
-    assert second.run() == _rank.EXIT_PLACEMENT
+    assert second.run() == rank.EXIT_PLACEMENT
     end = job.end()
     assert end is not None and end["detail"] == "placement: rank 0 was started twice"
     assert job.record(0) == kept

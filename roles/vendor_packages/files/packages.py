@@ -7,7 +7,8 @@ system and machine. Prints one line of JSON:
         [packages that belong to the running kernel], "versions": {package: version of those installed}, "missing":
         [packages], "moves": the first of them is there, in another branch, "unheld": [packages], "unlike": [packages,
         each with the version that another one has], "interrupted": an installation of whatever package was, "ready":
-        nothing is left to do}, and changes nothing. The controller checks it (_vendor.py): root acts on it.
+        nothing is left to do}, and changes nothing. Root acts on it, once the controller has checked it
+        (plugin_utils/_software/vendor.py).
   prove: {"error": "" or what is wrong, ready to be shown}: apt is tried in DIRECTORY, and nothing else is changed.
 """
 

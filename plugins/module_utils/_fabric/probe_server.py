@@ -1,0 +1,199 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The node's end of a probe: a small server that lives for seconds, answers only to its token, and ends itself.
+
+One JSON line asks, one answers. Measurements go through the agents because they are all alive at the same time, which
+the tasks of a play are not: with more nodes than forks, a task that waited for one that has not started would wait
+for ever. Each agent takes the rounds of its schedule in order, so no node is ever in two measurements at once.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import signal
+import socket
+import threading
+from typing import Any, Callable, Sequence
+
+from . import probe
+
+IDLE_SECONDS = 30.0  # a connection on which nothing comes
+TURN_SECONDS = 20.0  # how long a round waits for its other node
+
+
+def start(name: str, ports: Sequence[int], seconds: int, expected: Sequence[str]) -> dict[str, Any]:
+    """Start the agent of a node as a process of its own, and return its port, token and pid.
+
+    It ends when each of the expected nodes has said goodbye, when it is told to, and after `seconds` in any case.
+    OSError if none of the ports is free.
+    """
+    listener, token = bind(ports), secrets.token_hex(16)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(seconds)
+            detach(listener.fileno())
+            Agent(name, token, expected, leave).serve(listener)
+        finally:
+            leave()
+    port = listener.getsockname()[1]
+    listener.close()
+    return {"port": port, "token": token, "pid": pid}
+
+
+def bind(ports: Sequence[int]) -> socket.socket:
+    """Return a listener on the first free port (0: any), for IPv4 and, where there is any, IPv6."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    for port in ports:
+        try:
+            return socket.create_server(("", port), family=family, backlog=512, dualstack_ipv6=both)
+        except OSError:
+            continue
+    raise OSError(f"none of the ports {ports[0]}-{ports[-1]} is free; set fabric_ports to others")
+
+
+def detach(keep: int) -> None:
+    """Let go of whatever was inherited, above all of the connection that Ansible waits on."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.closerange(3, keep)
+    os.closerange(keep + 1, 1024)
+    os.chdir("/")
+
+
+def leave() -> None:
+    """End the process of the agent, all its threads, and not through the exit of the module that it was forked from."""
+    os._exit(0)
+
+
+class Agent:
+    """What the threads of the server share."""
+
+    def __init__(self, name: str, token: str, expected: Sequence[str], leave: Callable[[], None]) -> None:
+        self.name = name
+        self.leave = leave
+        self.token = token
+        self.expected = set(expected)
+        self.changed = threading.Condition()
+        self.turn = (-1, "")  # the round that this node is in as the server of a measurement, and with whom
+        self.turn_over = False
+        self.worker: threading.Thread | None = None
+        self.rates: dict[str, float] = {}
+        self.rows: list[dict[str, Any]] = []
+
+    def serve(self, listener: socket.socket) -> None:
+        """Answer until the process ends."""
+        while True:
+            connection, peer = listener.accept()
+            seen = peer[0][7:] if peer[0].startswith("::ffff:") else peer[0]
+            threading.Thread(target=self.answer, args=(connection, seen), daemon=True).start()
+
+    def answer(self, connection: socket.socket, seen: str) -> None:
+        """Serve one connection; whatever goes wrong with it ends it alone."""
+        try:
+            with connection:
+                connection.settimeout(IDLE_SECONDS)
+                line = probe.Line(connection)
+                hello = line.receive()
+                if hmac.compare_digest(str(hello.get("token")).encode(), self.token.encode()):
+                    line.send(node=self.name, seen=seen)
+                    self.converse(line, str(hello.get("from")))
+        except (OSError, ValueError, EOFError):
+            pass
+
+    def converse(self, line: probe.Line, peer: str) -> None:
+        """Do what a peer asks for until it goes."""
+        orders: dict[str, Callable[[probe.Line, str, dict[str, Any]], None]] = {
+            "echo": self.echo,
+            "bye": self.bye,
+            "stop": self.stop,
+            "sink": self.sink,
+            "source": self.source,
+            "rate": self.rate,
+            "turn": self.take_turn,
+            "schedule": self.schedule,
+            "collect": self.collect,
+        }
+        while True:
+            order = line.receive()
+            orders[str(order.get("do"))](line, peer, order)
+
+    def echo(self, line: probe.Line, _peer: str, order: dict[str, Any]) -> None:
+        """Send back what comes."""
+        line.socket.sendall(line.exactly(int(order["size"])))
+
+    def bye(self, _line: probe.Line, peer: str, _order: dict[str, Any]) -> None:
+        """End when nobody is left to come."""
+        self.expected.discard(peer)
+        if not self.expected:
+            self.leave()
+
+    def stop(self, line: probe.Line, _peer: str, _order: dict[str, Any]) -> None:
+        """End now."""
+        line.send(stopped=True)
+        self.leave()
+
+    def sink(self, line: probe.Line, _peer: str, _order: dict[str, Any]) -> None:
+        """Take data until the peer goes."""
+        probe.discard(line.socket)
+        raise EOFError
+
+    def source(self, line: probe.Line, peer: str, order: dict[str, Any]) -> None:
+        """Send data, and keep in mind how fast it went."""
+        self.rates[peer] = probe.flood(line.socket, float(order["seconds"]))
+        raise EOFError
+
+    def rate(self, line: probe.Line, peer: str, _order: dict[str, Any]) -> None:
+        """Tell how fast it went."""
+        line.send(mbit=self.rates.pop(peer, 0.0))
+
+    def take_turn(self, line: probe.Line, peer: str, order: dict[str, Any]) -> None:
+        """Let a peer measure when this node is in the same round, and keep the round open until the peer goes."""
+        wanted = (int(order["round"]), peer)
+        with self.changed:
+            ready = self.changed.wait_for(lambda: self.turn == wanted, TURN_SECONDS)
+        line.send(go=ready)
+        try:
+            self.converse(line, peer)
+        finally:
+            with self.changed:
+                self.turn_over = self.turn_over or self.turn == wanted
+                self.changed.notify_all()
+
+    def schedule(self, line: probe.Line, _peer: str, order: dict[str, Any]) -> None:
+        """Begin with the rounds of this node."""
+        self.worker = threading.Thread(target=self.work, args=(order["steps"],), daemon=True)
+        self.worker.start()
+        line.send(started=True)
+
+    def collect(self, line: probe.Line, _peer: str, _order: dict[str, Any]) -> None:
+        """Tell what was measured, when all rounds are over."""
+        if self.worker:
+            self.worker.join()
+        line.send(rows=self.rows)
+
+    def work(self, steps: Sequence[dict[str, Any]]) -> None:
+        """Take the rounds in order: measure, or be there for the node that does."""
+        gone: set[str] = set()
+        for step in sorted(steps, key=lambda row: row["round"]):
+            if step["role"] == "client":
+                self.rows.append(probe.measure(self.name, step))
+            elif not self.wait_for(step, 0.2 if step["node"] in gone else TURN_SECONDS):
+                gone.add(step["node"])
+
+    def wait_for(self, step: dict[str, Any], seconds: float) -> bool:
+        """Keep a round open until its client is through; False if it never came."""
+        with self.changed:
+            self.turn, self.turn_over = (int(step["round"]), step["node"]), False
+            self.changed.notify_all()
+            over = self.changed.wait_for(lambda: self.turn_over, seconds)
+            self.turn = (-1, "")
+        return over

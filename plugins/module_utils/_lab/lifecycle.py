@@ -1,0 +1,288 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A lab comes and goes: what is there is compared with what was asked for, by the labels of containers and networks."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import shutil
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+from . import host, image, spec
+from .podman import inside, listed, podman, run
+from .spec import LABEL, NODE_LABEL, SHAPE_LABEL, Lab, Node
+
+AT_ONCE = 8  # podman commands at a time
+BOOT_SECONDS = 60.0  # and two more for every node: all boot at once
+FILES = ("hosts.yml", "known_hosts", "key.pub", "key")
+READ_KEYS = "while [ -e /run/nologin ]; do sleep 0.05; done; cat /etc/ssh/ssh_host_*_key.pub"
+
+
+@dataclass(frozen=True)
+class Container:
+    """A node that is there."""
+
+    name: str
+    shape: str
+    state: str
+    pid: int
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The address of each NIC, as its shape tells."""
+        return dict(json.loads(self.shape)["lab_subnets"])
+
+    @property
+    def port(self) -> int:
+        """Where SSH answers."""
+        return int(json.loads(self.shape)["lab_overrides"][0])
+
+
+class Seen:
+    """What podman tells of this machine, and what of it is the lab's: `nodes` (by name) and `networks` (by NIC)."""
+
+    def __init__(self, lab: str, containers: list[dict[str, Any]], networks: list[dict[str, Any]]) -> None:
+        mine = [row for row in containers if (row["Labels"] or {}).get(LABEL) == lab]
+        mine.sort(key=lambda row: int(row["Labels"][NODE_LABEL][1:]))
+        self.nodes = {
+            row["Labels"][NODE_LABEL]: Container(row["Names"][0], row["Labels"][SHAPE_LABEL], row["State"], row["Pid"])
+            for row in mine
+        }
+        subnets = {row["name"]: [subnet["subnet"] for subnet in row.get("subnets") or []] for row in networks}
+        own = sorted(row["name"] for row in networks if (row.get("labels") or {}).get(LABEL) == lab)
+        self.networks = tuple(
+            spec.Network(name, f"eth{i}", ipaddress.IPv4Network(subnets[name][0])) for i, name in enumerate(own)
+        )
+        self.strangers = {row["Names"][0] for row in containers if row not in mine} | (set(subnets) - set(own))
+        self.running = sum(1 for row in containers if LABEL in (row["Labels"] or {}) and row["State"] == "running")
+        self.subnets = [text for texts in subnets.values() for text in texts]
+
+
+def look(lab: str) -> Seen:
+    """Look at this machine."""
+    return Seen(lab, listed("ps", "--all"), listed("network", "ls"))
+
+
+def in_parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """Apply a function to all items, some at a time. The first error is raised after all have ended."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(function, items))
+
+
+# --- present -------------------------------------------------------------------------------------------------------
+
+
+def present(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
+    """Make the lab that was asked for run, and write down how to get there."""
+    asked = spec.parse_lab(given)  # a typing mistake is told before anything is looked at
+    spec.parse_subnets(given["subnets"], given["nics"])
+    host.refuse_what_is_not_here(asked.mounts, given["ca_bundle"])
+    host.refuse_without_root()
+    packages = host.missing_packages()
+    if packages:
+        return without_tools(packages, check)
+    seen = look(given["name"])
+    lab = spec.parse_lab(given, choose_subnets(given, seen))
+    images = {node.release: image.node_tag(node.release, given) for node in lab.nodes}
+    refuse_others(lab, seen, images, given["directory"])
+    todo = [node for node in lab.nodes if node.name not in seen.nodes or seen.nodes[node.name].state != "running"]
+    raised = host.raise_limits(seen.running + len(todo), len(lab.networks), check)
+    changed = bool(todo)
+    if not check:
+        start(lab, seen, todo, images, given)
+        changed = settle(lab, given["directory"]) or changed
+    message = tell(lab, given["directory"], raised)
+    return {"changed": changed, "nodes": [node.name for node in lab.nodes], "packages": [], "msg": message}
+
+
+def without_tools(packages: list[str], check: bool) -> dict[str, Any]:
+    """Return what is missing for somebody to install it. ValueError: nobody did."""
+    line = f"apt install --no-install-recommends {' '.join(packages)}"
+    message = f"not installed: {', '.join(packages)}; type: {line}, or say -e lab_install=true"
+    if not check:
+        raise ValueError(message)
+    return {"changed": True, "nodes": [], "packages": packages, "msg": f"lab: {message}"}
+
+
+def choose_subnets(given: Mapping[str, Any], seen: Seen) -> list[ipaddress.IPv4Network]:
+    """Return the subnet of each NIC: those the lab has, those that were asked for, or free ones."""
+    there = [network.subnet for network in seen.networks]
+    wanted = spec.parse_subnets(given["subnets"], given["nics"])
+    if wanted[: len(there)] not in ([], there):
+        raise ValueError(f"lab_subnets: {how_to_remake(given['name'])}")
+    routes = [row["dst"] for row in json.loads(run("ip", "-json", "-4", "route", "show", "table", "all"))]
+    taken = [ipaddress.IPv4Network(text) for text in routes + seen.subnets if text != "default" and ":" not in text]
+    for subnet in wanted[len(there) :]:
+        if any(subnet.overlaps(other) for other in taken):
+            raise ValueError(f"lab_subnets: {subnet} is in use on this machine; give another")
+    subnets = wanted or there + spec.free_subnets(given["name"], max(0, given["nics"] - len(there)), taken)
+    return subnets[: given["nics"]]
+
+
+def how_to_remake(lab: str) -> str:
+    """Return what to tell somebody whose lab is another than the one asked for."""
+    remove = f"ansible-playbook playbooks/lab.yml -e lab_name={lab} -e lab_state=absent"
+    return f"lab {lab!r} is there and was made with another value; give that one, or remove it first: {remove}"
+
+
+def refuse_others(lab: Lab, seen: Seen, images: Mapping[str, str], directory: str) -> None:
+    """Raise ValueError if somebody else's things are in the way, or if the lab that is there was made differently."""
+    if os.path.isdir(directory) and os.listdir(directory) and not is_ours(directory):
+        raise ValueError(f"lab_name: {directory} is there and has no lab's inventory; give another lab_name")
+    names = {lab.container(node) for node in lab.nodes} | {network.name for network in lab.networks}
+    if names & seen.strangers:
+        stranger = min(names & seen.strangers)
+        raise ValueError(f"lab_name: {stranger} is there and not of lab {lab.name!r}; give another lab_name")
+    wanted = {node.name: spec.shape(lab, node, images[node.release], public_key(directory)) for node in lab.nodes}
+    for name, container in seen.nodes.items():
+        variable = spec.difference(container.shape, wanted[name]) if name in wanted else "lab_nodes"
+        if variable:
+            raise ValueError(f"{variable}: {how_to_remake(lab.name)}")
+
+
+def is_ours(directory: str) -> bool:
+    """Whether the inventory in a directory is one that a lab wrote, or was about to."""
+    path = os.path.join(directory, "hosts.yml")
+    if not os.path.exists(path):
+        return os.path.exists(os.path.join(directory, "key"))
+    with open(path) as file:
+        return file.read(len(spec.HEADER)) == spec.HEADER
+
+
+def public_key(directory: str) -> str:
+    """Return the lab's public key, nothing if it has none yet."""
+    path = os.path.join(directory, "key.pub")
+    if not os.path.exists(path):
+        return ""
+    with open(path) as file:
+        return file.read().strip()
+
+
+def make_key(directory: str) -> str:
+    """Make the lab's key unless it is there. Return the public one."""
+    path = os.path.join(directory, "key")
+    if not public_key(directory):
+        os.makedirs(directory, exist_ok=True)
+        give_away(directory)
+        if os.path.exists(path):  # half a pair, from a run that was interrupted
+            os.unlink(path)
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "torchfleet-lab", "-f", path)
+        give_away(path)
+        give_away(path + ".pub")
+    return public_key(directory)
+
+
+def give_away(path: str) -> None:
+    """Give what root wrote for somebody (`ansible-playbook -b`) to the owner of the directory above."""
+    above = os.stat(os.path.dirname(path))
+    os.chown(path, above.st_uid, above.st_gid)
+
+
+def start(lab: Lab, seen: Seen, todo: list[Node], images: Mapping[str, str], given: Mapping[str, Any]) -> None:
+    """Make whatever is not there yet."""
+    for release in images:
+        image.build(release, given)
+    for network in lab.networks[len(seen.networks) :]:
+        podman(*spec.network_argv(lab, network))
+    around = host.surroundings(given["ca_bundle"], given["pip_config"]) if todo else []
+    key = make_key(given["directory"])
+
+    def bring_up(node: Node) -> None:
+        container = seen.nodes.get(node.name)
+        if container is None:
+            podman(*spec.run_argv(lab, node, images[node.release], key, around))
+        else:
+            podman("unpause" if container.state == "paused" else "start", container.name)
+
+    in_parallel(bring_up, todo)
+
+
+def settle(lab: Lab, directory: str) -> bool:
+    """Wait for all nodes, write inventory and host keys. Return whether a file changed."""
+    seen = look(lab.name)
+    deadline = time.monotonic() + BOOT_SECONDS + 2 * len(lab.nodes)
+    keys = in_parallel(lambda node: host_keys(seen.nodes[node.name], deadline), lab.nodes)
+    known = {node.name: lines for node, lines in zip(lab.nodes, keys)}
+    files = {"known_hosts": spec.known_hosts(lab, known), "hosts.yml": spec.inventory(lab)}
+    written = [write(os.path.join(directory, name), text) for name, text in files.items()]
+    return any(written)
+
+
+def host_keys(container: Container, deadline: float) -> list[str]:
+    """Wait for a node to let users in. Return its public host keys, read from its files, not over the network."""
+    wait_for_ssh(container, deadline)
+    text = inside(container.pid, "--mount", "timeout", "30", "sh", "-c", READ_KEYS)
+    return [" ".join(line.split()[:2]) for line in text.splitlines()]
+
+
+def wait_for_ssh(container: Container, deadline: float) -> None:
+    """Return as soon as an SSH server greets."""
+    where = (container.addresses["eth0"], container.port)
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(where, timeout=1) as connection:
+                if connection.recv(4) == b"SSH-":
+                    return
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise TimeoutError(f"no SSH server on {where}; see: podman exec {container.name} systemctl status")
+
+
+def write(path: str, text: str) -> bool:
+    """Write a file unless it says that already. Return whether it was written."""
+    if os.path.exists(path):
+        with open(path) as file:
+            if file.read() == text:
+                return False
+    with open(path, "w") as file:
+        file.write(text)
+    give_away(path)
+    return True
+
+
+def tell(lab: Lab, directory: str, raised: Sequence[str]) -> str:
+    """Return the outcome for people."""
+    nodes = f"{len(lab.nodes)} node{'s' * (len(lab.nodes) > 1)}, {len(lab.networks)} NIC{'s' * (len(lab.networks) > 1)}"
+    reach = f"ansible -i {directory}/hosts.yml all -m ansible.builtin.ping"
+    return f"lab {lab.name}: {nodes}; reach them with: {'; '.join([reach, *raised])}"
+
+
+# --- absent --------------------------------------------------------------------------------------------------------
+
+
+def absent(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
+    """Remove what carries the lab's label, and the files that were written for it."""
+    name = spec.parse_name(given["name"])
+    host.refuse_without_root()
+    seen = look(name)
+    directory = given["directory"]
+    files = [os.path.join(directory, file) for file in FILES if is_ours(directory)]
+    files = [path for path in files if os.path.exists(path)]
+    changed = bool(seen.nodes or seen.networks or files)
+    if not check:
+        remove(seen, files, directory)
+    gone = f"removed {', '.join(seen.nodes) or 'what was left of it'}" if changed else "there is none"
+    return {"changed": changed, "nodes": list(seen.nodes), "packages": [], "msg": f"lab {name}: {gone}"}
+
+
+def remove(seen: Seen, files: list[str], directory: str) -> None:
+    """Remove containers, then what they used, then how to get there."""
+    if seen.nodes:
+        podman("rm", "--force", "--time", "0", *(container.name for container in seen.nodes.values()))
+    if seen.networks:
+        podman("network", "rm", *(network.name for network in seen.networks))
+    for path in files:
+        os.unlink(path)
+    if files:
+        shutil.rmtree(os.path.join(directory, spec.MESH), ignore_errors=True)
+    if files and not os.listdir(directory):
+        os.rmdir(directory)

@@ -1,0 +1,70 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A job that is to have its nodes alone, asked for again while it is staged: others may have begun since the survey.
+
+Jobs that are to be alone take turns with all others, which do not wait for each other. The locks are files in the home
+of torchfleet, and the kernel takes them back from a process that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import Any, Iterator, Mapping
+
+from .job_directory import JobDir, fits, jobs
+from .survey import jobs_here
+
+Json = Any
+WHOLE_JOB = "head.lock"  # held on the head until all nodes have staged the job
+ONE_NODE = "node.lock"  # held on a node while it stages its part; whoever has it waits for no other lock
+TURN_SECONDS = 60.0
+LOOK_SECONDS = 0.01
+
+
+class NotAlone(OSError):
+    """Jobs that the survey had not found run here too. `running`: their rows by node, as the survey has them."""
+
+    def __init__(self, running: Mapping[str, list[dict[str, str]]]) -> None:
+        super().__init__("other jobs run here")
+        self.running = running
+
+
+@contextlib.contextmanager
+def turn(home: str, name: str, alone: bool) -> Iterator[None]:
+    """While it is entered, no job that is to be `alone` is staged here beside this one. OSError if that takes long."""
+    descriptor = os.open(os.path.join(home, name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    deadline = time.monotonic() + TURN_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OSError(f"another job is being staged, for more than {TURN_SECONDS:.0f} s") from None
+            time.sleep(LOOK_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def check_alone(order: Mapping[str, Json]) -> None:
+    """NotAlone if one of two jobs on this node is to be alone, and this one was planned before the other was there."""
+    if all(place["host"] != order["host"] for place in order["placement"]):
+        return
+    home = order["home"]
+    new = {path: row for path, row in jobs_here(home, jobs(home)).items() if row["job_id"] not in order["beside"]}
+    rows = [row for path, row in new.items() if order["exclusive"] or is_alone(JobDir(path))]
+    if rows:
+        raise NotAlone({order["host"]: rows})
+
+
+def is_alone(job: JobDir) -> bool:
+    """Whether a job is to have its nodes alone, where its order may be read."""
+    order = job.read("order.json")
+    return fits(order, {"exclusive": bool}) and bool(order["exclusive"])

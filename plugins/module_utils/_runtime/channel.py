@@ -1,0 +1,174 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The wire between controller, head and workers: JSON lines over a pipe or an SSH channel, some followed by raw bytes.
+
+A frame is one line of JSON; if it has a `size`, that many bytes follow. End of file is news too: the peer is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import threading
+import time
+from typing import Any, BinaryIO, Callable, Iterable, Mapping, TypeVar
+
+from . import frames
+from .job_directory import open_file
+
+Taken = TypeVar("Taken")
+
+PIPE_BUF = 4096  # bytes that a pipe which poll calls writable takes at once (pipe(7))
+BLOCK = frames.DATA_BYTES  # bytes of a file sent in one frame
+LINE = 1 << 16  # bytes at the end of a block in which a line end is looked for
+BEAT_SECONDS = 2.0  # between two signs of life
+
+
+def ready(descriptors: Iterable[int], seconds: float | None, event: int = select.POLLIN) -> set[int]:
+    """Return the descriptors that can be read (or written, with POLLOUT), or none after so many seconds (None: wait).
+
+    One whose other end is gone counts: reading it says so. Descriptors may have any number; select(2) takes 1,024.
+    """
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, event)
+    return {found for found, _event in poll.poll(None if seconds is None else max(0.0, seconds) * 1000)}
+
+
+class Channel:
+    """Both directions of the wire. Lost peers raise EOFError when receiving and are ignored when sending.
+
+    A peer that takes nothing for `patience` seconds is lost too (a dead network looks like a slow one), and so is one
+    that sends what it must not: `flaw` says what that was.
+    """
+
+    def __init__(
+        self,
+        incoming: int,
+        outgoing: int,
+        patience: float | None = None,
+        accepted: Mapping[str, Mapping[str, frames.Check]] | None = None,
+    ) -> None:
+        """`accepted`: the frames that may come, as frames.py has them; without it the other side is trusted."""
+        self.accepted, self.flaw = accepted, ""
+        self.incoming, self.outgoing = incoming, outgoing
+        self.patience = patience
+        self.buffer = bytearray()
+        self.searched = 0  # bytes of it that have no line end
+        self.begun: dict[str, Any] | None = None  # the frame whose data are still coming
+        self.lost = False
+        self.sending = threading.Lock()  # frames of several threads go out one after the other
+
+    def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+        """Send one frame. A peer that is gone is noted in `lost`."""
+        frame = {"kind": kind, **fields}
+        if data:
+            frame["size"] = len(data)
+        self.send_bytes(json.dumps(frame).encode() + b"\n" + data)
+
+    def offer(self, kind: str, **fields: Any) -> None:
+        """Send a small frame if the peer has room for it, else drop it: showing must never hold up doing."""
+        if not self.lost and ready([self.outgoing], 0, select.POLLOUT):  # room for PIPE_BUF bytes
+            frame = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+            if len(frame) <= PIPE_BUF:  # more would wait for a reader
+                self.send_bytes(frame)
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send what is no frame."""
+        raw = memoryview(data)
+        with self.sending:
+            try:
+                while raw and not self.lost:
+                    if self.patience and not ready([self.outgoing], self.patience, select.POLLOUT):
+                        raise TimeoutError
+                    raw = raw[os.write(self.outgoing, raw[:PIPE_BUF] if self.patience else raw) :]
+            except OSError:
+                self.lost = True
+
+    def receive(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """Return the next frame (its bytes under `data`), None after `timeout` seconds. EOFError: the peer is gone."""
+        return self.take(self.parse, timeout)
+
+    def receive_line(self, timeout: float | None = None) -> bytes | None:
+        """Return the next line as it is, None after `timeout` seconds. EOFError: the peer is gone."""
+        return self.take(self.parse_line, timeout)
+
+    def take(self, parse: Callable[[], Taken | None], timeout: float | None) -> Taken | None:
+        """Read until `parse` finds something in the buffer."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                found = parse()
+                if found is not None:
+                    return found
+                if len(self.buffer) > frames.LINE_BYTES + frames.DATA_BYTES:
+                    raise frames.BadFrame("it sent more than a frame without an end")
+            except frames.BadFrame as error:
+                self.lost, self.flaw = True, str(error)
+                raise EOFError(self.flaw) from None
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not ready([self.incoming], left):
+                return None
+            try:
+                chunk = os.read(self.incoming, BLOCK)
+            except ConnectionError:  # stdin may be a socket
+                chunk = b""
+            if not chunk:
+                self.lost = True
+                raise EOFError("the other side is gone")
+            self.buffer += chunk
+
+    def parse_line(self) -> bytes | None:
+        """Take one line out of the buffer, if there is one."""
+        end = self.buffer.find(b"\n", self.searched)
+        self.searched = len(self.buffer) if end < 0 else 0
+        if end < 0:
+            return None
+        line = bytes(self.buffer[:end])
+        del self.buffer[: end + 1]
+        return line
+
+    def parse(self) -> dict[str, Any] | None:
+        """Take one whole frame out of the buffer, if there is one."""
+        if self.begun is None:
+            line = self.parse_line()
+            if line is None:
+                return None
+            self.begun = frames.parse(line)
+        size = self.begun.get("size", 0)
+        if len(self.buffer) < size:
+            return None
+        frame, self.begun = self.begun, None
+        data = bytes(self.buffer[:size])
+        del self.buffer[:size]
+        return {**(frame if self.accepted is None else frames.checked(frame, self.accepted)), "data": data}
+
+    def send_file(self, name: str, path: str) -> None:
+        """Send a file as `file` frames of at most BLOCK bytes; the first of a name truncates, the others append.
+
+        Where the file has lines a block ends with one: rows that come from several nodes at a time stay whole.
+        A link, pipe or device in its place is not followed, waited for or read: nothing of it is sent.
+        """
+        try:
+            descriptor = open_file(path)
+        except OSError:
+            return
+        with open(descriptor, "rb") as file:
+            first, block = True, next_block(file)
+            while first or block:
+                self.send("file", block, name=name, first=first)
+                first, block = False, next_block(file)
+
+    def close(self) -> None:
+        """Hang up: the peer sees the end of the wire."""
+        os.close(self.incoming)
+        os.close(self.outgoing)
+
+
+def next_block(file: BinaryIO) -> bytes:
+    """Return the next bytes of a file, at most BLOCK, to the end of a line if there is one near."""
+    block = file.read(BLOCK - LINE)
+    return block + file.readline(LINE)

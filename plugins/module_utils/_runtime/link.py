@@ -1,0 +1,137 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A conversation with our code on a node: the process that leads there (ssh, or ours itself), and a channel to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from typing import Any, Callable, Mapping, Sequence
+
+from .bootstrap import GREETING, parcel
+from .channel import BEAT_SECONDS, Channel
+from .frames import Check, printable
+
+GREETING_SECONDS = 30.0  # a node that has not answered by then is taken for unreachable (fault-tested: dropped packets)
+STEP_SECONDS = 0.2  # a signal that another thread took is dealt with after such a step
+WORK_SECONDS = 600.0  # for an answer of a node that says it is at work on it
+MOST_BEATS = int(WORK_SECONDS / BEAT_SECONDS)
+CLOSE_SECONDS = 2.0
+ERROR_BYTES = 65536  # of stderr that are kept, the last ones
+ERROR_SECONDS = 0.5  # for the last words of a program that is gone
+TALK_BYTES = 1 << 20  # that shells and profiles may print before our greeting
+
+
+class LinkLost(Exception):
+    """The other side does not answer, and why, in one line."""
+
+
+class Link:
+    """Starts a program whose stdin and stdout are a channel, and knows what it said on stderr if that fails."""
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        patience: float | None = None,
+        accepted: Mapping[str, Mapping[str, Check]] | None = None,
+    ) -> None:
+        """`accepted`: the frames that may come, as frames.py has them."""
+        (stdin, outgoing), (incoming, stdout), (errors, stderr) = os.pipe(), os.pipe(), os.pipe()
+        try:
+            self.process = subprocess.Popen(program, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+        except OSError as error:
+            for descriptor in (outgoing, incoming, errors):
+                os.close(descriptor)
+            raise LinkLost(f"{program[0]}: {error.strerror}") from None
+        finally:
+            for descriptor in (stdin, stdout, stderr):
+                os.close(descriptor)
+        self.channel = Channel(incoming, outgoing, patience, accepted)
+        self.said = b""  # the end of what came on stderr
+        self.listener = threading.Thread(target=self.listen, args=(errors,), daemon=True)
+        self.listener.start()
+
+    def listen(self, errors: int) -> None:
+        """Read stderr to its end: a full pipe would hold up the program at its other end."""
+        with open(errors, "rb", buffering=0) as stream:
+            for chunk in iter(lambda: stream.read(ERROR_BYTES), b""):
+                self.said = (self.said + chunk)[-ERROR_BYTES:]
+
+    def greet(self, archive: Callable[[], bytes], seconds: float = GREETING_SECONDS) -> None:
+        """Wait for our code to come up on the node; give it the archive if it wants it. LinkLost if it does not."""
+        deadline = time.monotonic() + seconds
+        line, heard = b"", 0
+        try:
+            while not line.startswith(GREETING):
+                left = deadline - time.monotonic()
+                found = self.channel.receive_line(max(0.0, min(STEP_SECONDS, left)))
+                if found is None and left > 0:
+                    continue
+                heard += len(found or b"") + 1
+                if found is None or heard > TALK_BYTES:
+                    raise LinkLost(f"no answer within {seconds:.0f} s" if found is None else "it talks without end")
+                line = found if found.strip() else line
+        except EOFError:
+            raise LinkLost(self.last_words(line.decode(errors="replace"))) from None
+        if line.endswith(b"wanted"):
+            self.channel.send_bytes(parcel(archive()))
+
+    def ask(self, kind: str, seconds: float | None = None, **fields: Any) -> Any:
+        """Send a frame and return the next answer, as answer() does."""
+        self.channel.send(kind, **fields)
+        return self.answer(seconds)
+
+    def expect(self, kind: str, seconds: float, answer: str = "", **fields: Any) -> Any:
+        """Send a frame and return its answer, of the same kind unless `answer` names another. LinkLost."""
+        frame = self.ask(kind, seconds, beats=True, **fields)
+        if frame["kind"] != (answer or kind):
+            raise LinkLost(f"it answered {kind} with {frame['kind']}")
+        return frame
+
+    def answer(self, seconds: float | None = None) -> Any:
+        """Return the next frame. LinkLost if there will be none, or nothing is heard for `seconds`.
+
+        One that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS at most, and for no more
+        beats than that time has.
+        """
+        deadline, beats = time.monotonic() + WORK_SECONDS, 0
+        while True:
+            try:
+                frame = self.channel.receive(seconds)
+            except EOFError:
+                raise LinkLost(self.last_words()) from None
+            if frame is None:
+                raise LinkLost(f"no answer within {seconds:.0f} s")
+            if frame["kind"] != "beat":
+                return frame
+            beats += 1
+            if beats > MOST_BEATS:
+                raise LinkLost(f"it beat more than {MOST_BEATS} times, and did not answer")
+            if time.monotonic() > deadline:
+                raise LinkLost(f"still at work after {WORK_SECONDS:.0f} s: its disk may hang")
+
+    def last_words(self, before: str = "") -> str:
+        """Return why there is no answer: what was wrong with the last frame, else the last line said on stderr.
+
+        `before`: what was said on stdout, for shells that refuse a login there.
+        """
+        if self.channel.flaw:
+            return self.channel.flaw
+        self.listener.join(ERROR_SECONDS)
+        said = self.said.decode(errors="replace").strip().splitlines()
+        last = printable(said[-1].strip() if said else before.strip())[:500]
+        return last or "the connection ended without a word"
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Hang up and see the program leave; one that stays so long is ended."""
+        self.channel.close()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.listener.join(ERROR_SECONDS)

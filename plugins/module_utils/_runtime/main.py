@@ -1,0 +1,26 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Entry of the runtime on a node: torchfleet.py supervise | rank <job directory> | agent <job directory> ..."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run one of the runtime's verbs. Imports are late: a rank must not pay for the supervisor."""
+    if sys.argv[1] == "rank":
+        from . import rank
+
+        raise SystemExit(rank.main(sys.argv[2]))
+    if sys.argv[1] == "agent":
+        from . import remote_shell
+
+        raise SystemExit(remote_shell.main(sys.argv[2], sys.argv[3:]))
+    from . import supervisor
+
+    supervisor.main()
+    os._exit(0)  # the controller waits for this end: nothing is left to tear down

@@ -1,0 +1,100 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What ranks report: a row each in metrics.jsonl, and the last values for the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Collection
+
+from .frames import refuse_constant
+from .job_directory import JobDir, remove
+from .output_lines import Follower, Value
+
+Json = Any
+ROWS = 1000  # that are written at once
+NAMES = 1000  # of which the result has the last value
+ROW_BYTES = 1 << 18  # of one row; a report is a line of 4 KiB at most
+
+
+def open_new(path: str) -> int:
+    """Open a new file for writing. What a rank put in its place goes, and nothing that it leads to is touched. OSError.
+
+    Emptied in place it could be a link, also a hard one, to a file of the user's; a pipe would hold us up.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError:  # a directory
+        remove(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+class Metrics:
+    """Collects reports: each one a row of metrics.jsonl, the last value of each name for the result."""
+
+    def __init__(self, job: JobDir) -> None:
+        self.file = open_new(job.at("metrics.jsonl"))
+        self.rows: list[str] = []  # that are not in the file yet
+        self.last: dict[str, Value] = {}
+        self.rank_of: dict[str, int] = {}
+
+    def add(self, rank: int, values: dict[str, Value]) -> None:
+        """Take one report; flush() writes it."""
+        self.rows.append(json.dumps({**values, "time": round(time.time(), 3), "rank": rank}))
+        if len(self.rows) >= ROWS:
+            self.flush()
+        for name, value in values.items():
+            self.note(name, rank, value)
+
+    def flush(self) -> None:
+        """Write what was taken: many rows at once, a write for each costs as much as all the rest."""
+        try:
+            os.write(self.file, "".join(row + "\n" for row in self.rows).encode())
+        except OSError:  # a full disk ends the job by the rank that hits it, not by its metrics
+            pass
+        self.rows.clear()
+
+    def note(self, name: str, rank: int, value: Value) -> None:
+        """Take one value for the result. Of several ranks that report the same name the lowest is believed."""
+        if name not in self.last and len(self.last) >= NAMES:  # its rows are in the file all the same
+            return
+        if rank <= self.rank_of.get(name, rank):
+            self.rank_of[name], self.last[name] = rank, value
+
+
+def final_metrics(job: JobDir, order: dict[str, Json]) -> Metrics:
+    """Read the reports of this node's ranks again, for when the supervisor that had followed them is gone."""
+    metrics = Metrics(job)
+    for place in order["placement"]:
+        rank = place["rank"]
+        Follower(job.rank(rank, "stdout"), rank, "stdout", False, lambda _line: None, metrics.add).look(last=True)
+    metrics.flush()
+    return metrics
+
+
+class OwnRows:
+    """What of another node's metrics.jsonl goes home: rows of that node's own ranks. Blocks of it may end anywhere."""
+
+    def __init__(self, ranks: Collection[int]) -> None:
+        self.ranks, self.begun = ranks, b""
+
+    def take(self, block: bytes) -> bytes:
+        """Return the whole rows that go home. ValueError for a row without an end."""
+        *rows, self.begun = (self.begun + block).split(b"\n")
+        if len(self.begun) > ROW_BYTES:
+            raise ValueError("a row without an end")
+        return b"".join(row + b"\n" for row in rows if self.own(row))
+
+    def own(self, row: bytes) -> bool:
+        """Whether a row says that it is of a rank of that node."""
+        try:
+            rank = json.loads(row, parse_constant=refuse_constant)["rank"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return False
+        return type(rank) is int and rank in self.ranks

@@ -1,0 +1,351 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The rank wrapper: what makes a program see the same world under every launcher.
+
+It runs once per rank, started by the launcher. It gives the program the variables of torchrun and of Open MPI, this
+node's environment and its own output files, proves that the placement is the planned one, and leaves the rank record.
+It copies what the program writes from pipes to the rank's files, byte for byte (see _output).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any, Mapping
+
+from .job_directory import JobDir, open_file
+from .processes import (
+    GRACE_SECONDS,
+    become_subreaper,
+    collect_children,
+    descendants,
+    end_all,
+    listen_for_children,
+)
+from .rank_output import CHUNK, Stream, open_streams
+
+# Where a launcher puts rank, world size, local rank and local size. Others may be inherited and wrong.
+IDENTITIES = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "openmpi": tuple("OMPI_COMM_WORLD_" + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    "mpich": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "intelmpi": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # the plan knows the local size
+    "sbatch": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+}
+ELSEWHERE = ("srun", "sbatch")  # launchers whose ranks are started by a daemon that is not below our guard
+GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
+TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
+MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
+LOOK_SECONDS = 1.0  # how often it is looked whether the job runs, while nothing happens
+GATHER_SECONDS = 0.002  # for more output to come after a little: copying each line by itself would cost more
+TELL_SECONDS = 1.0  # for ranks that came up in the wrong place together
+TELL_PAUSE = 0.05  # between two looks whether they did
+EXIT_PLACEMENT = 77
+EXIT_LOST = 74  # EX_IOERR of sysexits.h: the program was content, its output is not whole
+FULL_BYTES = 2 << 20  # more than the ballast: it may have been dropped just before
+HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecustomize (see _exit_note)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def identify(order: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Return (rank, world size, local rank, local size). LookupError if the launcher did not put them there."""
+    launcher = order["launcher"]["name"]
+    values = [environ.get(name, "") for name in IDENTITIES[launcher]]
+    if not all(value.isdigit() for value in values):
+        raise LookupError(f"{launcher} gave this process no {', '.join(IDENTITIES[launcher])}")
+    planned = sum(place["host"] == order["host"] for place in order["placement"])
+    rank, size, local_rank, local_size = [*map(int, values), planned][:4]
+    return rank, size, local_rank, local_size
+
+
+def rank_environment(
+    order: Mapping[str, Any], identity: tuple[int, int, int, int], inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of a program: the same names whatever the launcher was, the user's last."""
+    texts = [str(number) for number in identity]
+    variables = dict(inherited)
+    variables.pop("TMPDIR", None)  # the launcher's private one; the program gets the node's own back
+    if order["tmpdir"]:
+        variables["TMPDIR"] = order["tmpdir"]
+    places = (order["path_first"], inherited.get("PATH", os.defpath))  # the first is empty where there is no Python
+    variables["PATH"] = os.pathsep.join(filter(None, places))
+    for launcher in GIVEN:
+        variables.update(zip(IDENTITIES[launcher], texts))
+    if order["launcher"]["name"] != "torchrun":  # which has set them
+        variables.update(elastic_environment(order, identity))
+    variables.update(MASTER_ADDR=order["master_addr"], MASTER_PORT=str(order["master_port"]))
+    variables.update(order["environment"])
+    return variables
+
+
+def elastic_environment(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> dict[str, str]:
+    """Return what torchrun sets beside rank and size: without it Lightning takes every node for node 0.
+
+    The names are those of torch.distributed.elastic's LocalElasticAgent; NODE_RANK is Lightning's own.
+    """
+    rank, size, _local_rank, _local_size = identity
+    hosts = list(dict.fromkeys(place["host"] for place in order["placement"]))
+    group = str(hosts.index(order["host"]))
+    return {
+        "GROUP_RANK": group,
+        "NODE_RANK": group,
+        "GROUP_WORLD_SIZE": str(len(hosts)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(size),
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": order["job_id"],
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+
+
+def misplaced(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> str:
+    """Return how this rank's place differs from the plan, or an empty string."""
+    rank, size, local_rank, _local_size = identity
+    if size != order["world_size"]:
+        return f"world size is {size}, planned {order['world_size']}"
+    planned = order["placement"][rank]
+    if (planned["host"], planned["local_rank"]) == (order["host"], local_rank):
+        return ""
+    there = f"{planned['host']} as local rank {planned['local_rank']}"
+    return f"the rank came up on {order['host']} as local rank {local_rank}, planned: {there}"
+
+
+class RankWrapper:
+    """Runs one rank's program and writes its record."""
+
+    def __init__(self, job: JobDir, order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> None:
+        self.job, self.order, self.identity = job, order, identity
+        self.program = 0
+        self.told_to_end = False
+        self.lost = ""  # why output of the program could not be written
+        self.poll = select.poll()
+        self.wakeup = -1
+        self.streams: dict[int, Stream] = {}  # by the descriptor of the pipe
+        rank, _size, local_rank, _local_size = identity
+        self.record: dict[str, Any] = {
+            "rank": rank,
+            "local_rank": local_rank,
+            "host": order["host"],
+            "wrapper_pid": os.getpid(),
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "started": time.time(),
+            "started_tick": time.monotonic(),
+        }
+
+    def save(self) -> None:
+        self.job.write(os.path.join("ranks", str(self.record["rank"]), "record.json"), self.record)
+        self.job.wake()
+
+    def run(self) -> int:
+        wrong = misplaced(self.order, self.identity) or self.started_before()
+        if wrong:
+            return self.refuse("placement: " + wrong)
+        for number in FORWARDED:
+            signal.signal(number, self.forward)
+        self.wakeup = listen_for_children()
+        self.poll.register(self.wakeup, select.POLLIN)
+        become_subreaper()  # what a shell script started stays below this process when the shell is gone
+        self.streams = {stream.pipe: stream for stream in open_streams(self.job, self.record["rank"])}
+        self.save()
+        if not self.may_begin():
+            return self.close(signal.SIGTERM)
+        self.program = os.fork()
+        if self.program == 0:
+            self.become_program()
+        self.record["pid"] = self.program
+        self.save()
+        return self.close(self.wait())
+
+    def started_before(self) -> str:
+        """Return what is wrong if another process is this rank already: both would write one record."""
+        try:
+            os.close(os.open(self.job.rank(self.record["rank"], "taken"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return f"rank {self.record['rank']} was started twice"
+        except OSError:  # the disk is full: the record, which is written next, makes room
+            pass
+        return ""
+
+    def may_begin(self) -> bool:
+        """Wait until every rank is known to be in its place: no user code runs before. False if told to end."""
+        gate = os.open(self.job.at("gate"), os.O_RDONLY | os.O_NONBLOCK)
+        self.poll.register(gate, 0)  # POLLHUP comes always
+        try:
+            while not os.path.exists(self.job.at("begin.json")):
+                if self.told_to_end or self.job.end() or not self.job.running():
+                    return False
+                self.pause(LOOK_SECONDS)
+        finally:
+            self.poll.unregister(gate)
+            os.close(gate)
+        return not self.told_to_end
+
+    def pause(self, seconds: float) -> None:
+        """Copy what the program writes until there is nothing more, a signal comes, or the time is over."""
+        ready = [descriptor for descriptor, _event in self.poll.poll(seconds * 1000)]
+        if self.wakeup in ready:
+            os.read(self.wakeup, CHUNK)
+        copied = [(stream, stream.copy()) for descriptor, stream in self.streams.items() if descriptor in ready]
+        for stream, count in copied:
+            if count < 0:
+                self.poll.unregister(stream.pipe)
+        if copied and all(count < CHUNK // 4 for _stream, count in copied):
+            time.sleep(GATHER_SECONDS)
+        if not self.lost and self.program:
+            self.lost = next((stream.error for stream in self.streams.values() if stream.error), "")
+            if self.lost:  # as a full disk ends who writes to it
+                os.kill(self.program, signal.SIGTERM)
+
+    def refuse(self, wrong: str) -> int:
+        """End the job before any user code ran here: a rank that is not where it should be makes every result a lie."""
+        first = self.job.record(self.record["rank"]) is None
+        if first:
+            self.save()
+        self.let_others_tell()
+        self.job.claim_end("rank_failed", wrong)
+        if first:
+            return self.close(EXIT_PLACEMENT << 8, error=wrong)
+        self.job.wake()  # another process is this rank already, and keeps its record
+        self.hold()
+        return EXIT_PLACEMENT
+
+    def let_others_tell(self) -> None:
+        """Wait a moment for the ranks that came up here too: people are shown all places. None of them may begin."""
+        deadline = time.monotonic() + TELL_SECONDS
+        ranks = [place["rank"] for place in self.order["placement"]]
+        while time.monotonic() < deadline and not all(self.job.record(rank) for rank in ranks):
+            time.sleep(TELL_PAUSE)
+
+    def forward(self, number: int, _frame: object) -> None:
+        self.told_to_end = True
+        if self.program:
+            try:
+                os.kill(self.program, number)
+            except ProcessLookupError:
+                pass
+
+    def wait(self) -> int:
+        """Wait for the program without reaping it, so that its pid stays its own until the record says it ended."""
+        for stream in self.streams.values():
+            self.poll.register(stream.pipe, select.POLLIN)
+            stream.write(b"")  # the file is there also if nothing comes
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if ended is None:
+                self.pause(LOOK_SECONDS)
+            elif ended.si_pid == self.program:
+                self.note_end()
+                program, self.program = self.program, 0
+                return os.waitpid(program, 0)[1]
+            else:
+                os.waitpid(ended.si_pid, 0)  # an orphan that the program left
+
+    def note_end(self) -> None:
+        """Note when the program ended, also by the clock that nobody sets: what came first must not depend on that."""
+        self.record.update(ended=time.time(), ended_tick=time.monotonic())
+
+    def become_program(self) -> None:
+        """In the child: put output, environment and directory in place and turn into the program. Never returns."""
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in FORWARDED:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, a shell's child would not
+            rank = self.identity[0]
+            for descriptor, stream in zip((1, 2), self.streams.values()):
+                stream.become(descriptor)
+            variables = rank_environment(self.order, self.identity, os.environ)
+            variables.update(self.secrets())
+            variables["TORCHFLEET_EXIT_NOTE"] = f"{os.getpid()}:{self.job.rank(rank, 'exit')}"
+            own = variables.get("PYTHONPATH")
+            variables["PYTHONPATH"] = HOOK + (os.pathsep + own if own else "")
+            start_program(self.order, variables)
+        except BaseException as error:  # whatever happens here must not run on as a second wrapper
+            os.write(2, f"torchfleet: cannot start {self.order['argv'][0]}: {error}\n".encode())
+        os._exit(127)
+
+    def secrets(self) -> dict[str, str]:
+        """Return the variables that no file has. The import is late: most ranks have none. OSError."""
+        if not self.order["secret_names"]:
+            return {}
+        from .secrets import take
+
+        return take(self.job.path, self.order["secret_names"])
+
+    def close(self, status: int, error: str = "") -> int:
+        """Write how the rank ended and return the exit status for the launcher."""
+        self.copy_all()
+        error = error or next((stream.error for stream in self.streams.values() if stream.error), "")
+        rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        rc = EXIT_LOST if error and rc == 0 else rc
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        finished = number in TEARDOWN_SIGNALS and self.finished()
+        well = (rc == 0 or finished) and not self.job.end()
+        if "ended" not in self.record:
+            self.note_end()
+        if well and self.order["launcher"]["name"] in ELSEWHERE:  # what is left would be below nobody who knows it
+            grace = self.order["grace"] or GRACE_SECONDS
+            self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), grace)
+        if rc and not error and disk_is_full(self.job.path):
+            error = f"exit status {rc}, no space left in {self.job.path}"
+        self.record.update(rc=rc, signal=number, finished=finished, error=error)
+        self.save()
+        if not well:
+            self.hold()
+        self.copy_all()
+        return 0 if finished else rc
+
+    def copy_all(self) -> None:
+        """Copy what is in the pipes now."""
+        for stream in self.streams.values():
+            stream.copy_all()
+
+    def finished(self) -> bool:
+        """Whether the program had left with status 0 before it died of a signal (see _exit_note)."""
+        try:
+            with open(open_file(self.job.rank(self.record["rank"], "exit"))) as note:
+                return note.read().strip() == "0"
+        except OSError:
+            return False
+
+    def hold(self) -> None:
+        """Stay until told to end: the launcher would end the other ranks, at once and without their time to save.
+
+        So the guard ends a job alike under every launcher, blames the right rank, and finds what the program left.
+        """
+        while not self.told_to_end and self.job.running():
+            self.pause(LOOK_SECONDS)
+            collect_children()
+
+
+def disk_is_full(path: str) -> bool:
+    """Whether a program that failed just now could not have written its output, its last words included."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize < FULL_BYTES
+
+
+def start_program(order: Mapping[str, Any], variables: dict[str, str]) -> None:
+    """Turn this process into the program of the order."""
+    os.chdir(order["cwd"])
+    os.execvpe(order["argv"][0], order["argv"], variables)
+
+
+def main(job_dir: str) -> int:
+    """Run the job's program as the rank the launcher made this process."""
+    job = JobDir(job_dir)
+    order = job.read("order.json")
+    if order is None:
+        sys.stderr.write(f"torchfleet: {job.path} holds no job: it was cleaned, or never staged on this node\n")
+        return 1
+    identity = identify(order, os.environ)
+    if not job.running():  # command.txt typed again after the run: just the program, no job
+        variables = rank_environment(order, identity, os.environ)
+        start_program(order, {name: value for name, value in variables.items() if name not in MARKS})
+    return RankWrapper(job, order, identity).run()

@@ -1,0 +1,138 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Ends what jobs left on this node and takes away their directories. A job that still runs is not touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from typing import Any
+
+from . import processes
+from .file_store import KEPT_DAYS, Store
+from .job_directory import HOME_MARK, JobDir, fits, jobs, remove
+from .job_files import TREE, outputs, remove_tree
+
+PRIVATE = re.compile(r"/torchfleet-[0-9a-f]{16}\Z")  # a directory that a launcher had for itself (see _part)
+CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
+
+
+def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool = False) -> dict[str, Any]:
+    """End this user's leftovers under a torchfleet home; a job named by `job_id` is ended even if it runs.
+
+    A job whose program left files in its tree is kept unless `drop_outputs`. Return ended (pid, job_id, command, ended:
+    its signal, or null if nothing ended it), cancelled (the job named, if it ran), removed, outputs (job_id, path,
+    files, bytes of what is kept), store (how many files went from it, and their bytes), runtimes (versions of our own
+    code that went), running, waiting, and known: whether this node has, or had until now, the job named. With `dry_run`
+    nothing is changed and `ended`, `cancelled`, `removed`, `store`, `runtimes` tell what would be.
+    """
+    named = JobDir(os.path.join(home, "jobs", job_id))
+    found = os.path.isdir(named.path)
+    cancelled = [job_id] if job_id and found and named.running() else []
+    if cancelled and not dry_run:
+        cancel(named)
+    known = jobs(home)
+    running = [job.job_id for job in known if job.running()]
+    over = [job for job in known if job.job_id not in running]
+    done = [job for job in over if os.path.exists(job.at(HOME_MARK))]
+    rows = look(home) if dry_run else end_leftovers(home)
+    kept = [] if drop_outputs else [row for job in done for row in [outputs_of(job)] if row["files"]]
+    gone = [job for job in done if job.job_id not in [row["job_id"] for row in kept]]
+    for job in over:
+        clear(job, whole=job in gone, waits=job not in done, dry_run=dry_run)
+    files, size = Store(home).clear(dry_run=dry_run)
+    runtimes = unused_runtimes(home)
+    for name in [] if dry_run else runtimes:
+        remove(os.path.join(home, "lib", name))
+    return {
+        "ended": rows,
+        "cancelled": cancelled,
+        "removed": [job.job_id for job in gone],
+        "outputs": kept,
+        "store": {"files": files, "bytes": size},
+        "runtimes": runtimes,
+        "running": running,
+        "waiting": [job.job_id for job in over if job not in done],
+        "known": found,
+    }
+
+
+def unused_runtimes(home: str) -> list[str]:
+    """Return the versions of our code that no job here names and that nothing was started of in KEPT_DAYS.
+
+    Parts that a start left which was cut off are among them.
+    """
+    library, since = os.path.join(home, "lib"), time.time() - KEPT_DAYS * 86400
+    named = json.dumps([job.read("order.json") for job in jobs(home)])
+    try:
+        with os.scandir(library) as entries:
+            old = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < since]
+    except OSError:
+        return []
+    return sorted(name for name in old if name not in named)
+
+
+def outputs_of(job: JobDir) -> dict[str, Any]:
+    """Return job_id, path, files and bytes of what a program left in the tree of its job."""
+    files, size = outputs(job)
+    return {"job_id": job.job_id, "path": job.at(TREE), "files": files, "bytes": size}
+
+
+def cancel(job: JobDir) -> None:
+    """Ask the supervisor of a running job to end it, and wait until it has; one that does not is killed.
+
+    Its guard then does the rest.
+    """
+    noted = job.read("supervisor.json")
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process = processes.identified(noted) if job.running() else None
+        if process is None:
+            return
+        processes.send(process, number)
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while job.running() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def leftovers(home: str) -> list[tuple[processes.Process, str]]:
+    """Return this user's processes of jobs that nobody looks after, whatever their home, each with its job id."""
+    found = []
+    for process, mark in processes.marked():
+        if not JobDir(mark.job_dir or os.path.join(home, "jobs", mark.job_id)).running():
+            found.append((process, mark.job_id))
+    return found
+
+
+def look(home: str) -> list[dict[str, Any]]:
+    """Return the rows that end_leftovers would, with nothing ended."""
+    rows = leftovers(home)
+    return [{"pid": p.pid, "job_id": job, "command": processes.command_of(p.pid), "ended": None} for p, job in rows]
+
+
+def end_leftovers(home: str) -> list[dict[str, Any]]:
+    """End the processes of jobs that nobody looks after."""
+    owner = {process.pid: job for process, job in leftovers(home)}
+    ended = processes.end_all(lambda: [process for process, _job in leftovers(home)], grace=2.0)
+    return [{**row, "job_id": owner.get(int(str(row["pid"])), "?")} for row in ended]
+
+
+def clear(job: JobDir, whole: bool, waits: bool, dry_run: bool) -> None:
+    """Take away the private temporary directory of a job that is over, and all of it if it is `whole`.
+
+    One that `waits` to be brought home may still be in a batch system's queue: it is taken from there.
+    """
+    if dry_run:
+        return
+    order = job.read("order.json")
+    if fits(order, {"private_tmp": str}) and PRIVATE.search(order["private_tmp"]):  # a program may name another one
+        remove(order["private_tmp"])
+    if waits:
+        job.cancel()
+    if whole:
+        remove_tree(job)
+        remove(job.path)

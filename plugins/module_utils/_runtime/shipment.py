@@ -1,0 +1,131 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The folder of a script on its way to the nodes of a job: what they lack, what arrives, the tree made of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Mapping, Sequence
+
+from .channel import Channel
+from .file_store import Arrival, Store
+from .job_directory import JobDir
+from .job_files import MOST_BYTES, make_tree, tree_of
+from .link import LinkLost
+from .peer import Peer, everywhere
+
+Json = Any
+
+
+class Shipment:
+    """What is shipped to this node for one job. `reason`: why it is refused, or nothing."""
+
+    def __init__(self, home: str, listing: Json) -> None:
+        """`listing`: path, sha256 and whether executable of each file."""
+        self.store = Store(home)
+        self.listing = listing
+        self.reason = ""
+        self.wanted: set[str] = set()  # digests of what the store lacks
+        self.names: dict[str, str] = {}  # the first path of each digest, for people
+        self.arrival: Arrival | None = None
+        self.room = MOST_BYTES
+        self.lock = -1
+        try:
+            tree_of(listing)
+            self.lock = self.store.use()
+            self.names = {digest: path for path, digest, _executable in reversed(listing)}
+            self.wanted = {digest for digest in self.names if not self.store.has(digest)}
+        except (OSError, ValueError) as error:
+            self.reason = str(error)
+
+    def take(self, frame: Mapping[str, Any]) -> None:
+        """Take one block of a file. A reason not to is kept for the end."""
+        if self.reason:
+            return
+        try:
+            if frame["first"]:
+                self.close_arrival()
+                if frame["name"] not in self.wanted:
+                    raise ValueError("a file came that nobody had asked for")
+                self.arrival = Arrival(self.store, frame["name"])
+            self.room -= len(frame["data"])
+            if self.arrival is None or self.arrival.digest != frame["name"] or self.room < 0:
+                raise ValueError("more came than was announced")
+            self.arrival.take(frame["data"])
+        except (OSError, ValueError) as error:
+            self.reason = str(error)
+
+    def close_arrival(self) -> None:
+        """Put the file that came last into the store. ValueError if it is not what was announced. OSError."""
+        arrival, self.arrival = self.arrival, None
+        if arrival is not None:
+            if not arrival.finish():
+                raise ValueError(f"{self.names[arrival.digest]} changed while it was shipped: try again")
+            self.wanted.discard(arrival.digest)
+
+    def finish(self) -> str:
+        """Return why a tree cannot be made of what came, or nothing."""
+        try:
+            if not self.reason:
+                self.close_arrival()
+                if self.wanted:
+                    self.reason = f"{self.names[min(self.wanted)]} did not arrive"
+        except (OSError, ValueError) as error:
+            self.reason = str(error)
+        if self.arrival is not None:
+            self.arrival.drop()
+            self.arrival = None
+        return self.reason
+
+    def make_tree(self, job: JobDir) -> None:
+        """Make the job's tree, and let go of the store. OSError."""
+        make_tree(job, self.listing, self.store)
+        os.close(self.lock)
+        self.lock = -1
+
+
+def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[Peer], listing: Json) -> None:
+    """Take a folder from the controller for this node, `host` (if it has a shipment), and the peers.
+
+    Says what is wanted, passes on what each peer wants of it, and says how it went: every reason names its node.
+    """
+    reasons: list[str] = []
+    wants: dict[str, set[str]] = {}
+    for peer, answer in zip(peers, everywhere(lambda peer: asked(peer, listing), peers)):
+        if isinstance(answer, set):
+            wants[peer.name] = answer
+        else:
+            reasons.append(answer)
+    own_wants = frozenset(own.wanted if own else ())
+    channel.send("wanted", wanted=[] if reasons else sorted(own_wants.union(*wants.values())))
+    block = channel.receive() or {}
+    while block.get("kind") == "file":
+        if own and block["name"] in own_wants:
+            own.take(block)
+        for peer in peers:
+            if block["name"] in wants.get(peer.name, ()):
+                peer.channel.send("file", block["data"], name=block["name"], first=block["first"])
+        block = channel.receive() or {}
+    reasons += [f"{host}: {said}" for said in [own.finish() if own else ""] if said]
+    reasons += everywhere(laid, [peer for peer in peers if peer.name in wants])
+    channel.send("laid", reason="; ".join(filter(None, reasons)))
+
+
+def asked(peer: Peer, listing: Json) -> set[str] | str:
+    """Return the digests that a node wants of a folder, or why it cannot be asked."""
+    try:
+        return peer.ask_for_folder(listing)
+    except LinkLost as lost:
+        return f"{peer.name}: {lost}"
+
+
+def laid(peer: Peer) -> str:
+    """Return what a node has against a folder that came, or nothing."""
+    try:
+        said = peer.lay_folder()
+    except LinkLost as lost:
+        said = str(lost)
+    said = said[len(peer.name) + 2 :] if said.startswith(f"{peer.name}: ") else said
+    return f"{peer.name}: {said}" if said else ""

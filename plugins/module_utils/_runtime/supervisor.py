@@ -1,0 +1,404 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The supervisor of a node: does what the other end of its channel asks, and outlives it if it must.
+
+On the head the other end is the controller: it surveys, runs a job and brings it home, the other nodes' share over the
+cluster's own SSH. On those the other end is the head's supervisor. Whoever loses the other end ends the job, and what
+there is waits in the job directories for the next clean.yml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, Collection, Iterator, Mapping
+
+from .alone import NotAlone
+from .channel import BEAT_SECONDS, Channel
+from .frames import RANK_FILE
+from .head_job import Run
+from .job_directory import HOME_MARK, JobDir, jobs, remove
+from .link import WORK_SECONDS, LinkLost
+from .metrics import OwnRows, final_metrics
+from .node_job import Part, part_report
+from .open_files import raise_files
+from .outpost import Outpost
+from .peer import (
+    ANSWER_SECONDS,
+    NotStaged,
+    Peer,
+    everywhere,
+    in_our_time,
+    own_report,
+)
+from .result import write_result
+from .shipment import Shipment, relay
+from .survey import home_path, ssh_config, survey
+
+Json = Any
+GO_SECONDS = 1.0  # between two looks whether a signal came while the others are staged
+SURVEY_BYTES = 1 << 20  # of what one node tells of itself: an honest one tells some KiB
+# What the other end may ask for.
+KINDS = (
+    *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "forget", "part", "home"),
+    *("beat", "leave", "end", "start", "begin"),
+)
+
+
+class Supervisor:
+    """Serves one peer until it hangs up."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.signalled = ""
+        self.peers: dict[str, Peer] = {}
+        self.given_up: dict[str, str] = {}  # nodes that are not asked again, and why
+        self.has_job = False
+        self.fetched: tuple[JobDir, list[Peer]] | None = None  # a job whose files were sent, and the other nodes it has
+        self.shipment: Shipment | None = None
+
+    def serve(self) -> None:
+        """Answer frames until the channel ends."""
+        signal.signal(signal.SIGTERM, self.on_signal)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        while True:
+            try:
+                frame = self.channel.receive()
+            except EOFError:
+                break
+            answer = getattr(self, "on_" + frame["kind"], None) if frame is not None else None
+            if answer is not None and frame is not None and frame["kind"] in KINDS:
+                answer(frame)
+        everywhere(lambda peer: peer.link.close(), self.peers.values())
+
+    def on_signal(self, number: int, _frame: object) -> None:
+        """Have the job end that is in hand; without one, leave at once, whatever is waited for."""
+        self.signalled = signal.Signals(number).name
+        if not self.has_job:
+            os._exit(128 + number)
+
+    @contextlib.contextmanager
+    def job_in_hand(self) -> Iterator[None]:
+        """While it is entered, a signal is noted and ends the job."""
+        self.has_job = True
+        try:
+            yield
+        finally:
+            self.has_job = False
+
+    @contextlib.contextmanager
+    def at_work(self, frame: Mapping[str, Json]) -> Iterator[None]:
+        """While it is entered, the other side hears beats if its frame asks for them: a slow disk is no silence."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(BEAT_SECONDS):
+                self.channel.send("beat")
+
+        thread = threading.Thread(target=beat, daemon=True)
+        if frame.get("beats"):
+            thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if frame.get("beats"):
+                thread.join()
+
+    def on_clock(self, _frame: dict[str, Json]) -> None:
+        self.channel.send("clock", time=time.time())
+
+    def on_survey(self, frame: dict[str, Json]) -> None:
+        """Tell the facts of this node, and of the others if there are any: theirs are under `others`, by name."""
+        request = frame["request"]
+        others = request.pop("others", [])
+        with self.at_work(frame):
+            found = everywhere(lambda other: self.survey_other(request, other), others)
+            own = survey(request)
+        facts = {other["name"]: answer for other, answer in zip(others, found)}
+        self.channel.send("survey", facts=own, others=facts)
+
+    def survey_other(self, request: Mapping[str, Json], other: Mapping[str, Json]) -> dict[str, Json]:
+        """Return the facts of another node, or `unreachable` with the reason."""
+        try:
+            peer = self.reach(other, home_path(request["home"]))
+            wanted = {**request, **other["request"]}
+            facts: dict[str, Json] = peer.link.expect("survey", ANSWER_SECONDS, request=wanted)["facts"]
+            if len(json.dumps(facts)) > SURVEY_BYTES:  # all answers go to the controller in one frame
+                raise LinkLost(f"it tells more than {SURVEY_BYTES >> 20} MiB of itself")
+        except LinkLost as lost:
+            return {"unreachable": str(lost)}
+        return {**facts, "clock_offset": round(peer.offset, 4)}
+
+    def reach(self, way: Mapping[str, Json], home: str) -> Peer:
+        """Return the peer of a node, with a way there opened unless there is one. LinkLost.
+
+        One that was lost is tried once more, and soon given up: its disk may be as dead as its network.
+        """
+        name = way["name"]
+        if name in self.given_up:
+            raise LinkLost(self.given_up[name])
+        lost = name in self.peers and bool(self.peers[name].lost)
+        if lost:
+            self.peers.pop(name).link.close(0)
+        if name not in self.peers:
+            try:
+                self.peers[name] = Peer(way, ssh_config(home), lost)
+            except LinkLost as error:
+                self.given_up[name] = str(error)
+                raise
+        return self.peers[name]
+
+    def on_folder(self, frame: dict[str, Json]) -> None:
+        """Take a folder for this node, if it is meant, and the others in `nodes`."""
+        with self.at_work(frame):
+            self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
+            peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
+            relay(self.channel, self.shipment, frame["here"], peers, frame["files"])
+
+    def on_run(self, frame: dict[str, Json]) -> None:
+        """Run a job as its head and send the result."""
+        with self.job_in_hand():
+            try:
+                with self.at_work(frame):
+                    run = Run(self, frame["order"], self.peers)
+            except NotAlone as others:
+                self.channel.send("refused", reason=str(others), running=others.running)
+                return
+            except (OSError, ValueError) as error:
+                where = "" if isinstance(error, NotStaged) else f" on {frame['order']['host']}"
+                self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
+                return
+            result = run.follow()
+        self.channel.send("result", result=result)  # a controller that stands still may hold it up: a signal ends that
+
+    def on_stage(self, frame: dict[str, Json]) -> None:
+        """Stage this node's part of a job and, when the head says so, run it."""
+        with self.job_in_hand():
+            try:
+                with self.at_work(frame):
+                    part = Part(frame["order"], self.shipment)
+            except (OSError, ValueError) as error:
+                running = error.running[frame["order"]["host"]] if isinstance(error, NotAlone) else []
+                self.channel.send("staged", reason=str(error), running=running)
+                return
+            self.channel.send("staged")
+            self.channel.patience = part.order["lease"]
+            if self.may_go():
+                Outpost(self, part).follow()
+            else:
+                part.take_back()
+                if self.signalled:
+                    os._exit(128 + signal.SIGTERM)  # the head sees it at once
+
+    def may_go(self) -> bool:
+        """Wait until the head says whether the job is staged everywhere. False if it drops it, or is not heard of."""
+        until = time.monotonic() + WORK_SECONDS + ANSWER_SECONDS  # what the slowest node is given
+        while not self.signalled and time.monotonic() < until:
+            try:
+                answer = self.channel.receive(GO_SECONDS)
+            except EOFError:
+                return False
+            if answer:
+                return bool(answer["kind"] == "go")
+        return False
+
+    def on_drop(self, _frame: dict[str, Json]) -> None:
+        """Hear that a job is dropped which this node had refused itself."""
+
+    def on_fetch(self, frame: dict[str, Json]) -> None:
+        """Send the files of a job. When the other end says that it has them all, on_home() drops what only it needs."""
+        job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
+        with self.at_work(frame):
+            if os.path.exists(job.at("result.json")):  # first: what became of the job waits for no node
+                self.channel.send_file("result.json", job.at("result.json"))
+            for name in files_of(job):
+                self.channel.send_file(name, job.at(name))
+            peers, missing = self.fetch_others(job, frame["limit"])
+        self.fetched = None if missing else (job, peers)
+        self.channel.send("fetched", missing=missing)
+
+    def on_home(self, _frame: dict[str, Json]) -> None:
+        """Hear that the files of the job that was fetched last are home."""
+        if self.fetched is None:
+            return
+        (job, peers), self.fetched = self.fetched, None
+        for peer in peers:
+            peer.channel.send("home")
+        let_go(job)
+
+    def fetch_others(self, job: JobDir, limit: int) -> tuple[list[Peer], list[str]]:
+        """Pass on the files of a job's other nodes, side by side; return those nodes, and what could not be had.
+
+        `limit`: bytes that the controller takes: who alone sends more may be sending without an end.
+        """
+        order = job.order() or {}
+        ways = order.get("peers") or []
+        found = everywhere(lambda way: self.fetch_other(way, order, limit), ways)
+        missing = [f"{way['name']}: {answer}" for way, answer in zip(ways, found) if isinstance(answer, str)]
+        return [answer for answer in found if isinstance(answer, Peer)], missing
+
+    def fetch_other(self, way: Mapping[str, Json], order: Mapping[str, Json], limit: int) -> Peer | str:
+        """Pass on the files of one other node; return it, or why they could not be had."""
+        try:
+            peer = self.reach(way, order["home"])
+            beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
+            peer.channel.send("fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats)
+            self.pass_on(peer, order, limit)
+        except (LinkLost, ValueError) as lost:
+            self.given_up[way["name"]] = str(lost)  # what it still says could be taken for another answer
+            return str(lost)
+        return peer
+
+    def pass_on(self, peer: Peer, order: Mapping[str, Json], limit: int) -> None:
+        """Pass file frames on to the controller until the node has sent all. LinkLost for what no honest one sends."""
+        own_ranks = {place["rank"] for place in order["placement"] if place["host"] == peer.name}
+        seen: set[str] = set()
+        rows, most = OwnRows(own_ranks), limit
+        frame = peer.link.answer(peer.answer_seconds)
+        while frame["kind"] != "fetched":
+            if self.channel.lost:
+                raise LinkLost("the controller is gone")
+            limit -= len(frame["data"])
+            if limit < 0:
+                raise LinkLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
+            name, first, data = own_block(frame, own_ranks, seen)
+            if name == "metrics.jsonl":
+                first, data = False, rows.take(data)  # they follow those of the head
+            elif name == "launcher.out":
+                name = f"launcher.{peer.name}.out"
+            self.channel.send("file", data, name=name, first=first)
+            frame = peer.link.answer(peer.answer_seconds)
+
+    def on_collect(self, frame: dict[str, Json]) -> None:
+        """Name the jobs that are over and not home, and which of them the controller that asks had started.
+
+        Unless it is a dry run, write the result of those whose every guardian died.
+        """
+        waiting = []
+        with self.at_work(frame):
+            for job in jobs(home_path(frame["home"])):
+                order = job.order()
+                if not order or os.path.exists(job.at(HOME_MARK)) or order["peers"] is None or job.running():
+                    continue
+                own = order["controller"] == frame["controller"]
+                over = {"run_dir": order["run_dir"], "own": own, "seconds": age(job)}
+                waiting.append({"job_id": job.job_id, "state": self.state_of(job, order, frame["dry_run"]), **over})
+        self.channel.send("waiting", jobs=waiting)
+
+    def on_forget(self, frame: dict[str, Json]) -> None:
+        """Let go of a job whose files nobody wants, here and on its other nodes; say where that could not be."""
+        job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
+        with self.at_work(frame):
+            order = job.order() or {}
+            missing = ["it still runs"] if job.running() else []
+            for way in order.get("peers") or []:
+                try:
+                    peer = self.reach(way, order["home"])
+                    told = peer.link.expect("forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id)
+                    missing += [f"{peer.name}: {reason}" for reason in told["missing"]]
+                except LinkLost as lost:
+                    missing.append(f"{way['name']}: {lost}")
+            if order and not missing:
+                let_go(job)
+        self.channel.send("forgotten", missing=missing)
+
+    def state_of(self, job: JobDir, order: dict[str, Json], dry_run: bool) -> str:
+        """Return the state of a job that is over; if all who could write its result are gone, it is lost."""
+        found = job.read("result.json")
+        if found is None and not dry_run:
+            job.claim_end("lost", "the supervisor died")
+            reports = everywhere(lambda way: self.ask(way, job), order["peers"])
+            parts = {way["name"]: report for way, report in zip(order["peers"], reports) if report}
+            found = write_result(job, final_metrics(job, order), parts)
+        return str(found["state"]) if found else "lost"
+
+    def ask(self, way: Mapping[str, Json], job: JobDir) -> dict[str, Json] | None:
+        """Return what another node can still tell of its part of a job, or None."""
+        try:
+            peer = self.reach(way, os.path.dirname(os.path.dirname(job.path)))
+            answer = peer.link.expect("part", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
+        except LinkLost as lost:
+            self.given_up[way["name"]] = str(lost)
+            return None
+        return in_our_time(own_report(peer.name, answer["report"]), peer.offset) if answer["report"] else None
+
+    def on_part(self, frame: dict[str, Json]) -> None:
+        """Tell what this node has of a job whose head lost it."""
+        job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
+        with self.at_work(frame):
+            order = job.order()
+            report = part_report(job, order, final_metrics(job, order)) if order and not job.running() else None
+        self.channel.send("part", report=report)
+
+    def on_beat(self, _frame: dict[str, Json]) -> None:
+        """Hear a beat that crossed the end of the job."""
+
+    on_leave = on_end = on_start = on_begin = on_beat
+
+
+def let_go(job: JobDir) -> None:
+    """Drop what only the controller needs of a job, and note that it is home: the next clean takes the rest away."""
+    remove(job.at("ranks"))
+    job.drop_ballast()
+    open(job.at(HOME_MARK), "w").close()
+
+
+def age(job: JobDir) -> float:
+    """Return how many seconds ago a job ended, as far as its files tell."""
+    for name in ("result.json", "order.json"):
+        try:
+            return max(0.0, time.time() - os.path.getmtime(job.at(name)))
+        except OSError:
+            continue
+    return 0.0
+
+
+def own_block(frame: Mapping[str, Json], ranks: Collection[int], seen: set[str]) -> tuple[str, bool, bytes]:
+    """Return name, whether it is the first, and bytes of a block of a file of a node's own. LinkLost for another.
+
+    `seen`: names that have come. Each file begins once, and each block after the first brings something.
+    """
+    if frame["kind"] != "file":
+        raise LinkLost(f"it answered fetch with {frame['kind']}")
+    name, first, data = frame["name"], frame["first"], frame["data"]
+    if not goes_home(name, ranks):
+        raise LinkLost(f"it sent a file {name[:100]!r}, which is none of its own")
+    if first == (name in seen) or not (first or data):
+        raise LinkLost(f"it sent the file {name!r} more than once")
+    seen.add(name)
+    return name, first, data
+
+
+def goes_home(name: str, ranks: Collection[int]) -> bool:
+    """Whether a node with these ranks may send a file of this name."""
+    found = RANK_FILE.match(name)
+    return int(found.group(1)) in ranks if found else name in ("launcher.out", "metrics.jsonl")
+
+
+def files_of(job: JobDir) -> Iterator[str]:
+    """Yield the names of the files of a job on this node that go home."""
+    for name in ("launcher.out", "metrics.jsonl"):
+        if os.path.exists(job.at(name)):
+            yield name
+    ranks = [name for name in os.listdir(job.at("ranks")) if name.isdigit()] if os.path.isdir(job.at("ranks")) else []
+    for rank in sorted(ranks, key=int):
+        for name in ("stdout", "stderr", "record.json"):
+            if os.path.exists(job.at("ranks", rank, name)):
+                yield os.path.join("ranks", rank, name)
+
+
+def main() -> None:
+    """Serve the other end of stdin and stdout."""
+    raise_files()
+    with contextlib.suppress(OSError):
+        os.utime(sys.path[0])  # this version of our code is in use (see _reap)
+    Supervisor(Channel(0, 1)).serve()

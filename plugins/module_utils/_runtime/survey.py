@@ -1,0 +1,248 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What one node has, read without changing anything: the facts a plan is made of."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import pwd
+import re
+import socket
+import subprocess
+import sys
+from typing import Any, Iterable, Mapping, Sequence
+
+from . import job_directory, processes
+from .frames import ROWS
+from .installed import own_backends
+from .job_directory import JOB_ID, JobDir, fits
+from .launcher_programs import find_launcher, refusal
+from .reap import leftovers
+
+PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
+ASKED = ("xccl", "ucc", "mpi", "ccl")  # backends that no file name of torch tells of
+TORCH_DEFAULT_PORT = 29500  # leftovers of other tools sit here (pytorch#126510)
+
+
+def survey(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of this node.
+
+    `request`: home, python, launcher, launcher_path, backend (each may be empty for the default), launcher_args, port
+    (wanted, or null), ports (first and last that a firewall lets through, or null).
+    """
+    home = home_path(request["home"])
+    python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
+    return {
+        **seat(home),
+        "cwd": os.getcwd(),
+        "uid": os.getuid(),
+        "tmpdir": os.environ.get("TMPDIR", ""),
+        "interpreter": sys.executable,
+        "python": python if os.access(python, os.X_OK) else "",
+        "python_wanted": python,
+        "torch": torch_build(python),
+        "hostname": socket.gethostname().partition(".")[0],
+        "nics": sorted(os.listdir("/sys/class/net")),
+        "launcher": launcher(request, home, python),
+        "backends": backends(python, request["backend"]),
+        "free_bytes": free_bytes(home),
+        "port": free_port(request["port"], request["ports"]),
+        **job_state(home),
+    }
+
+
+def seat(home: str) -> dict[str, Any]:
+    """Return what a host file takes of this node: home, cores, accelerators and the fabric."""
+    return {
+        "home": home,
+        "cores": len(os.sched_getaffinity(0)),
+        "accelerators": accelerators(),
+        "fabric": fabric(home),
+    }
+
+
+def home_path(home: str) -> str:
+    """Return torchfleet's directory on this node as an absolute path; empty means ~/.torchfleet."""
+    return os.path.abspath(os.path.expanduser(home or "~/.torchfleet"))
+
+
+def ssh_config(home: str) -> str:
+    """Return the ssh configuration of the mesh on this node (role ssh_mesh writes it)."""
+    return os.path.join(home, "ssh", "config")
+
+
+def fabric(home: str) -> dict[str, Any] | None:
+    """Return what role fabric chose for this node, or None if it did not run here."""
+    found = JobDir(home).read("fabric.json")
+    return found if isinstance(found, dict) else None
+
+
+def job_state(home: str) -> dict[str, list[Any]]:
+    """Return the ids of known jobs, those that run now, and what jobs that are over left behind."""
+    left = [
+        {"pid": process.pid, "job_id": job_id, "command": processes.command_of(process.pid)}
+        for process, job_id in leftovers(home)
+    ]
+    known = job_directory.jobs(home)
+    return {"jobs": [job.job_id for job in known], "running": running_jobs(home, known)[:ROWS], "leftovers": left}
+
+
+def running_jobs(home: str, known: Sequence[JobDir]) -> list[dict[str, str]]:
+    """Return job_id and owner of each job that has ranks on this node now."""
+    return list(jobs_here(home, known).values())
+
+
+def jobs_here(home: str, known: Sequence[JobDir]) -> dict[str, dict[str, str]]:
+    """Return the rows of running_jobs() by the directory of the job.
+
+    Jobs of another home, mostly another user's, are known by the mark of their processes, where this user may read it.
+    """
+    found = {
+        os.path.realpath(job.path): row(job.job_id, job.path) if has_ranks(job) else None
+        for job in known
+        if job.running()
+    }
+    for process, mark in processes.marked():
+        path = os.path.realpath(mark.job_dir or os.path.join(home, "jobs", mark.job_id))
+        if path not in found and JOB_ID.match(mark.job_id) and JobDir(path).running():
+            found[path] = row(mark.job_id, f"/proc/{process.pid}")
+    return {path: job for path, job in found.items() if job}
+
+
+def has_ranks(job: JobDir) -> bool:
+    """Whether a job has ranks on this node, and not only its launcher. One that is being staged has."""
+    order = job.read("order.json")
+    if not fits(order, {"host": str, "placement": list}):
+        return True
+    return any(isinstance(place, dict) and place.get("host") == order["host"] for place in order["placement"])
+
+
+def row(job_id: str, path: str) -> dict[str, str]:
+    """Return the id of a job and who owns it: the user of a path, by name if it has one."""
+    try:
+        uid = os.stat(path).st_uid
+    except OSError:  # it is gone by now
+        return {"job_id": job_id, "owner": "?"}
+    try:
+        return {"job_id": job_id, "owner": pwd.getpwuid(uid).pw_name}
+    except KeyError:
+        return {"job_id": job_id, "owner": str(uid)}
+
+
+def torch_build(python: str) -> dict[str, str] | None:
+    """Return version, cuda and hip of the torch that an interpreter has, without importing it (that takes 1 s)."""
+    prefix = os.path.dirname(os.path.dirname(python))
+    found = sorted(glob.glob(os.path.join(prefix, "lib", "python3*", "*-packages", "torch", "version.py")))
+    path = found[0] if found else _ask_for_torch(python)
+    if not path:
+        return None
+    with open(path) as file:
+        text = file.read()
+    build = {}
+    for key, name in (("version", "__version__"), ("cuda", "cuda"), ("hip", "hip")):
+        match = re.search(rf"^{name}\b[^=]*=\s*'([^']*)'", text, re.MULTILINE)
+        build[key] = match.group(1) if match else ""
+    return build
+
+
+def launcher(request: Mapping[str, Any], home: str, python: str) -> dict[str, str]:
+    """Return what find_launcher() does, and what the launcher says of launcher_args that it does not take."""
+    name = request["launcher"]
+    if name == "torchrun":
+        version = (torch_build(python) or {}).get("version", "")
+        found = {"path": python if version else "", "version": version, "wanted": python, "said": ""}
+    else:
+        found = find_launcher(name, request["launcher_path"], home)
+    return {**found, "refused": refusal(name, found, request["launcher_args"])}
+
+
+def backends(python: str, wanted: str) -> list[str]:
+    """Return the backends that an interpreter's torch can start, of those that not every torch has.
+
+    Our own are known by their files; importing torch to ask takes seconds.
+    """
+    own = own_backends(python).split()[1:]
+    if wanted in own or wanted not in ASKED:
+        return own
+    return backends_of_torch(python)
+
+
+def backends_of_torch(python: str) -> list[str]:
+    """Return the backends that an interpreter's torch can start, by importing it.
+
+    Our own mpi says that it is there only where the job's backend is mpi.
+    """
+    asking = {**os.environ, "TORCHFLEET_BACKEND": "mpi"}
+    code = f"""if True:
+        import importlib.util, torch.distributed as dist
+        found = [name for name in {ASKED!r} if dist.is_available() and dist.is_backend_available(name)]
+        print(*found, *["ccl"] * bool(importlib.util.find_spec("oneccl_bindings_for_pytorch")))
+    """
+    try:
+        done = subprocess.run([python, "-c", code], env=asking, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.split()
+
+
+def _ask_for_torch(python: str) -> str:
+    """Return the path of torch/version.py for an interpreter that is not laid out as a venv, or an empty string."""
+    code = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    origin = done.stdout.strip()
+    path = os.path.join(os.path.dirname(origin), "version.py")
+    return path if origin and os.path.isfile(path) else ""
+
+
+def accelerators(root: str = "/") -> dict[str, int]:
+    """Return how many GPUs a program can open here, by vendor: NVIDIA's device files, AMD's KFD nodes with a GPU."""
+    nvidia = [path for path in glob.glob(os.path.join(root, "dev", "nvidia*")) if re.search(r"nvidia\d+\Z", path)]
+    amd = 0
+    for path in glob.glob(os.path.join(root, "sys/class/kfd/kfd/topology/nodes/*/gpu_id")):
+        with open(path) as file:
+            amd += file.read().strip() not in ("", "0")
+    return {"nvidia": len(nvidia), "amd": amd}
+
+
+def free_bytes(path: str) -> int:
+    """Return the bytes this user can still write where `path` is or would be."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a TCPStore could listen on the port: it takes all interfaces (pytorch#173909)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(wanted: int | None, ports: Sequence[int] | None) -> int | None:
+    """Return the wanted port if it is free, else a random free one, of `ports` (first and last) if they are given.
+
+    There launchers and MPI take the lower ones first, so the upper half is tried before. None if none is free.
+    """
+    if wanted and port_is_free(wanted):
+        return wanted
+    first, last = ports or (PORTS[0], PORTS[-1])
+    middle = first + (last - first) // 2 if ports else first
+    tries = itertools.chain(from_anywhere(range(middle, last + 1)), from_anywhere(range(first, middle)))
+    return next((port for port in tries if port != TORCH_DEFAULT_PORT and port_is_free(port)), None)
+
+
+def from_anywhere(ports: range) -> Iterable[int]:
+    """Return these ports in turn, from a random one on."""
+    start = int.from_bytes(os.urandom(4), "big") % max(1, len(ports))
+    return itertools.chain(ports[start:], ports[:start])

@@ -1,0 +1,148 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Does on a node what the plan of the SSH mesh says, in steps: some as the user, some as root."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import re
+from functools import partial
+from typing import Any, Callable
+
+from .files import (
+    MeshFailed,
+    promote,
+    put,
+    set_block,
+    take_away,
+)
+from .sshd import (
+    UNITS,
+    OwnSshd,
+    drop_in_refusal,
+    refusal,
+    reload_system,
+    require_include,
+)
+
+
+def apply(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
+    """Do the work, as node_work() of plugin_utils/_ssh/files.py returns it, and return what changed, in words.
+
+    MeshFailed if it cannot be done.
+    """
+    told: list[str] = []
+    for step in work["steps"]:
+        if step["by"] == "root":
+            told += in_words(partial(apply_roots, step, dry_run))
+        else:
+            told += as_user(work["user"], partial(in_words, partial(apply_mine, cluster, step, dry_run)))
+    if work["record"] and not dry_run:
+        as_user(work["user"], partial(in_words, partial(remember, cluster, work)))
+    return told
+
+
+def remember(cluster: str, work: dict[str, Any]) -> list[str]:
+    """Write down what was done, for applied(). That is no change of its own."""
+    put(work["record"], json.dumps({"cluster": cluster, "work": work}), 0o600, dry_run=False)
+    return []
+
+
+def applied(record: str) -> str:
+    """Return the digest of the work that was done on this node last, if nothing of it would have to be done now."""
+    try:
+        with open(record) as file:
+            there = json.load(file)
+        return "" if apply(there["cluster"], there["work"], dry_run=True) else digest(there["work"])
+    except (OSError, ValueError, LookupError, TypeError, MeshFailed):  # then it is done again, and tells what is wrong
+        return ""
+
+
+def digest(work: dict[str, Any]) -> str:
+    """Return the digest of a node's work."""
+    return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
+
+
+def in_words(action: Callable[[], list[str]]) -> list[str]:
+    """Do something; what the system refuses becomes a MeshFailed."""
+    try:
+        return action()
+    except OSError as error:
+        # The unfinished file has a name that would puzzle people.
+        path = re.sub(r"\.\d+\.new$", "", str(error.filename or "a file"))
+        raise MeshFailed(f"{path} cannot be written: {error.strerror}") from None
+
+
+def as_user(name: str, action: Callable[[], list[str]]) -> list[str]:
+    """Do something as a user who may not be this process's: root (Ansible's become) then hands it to a child.
+
+    So no file in a user's home is ever opened with root's rights.
+    """
+    user = pwd.getpwnam(name)
+    if os.geteuid() == user.pw_uid:
+        return action()
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer: dict[str, Any] = {}
+        try:
+            os.initgroups(name, user.pw_gid)
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+            os.environ.update(HOME=user.pw_dir, USER=name, LOGNAME=name)
+            answer = {"told": action()}
+        except BaseException as error:  # whatever it is: a child that returned would do the parent's work again
+            answer = {"failed": str(error) if isinstance(error, MeshFailed) else repr(error)}
+        os.write(send, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(send)
+    with open(receive) as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    answer = json.loads(text or "{}")
+    if "told" not in answer:
+        raise MeshFailed(answer.get("failed", f"the part that runs as {name} ended early"))
+    return list(answer["told"])
+
+
+def apply_mine(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
+    """Write the user's files and keep an sshd of the user's own."""
+    told = [f"{key} put in place" for key in work["promote"] if promote(key, dry_run)]
+    for path, text in work["files"].items():
+        check = refusal if path.endswith("/sshd_config") else None
+        if put(path, text, 0o600, dry_run, check):
+            told.append(f"{path} written")
+    block = work["authorized_keys"]
+    if block["path"] and set_block(block["path"], cluster, block["lines"], dry_run):
+        told.append(f"{block['path']} changed")
+    told += OwnSshd(work["sshd"], dry_run).keep()
+    return [*told, *(f"{path} removed" for path in work["absent"] if take_away(path, dry_run))]
+
+
+def apply_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
+    """Write what takes root: a drop-in for the system's sshd, the unit of the user's own."""
+    told = []
+    for path, text in work["files"].items():
+        is_drop_in = path.endswith(".conf")
+        if is_drop_in:
+            require_include(path)
+        if put(path, text, 0o644, dry_run, drop_in_refusal if is_drop_in else None):
+            told.append(f"{path} written")
+    unit = os.path.join(UNITS, work["sshd"]["unit"])
+    if unit in work["absent"] and os.path.exists(unit):
+        service = OwnSshd(work["sshd"], dry_run)
+        service.drop_unit(["systemctl"], unit)
+        told += service.told
+    gone = [path for path in work["absent"] if path != unit and take_away(path, dry_run)]
+    told += [f"{path} removed" for path in gone]
+    if work["sshd"]["kind"] == "system":
+        service = OwnSshd(work["sshd"], dry_run)
+        service.run_unit(["systemctl"], f"{unit} written" in told)
+        told += service.told
+    read_by_system = [path for path in work["files"] if path.startswith("/etc/ssh/")]
+    return told + reload_system(read_by_system, bool(gone), dry_run)

@@ -1,0 +1,108 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The base of the action plugins: their options are those that the module of the same name documents."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.yaml import yaml_load
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible.utils.vars import load_extra_vars
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+
+MODULES = "ansible_collections.torchfleet.cluster.plugins.modules"
+TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+KEYS = ("type", "elements", "required", "default", "choices")  # of an option's documentation, for the validator
+Result = dict[str, Any]
+Options = Mapping[str, Mapping[str, Any]]
+display = Display()
+
+
+class Action(ActionBase):
+    """Checks its options, and turns a mistake in them into a failure of one line."""
+
+    TRANSFERS_FILES = False
+    parses_values = False  # whether act() checks the values itself, and only names are checked here
+
+    options_are_typed = False  # after -e, by the same names: the playbook of the action hands them on
+
+    def run(self, tmp: str | None = None, task_vars: Result | None = None) -> Result:
+        """Return what act() returns, or failed and msg."""
+        result: Result = super().run(tmp, task_vars)
+        try:
+            return {**result, **self.act(self.options(), task_vars or {})}
+        except InputError as error:
+            return {**result, "failed": True, "msg": str(error)}
+
+    def act(self, given: Result, variables: Result) -> Result:
+        """Do the task and return its result. `given`: the options as plain values. InputError for a mistake."""
+        raise NotImplementedError
+
+    def options(self) -> Result:
+        """Return the options of the task as plain values. InputError for a name, or a value, that cannot be."""
+        name = type(self).__module__.rpartition(".")[2]
+        known = documented(name)
+        check_names(name, self._task.args, known)
+        for line in misspelled(load_extra_vars(self._loader) if self.options_are_typed else (), known):
+            display.warning(line)
+        return to_plain(self._task.args) if self.parses_values else values_of(name, to_plain(self._task.args), known)
+
+
+@functools.cache
+def documented(module: str) -> Options:
+    """Return the options of a module of this collection by name, as its documentation has them."""
+    text = importlib.import_module(f"{MODULES}.{module}").DOCUMENTATION
+    options = yaml_load(text).get("options") or {}
+    return {name: {key: option[key] for key in KEYS if key in option} for name, option in options.items()}
+
+
+def check_names(module: str, given: Mapping[str, Any], known: Options) -> None:
+    """InputError for the first option that the module does not have, or needs and did not get."""
+    for name in sorted(map(str, given.keys() - known.keys())):
+        near = difflib.get_close_matches(name, known, 1)
+        advice = f"did you mean {near[0]}? It" if near else "it"
+        options = f"has the options {', '.join(known)}" if known else "has no options"
+        raise InputError(module, name, f"{advice} {options}")
+    for name, option in known.items():
+        if option.get("required") and given.get(name) is None:
+            raise InputError(f"{name} of {module}", None, f"it is required: {wanted(option)}")
+
+
+def misspelled(typed: Iterable[str], known: Options) -> list[str]:
+    """Return a line for each name after -e that is nearly an option. It may be a variable of the user's own."""
+    near = [(name, difflib.get_close_matches(name, known, 1, 0.85)) for name in map(str, typed) if name not in known]
+    return [f"-e {name}: nothing of that name is read here; did you mean {found[0]}?" for name, found in near if found]
+
+
+def values_of(module: str, given: Mapping[str, Any], known: Options) -> Result:
+    """Return every option with its value, converted as Ansible converts. InputError for one of another type."""
+    values = {}
+    for name, option in known.items():
+        checked = ArgumentSpecValidator({name: option}).validate(
+            {name: given[name]} if given.get(name) is not None else {}
+        )
+        if checked.error_messages and given.get(name) is not None:
+            raise InputError(f"{name} of {module}", given[name], wanted(option))
+        values[name] = checked.validated_parameters.get(name)
+    return values
+
+
+def wanted(option: Mapping[str, Any]) -> str:
+    """Return what an option takes."""
+    if "choices" in option:
+        return f"choose one of {', '.join(option['choices'])}"
+    if option.get("type") in TYPES:
+        return f"give {TYPES[option['type']]}"
+    elements = f" of {option['elements']}" if "elements" in option else ""
+    return f"give a value of type {option.get('type', 'str')}{elements}"

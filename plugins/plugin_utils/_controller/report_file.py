@@ -1,0 +1,30 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Reports on the controller: JSON files that only their owner can read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+
+def keep_report(variable: str, name: str, report: Mapping[str, Any]) -> str:
+    """Write a report, all or nothing, and return its path. InputError, in the name of `variable`, if it cannot be."""
+    path = Path(name).expanduser().absolute()
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(json.dumps(report, indent=2) + "\n")
+        part.replace(path)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(variable, name, f"{reason}: name a file that can be written") from None
+    return str(path)

@@ -1,0 +1,397 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which network carries the cluster: pure functions over what the nodes told and what was measured between them."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+from .networks import (
+    ASKED_OTHERWISE,
+    NOT_PREFERRED,
+    Address,
+    Network,
+    Nic,
+    NodeNet,
+    Reason,
+    Rejection,
+    all_of,
+    flaw,
+    netdevs_of,
+    of_host_name,
+    worth_a_line,
+)
+
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # what each node found of the others
+
+SLOW = 4.0  # how many times slower is another class: 1 and 10 Gbit/s are, 40 and 100 in one Python stream are not
+SHOWN = 3  # of a long list, in a message
+MEASURED = "faster, as measured"
+# The order in which usable networks are compared, in words.
+CRITERIA = (
+    "IPv4 (gloo and Open MPI take it first)",
+    "the first address of its NICs (gloo and NCCL take no other)",
+    "RDMA on every node",
+    MEASURED,
+    "faster NICs",
+    "larger MTU",
+    "Ansible reaches the nodes by it",
+    "the lower address",
+)
+LEVEL = CRITERIA.index(MEASURED)  # networks that are equal up to here are told apart by measuring
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The NIC and address of one node in a network."""
+
+    nic: Nic
+    address: Address
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network in which every node has a seat."""
+
+    network: Network
+    seats: Mapping[str, Seat]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user wants of the whole cluster."""
+
+    subnet: Network | None = None
+    nccl_gid: str = "auto"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What became of the candidates: one is chosen; or the last choice still stands; or only measuring can tell."""
+
+    chosen: Candidate | None
+    digest: str
+    usable: tuple[Candidate, ...]
+    why: str = ""
+    rejections: tuple[Rejection, ...] = ()
+    mtu: int = 0
+    settled: bool = False
+    to_measure: tuple[Candidate, ...] = ()
+
+
+def parse_subnet(text: str) -> Network | None:
+    """Return the network of a wish; None for an empty one."""
+    try:
+        return ipaddress.ip_network(text, strict=False) if text else None
+    except ValueError:
+        raise InputError("fabric_subnet", text, "give a network with its prefix, such as 10.92.0.0/24") from None
+
+
+def check_wishes(nodes: Sequence[NodeNet], wish: Wish) -> None:
+    """InputError for a wish that a look at the nodes already refuses."""
+    for node in nodes:
+        check_nic(node)
+        check_address(node)
+        check_subnet(node, wish.subnet)
+
+
+def check_subnet(node: NodeNet, subnet: Network | None) -> None:
+    """InputError if a node has no address in the network that is asked for."""
+    rows = all_of([node])
+    if subnet is not None and not any(address.ip in subnet for _node, _nic, address in rows):
+        has = ", ".join(f"{address} ({nic.name})" for _node, nic, address in rows if not flaw(nic, address, True))
+        raise InputError("fabric_subnet", str(subnet), f"{node.name} has no address in it, only {has}")
+
+
+def check_nic(node: NodeNet) -> None:
+    """InputError if the NIC that is asked for is not there or cannot do."""
+    nic = next((nic for nic in node.nics if nic.name == node.wish_nic), None)
+    if not node.wish_nic:
+        return
+    if nic is None:
+        able = sorted({nic.name for _node, nic, address in all_of([node]) if not flaw(nic, address, True)})
+        raise InputError(f"fabric_nic of {node.name}", node.wish_nic, f"there is no such NIC, only {', '.join(able)}")
+    flaws = [flaw(nic, address, True) for address in nic.addresses]
+    if all(flaws):
+        told = flaws[0].text if flaws and flaws[0] else "it has no address"
+        raise InputError(f"fabric_nic of {node.name}", node.wish_nic, f"{told}; name another NIC or leave it out")
+
+
+def check_address(node: NodeNet) -> None:
+    """InputError if the address that is asked for is not there or cannot do."""
+    found = [(nic, address) for _node, nic, address in all_of([node]) if str(address.ip) == node.wish_address]
+    if not node.wish_address:
+        return
+    name = f"fabric_address of {node.name}"
+    if not any(node.fits(nic, address) for nic, address in found):
+        where = f" of {node.wish_nic}" if node.wish_nic else ""
+        raise InputError(name, node.wish_address, f"that is no address{where} there")
+    told = flaw(*found[0], True)
+    if told:
+        raise InputError(name, node.wish_address, f"{told.text}; name another address or leave it out")
+
+
+def candidates(nodes: Sequence[NodeNet], wish: Wish) -> tuple[list[Candidate], list[Rejection]]:
+    """Return the networks in which every node has an address that could do, and why the other addresses could not."""
+    twins = {ip for ip, count in Counter(address.ip for _node, _nic, address in all_of(nodes)).items() if count > 1}
+    options: dict[Network, dict[str, list[Seat]]] = defaultdict(lambda: defaultdict(list))
+    rejections = [rejection for node in nodes for rejection in of_host_name(node)]
+    for node, nic, address in all_of(nodes):
+        in_subnet = wish.subnet is not None and address.ip in wish.subnet
+        asked_for = in_subnet or (bool(node.wish_nic or node.wish_address) and node.fits(nic, address))
+        reason = flaw(nic, address, asked_for)
+        if not reason and address.ip in twins:
+            reason = Reason("twin", "another node has the same address: a network of each node's own, as docker0 is")
+        if not reason:
+            options[wish.subnet if wish.subnet and in_subnet else address.network][node.name].append(Seat(nic, address))
+        elif worth_a_line(nic, address):
+            rejections.append(Rejection(node.name, nic.name, str(address), reason))
+    found = []
+    for network in sorted(options, key=lambda network: (network.version, network)):
+        candidate, refused = seat_all(nodes, wish, network, options[network])
+        found += [candidate] if candidate else []
+        rejections += refused
+    return found, rejections
+
+
+def seat_all(
+    nodes: Sequence[NodeNet], wish: Wish, network: Network, options: Mapping[str, Sequence[Seat]]
+) -> tuple[Candidate | None, list[Rejection]]:
+    """Return a network with the seat of each node, or None, and why the rest was not taken."""
+    seats, rejections = {}, []
+    against = against_wishes(nodes, wish, network, options)
+    missing = lacks([node for node in nodes if node.name not in options], network)
+    reason = Reason(ASKED_OTHERWISE, against) if against else Reason("not-everywhere", missing) if missing else None
+    for node in nodes:
+        rows = [seat for seat in options.get(node.name, []) if node.fits(seat.nic, seat.address)]
+        best = min(rows, key=lambda seat: seat.address.route != seat.nic.name) if rows else None
+        if best and not reason:
+            seats[node.name] = best
+        for seat in options.get(node.name, []):
+            if reason or seat is not best:
+                sends = f"{best.nic.name if best else '?'} is the one by which this node sends to {network}"
+                told = reason or Reason("other-nic", sends)
+                rejections.append(Rejection(node.name, seat.nic.name, str(seat.address), told))
+    return (None if reason else Candidate(network, seats)), rejections
+
+
+def lacks(nodes: Sequence[NodeNet], network: Network) -> str:
+    """Return which nodes have no address in a network that could do; empty if all have. A netmask may just be wrong."""
+    near = [f"{node.name} has {address}" for node, _nic, address in all_of(nodes) if address.ip in network]
+    names = some([node.name for node in nodes])
+    return f"no address in {network} that could do on {names}" + f" ({some(near)})" * bool(near) if nodes else ""
+
+
+def against_wishes(
+    nodes: Sequence[NodeNet], wish: Wish, network: Network, options: Mapping[str, Sequence[Seat]]
+) -> str:
+    """Return which wish speaks against a network; empty if none does."""
+    if wish.subnet is not None and network != wish.subnet:
+        return f"fabric_subnet is {wish.subnet}"
+    for node in nodes:
+        if node.wishes and not any(node.fits(seat.nic, seat.address) for seat in options.get(node.name, [])):
+            return node.wishes
+    return ""
+
+
+def failures_of(candidate: Candidate, reached: Rows) -> str:
+    """Return which pairs do not reach each other in a network, in which direction, and why; empty if all do."""
+    pairs: dict[str, list[str]] = defaultdict(list)
+    for source in candidate.seats:
+        rows = {
+            row["node"]: row["reason"] for row in reached.get(source, []) if row["network"] == str(candidate.network)
+        }
+        for target in candidate.seats:
+            if target != source and rows.get(target, "not tried") != "":
+                pairs[rows.get(target, "not tried")].append(f"{source} -> {target}")
+    return "; ".join(f"{some(names)}: {reason}" for reason, names in pairs.items())
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first few of many."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def choose_fabric(
+    nodes: Sequence[NodeNet],
+    wish: Wish,
+    reached: Rows,
+    measured: Mapping[str, float] | None = None,
+    confirmed: bool = True,
+) -> Choice:
+    """Return the choice. `measured` has the slowest rate of each network in Mbit/s; None: nothing was measured yet.
+
+    Unless it is `confirmed`, a rate that speaks against a network has it measured again.
+    InputError if no network joins all nodes, with the reason of each.
+    """
+    found, rejections = candidates(nodes, wish)
+    failures = {candidate.network: failures_of(candidate, reached) for candidate in found}
+    usable = [candidate for candidate in found if not failures[candidate.network]]
+    if not usable:
+        raise refusal(nodes, wish, failures, rejections)
+    rank = Ranking(nodes, reached, measured or {})
+    ordered = sorted(usable, key=rank.key)
+    best, digest = ordered[0], digest_of(nodes, wish, found)
+    if published(nodes, digest, usable, rank):
+        return Choice(None, digest, tuple(ordered), settled=True)
+    level = [candidate for candidate in ordered if rank.key(candidate)[:LEVEL] == rank.key(best)[:LEVEL]]
+    doubt = measured is None or (not confirmed and any(rank.slow(candidate) for candidate in level))
+    if len(level) > 1 and doubt:
+        return Choice(None, digest, tuple(ordered), to_measure=tuple(level))
+    for candidate in found:
+        if candidate is not best:
+            failed = failures[candidate.network]
+            text = failed or f"usable; {best.network} is preferred: {rank.better(best, candidate)}"
+            told = Reason("not-reached" if failed else NOT_PREFERRED, text)
+            seats = candidate.seats.items()
+            rejections += [Rejection(name, seat.nic.name, str(seat.address), told) for name, seat in seats]
+    return Choice(best, digest, tuple(ordered), rank.why(ordered, wish), tuple(rejections), mtu=rank.mtu(best))
+
+
+def wishes_of(nodes: Sequence[NodeNet], wish: Wish) -> str:
+    """Return all that the user wants, as it would be typed."""
+    subnet = [f"fabric_subnet is {wish.subnet}"] if wish.subnet is not None else []
+    return ", ".join(subnet + [node.wishes for node in nodes if node.wishes])
+
+
+class Ranking:
+    """Compares usable networks; smaller is better."""
+
+    def __init__(self, nodes: Sequence[NodeNet], reached: Rows, measured: Mapping[str, float]) -> None:
+        self.nodes = nodes
+        self.reached = reached
+        self.measured = measured
+
+    def slow(self, candidate: Candidate) -> bool:
+        """Whether a network is of a slower class. What a virtual NIC carries beyond its speed does not count."""
+        speeds = [seat.nic.speed_mbit for seat in candidate.seats.values() if seat.nic.speed_mbit]
+        fastest = min([max(self.measured.values(), default=0.0), *speeds])
+        return self.measured.get(str(candidate.network), fastest) * SLOW < fastest
+
+    def key(self, candidate: Candidate) -> tuple[Any, ...]:
+        """Return what is compared, in the order of CRITERIA."""
+        seats = candidate.seats.values()
+        speeds = [seat.nic.speed_mbit for seat in seats]
+        return (
+            candidate.network.version == 6,
+            not all(seat.address.first for seat in seats),
+            not all(has_rdma(node, candidate.seats[node.name]) for node in self.nodes),
+            self.slow(candidate),
+            -min(speed or 0 for speed in speeds),
+            -self.mtu(candidate),
+            not all(node.arrival == str(candidate.seats[node.name].address.ip) for node in self.nodes if node.arrival),
+            int(candidate.network.network_address),
+        )
+
+    def mtu(self, candidate: Candidate) -> int:
+        """Return the smallest MTU of the NICs and of the paths between them."""
+        rows = [row for found in self.reached.values() for row in found if row["network"] == str(candidate.network)]
+        paths = [int(row["mtu"]) for row in rows if row["mtu"]]
+        return min([seat.nic.mtu for seat in candidate.seats.values()] + paths)
+
+    def why(self, ordered: Sequence[Candidate], wish: Wish) -> str:
+        """Return why the first was chosen."""
+        wishes = wishes_of(self.nodes, wish)
+        if wishes:
+            return f"asked for: {wishes}"
+        if len(ordered) == 1:
+            return "the only network that joins all nodes"
+        return f"preferred to {ordered[1].network}: {self.better(ordered[0], ordered[1])}"
+
+    def better(self, best: Candidate, other: Candidate) -> str:
+        """Return in what a candidate is better than another."""
+        differs = next(
+            number for number, (one, two) in enumerate(zip(self.key(best), self.key(other), strict=True)) if one != two
+        )
+        rates = [self.measured.get(str(candidate.network)) for candidate in (best, other)]
+        if CRITERIA[differs] == MEASURED:
+            return f"{CRITERIA[differs]} ({rates[0]:,.0f} and {rates[1]:,.0f} Mbit/s)"
+        return CRITERIA[differs]
+
+
+def has_rdma(node: NodeNet, seat: Seat) -> bool:
+    """Whether an RDMA port that is up belongs to a NIC."""
+    return any(port.active and seat.nic.name in netdevs_of(port) for port in node.ports)
+
+
+def refusal(
+    nodes: Sequence[NodeNet], wish: Wish, failures: Mapping[Network, str], rejections: Sequence[Rejection]
+) -> InputError:
+    """Return the error when no network joins all nodes: for each network why not, and what to type."""
+    wishes = wishes_of(nodes, wish)
+    told = [f"{network}: {reason}" for network, reason in failures.items()]
+    if not wishes or not told:
+        told += without_network(rejections)
+    reasons = "; ".join(told) or "the nodes have no addresses"
+    if wishes:
+        return InputError("fabric", wishes, f"that does not join all nodes: {reasons}; leave it out to have one chosen")
+    remedy = "mend one, or name one with -e fabric_subnet=..."
+    return InputError("fabric", some([node.name for node in nodes]), f"no network joins them: {reasons}; {remedy}")
+
+
+def without_network(rejections: Sequence[Rejection]) -> list[str]:
+    """Return the rejections of what is no loopback, one for each reason."""
+    first: dict[str, list[Rejection]] = defaultdict(list)
+    for row in rejections:
+        if not ipaddress.ip_interface(row.address).is_loopback:
+            first[row.reason.text].append(row)
+    names = {reason: [f"{row.address} ({row.nic} of {row.node})" for row in rows] for reason, rows in first.items()}
+    return [f"{some(rows)}: {reason}" for reason, rows in names.items()]
+
+
+def digest_of(nodes: Sequence[NodeNet], wish: Wish, found: Sequence[Candidate]) -> str:
+    """Return a mark of all that a choice rests on, except what is measured."""
+    seats = [
+        [str(candidate.network), name, seat.nic.name, str(seat.address), seat.nic.mtu, seat.nic.speed_mbit]
+        for candidate in found
+        for name, seat in sorted(candidate.seats.items())
+    ]
+    ports = [[node.name, repr(node.ports)] for node in nodes]
+    wishes = [str(wish.subnet), wish.nccl_gid, [node.wishes for node in nodes]]
+    return hashlib.sha256(json.dumps([seats, ports, wishes]).encode()).hexdigest()[:16]
+
+
+def published(nodes: Sequence[NodeNet], digest: str, usable: Sequence[Candidate], rank: Ranking) -> bool:
+    """Whether every node has the same choice, and it was made of the same facts and the same usable networks."""
+    mtus = {str(candidate.network): rank.mtu(candidate) for candidate in usable}
+    fabrics = [node.published for node in nodes]
+    return len({fabric.get("network") for fabric in fabrics}) == 1 and all(
+        fabric.get("digest") == digest
+        and fabric.get("usable") == sorted(mtus)
+        and fabric.get("mtu") == mtus.get(str(fabric.get("network")))
+        for fabric in fabrics
+    )
+
+
+def standing(nodes: Sequence[NodeNet], wish: Wish) -> Choice | None:
+    """Return the choice that every node has, if a look at the nodes gives no reason to try them again; else None."""
+    digest = digest_of(nodes, wish, candidates(nodes, wish)[0])
+    marks = {(node.published.get("network"), node.published.get("digest")) for node in nodes}
+    same = len(marks) == 1 and marks.pop()[1] == digest
+    return Choice(None, digest, (), settled=True) if same else None
+
+
+def alone(node: NodeNet, wish: Wish) -> Choice:
+    """Return the choice for one node: loopback, which no cable can break, unless something is asked for."""
+    if wish.subnet is not None or node.wishes:
+        found, rejections = candidates([node], wish)
+        if not found:
+            raise refusal([node], wish, {}, rejections)
+        return choose_fabric([node], wish, {}, {})
+    lo = next(
+        (nic for nic in node.nics if nic.kind == "loopback"), Nic("lo", "loopback", 65536, None, True, True, "", "", ())
+    )
+    seat = Seat(lo, Address(ipaddress.ip_address("127.0.0.1"), 8))
+    only = Candidate(ipaddress.ip_network("127.0.0.0/8"), {node.name: seat})
+    return Choice(only, digest_of([node], wish, [only]), (only,), "one node: loopback", mtu=lo.mtu)

@@ -1,0 +1,213 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the nodes tell of their networks, as values; and which addresses can never carry a cluster, with the reason."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import networks_of, published
+
+Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+VERSION = 2  # of fabric.json: since 2 a rejection has a code
+# Codes of rejections that are no flaw: another network was preferred, or the user asks for another one.
+NOT_PREFERRED, ASKED_OTHERWISE = "not-preferred", "asked-otherwise"
+
+
+class Reason(NamedTuple):
+    """Why an address was not taken: a code, by which programs decide (docs/nics.md has them all), and words."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address of a NIC."""
+
+    ip: Ip
+    prefix: int
+    stable: bool = True
+    route: str = ""  # the NIC by which the kernel sends to its subnet
+    first: bool = True  # of the addresses of its NIC: gloo and NCCL take that one
+
+    @property
+    def network(self) -> Network:
+        """Return its subnet."""
+        return ipaddress.ip_network(f"{self.ip}/{self.prefix}", strict=False)
+
+    def __str__(self) -> str:
+        return f"{self.ip}/{self.prefix}"
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A NIC of a node."""
+
+    name: str
+    kind: str
+    mtu: int
+    speed_mbit: int | None
+    up: bool
+    carrier: bool
+    operstate: str
+    port_of: str
+    addresses: tuple[Address, ...]
+
+
+@dataclass(frozen=True)
+class Gid:
+    """A used entry of the GID table of an RDMA port."""
+
+    index: int
+    ip: Ip
+    kind: str
+    netdev: str
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of an RDMA device."""
+
+    device: str
+    port: int
+    active: bool
+    link_layer: str
+    rate_gbit: float | None
+    netdevs: tuple[str, ...]
+    gids: tuple[Gid, ...]
+
+
+@dataclass(frozen=True)
+class NodeNet:
+    """The network of a node, and what the user wants of it (empty: nothing)."""
+
+    name: str
+    nics: tuple[Nic, ...]
+    ports: tuple[Port, ...] = ()
+    host_name: str = ""
+    host_name_addresses: tuple[str, ...] = ()
+    arrival: str = ""
+    wish_nic: str = ""
+    wish_address: str = ""
+    files: Mapping[str, str] | None = None
+
+    @property
+    def wishes(self) -> str:
+        """Return what the user wants, as it would be typed."""
+        pairs = (("fabric_nic", self.wish_nic), ("fabric_address", self.wish_address))
+        return ", ".join(f"{name} of {self.name} is {value}" for name, value in pairs if value)
+
+    @property
+    def published(self) -> dict[str, Any]:
+        """Return its fabric.json; an empty one if it has none that was published in the form of today."""
+        found = published((self.files or {}).get("fabric.json") or "{}")
+        return found if found.get("version") == VERSION else {}
+
+    def fits(self, nic: Nic, address: Address) -> bool:
+        """Whether an address is what the user wants here."""
+        return self.wish_nic in ("", nic.name) and self.wish_address in ("", str(address.ip))
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An address that was not taken, and why."""
+
+    node: str
+    nic: str
+    address: str
+    reason: Reason
+
+
+def node_net(name: str, facts: Mapping[str, Any], nic: str = "", address: str = "") -> NodeNet:
+    """Return the network of a node from what torchfleet.cluster.fabric_facts tells. InputError for what it cannot."""
+    facts = networks_of(name, facts)
+    return NodeNet(
+        name,
+        tuple(read_nic(row) for row in facts["nics"]),
+        tuple(read_port(row) for row in facts["rdma"]),
+        facts["host_name"],
+        tuple(facts["host_name_addresses"]),
+        facts["arrival"],
+        nic,
+        address,
+        facts["files"],
+    )
+
+
+def read_nic(row: Mapping[str, Any]) -> Nic:
+    """Return a NIC of the facts."""
+    addresses = tuple(
+        Address(ipaddress.ip_address(entry["address"]), entry["prefix"], entry["stable"], entry["route"], number == 0)
+        for number, entry in enumerate(row["addresses"])
+    )
+    keys = ("name", "kind", "mtu", "speed_mbit", "up", "carrier", "operstate", "port_of")
+    return Nic(**{key: row[key] for key in keys}, addresses=addresses)
+
+
+def read_port(row: Mapping[str, Any]) -> Port:
+    """Return an RDMA port of the facts. An IPv4 address stands in a GID as ::ffff:a.b.c.d."""
+    gids = []
+    for entry in row["gids"]:
+        ip = ipaddress.IPv6Address(entry["gid"])
+        gids.append(Gid(entry["index"], ip.ipv4_mapped or ip, entry["type"], entry["netdev"]))
+    keys = ("device", "port", "active", "link_layer", "rate_gbit")
+    return Port(**{key: row[key] for key in keys}, netdevs=tuple(row["netdevs"]), gids=tuple(gids))
+
+
+def netdevs_of(port: Port) -> set[str]:
+    """Return the NICs of an RDMA port: VLANs and bonds are known by its GIDs only."""
+    return {*port.netdevs, *(gid.netdev for gid in port.gids if gid.netdev)}
+
+
+def flaw(nic: Nic, address: Address, wished: bool) -> Reason | None:
+    """Return why an address cannot carry a cluster; None if it can. What is asked for by name may be a tunnel."""
+    checks = (
+        (nic.kind == "loopback" or address.ip.is_loopback, "loopback", "loopback: reaches this node only"),
+        (address.ip.is_link_local, "link-local", "link-local: no subnet of its own, and not routed"),
+        (
+            not wished and nic.kind == "tunnel",
+            "tunnel",
+            "a VPN or tunnel (point-to-point): encrypts or wraps what it carries",
+        ),
+        (
+            not wished and address.prefix == address.ip.max_prefixlen,
+            "no-subnet",
+            f"/{address.prefix}: an address without a subnet, as VPNs and floating addresses have",
+        ),
+        (not nic.up, "down", "the NIC is down"),
+        (
+            not nic.carrier or nic.operstate not in ("up", "unknown"),
+            "no-carrier",
+            "no carrier: nothing is connected to the NIC",
+        ),
+        (not address.stable, "unstable", "a temporary or unconfirmed IPv6 address"),
+    )
+    return next((Reason(code, text) for failed, code, text in checks if failed), None)
+
+
+def of_host_name(node: NodeNet) -> list[Rejection]:
+    """Return the loopback addresses that /etc/hosts gives the node's own name (127.0.1.1 on Debian)."""
+    rows = [text for text in node.host_name_addresses if ipaddress.ip_address(text).is_loopback]
+    text = f"/etc/hosts gives {node.host_name} this address: reaches this node only, and gloo would announce it"
+    reason = Reason("own-name", text)
+    return [Rejection(node.name, "lo", address, reason) for address in rows]
+
+
+def worth_a_line(nic: Nic, address: Address) -> bool:
+    """Whether a rejection says something: every IPv6 NIC has a link-local address, ports of bridges come and go."""
+    alone = address.ip.version == 6 and address.ip.is_link_local and len(nic.addresses) > 1
+    return not alone and not (nic.port_of and address.ip.is_link_local)
+
+
+def all_of(nodes: Sequence[NodeNet]) -> list[tuple[NodeNet, Nic, Address]]:
+    """Return every address of every node."""
+    return [(node, nic, address) for node in nodes for nic in node.nics for address in nic.addresses]

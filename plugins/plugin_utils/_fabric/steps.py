@@ -1,0 +1,183 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the role does next: from what its tasks have found so far to what the next ones need. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+from .choice import (
+    Candidate,
+    Choice,
+    Wish,
+    alone,
+    candidates,
+    check_wishes,
+    choose_fabric,
+    parse_subnet,
+    refusal,
+    some,
+    standing,
+)
+from .link_matrix import rates, steps
+from .networks import NodeNet, node_net
+from .publication import fabric_files, fabric_of
+
+Results = Mapping[str, Mapping[str, Any]]  # node -> what its task returned
+
+MEASURED_ROUNDS = 2  # of the tournament: every NIC takes part in one of them
+MEASURED_SECONDS = 0.1  # per direction
+MEASURED_TIMES = 3  # the networks in turn: what else a node has to do falls on all of them
+MEASURED_BATCHES = 3  # seconds apart: only a network that is slow in all of them is a slow one
+
+
+def next_step(
+    names: Sequence[str],
+    listened: Results,
+    reached: Results,
+    measuring: Results,
+    measured: Results,
+    seen: Results | None = None,
+    earlier: Sequence[Results] = (),
+    subnet: str = "",
+    nccl_gid: str = "auto",
+) -> dict[str, Any]:
+    """Return `state` and what belongs to it.
+
+    `seen` is what each node told before, without an agent. listen: that is not enough, they have to be tried; connect:
+    `peers` of each node; measure: `steps` of each node, once its agents are there, and `batches`, which become
+    `earlier` if something is `measured` again; done: `fabric`, `files` and `publish` of each node, and `msg`.
+    InputError for what cannot be done.
+    """
+    wish = Wish(parse_subnet(subnet), nccl_gid)
+    if seen is not None:
+        return at_a_glance(names, seen, wish)
+    nodes = read_nodes(names, listened)
+    check_wishes(nodes, wish)
+    if len(nodes) == 1:
+        return done(alone(nodes[0], wish), nodes, wish)
+    if not reached:
+        found, rejections = candidates(nodes, wish)
+        if not found:
+            raise refusal(nodes, wish, {}, rejections)
+        return {"state": "connect", "peers": peers_of(found, agents_of(listened))}
+    rows = {
+        name: node_answers.reached_of(name, required(reached, name, "reached", "the others"), names) for name in names
+    }
+    batches = [checked_batch(batch, names) for batch in ([*earlier, measured] if measured else [])]
+    choice = choose_fabric(nodes, wish, rows, slowest(batches) if batches else None, len(batches) >= MEASURED_BATCHES)
+    if choice.to_measure:
+        seats = {str(candidate.network): addresses_of(candidate) for candidate in choice.to_measure}
+        how = (MEASURED_SECONDS, MEASURED_ROUNDS, MEASURED_TIMES)
+        plan = steps(seats, agents_of(measuring), *how) if measuring else {}
+        return {"state": "measure", "steps": plan, "batches": batches}
+    return done(choice, nodes, wish)
+
+
+def at_a_glance(names: Sequence[str], seen: Results, wish: Wish) -> dict[str, Any]:
+    """Return done if the choice that is published still stands, or there is none to make; else listen."""
+    if not all((seen.get(name) or {}).get("facts") for name in names):
+        return {"state": "listen"}
+    nodes = read_nodes(names, seen)
+    check_wishes(nodes, wish)
+    choice = standing(nodes, wish) if len(nodes) > 1 else alone(nodes[0], wish)
+    return done(choice, nodes, wish) if choice else {"state": "listen"}
+
+
+def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
+    """Return the networks of all nodes. InputError if one is missing: a choice for some would be wrong for all."""
+    nodes = []
+    for name in names:
+        facts = required(listened, name, "facts", "its network")
+        wish = node_answers.wish_of(name, listened[name].get("wish"))
+        nodes.append(node_net(name, facts, wish.get("nic") or "", wish.get("address") or ""))
+    return nodes
+
+
+def required(results: Results, name: str, key: str, what: str) -> Any:
+    """Return a part of the result of a node. InputError if there is none."""
+    found = (results.get(name) or {}).get(key)
+    if found is None:
+        raise InputError("fabric", name, f"it told nothing of {what}: its own error is above, or --limit leaves it out")
+    return found
+
+
+def agents_of(listened: Results) -> dict[str, dict[str, Any]]:
+    """Return port and token of the agent of each node."""
+    return {name: node_answers.agent_of(name, row.get("agent")) for name, row in listened.items()}
+
+
+def addresses_of(candidate: Candidate) -> dict[str, str]:
+    """Return the address of each node in a network."""
+    return {name: str(seat.address.ip) for name, seat in candidate.seats.items()}
+
+
+def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return whom each node has to reach, with which NIC."""
+    return {
+        name: [
+            {
+                "node": other,
+                "network": str(candidate.network),
+                "address": str(seat.address.ip),
+                "nic": candidate.seats[name].nic.name,
+                "source": str(candidate.seats[name].address.ip),
+                "mtu": candidate.seats[name].nic.mtu,
+                **agents[other],
+            }
+            for candidate in found
+            for other, seat in candidate.seats.items()
+            if other != name
+        ]
+        for name in agents
+    }
+
+
+def checked_batch(batch: Results, names: Sequence[str]) -> Results:
+    """Return what each node says to have measured."""
+    return {
+        name: {"measured": node_answers.measured_of(name, row.get("measured"), names)}
+        for name, row in batch.items()
+        if name in names
+    }
+
+
+def slowest(batches: Sequence[Results]) -> dict[str, float]:
+    """Return the rate of the slowest link of each network, in Mbit/s: the best that each link has shown."""
+    rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for batch in batches:
+        for name, result in batch.items():
+            rows[name] += result.get("measured") or []
+    networks = {row["network"] for found in rows.values() for row in found}
+    matrices = {network: rates(rows, network) for network in sorted(networks)}
+    return {network: min(matrix.values()) for network, matrix in matrices.items() if matrix}
+
+
+def done(choice: Choice, nodes: Sequence[NodeNet], wish: Wish) -> dict[str, Any]:
+    """Return what is to be published, and on which nodes it is not yet."""
+    fabrics = fabric_of(choice, nodes, wish)
+    files = {name: fabric_files(fabric) for name, fabric in fabrics.items()}
+    return {
+        "state": "done",
+        "fabric": fabrics,
+        "files": files,
+        "publish": {node.name: files[node.name] != dict(node.files or {}) for node in nodes},
+        "msg": in_words(fabrics),
+    }
+
+
+def in_words(fabrics: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the choice for people."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, fabric in fabrics.items():
+        names[fabric["nic"]].append(name)
+    nics = ", ".join(f"{nic} on {some(group)}" for nic, group in names.items())
+    first = next(iter(fabrics.values()))
+    return f"{first['network']}, {first['why']}; {nics}"

@@ -1,0 +1,280 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Drift: what differs between nodes that have to agree, as one table with a digest per node and one of all. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.distribution import words
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+
+from .findings import Finding, Rule, found, text_table
+
+SETUP = "ansible-playbook setup.yml makes them equal"
+
+
+def same(value: str) -> str:
+    """Return a value as it is: every difference counts in full."""
+    return value
+
+
+def minor(value: str) -> str:
+    """Return "3.11" of "3.11.2"."""
+    return ".".join(value.split(".")[:2])
+
+
+def release(value: str) -> str:
+    """Return "2.13.0" of "2.13.0+cpu": what comes after is the build, for other hardware."""
+    return value.partition("+")[0]
+
+
+@dataclass(frozen=True)
+class Property:
+    """What nodes are compared by. A difference that `coarse` does not see weighs `fine`."""
+
+    rule: Rule
+    coarse: Callable[[str], str] = same
+    fine: str = "info"
+    workers_only: bool = False
+    by_setup: bool = False  # setup.yml makes it equal: before that, a difference is news and no fault
+    may_lack: bool = False  # that some nodes do not have it is no fault
+
+
+def differs(severity: str, title: str, why: str, source: str, mend: str = SETUP) -> Rule:
+    """Return the rule of a property."""
+    return Rule(severity, f"{title} differs", why, source, mend)
+
+
+NOTHING = "nothing has to be done"
+LAUNCHER = "the daemons of different versions do not understand each other: unknown options, unpack errors, hangs"
+MEASURED = "seen with Open MPI: ompi#13093"
+PROPERTIES: Mapping[str, Property] = {
+    "arch": Property(
+        differs(
+            "error",
+            "processor architecture",
+            "one environment has to run on all nodes",
+            "PyTorch has a wheel for each architecture",
+            "give the nodes of each architecture an inventory of their own",
+        )
+    ),
+    "os": Property(differs("info", "distribution", "good to know when more differs", "precaution", NOTHING)),
+    "kernel": Property(differs("info", "kernel", "good to know when speeds differ", "precaution", NOTHING)),
+    "libc": Property(
+        differs(
+            "warning",
+            "C library",
+            "what is built on the newer one does not start on the older one (version GLIBC_2.x not found)",
+            "ld.so(8)",
+            "install the same distribution on all nodes",
+        )
+    ),
+    "base_python": Property(
+        differs(
+            "warning",
+            "Python of the system",
+            "the environment of the ranks is made with it and inherits its version",
+            "roles/pytorch",
+            "install one Python on all nodes and name it: pytorch_python: /usr/bin/python3.11",
+        ),
+        coarse=minor,
+    ),
+    "python": Property(
+        differs(
+            "warning",
+            "Python of the ranks",
+            "ranks exchange pickled objects, and what marshal writes holds for one version only",
+            "Python library, pickle and marshal",
+        ),
+        coarse=minor,
+        workers_only=True,
+        by_setup=True,
+    ),
+    "torch": Property(
+        differs(
+            "error",
+            "PyTorch",
+            "ranks of different versions may hang when they meet",
+            "precaution: PyTorch promises nothing between versions",
+        ),
+        coarse=release,
+        fine="warning",
+        workers_only=True,
+        by_setup=True,
+    ),
+    "torch_backends": Property(
+        differs("error", "backend mpi", "ranks of different versions do not understand each other", "precaution"),
+        workers_only=True,
+        by_setup=True,
+    ),
+    "nccl": Property(
+        differs("error", "NCCL", "ranks with different NCCL hang or fail when they connect", "nccl#286"),
+        workers_only=True,
+        by_setup=True,
+        may_lack=True,
+    ),
+    "driver": Property(
+        differs(
+            "warning",
+            "GPU driver",
+            "collectives of GPUs under different drivers may hang",
+            "pytorch#129749",
+            "install one version of the driver and hold it: {hold_driver}",
+        ),
+        workers_only=True,
+        may_lack=True,
+    ),
+    "openmpi": Property(differs("error", "Open MPI", LAUNCHER, "ompi#13093, ompi#4437"), by_setup=True),
+    "mpich": Property(differs("error", "MPICH", LAUNCHER, MEASURED), by_setup=True),
+    "intelmpi": Property(differs("error", "Intel MPI", LAUNCHER, MEASURED), by_setup=True),
+    "ucx": Property(
+        differs(
+            "warning",
+            "UCX",
+            "one side may choose a transport that the other does not have",
+            "precaution",
+            "install one version on all nodes",
+        ),
+        may_lack=True,
+    ),
+    "wrapper": Property(
+        differs(
+            "info",
+            "torchfleet's own code",
+            "the next job lays the present version on every node",
+            "runtime_archive.py",
+            NOTHING,
+        )
+    ),
+}
+
+
+def rule_id(name: str) -> str:
+    """Return the id of the finding that says: this property differs."""
+    return f"TF-DRIFT-{name.upper().replace('_', '-')}"
+
+
+RULES: Mapping[str, Rule] = {rule_id(name): each.rule for name, each in PROPERTIES.items()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One property: its values with the nodes that have each, the most common first; severity is empty if equal."""
+
+    name: str
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+    severity: str
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The whole comparison. Equal digests mean equal in every property."""
+
+    rows: tuple[Row, ...]
+    digests: Mapping[str, str]
+    digest: str
+
+
+def versions_of(facts: Mapping[str, Any], wrapper: str) -> dict[str, str]:
+    """Return what a node is compared by, from its facts. `wrapper` is the digest of the controller's own code."""
+    system, laid = facts["system"], facts["wrappers"]
+    return {
+        "arch": system["arch"],
+        "os": f"{system['os']} {system['os_version']}".strip(),
+        "libc": system["libc"],
+        "base_python": facts["python"]["version"],
+        "wrapper": wrapper if wrapper in laid else (laid[-1] if laid else ""),
+        **{name: value for name, value in facts["versions"].items() if name in PROPERTIES},
+    }
+
+
+def compare(versions: Mapping[str, Mapping[str, str]], workers: Collection[str]) -> Drift:
+    """Return the drift between nodes, by node name."""
+    rows = tuple(row_of(name, versions, workers) for name in PROPERTIES)
+    digests = {node: digest_of({name: mine.get(name, "") for name in PROPERTIES}) for node, mine in versions.items()}
+    return Drift(rows, digests, digest_of(sorted(digests.values())))
+
+
+def digest_of(value: object) -> str:
+    """Return twelve digits that stand for a value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def row_of(name: str, versions: Mapping[str, Mapping[str, str]], workers: Collection[str]) -> Row:
+    """Return the row of one property: only nodes that need it are compared."""
+    asked = [node for node in versions if node in workers or not PROPERTIES[name].workers_only]
+    groups: dict[str, list[str]] = {}
+    for node in asked:
+        groups.setdefault(versions[node].get(name, ""), []).append(node)
+    common_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    return Row(name, tuple((value, tuple(nodes)) for value, nodes in common_first), weight(name, list(groups)))
+
+
+def weight(name: str, values: Collection[str]) -> str:
+    """Return how much different values weigh: empty for none."""
+    if len(values) < 2:
+        return ""
+    each = PROPERTIES[name]
+    there = [value for value in values if value]
+    if each.may_lack and len(there) < 2:
+        return "info"
+    coarse = {each.coarse(value) for value in (there if each.may_lack else values)}
+    return each.rule.severity if len(coarse) > 1 else each.fine
+
+
+def drift_findings(drift: Drift, before_setup: bool = False) -> list[Finding]:
+    """Return the differences as findings, on the nodes that are not like the most.
+
+    Before setup.yml has run, what it makes equal is news and no fault.
+    """
+    findings = []
+    for row in drift.rows:
+        if row.severity:
+            odd = [node for _value, nodes in row.values[1:] for node in nodes]
+            finding = found(RULES, rule_id(row.name), odd, told(row, "; "), **words(distribution(drift, odd)))
+            severity = "info" if before_setup and PROPERTIES[row.name].by_setup else row.severity
+            findings.append(Finding(**{**vars(finding), "severity": severity}))
+    return findings
+
+
+def distribution(drift: Drift, nodes: Collection[str]) -> str:
+    """Return the distribution of nodes; empty if they have several."""
+    (row,) = [row for row in drift.rows if row.name == "os"]
+    found_there = {value.partition(" ")[0] for value, names in row.values if set(names) & set(nodes)}
+    return found_there.pop() if len(found_there) == 1 else ""
+
+
+def told(row: Row, separator: str) -> str:
+    """Return the values of a row with their nodes: "2.13.0: n1-n3; not there: n4"."""
+    return separator.join(f"{value or 'not there'}: {fold_names(nodes)}" for value, nodes in row.values)
+
+
+def drift_table(drift: Drift) -> list[str]:
+    """Return the table to show: a row per property that any node has, and the digests last."""
+    rows = []
+    for row in drift.rows:
+        if any(value for value, _nodes in row.values):
+            value = row.values[0][0] if len(row.values) == 1 else told(row, "\n")
+            rows.append((row.name.replace("_", " "), row.severity or "equal", value))
+    groups: dict[str, list[str]] = {}
+    for node, digest in drift.digests.items():
+        groups.setdefault(digest, []).append(node)
+    each = "\n".join(f"{digest}: {fold_names(nodes)}" for digest, nodes in groups.items())
+    rows.append(("digest", "equal" if len(groups) < 2 else "", drift.digest if len(groups) < 2 else each))
+    return text_table(("property", "differs", "value: nodes"), rows)
+
+
+def drift_report(drift: Drift) -> dict[str, Any]:
+    """Return the drift as plain values for JSON."""
+    rows = {
+        row.name: {"severity": row.severity, "values": {value: list(nodes) for value, nodes in row.values}}
+        for row in drift.rows
+    }
+    return {"digest": drift.digest, "digests": dict(drift.digests), "properties": rows}

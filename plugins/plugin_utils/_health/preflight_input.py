@@ -1,0 +1,124 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What comes into preflight and what it leaves: the arguments of its action, the hosts, and the report. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_text
+
+from . import findings as findings_module
+from .drift import Drift, drift_report
+from .preflight import Answer, Clock, Limits, Target
+
+VERSION = 1  # of the report
+# What of a host's variables says how it is reached.
+HOST_VARIABLES = (
+    *("ansible_host", "ansible_port", "ansible_user", "slots"),
+    *("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass"),
+)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The arguments of the action, checked."""
+
+    answers: Mapping[str, Answer]
+    limits: Limits
+    ignore: frozenset[str]
+    report: str
+
+
+def parse_wish(given: Mapping[str, Any], known_ids: Collection[str]) -> Wish:
+    """Return the arguments of the action. InputError names the variable of the role."""
+    limits = Limits()
+    return Wish(
+        answers={name: answer_of(answer or {}) for name, answer in dict(given.get("answers") or {}).items()},
+        limits=Limits(
+            min_disk_gb=parse_least("preflight_min_disk_gb", given.get("min_disk_gb", limits.min_disk_gb)),
+            min_tmp_mb=parse_least("preflight_min_tmp_mb", given.get("min_tmp_mb", limits.min_tmp_mb)),
+            min_shm_mb=parse_least("preflight_min_shm_mb", given.get("min_shm_mb", limits.min_shm_mb)),
+            max_clock_offset=parse_least(
+                "preflight_max_clock_offset", given.get("max_clock_offset", limits.max_clock_offset)
+            ),
+            python_min=parse_version("preflight_python_min", given.get("python_min", limits.python_min)),
+            python_max=parse_version("preflight_python_max", given.get("python_max", limits.python_max)),
+            supported_os=tuple(str(name).lower() for name in given.get("supported_os", limits.supported_os)),
+            needs_root=bool(given.get("needs_root", False)),
+            compiles=bool(given.get("compiles", False)),
+        ),
+        ignore=findings_module.check_ids("preflight_ignore", list(given.get("ignore") or ()), known_ids),
+        report=parse_text("preflight_report", given.get("report", "reports/preflight.json")),
+    )
+
+
+def parse_least(name: str, value: Any) -> float:
+    """Return a number of at least 0."""
+    try:
+        number = float(value) if not isinstance(value, bool) else -1.0
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < 1e12:  # also refuses nan and inf
+        raise InputError(name, value, f"give a number of at least 0: {name}: 1")
+    return number
+
+
+def parse_version(name: str, value: Any) -> str:
+    """Return a version such as 3.11."""
+    if not isinstance(value, str) or not re.fullmatch(r"\d+\.\d+", value):
+        raise InputError(name, value, f'give a version in quotes: {name}: "3.11"')
+    return value
+
+
+def answer_of(answer: Mapping[str, Any]) -> Answer:
+    """Return what torchfleet.cluster.node_facts returned for a node; nothing at all means that it was not asked."""
+    clock = answer.get("clock")
+    return Answer(
+        facts=answer.get("facts"),
+        clock=Clock(clock["offset"], clock["uncertainty"]) if clock else None,
+        problem=answer.get("problem") or ("" if answer else "it was not asked"),
+        failure=answer.get("failure") or answer.get("msg") or "",  # msg: the task itself failed, as by its timeout
+    )
+
+
+def target_of(name: str, variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> Target:
+    """Return a host of the inventory, from its variables (see HOST_VARIABLES)."""
+
+    def text(key: str) -> str:
+        return str(variables.get(key) or "")
+
+    slots = text("slots")
+    return Target(
+        name=name,
+        address=text("ansible_host") or name,
+        port=text("ansible_port"),
+        user=text("ansible_user"),
+        head=name in groups.get("head", ()),
+        worker=name in groups.get("workers", ()),
+        slots=int(slots) if slots.isdecimal() else None,
+        may_ask_password=any(variables.get(key) for key in HOST_VARIABLES if "pass" in key),
+    )
+
+
+def report_of(
+    findings: Sequence[findings_module.Finding], answers: Mapping[str, Answer], drift: Drift, at: str
+) -> dict[str, Any]:
+    """Return the report as plain values for JSON."""
+    clocks = {name: dataclasses.asdict(answer.clock) for name, answer in answers.items() if answer.clock}
+    return {
+        "version": VERSION,
+        "at": at,
+        "ok": not findings_module.errors(findings),
+        "findings": findings_module.report(findings),
+        "clocks": clocks,
+        "drift": drift_report(drift),
+        "nodes": {name: answer.facts for name, answer in answers.items()},
+    }

@@ -1,0 +1,301 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The proof of a cluster: what is to be tried on which nodes, and what is said of all that came back. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+
+from . import findings as findings_module
+from .drift import Drift, drift_findings, drift_report, drift_table
+from .findings import Finding, Rule, found
+from .preflight import Answer
+
+Json = Any
+VERSION = 1  # of the report
+SECONDS = 0.15  # per pair and direction: enough for a rate, and a minute holds 200 nodes
+MANY_NODES = 12  # above this the matrix is told in figures, and is whole in the report
+# Launcher, and the version that says it is there.
+LAUNCHERS = {"openmpi": "openmpi", "mpich": "mpich", "intelmpi": "intelmpi", "torchrun": "torch"}
+
+RULES: Mapping[str, Rule] = {
+    "TF-VERIFY-NODE": Rule(
+        "error",
+        "the node does not answer",
+        "a job needs all of its nodes",
+        "Ansible's own connection failed",
+        "ansible {node} -m ping, and what it says; or take the node out of the inventory",
+    ),
+    "TF-VERIFY-LOGIN": Rule(
+        "error",
+        "a login between nodes fails",
+        "the launcher's daemons are started through it: a job would not start",
+        "tried with strict host keys, as a job does",
+        "ansible-playbook setup.yml --tags ssh_mesh",
+    ),
+    "TF-VERIFY-FABRIC": Rule(
+        "error",
+        "no NIC was chosen",
+        "libraries guess, and a wrong guess hangs without a word",
+        "Open MPI, gloo and Intel MPI with a dead second NIC",
+        "ansible-playbook setup.yml --tags fabric",
+    ),
+    "TF-VERIFY-LINK": Rule(
+        "error",
+        "two nodes do not reach each other over the chosen NICs",
+        "collectives between them would hang",
+        "tried over TCP",
+        "look at cable, switch and firewall between them; ansible-playbook setup.yml --tags fabric chooses anew",
+    ),
+    "TF-VERIFY-SLOW": Rule(
+        "warning",
+        "a link is much slower than the others",
+        "every all-reduce waits for the slowest link",
+        "measured against the median of all links",
+        "look at speed, duplex and cable: ethtool <NIC> there",
+    ),
+    "TF-VERIFY-LAUNCHER": Rule(
+        "error",
+        "no launcher that was asked for is on all nodes",
+        "nothing could start ranks",
+        "versions found on the nodes",
+        "ansible-playbook setup.yml",
+    ),
+    "TF-VERIFY-RUN": Rule(
+        "error",
+        "an all-reduce failed",
+        "training would fail the same way",
+        "run as a job, its placement and sums checked",
+        "ansible-playbook train.yml -e workload=all_reduce_bench -e launcher={launcher} -e backend={backend}",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is to be tried: nodes that answer, logins, the schedule of each for the matrix, runs (launcher, backend)."""
+
+    nodes: tuple[str, ...]
+    logins: tuple[Mapping[str, str], ...]
+    network: str
+    steps: Mapping[str, Sequence[Mapping[str, Json]]]
+    runs: tuple[Mapping[str, str], ...]
+
+
+def answering(answers: Mapping[str, Answer]) -> tuple[str, ...]:
+    """Return the nodes that could be looked at."""
+    return tuple(name for name, answer in answers.items() if answer.facts)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the nodes told. A node whose answers cannot be has told nothing, and its answer says why."""
+
+    answers: Mapping[str, Answer]
+    listened: Mapping[str, Json]
+    measured: Mapping[str, Sequence[Mapping[str, Json]]]
+
+
+def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: Mapping[str, Json]) -> Told:
+    """Return what the nodes told, each answer in the form that it must have."""
+    kept, heard, rows = dict(answers), dict[str, Json](), dict[str, Json]()
+    for name in answers:
+        try:
+            heard[name] = heard_of(name, listened.get(name) or {})
+            rows[name] = node_answers.measured_of(name, measured.get(name), list(answers))
+        except InputError as error:
+            kept[name], heard[name], rows[name] = Answer(failure=str(error)), {}, []
+    return Told(kept, heard, rows)
+
+
+def heard_of(name: str, told: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fabric.json and the agent of a node, from what torchfleet.cluster.fabric_probe told."""
+    facts = node_answers.networks_of(name, told["facts"]) if told.get("facts") else {"files": {}}
+    agent = node_answers.agent_of(name, told["agent"]) if told.get("agent") else {}
+    return {"fabric": node_answers.published(facts["files"].get("fabric.json") or ""), "agent": agent}
+
+
+def published(listened: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fabric.json of each node that has one."""
+    return {name: told["fabric"] for name, told in listened.items() if told.get("fabric")}
+
+
+def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head: str, workers: Sequence[str]) -> Trial:
+    """Return what is to be tried. A node that does not answer, or has no fabric, is left out of it."""
+    nodes = answering(answers)
+    fabrics = {name: fabric for name, fabric in published(listened).items() if listened[name].get("agent")}
+    network = next((fabrics[name]["network"] for name in (head, *fabrics) if name in fabrics), "")
+    seats = {name: fabric["address"] for name, fabric in fabrics.items() if fabric["network"] == network}
+    agents = {name: listened[name]["agent"] for name in seats}
+    steps = link_matrix.steps({network: seats}, agents, SECONDS) if len(seats) > 1 else {}
+    runs = [
+        {"launcher": launcher, "backend": backend}
+        for launcher, what in LAUNCHERS.items()
+        for backend in ("gloo", "nccl", "mpi", "ccl")
+        if has_launcher(answers, launcher, what, head, [name for name in workers if name in nodes])
+        and all(has_backend(answers[name].facts, backend, launcher) for name in workers if name in nodes)
+    ]
+    logins = tuple(login_to(name, answers[name].facts) for name in nodes) if len(answers) > 1 else ()
+    return Trial(nodes, logins, network, steps, tuple(runs) if head in nodes else ())
+
+
+def login_to(name: str, facts: Json) -> dict[str, str]:
+    """Return a node as torchfleet.cluster.ssh_mesh_prove wants it."""
+    return {"name": name, "config": f"{facts['home']['path']}/ssh/config", "address": name}
+
+
+def has_backend(facts: Json, backend: str, launcher: str) -> bool:
+    """Whether a node has what a backend takes; mpi is made for some MPIs, any launcher will do for ccl."""
+    if backend in ("mpi", "ccl"):
+        wanted = f"mpi:{launcher}" if backend == "mpi" else backend
+        return wanted in (facts["versions"].get("torch_backends") or "").split()
+    return backend == "gloo" or has_gpus(facts)
+
+
+def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:
+    """Whether a launcher is on every node that it is started on."""
+    nodes = set(workers) if launcher == "torchrun" else {*workers, head}
+    return bool(workers) and all((answers[name].facts or {}).get("versions", {}).get(what) for name in nodes)
+
+
+def has_gpus(facts: Json) -> bool:
+    """Whether a node has a GPU and the library that joins GPUs."""
+    return bool(facts["versions"].get("nccl") and facts["versions"].get("driver"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that came back of a trial."""
+
+    answers: Mapping[str, Answer]
+    listened: Mapping[str, Json]
+    failures: Sequence[Mapping[str, str]]  # of logins: from, to, why
+    measured: Mapping[str, Sequence[Mapping[str, Json]]]
+    runs: Sequence[Mapping[str, Json]]  # launcher, backend, failed, msg, run_dir
+    trial: Trial
+    drift: Drift
+
+
+def judge(outcome: Outcome) -> Iterator[Finding]:
+    """Yield what is not as it should be."""
+    for name, answer in outcome.answers.items():
+        if not answer.facts:
+            yield found(RULES, "TF-VERIFY-NODE", [name], answer.problem or answer.failure, node=name)
+    yield from drift_findings(outcome.drift)
+    for login in outcome.failures:
+        yield found(RULES, "TF-VERIFY-LOGIN", [login["from"]], f"to {login['to']}: {login['why']}")
+    yield from judge_links(outcome)
+    if not outcome.runs:
+        yield found(RULES, "TF-VERIFY-LAUNCHER", [], "none of those in verify_launchers")
+    for run in outcome.runs:
+        if run["failed"]:
+            seen = f"{run['launcher']} with {run['backend']}: {run['msg']}"
+            yield found(RULES, "TF-VERIFY-RUN", [], seen, launcher=run["launcher"], backend=run["backend"])
+
+
+def judge_links(outcome: Outcome) -> Iterator[Finding]:
+    """Yield what is wrong with the network between the nodes."""
+    fabrics = published(outcome.listened)
+    without = [name for name in outcome.trial.nodes if name not in fabrics]
+    if without and len(outcome.answers) > 1:
+        yield found(RULES, "TF-VERIFY-FABRIC", without, "there is no fabric.json")
+    for name, fabric in fabrics.items():
+        if outcome.trial.network and fabric["network"] != outcome.trial.network:
+            seen = f"it has chosen {fabric['network']}, and the head {outcome.trial.network}"
+            yield found(RULES, "TF-VERIFY-FABRIC", [name], seen)
+    for name, others in untold(outcome).items():
+        yield found(RULES, "TF-VERIFY-LINK", [name], f"to {fold_names(others)}: it told nothing of them")
+    for name, rows in outcome.measured.items():
+        for row in rows:
+            if row["error"]:
+                yield found(RULES, "TF-VERIFY-LINK", [name], f"to {row['node']}: {row['error']}")
+    for slow in link_matrix.slow_links(link_matrix.rates(outcome.measured, outcome.trial.network)):
+        yield found(RULES, "TF-VERIFY-SLOW", [name for name in (slow.source, slow.target) if name], str(slow))
+
+
+def untold(outcome: Outcome) -> dict[str, list[str]]:
+    """Return which links a node was to measure and did not tell of. One that tells nothing at all has failed before."""
+    missing = {}
+    for name, steps in outcome.trial.steps.items():
+        told = {row["node"] for row in outcome.measured.get(name, ()) if row["network"] == outcome.trial.network}
+        others = [step["node"] for step in steps if step["role"] == "client" and step["node"] not in told]
+        if others and outcome.answers[name].facts:
+            missing[name] = others
+    return missing
+
+
+def round_trips(measured: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[tuple[str, str], float]:
+    """Return the shortest round trip of each pair in microseconds, both ways round."""
+    trips = {}
+    for name, rows in measured.items():
+        for row in rows:
+            if not row["error"]:
+                trips[name, row["node"]] = trips[row["node"], name] = float(row["rtt_us"])
+    return trips
+
+
+def matrix_table(outcome: Outcome) -> list[str]:
+    """Return Mbit/s from row to column, and microseconds of a round trip; of many nodes just the figures."""
+    rates, trips = link_matrix.rates(outcome.measured, outcome.trial.network), round_trips(outcome.measured)
+    if not rates:
+        return []
+    names = list(outcome.trial.steps)
+    least, middle = min(rates, key=lambda pair: rates[pair]), statistics.median(rates.values())
+    pace = f"median {middle:,.0f} Mbit/s, slowest {rates[least]:,.0f} ({least[0]} -> {least[1]})"
+    title = (
+        f"{outcome.trial.network}, {len(rates)} links: {pace}, round trip {statistics.median(trips.values()):.0f} us"
+    )
+    if len(names) > MANY_NODES:
+        return [title]
+
+    def cell(one: str, two: str) -> str:
+        return f"{rates[one, two]:,.0f} / {trips[one, two]:.0f}" if (one, two) in rates else "-"
+
+    rows = [[one, *(cell(one, two) for two in names)] for one in names]
+    return [title, *findings_module.text_table(["Mbit/s / us", *names], rows)]
+
+
+def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
+    """Return all that is worth reading, the verdict last."""
+    runs = [
+        (run["launcher"], run["backend"], "failed" if run["failed"] else "all-reduce right") for run in outcome.runs
+    ]
+    parts = [
+        drift_table(outcome.drift),
+        matrix_table(outcome),
+        findings_module.text_table(("launcher", "backend", f"on {len(outcome.trial.nodes)} nodes"), runs)
+        if runs
+        else [],
+        findings_module.render(findings),
+    ]
+    count = f"{len(outcome.answers)} node{'s' * (len(outcome.answers) != 1)}"
+    lines = [line for part in parts if part for line in [*part, ""]]
+    return [*lines, f"verify of {count}: {findings_module.count(findings)}"]
+
+
+def report(outcome: Outcome, findings: Sequence[Finding], at: str) -> dict[str, Json]:
+    """Return the same as plain values for JSON."""
+    rates, trips = link_matrix.rates(outcome.measured, outcome.trial.network), round_trips(outcome.measured)
+    links = [
+        {"from": one, "to": two, "mbit": rate, "rtt_us": trips.get((one, two))} for (one, two), rate in rates.items()
+    ]
+    return {
+        "version": VERSION,
+        "at": at,
+        "ok": not findings_module.errors(findings),
+        "findings": findings_module.report(findings),
+        "drift": drift_report(outcome.drift),
+        "network": outcome.trial.network,
+        "links": links,
+        "runs": list(outcome.runs),
+    }

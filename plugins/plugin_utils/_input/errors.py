@@ -1,0 +1,22 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a user gave is wrong: the one error for it."""
+
+from __future__ import annotations
+
+import json
+
+
+class InputError(ValueError):
+    """A mistake in what the user gave: one line that says what was given, what is allowed and what to type."""
+
+    def __init__(self, name: str, given: object, allowed: str) -> None:
+        shown = json.dumps(given, default=str) if not isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        super().__init__(f"{name}: got {shorten(shown)}; {allowed}")
+
+
+def shorten(text: str, limit: int = 120) -> str:
+    """Return the text, cut at `limit` characters."""
+    return text if len(text) <= limit else text[:limit] + "..."

@@ -1,0 +1,209 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The border to Ansible: the only place that sees its types. Inventory and arguments come in, plain values go out."""
+
+from __future__ import annotations
+
+import math
+import os
+import pwd
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
+    LEASE_SECONDS,
+    parse_environment,
+    parse_whole,
+)
+
+from .cluster import Cluster, Node
+
+# Host variables that say where a launcher's program is.
+LAUNCHER_VARIABLES = {
+    "openmpi": "torchfleet_mpirun",
+    "mpich": "torchfleet_mpiexec",
+    "intelmpi": "torchfleet_mpiexec",
+    "srun": "torchfleet_srun",
+    "sbatch": "torchfleet_srun",
+}
+
+ALIVE_SECONDS = 5  # between two questions of ssh whether the head is there
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value without Ansible's tagged and lazy types (ansible-core 2.19 hands plugins `_AnsibleTaggedStr`)."""
+    if isinstance(value, Mapping):
+        return {to_plain(key): to_plain(content) for key, content in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return value if kind is bool else kind(value)
+    return None if value is None else str(value)
+
+
+def vaulted_names(environment: Any) -> frozenset[str]:
+    """Return the names in an environment whose values come from a vault: `!vault`, or a file that is one.
+
+    ansible-core 2.19 hands plugins decrypted texts that carry where they come from. A text that a template made of such
+    a value and others does not: that is what secret_names is for.
+    """
+    if isinstance(environment, Mapping):
+        return frozenset(str(name) for name, value in environment.items() if from_vault(value))
+    if environment and from_vault(environment):  # all of it as one text of JSON
+        return frozenset(parse_environment(to_plain(environment)))
+    return frozenset()
+
+
+def from_vault(value: Any) -> bool:
+    """Whether a value was encrypted where it was written."""
+    from ansible.parsing.vault import VaultHelper
+
+    if VaultHelper.get_ciphertext(value, with_tags=False):
+        return True
+    path = next((tag.path for tag in tags_of(value) if getattr(tag, "path", None)), None)
+    return bool(path) and is_vault(str(path))
+
+
+def tags_of(value: Any) -> Collection[Any]:
+    """Return what ansible-core notes of a value, such as the file it comes from. It has no public name for that."""
+    from ansible.module_utils._internal._datatag import AnsibleTagHelper
+
+    found: Collection[Any] = AnsibleTagHelper.tags(value)
+    return found
+
+
+def is_vault(path: str) -> bool:
+    """Whether a file is encrypted as a whole."""
+    from ansible.parsing.vault import is_encrypted_file
+
+    try:
+        with open(path, "rb") as file:
+            return bool(is_encrypted_file(file))
+    except OSError:
+        return False
+
+
+def refuse_what_misleads(variables: Mapping[str, Any]) -> None:
+    """InputError for what was typed but would not be done.
+
+    `--limit`: a job that ran on other hosts than it says would be worse than none. Words that `-e name=value with
+    spaces` leaves over: Ansible drops them without a word.
+    """
+    limit, stray = (to_plain(variables.get(name)) for name in ("ansible_limit", "_raw_params"))
+    if stray:
+        raise InputError("-e", stray, """these words belong to no variable: quote them as -e '{"name": "a value"}'""")
+    if limit:
+        raise InputError("--limit", limit, "a job takes the whole inventory: use -e np=..., or another inventory (-i)")
+
+
+def cluster_from_hostvars(
+    groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, Any]], only: Sequence[str] = ()
+) -> Cluster:
+    """Return the cluster of an inventory, or those workers of it that are in `only`.
+
+    InputError if group head is not one host, group workers is empty, or one of `only` is no worker.
+    """
+    heads = list(groups.get("head", ()))
+    if len(heads) != 1:
+        raise InputError("inventory", heads, "group head needs one host: the machine that runs the launcher")
+    workers = list(groups.get("workers", ()))
+    if not workers:
+        raise InputError("inventory", workers, "group workers needs hosts: the machines that run ranks")
+    unknown = [name for name in only if name not in (*heads, *workers)]
+    if unknown:
+        raise InputError("nodes", unknown[0], f"no such machine: give some of {', '.join(workers)}")
+    workers = [name for name in workers if not only or name in only]
+    return Cluster(
+        node_from_hostvars(heads[0], hostvars[heads[0]]),
+        tuple(node_from_hostvars(name, hostvars[name]) for name in workers),
+    )
+
+
+def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tuple[str, ...]:
+    """Return the words that run a command on a node over SSH, from the options of Ansible's connection to it.
+
+    Empty for a local one. A head that is silent for `lease` seconds is lost. InputError for a connection of another
+    kind, or one that cannot be had without Ansible.
+    """
+    refuse_become(connection, node)
+    if node.local:
+        return ()
+
+    def option(name: str) -> Any:
+        return to_plain(connection.get_option(name))
+
+    kind = connection.transport
+    if kind != "ssh":
+        raise InputError(f"ansible_connection of {node.name}", kind, "the head is reached by ssh, or is local")
+    for name, remedy in (
+        ("password", "training needs a key: ssh-copy-id to the head"),
+        ("private_key", "training needs it in a file: ansible_ssh_private_key_file, or in your own ssh-agent"),
+    ):
+        if option(name):
+            raise InputError(f"ansible_{name} of {node.name}", "(hidden)", remedy)
+    if option("host_key_checking") is False:
+        remedy = "training checks host keys: take that setting away, and log in once by hand to note the key"
+        raise InputError(f"host_key_checking of {node.name}", False, remedy)
+    words = [option("ssh_executable") or "ssh", *shlex.split(option("ssh_args") or "")]
+    for flag, name in (("-p", "port"), ("-l", "remote_user"), ("-i", "private_key_file"), ("-I", "pkcs11_provider")):
+        words += [flag, str(option(name))] if option(name) else []
+    words += ["-o", f"ConnectTimeout={option('timeout')}"]
+    for name in ("ssh_common_args", "ssh_extra_args"):  # in Ansible's order, for ssh takes the first of two
+        words += shlex.split(option(name) or "")
+    alive = (f"ServerAliveInterval={ALIVE_SECONDS}", f"ServerAliveCountMax={math.ceil(lease / ALIVE_SECONDS)}")
+    words += [word for setting in ("BatchMode=yes", *alive) for word in ("-o", setting)]
+    return (*words, "--", node.address)
+
+
+def refuse_become(connection: Any, node: Node) -> None:
+    """InputError if the connection is to become another user: jobs run as the one that logs in."""
+    become = getattr(connection, "become", None)
+    if become is None:
+        return
+    wanted = str(to_plain(become.get_option("become_user")) or "root")
+    user = pwd.getpwuid(os.getuid()).pw_name if node.local else to_plain(connection.get_option("remote_user"))
+    if user != wanted:
+        remedy = f"jobs run as the user that logs in: leave out -b and ansible_become, or log in as {wanted}"
+        raise InputError(f"become on {node.name}", wanted, remedy)
+
+
+def refuse_become_of(nodes: Sequence[Node], hostvars: Mapping[str, Mapping[str, Any]]) -> None:
+    """InputError if a node that the head logs in to is to become another user."""
+    for node in nodes:
+        known = {
+            name: to_plain(hostvars[node.name].get(f"ansible_{name}")) for name in ("become", "become_user", "user")
+        }
+        if boolean(known["become"] or False, strict=False) and known["user"] != (known["become_user"] or "root"):
+            remedy = "jobs run as the user that the head logs in as: set it to false there for train.yml"
+            raise InputError(f"ansible_become of {node.name}", known["become"], remedy)
+
+
+def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
+    """Return one host of the inventory as a node."""
+
+    def text(key: str) -> str:
+        return str(to_plain(variables.get(key)) or "")
+
+    interpreter = text("ansible_python_interpreter")
+    if interpreter.startswith("auto") or not interpreter:
+        facts = to_plain(variables.get("ansible_facts") or {})
+        interpreter = text("discovered_interpreter_python") or facts.get("discovered_interpreter_python") or "python3"
+    return Node(
+        name=str(name),
+        address=str(to_plain(variables.get("ansible_host", name))),
+        local=text("ansible_connection") == "local",
+        slots=parse_whole(f"slots of {name}", to_plain(variables.get("slots")), 1, None, "slots: 2"),
+        home=text("torchfleet_home"),
+        python=text("torchfleet_python"),
+        launcher_paths={launcher: text(variable) for launcher, variable in LAUNCHER_VARIABLES.items()},
+        interpreter=interpreter,
+        env=parse_environment(to_plain(variables.get("torchfleet_env") or {}), f"torchfleet_env of {name}"),
+        vaulted=vaulted_names(variables.get("torchfleet_env")),
+    )

@@ -1,0 +1,107 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What will happen, for people to read before it happens: placement, host file, environment, command, each with why."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+
+from .command import LaunchCommand, Option, words_of
+from .environment import Setting, rank_environment
+from .plan import LaunchPlan, NodePlan
+
+
+def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
+    """Return the lines that `train.yml --check` prints."""
+    lines = [
+        f"job {plan.job_id}: {plan.world_size} ranks, backend {plan.backend} ({plan.backend_reason})",
+        "",
+        "placement",
+    ]
+    lines += [f"  rank {place.rank}  {place.host}  local rank {place.local_rank}" for place in plan.placement]
+    for name, text in command.files.items():
+        lines += ["", f"file {plan.head.job_dir}/{name}", *indent(text.splitlines())]
+    lines += folded("environment of the ranks on", {node.name: environment_of(plan, node) for node in plan.nodes})
+    if command.environment:
+        lines += ["", "environment of the launcher", *settings_table(command.environment)]
+    lines += folded("command on", {name: command_table(options) for name, options in command.on.items()})
+    programs = {node.name: ["  " + shlex.join(node.argv), f"  in {node.cwd}"] for node in plan.nodes}
+    lines += folded("program of each rank on", programs)
+    return lines + [f"warning: {text}" for text in (*plan.warnings, *command.warnings)]
+
+
+def folded(title: str, blocks: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the block of each node below a title that names it; one that several have alike is there once."""
+    where: dict[tuple[str, ...], list[str]] = {}
+    for name, block in blocks.items():
+        where.setdefault(tuple(block), []).append(name)
+    return [line for block, names in where.items() for line in ("", f"{title} {fold_names(names)}", *block)]
+
+
+def environment_of(plan: LaunchPlan, node: NodePlan) -> list[str]:
+    """Return the environment of the ranks of a node as a table."""
+    return settings_table((*rank_environment(plan, node), *given_by_the_wrapper(plan, node)))
+
+
+def command_table(options: Sequence[Option]) -> list[str]:
+    """Return a command as a row per option."""
+    return table([(shlex.join(option.words), option.reason, option.source) for option in options])
+
+
+def given_by_the_wrapper(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
+    """Return what each rank gets beside, for people: its own values are known when it runs."""
+    names = (
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE} "
+        "{GROUP,NODE,ROLE}_RANK {GROUP,ROLE}_WORLD_SIZE TORCHELASTIC_RUN_ID"
+    )
+    own = [node.path_first] if node.path_first else []
+    given = (
+        Setting("MASTER_ADDR", plan.master_addr, "where rank 0 runs", "inventory"),
+        Setting("MASTER_PORT", str(plan.master_port), "a free port there", "measured"),
+        *[Setting("PATH", f"{first}:...", "python and torchrun of the ranks come first", "default") for first in own],
+        *(Setting(name, "...", "the rank's place, for scripts of either kind", "default") for name in names.split()),
+    )
+    return tuple(setting for setting in given if setting.name not in plan.program.env)
+
+
+def settings_table(settings: tuple[Setting, ...]) -> list[str]:
+    """Return a row per variable: name=value, reason, source."""
+    return table(
+        [(f"{setting.name}={shlex.quote(setting.shown)}", setting.reason, setting.source) for setting in settings]
+    )
+
+
+def table(rows: list[tuple[str, str, str]]) -> list[str]:
+    """Return aligned rows; a long first cell gets a line of its own."""
+    width = max((len(first) for first, _reason, _source in rows if len(first) <= 50), default=0)
+    lines = []
+    for first, reason, source in rows:
+        fits = len(first) <= width
+        lines += [] if fits else [f"  {first}"]
+        lines.append(f"  {first if fits else '':<{width}}  # {reason} [{source}]")
+    return lines
+
+
+def indent(lines: list[str]) -> list[str]:
+    """Return the lines moved in by two."""
+    return ["  " + line for line in lines]
+
+
+def pasteable(plan: LaunchPlan, command: LaunchCommand) -> str:
+    """Return command.txt: what a person can paste into shells on the nodes to run the job by hand."""
+    settings = " ".join(f"{setting.name}={shlex.quote(setting.value)}" for setting in command.environment)
+    lines = [f"# job {plan.job_id}: paste into a shell on the node named; works until clean.yml takes the job away"]
+    lines += [f"# left out, because they are secret: {', '.join(plan.secrets)}"] if plan.secrets else []
+    for node in {node.name: node for node in (plan.head, *plan.nodes)}.values():
+        words = words_of(command.on.get(node.name, ()))
+        if words:
+            search = f"PATH={shlex.quote(node.job_dir + '/bin')}:$PATH" if plan.others else ""
+            prefix = " ".join(part for part in (search, settings) if part)
+            environment = f"env {prefix} " if prefix else ""
+            lines.append(f"# on {node.name}\ncd {shlex.quote(node.cwd)} && {environment}{shlex.join(words)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,300 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The plan: which rank runs where, with what. One pure function over frozen values; everything else derives from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import TREE
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import (
+    Cluster,
+    Facts,
+    Node,
+    slots_of,
+)
+
+from .backends import choose_backend
+from .request import LauncherOptions, Request
+from .requirements import (
+    ON_HEAD,
+    check_alone,
+    check_fabric,
+    check_launcher,
+    check_nics,
+    check_nodes,
+    check_port,
+    check_reached,
+    warnings_for,
+)
+from .secrets import secret_names
+
+VENDORS = {"nvidia": "NVIDIA", "amd": "AMD"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank runs."""
+
+    rank: int
+    local_rank: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every rank runs: a script (its path on each node is the node's) with arguments and the user's variables.
+
+    `shipped`: its folder is, into the job's own tree on each node; else the script is used where it lies.
+    """
+
+    script: str
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    shipped: bool = False
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether the script needs an interpreter."""
+        return self.script.endswith(".py")
+
+    def on(self, fact: Facts, job_dir: str) -> tuple[tuple[str, ...], str]:
+        """Return the command line and the working directory on a node."""
+        where = f"{job_dir}/{TREE}" if self.shipped else ""
+        script = f"{where}/{self.script.rpartition('/')[2]}" if where else self.script
+        interpreter = (fact["python"],) if self.runs_python else ()
+        return (*interpreter, script, *self.args), where or fact["cwd"]
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """What is decided about one node of a job."""
+
+    name: str
+    address: str
+    ranks: int
+    slots: int
+    cores: int
+    home: str
+    job_dir: str
+    argv: tuple[str, ...]
+    cwd: str
+    tmpdir: str
+    path_first: str
+    wrapper: tuple[str, ...]
+    runtime: tuple[str, ...]
+    launcher_path: str
+    fabric: Facts | None
+    hostname: str
+    accelerators: Mapping[str, int]
+    env: Mapping[str, str]
+    beside: tuple[str, ...] = ()  # jobs that ran there when it was looked at
+
+    @property
+    def vendors(self) -> str:
+        """Return whose GPUs it has, in words."""
+        names = sorted(VENDORS[vendor] for vendor, count in self.accelerators.items() if count)
+        return " and ".join([*names[:-1], f"{names[-1]} GPUs"]) if names else "no GPU"
+
+    @property
+    def threads(self) -> int:
+        """Return how many cores each of its ranks has."""
+        return max(1, self.cores // max(1, self.ranks))
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """All that is decided about a job before anything of it runs."""
+
+    job_id: str
+    token: str  # random letters: what has it in its name is this job's
+    run_dir: str
+    launcher: str
+    launcher_path: str
+    launcher_version: str
+    backend: str
+    backend_reason: str
+    world_size: int
+    np_reason: str
+    head: NodePlan  # also one of `nodes` if it runs ranks
+    nodes: tuple[NodePlan, ...]  # in rank order
+    placement: tuple[Place, ...]
+    program: Program
+    master_addr: str
+    master_port: int
+    options: LauncherOptions
+    job_timeout: float | None
+    grace: float | None  # by what a rank does with SIGTERM
+    lease: float
+    show_ranks: tuple[int, ...]
+    uid: int
+    exclusive: bool = False  # no other job may be on its nodes when it starts
+    secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def contexts(self) -> tuple[tuple[str, int], ...]:
+        """Return kind and number of ranks of each app context: runs of ranks on nodes with the same vendor's GPUs.
+
+        Where ranks take the nodes in turn, there is one for all of them.
+        """
+        vendors = {node.name: node.vendors for node in self.nodes}
+        runs = [(kind, len(list(run))) for kind, run in groupby(vendors[place.host] for place in self.placement)]
+        if self.options.map_by == "node" and len(runs) > 1:
+            return ((" and ".join(sorted(set(vendors.values()))), self.world_size),)
+        return tuple(runs)
+
+    @property
+    def launcher_ports(self) -> tuple[int, int] | None:
+        """Return which of the ports the launcher and MPI may take: those on the longer side of the rendezvous' own."""
+        first, last = self.options.ports or (0, 0)
+        if not first <= self.master_port <= last:
+            return self.options.ports
+        below, above = (first, self.master_port - 1), (self.master_port + 1, last)
+        return max(below, above, key=lambda side: side[1] - side[0])
+
+    @property
+    def others(self) -> tuple[NodePlan, ...]:
+        """Return the nodes that the head reaches over SSH."""
+        return tuple(node for node in self.nodes if node.name != self.head.name)
+
+
+def place_ranks(slots: Mapping[str, int], count: int, map_by: str = "slot") -> tuple[Place, ...]:
+    """Return the placement: by slot fills each node before the next, by node takes those in turn that have room."""
+    seats = [(host, number) for host, room in slots.items() for number in range(room)]
+    if map_by == "node":
+        seats.sort(key=lambda seat: seat[1])
+    return tuple(Place(rank, number, host) for rank, (host, number) in enumerate(seats[:count]))
+
+
+def count_ranks(request: Request, slots: Mapping[str, int]) -> tuple[int, str]:
+    """Return the world size and why. InputError if more ranks are asked for than there are slots."""
+    total = sum(slots.values())
+    if request.np is None:
+        return total, "all slots of the workers"
+    if request.np > total:
+        each = ", ".join(f"{host} has {count}" for host, count in slots.items())
+        raise InputError("np", request.np, f"there are {total} slots ({each}): use -e np={total} or raise slots")
+    return request.np, "asked for"
+
+
+def shown_ranks(request: Request, world_size: int) -> tuple[int, ...]:
+    """Return the ranks the live view shows. InputError for one that will not exist."""
+    wanted = range(world_size) if request.show_ranks is None else request.show_ranks
+    for rank in wanted:
+        if rank >= world_size:
+            raise InputError("show_ranks", rank, f"the ranks are 0 to {world_size - 1}: -e show_ranks=all")
+    return tuple(wanted)
+
+
+def plan_node(node: Node, facts: Mapping[str, Facts], placed: Sequence[Place], room: int, job: Job) -> NodePlan:
+    """Return what is decided about one node."""
+    fact = facts[node.name]
+    ranks = sum(place.host == node.name for place in placed)
+    job_dir = f"{fact['home']}/jobs/{job.job_id}"
+    argv, cwd = job.program.on(fact, job_dir)
+    runtime = (fact["interpreter"], "-I", "-S", f"{fact['home']}/{job.runtime}")
+    return NodePlan(
+        name=node.name,
+        address=address_of(node, fact),
+        ranks=ranks,
+        slots=room,
+        cores=fact["cores"],
+        home=fact["home"],
+        job_dir=job_dir,
+        argv=argv,
+        cwd=cwd if ranks else fact["cwd"],
+        tmpdir=fact["tmpdir"],
+        path_first=fact["python"].rpartition("/")[0],
+        wrapper=(*runtime, "rank", job_dir),
+        runtime=runtime,
+        launcher_path=fact["launcher"]["path"],
+        fabric=fact["fabric"],
+        hostname=fact["hostname"],
+        accelerators=fact["accelerators"],
+        env=node.env,
+        beside=tuple(job["job_id"] for job in fact["running"]),
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job is before it is planned. `runtime`: our code on a node, below its home. `token`: random letters."""
+
+    job_id: str
+    run_dir: str
+    program: Program
+    runtime: str
+    token: str
+    warnings: tuple[str, ...] = ()
+
+
+def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job: Job) -> LaunchPlan:
+    """Return the plan of a job. InputError for what cannot work.
+
+    `facts` by node name, as survey() returns them.
+    """
+    secrets = secret_names(request, cluster.workers)
+    check_reached(cluster, facts)
+    check_launcher(request.launcher, cluster, facts)
+    check_nodes(request, cluster, facts, needs_torch=job.program.runs_python)
+    worker_facts = {node.name: facts[node.name] for node in cluster.workers}
+    backend, backend_reason = choose_backend(request, worker_facts, our_torch=job.program.runs_python)
+    slots = slots_of(cluster.workers, facts, request.ranks_per_node)
+    world_size, np_reason = count_ranks(request, slots)
+    workers = in_order(request.options, cluster.workers, facts)
+    placement = place_ranks({node.name: slots[node.name] for node in workers}, world_size, request.options.map_by)
+    used = {place.host for place in placement}
+    workers = tuple(node for node in workers if node.name in used)
+    check_fabric([node.name for node in workers], facts)
+    check_nics(workers, facts, request.job_env, secrets)
+    check_alone(request, workers, cluster, facts)
+    check_port(request, workers[0], facts)
+    nodes = tuple(plan_node(node, facts, placement, slots[node.name], job) for node in workers)
+    head = next((node for node in nodes if node.name == cluster.head.name), None)
+    head = head or plan_node(cluster.head, facts, placement, 0, job)
+    launcher = facts[head.name if request.launcher in ON_HEAD else nodes[0].name]["launcher"]
+    return LaunchPlan(
+        job_id=job.job_id,
+        token=job.token,
+        run_dir=job.run_dir,
+        launcher=request.launcher,
+        launcher_path=launcher["path"],
+        launcher_version=launcher["version"],
+        backend=backend,
+        backend_reason=backend_reason,
+        world_size=world_size,
+        np_reason=np_reason,
+        head=head,
+        nodes=nodes,
+        placement=placement,
+        program=job.program,
+        master_addr="127.0.0.1" if len(nodes) == 1 else nodes[0].address,
+        master_port=facts[nodes[0].name]["port"],
+        options=request.options,
+        job_timeout=request.job_timeout,
+        grace=request.grace,
+        lease=request.lease,
+        show_ranks=shown_ranks(request, world_size),
+        uid=facts[head.name]["uid"],
+        exclusive=request.exclusive,
+        secrets=secrets,
+        warnings=(*job.warnings, *warnings_for(request, workers, facts, request.options.ports, secrets)),
+    )
+
+
+def in_order(options: LauncherOptions, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> tuple[Node, ...]:
+    """Return the workers in rank order: of the inventory, or as torchrun's c10d rendezvous sorts them."""
+    if options.rendezvous == "static":
+        return tuple(nodes)
+    return tuple(sorted(nodes, key=lambda node: address_of(node, facts[node.name])))
+
+
+def address_of(node: Node, fact: Facts) -> str:
+    """Return the address of a node in the proven network, else that of the inventory."""
+    return str((fact["fabric"] or {}).get("address") or node.address)

@@ -1,0 +1,198 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the user asked for: the arguments of `torchfleet.cluster.launch`, checked one by one before anything starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
+    LEASE_SECONDS,
+    LEAST_LEASE,
+    MOST_LEASE,
+    parse_bytes,
+    parse_choice,
+    parse_environment,
+    parse_flag,
+    parse_names,
+    parse_seconds,
+    parse_text,
+    parse_whole,
+    parse_words,
+)
+
+LAUNCHERS = ("openmpi", "mpich", "intelmpi", "torchrun", "srun", "sbatch")
+BACKENDS = ("gloo", "nccl", "xccl", "ucc", "mpi", "ccl")
+MAPPINGS = {"slot": "fill each node before the next", "node": "one rank on each node in turn"}
+BINDINGS = {
+    "none": "a rank bound to one core trains many times slower",
+    "core": "each rank on cores of its own",
+    "numa": "each rank on a NUMA node",
+    "socket": "each rank on a socket",
+}
+RENDEZVOUS = ("static", "c10d")
+
+
+@dataclass(frozen=True)
+class LauncherOptions:
+    """How the launcher shall start the ranks. `ports`: first and last that a firewall lets through."""
+
+    map_by: str = "slot"
+    bind_to: str = "none"
+    ports: tuple[int, int] | None = None
+    rendezvous: str = "static"
+    args: tuple[str, ...] = ()
+
+    @property
+    def mapping_reason(self) -> str:
+        """Return what the mapping means."""
+        return MAPPINGS[self.map_by]
+
+    @property
+    def binding_reason(self) -> str:
+        """Return what the binding means."""
+        return BINDINGS[self.bind_to]
+
+    def source(self, name: str) -> str:
+        """Return where a value comes from."""
+        return "default" if getattr(self, name) == getattr(LauncherOptions, name) else "user"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One wish to train. `None` stands for "choose for me"."""
+
+    workload: str
+    workload_args: tuple[str, ...] = ()
+    backend: str | None = None
+    launcher: str = "openmpi"
+    np: int | None = None
+    ranks_per_node: int | None = None
+    nodes: tuple[str, ...] = ()
+    job_timeout: float | None = None
+    job_env: Mapping[str, str] = field(default_factory=dict)
+    secret_names: tuple[str, ...] = ()
+    vaulted: frozenset[str] = frozenset()  # names in job_env whose values come from a vault
+    job_id: str | None = None
+    runs_dir: str = "runs"
+    show_ranks: tuple[int, ...] | None = (0,)  # None: all
+    master_port: int | None = None
+    options: LauncherOptions = LauncherOptions()
+    grace: float | None = None
+    lease: float = LEASE_SECONDS
+    result_query: str | None = None
+    fetch_limit: int = 1 << 30
+    exclusive: bool = False
+
+
+def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
+    """Return the checked request. InputError names the first argument that is wrong.
+
+    `arguments` are plain values as they come from extra vars: numbers may be text, lists and dicts may be JSON text.
+    `vaulted`: the names in job_env whose values come from a vault.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    workload = given.get("workload", "mnist")
+    if not isinstance(workload, str) or not workload.strip():
+        raise InputError("workload", workload, "give a name from workloads/ or the path of a script")
+    options = parse_options(given)
+    return Request(
+        workload=workload,
+        workload_args=parse_words("workload_args", given.get("workload_args", ())),
+        backend=parse_choice("backend", given.get("backend"), BACKENDS),
+        launcher=parse_choice("launcher", given.get("launcher"), LAUNCHERS) or "openmpi",
+        np=parse_whole("np", given.get("np"), 1, None),
+        ranks_per_node=parse_whole("ranks_per_node", given.get("ranks_per_node"), 1, None),
+        nodes=parse_names("nodes", given.get("nodes", ())),
+        job_timeout=parse_seconds("job_timeout", given.get("job_timeout"), 3600),
+        job_env=parse_environment(given.get("job_env", {})),
+        secret_names=parse_names("secret_names", given.get("secret_names", ())),
+        vaulted=vaulted,
+        job_id=parse_job_id(given.get("job_id")),
+        runs_dir=parse_text("runs_dir", given.get("runs_dir", "runs")),
+        show_ranks=parse_ranks(given.get("show_ranks", [0])),
+        master_port=parse_master_port(given.get("master_port"), options.ports),
+        options=options,
+        grace=parse_seconds("grace", given.get("grace"), 60),
+        lease=parse_seconds("lease", given.get("lease"), LEASE_SECONDS, LEAST_LEASE, MOST_LEASE) or LEASE_SECONDS,
+        result_query=parse_query(given.get("result_query")),
+        fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
+        exclusive=parse_flag("exclusive", given.get("exclusive", False)),
+    )
+
+
+def parse_options(given: Mapping[str, Any]) -> LauncherOptions:
+    """Return how the launcher shall start the ranks."""
+    usual = LauncherOptions()
+    return LauncherOptions(
+        map_by=parse_choice("map_by", given.get("map_by"), tuple(MAPPINGS)) or usual.map_by,
+        bind_to=parse_choice("bind_to", given.get("bind_to"), tuple(BINDINGS)) or usual.bind_to,
+        ports=parse_ports(given.get("ports")),
+        rendezvous=parse_choice("rendezvous", given.get("rendezvous"), RENDEZVOUS) or usual.rendezvous,
+        args=parse_words("launcher_args", given.get("launcher_args", ())),
+    )
+
+
+def parse_ports(value: Any) -> tuple[int, int] | None:
+    """Return first and last of a range of ports, None for None."""
+    if value is None:
+        return None
+    match = re.match(r"(\d{4,5})-(\d{4,5})\Z", str(value).strip())
+    first, last = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    if not 1024 <= first < last <= 65535:
+        raise InputError("ports", value, "give first and last, from 1024 to 65535: -e ports=20000-20999")
+    return first, last
+
+
+def parse_master_port(value: Any, ports: tuple[int, int] | None) -> int | None:
+    """Return the wanted port of the rendezvous, None for None. It is one of those that a firewall lets through."""
+    port = parse_whole("master_port", value, 1024, 65535)
+    if port and ports and not ports[0] <= port <= ports[1]:
+        allowed = "{}-{}".format(*ports)
+        raise InputError("master_port", port, f"it is not in ports={allowed}: choose one of them, or leave it out")
+    return port
+
+
+def parse_job_id(value: Any) -> str | None:
+    """Return a job id that is safe as a directory name, None for None."""
+    if value is None:
+        return None
+    text = str(value)
+    if not JOB_ID.match(text) or ".." in text or text == "latest":
+        raise InputError(
+            "job_id", text, "use letters, digits, '.', '_' and '-', at most 100, and not latest: -e job_id=first-try"
+        )
+    return text
+
+
+def parse_ranks(value: Any) -> tuple[int, ...] | None:
+    """Return the ranks to show, None for all of them."""
+    if value == "all":
+        return None
+    items = re.split(r"[,\s]+", value.strip("[] ")) if isinstance(value, str) else value
+    items = [items] if isinstance(items, int) and not isinstance(items, bool) else items
+    texts = [str(item) for item in items] if isinstance(items, (list, tuple)) else ["?"]
+    if not all(re.match(r"\d{1,9}\Z", text) for text in texts if text):
+        raise InputError("show_ranks", value, "give a list of ranks or the word all: -e show_ranks=0,1")
+    return tuple(sorted({int(text) for text in texts if text}))
+
+
+def parse_query(value: Any) -> str | None:
+    """Return a JMESPath expression that compiles, None for None."""
+    if value is None:
+        return None
+    import jmespath  # late, as all that is neither Python nor Ansible: ansible-test imports plugins without it
+
+    try:
+        jmespath.compile(parse_text("result_query", value))
+    except jmespath.exceptions.JMESPathError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError("result_query", value, f"not JMESPath ({reason}): -e result_query=state") from None
+    return str(value)

@@ -1,0 +1,239 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a job needs of its nodes. What lacks is refused before anything starts; what is merely odd is warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import ASKED_OTHERWISE, NOT_PREFERRED
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Facts, Node
+
+from .request import Request
+from .secrets import HIDDEN
+
+LEAST_FREE_BYTES = 64 << 20  # for a job's own files; what a rank writes is the user's to know
+SETUP = "install it with: ansible-playbook setup.yml"
+MESH = "ansible-playbook setup.yml --tags ssh_mesh"
+FABRIC = "ansible-playbook setup.yml --tags fabric"
+# Who needs the launcher's program: MPI's daemons are on every node, torchrun's agents where ranks are.
+ON_WORKERS = ("openmpi", "mpich", "intelmpi", "torchrun")
+ON_HEAD = ("openmpi", "mpich", "intelmpi", "srun", "sbatch")
+# Variables whose value is the name of a NIC. A wrong one is ignored by some libraries and hangs others for ever.
+NIC_NAMES = (
+    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "I_MPI_HYDRA_IFACE"),
+    *("HYDRA_IFACE", "CCL_KVS_IFACE"),
+)
+
+
+def check_reached(cluster: Cluster, facts: Mapping[str, Facts]) -> None:
+    """InputError naming every node that the head cannot reach."""
+    unreached = {name: fact["unreachable"] for name, fact in facts.items() if "unreachable" in fact}
+    if unreached:
+        told = "; ".join(f"{name}: {reason}" for name, reason in unreached.items())
+        raise InputError("inventory", ", ".join(unreached), f"not reached from {cluster.head.name} ({told}): {MESH}")
+
+
+def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, Facts]) -> None:
+    """InputError if a node lacks the launcher, or nodes have different versions: says who has what."""
+    hosts = [cluster.head.name] if name in ON_HEAD else []
+    hosts += [node.name for node in cluster.workers if name in ON_WORKERS and node.name not in hosts]
+    found = {host: facts[host]["launcher"] for host in hosts}
+    versions = {launcher["version"] for launcher in found.values()}
+    if len(versions) > 1:
+        told = ", ".join(f"{host} {launcher['version'] or 'none'}" for host, launcher in found.items())
+        raise InputError("launcher", name, f"not one version on all nodes ({told}); {SETUP}")
+    host, launcher = next(iter(found.items()))
+    if not launcher["version"]:
+        silent = f"{launcher['path']} tells no version {launcher['said']}".rstrip()
+        what = silent if launcher["path"] else f"{launcher['wanted']} is not there"
+        raise InputError("launcher", name, f"{what} on {host}; {remedy(name)}")
+    if launcher["refused"]:
+        raise InputError("launcher_args", launcher["refused"], f"{name} {launcher['version']} does not take them")
+
+
+def remedy(launcher: str) -> str:
+    """Return how to get a launcher."""
+    if launcher in ("mpich", "intelmpi"):
+        return f"""{SETUP} -e '{{"mpis": ["{launcher}"]}}'"""
+    return "it is part of Slurm; torchfleet_srun says where it lies" if launcher in ("srun", "sbatch") else SETUP
+
+
+def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], needs_torch: bool) -> None:
+    """InputError if a worker lacks what the job needs: space, a job id of its own, for a script Python with torch.
+
+    Any other program brings what it needs, as one in a container does.
+    """
+    for node in cluster.workers:
+        fact = facts[node.name]
+        if needs_torch and not fact["python"]:
+            raise InputError("python", fact["python_wanted"], f"not on {node.name}; {SETUP}")
+        if needs_torch and not fact["torch"]:
+            raise InputError("torch", fact["python"], f"this Python on {node.name} has no torch; {SETUP}")
+        if fact["free_bytes"] < LEAST_FREE_BYTES:
+            free = f"{fact['free_bytes'] >> 20} MiB free in {fact['home']} on {node.name}"
+            raise InputError("disk", free, f"at least {LEAST_FREE_BYTES >> 20} MiB are needed: make room")
+        if request.job_id in fact["jobs"]:
+            again = f"this id was used on {node.name}: choose another, or ansible-playbook clean.yml"
+            raise InputError("job_id", request.job_id, again)
+
+
+def jobs_on(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> dict[tuple[str, str], list[str]]:
+    """Return the nodes of each job that runs on some of these, by its id and owner."""
+    return by_job({node.name: facts[node.name]["running"] for node in nodes})
+
+
+def by_job(running: Mapping[str, Sequence[Facts]]) -> dict[tuple[str, str], list[str]]:
+    """Return the nodes of each job by its id and owner. `running`: rows of jobs by node, as survey() has them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, rows in running.items():
+        for job in rows:
+            hosts = found.setdefault((job["job_id"], job["owner"]), [])
+            if name not in hosts:  # it may run in two homes there
+                hosts.append(name)
+    return found
+
+
+def check_alone(request: Request, nodes: Sequence[Node], cluster: Cluster, facts: Mapping[str, Facts]) -> None:
+    """InputError if a job is to have its nodes alone, and another runs there."""
+    jobs = jobs_on(nodes, facts)
+    if not request.exclusive or not jobs:
+        return
+    raise not_alone(jobs, [node.name for node in cluster.workers if not facts[node.name]["running"]])
+
+
+def not_alone(jobs: Mapping[tuple[str, str], Sequence[str]], free: Sequence[str], exclusive: bool = True) -> InputError:
+    """Return the error for a job that cannot begin beside these: it is to be alone, or they are (`exclusive` is false).
+
+    `free`: nodes that have none.
+    """
+    (job_id, owner), hosts = next(iter(jobs.items()))
+    names = ",".join(free)
+    others = f"or take -e nodes={names}" if free else f"or end it: ansible-playbook clean.yml -e job_id={job_id}"
+    runs = "runs" if exclusive else "started alone just now (exclusive=true), and runs"
+    told = f"job {job_id} of {owner} {runs} on {', '.join(hosts)}: wait for its end, {others}"
+    return InputError("exclusive", "true" if exclusive else "false", told)
+
+
+def check_port(request: Request, node: Node, facts: Mapping[str, Facts]) -> None:
+    """InputError if there is no port for the rendezvous on rank 0's node."""
+    if facts[node.name]["port"] is None:
+        ports = "{}-{}".format(*(request.options.ports or ("any", "port")))
+        raise InputError("ports", ports, f"none of them is free on {node.name}: give others, -e ports=20000-20999")
+
+
+def check_fabric(names: Sequence[str], facts: Mapping[str, Facts]) -> None:
+    """InputError if the chosen NICs of the nodes are in different networks, or two nodes say to have one address.
+
+    A node was added or changed since; or it says that it is another.
+    """
+    networks = {name: facts[name]["fabric"]["network"] for name in names if facts[name]["fabric"]}
+    if len(names) > 1 and len(set(networks.values())) > 1:
+        told = ", ".join(f"{name} {network}" for name, network in networks.items())
+        raise InputError("fabric", told, "the chosen NICs are in different networks: ansible-playbook setup.yml")
+    owners: dict[str, str] = {}
+    for name in names:
+        address = (facts[name]["fabric"] or {}).get("address") or name
+        if owners.setdefault(address, name) != name:
+            both = f"{owners[address]} and {name}"
+            raise InputError("fabric", address, f"{both} both say that it is theirs: ansible-playbook setup.yml")
+
+
+def check_nics(
+    nodes: Sequence[Node], facts: Mapping[str, Facts], job_env: Mapping[str, str], secrets: Collection[str] = ()
+) -> None:
+    """InputError for a NIC that the user names and that is not there, or cannot reach the other nodes."""
+    for node in nodes:
+        for name, value in {**node.env, **job_env}.items():
+            if name in secrets and name in NIC_NAMES:
+                raise InputError("secret_names", name, "the name of a NIC is no secret: it is checked, and shown")
+            for nic in nics_named(name, value):
+                reason = why_not(nic, facts[node.name], several=len(nodes) > 1)
+                if reason:
+                    raise InputError("job_env", f"{name}={value}", f"{reason} on {node.name}")
+
+
+def nics_named(name: str, value: str) -> list[str]:
+    """Return the NICs that a variable names; none for NCCL's exclusions and prefixes, which may mean several."""
+    if name not in NIC_NAMES or value.startswith("^"):
+        return []
+    if name.startswith("NCCL") and not value.startswith("="):
+        return []
+    return [word.lstrip("=").partition(":")[0] for word in value.split(",")]
+
+
+def why_not(nic: str, fact: Facts, several: bool) -> str:
+    """Return why a NIC cannot carry a job, or an empty string."""
+    if nic not in fact["nics"]:
+        return f"there is no {nic}, but {', '.join(fact['nics'])}"
+    if nic == "lo" and several:
+        return "lo reaches no other node: a job would hang"
+    rows = [row for row in (fact["fabric"] or {}).get("rejected", []) if row["nic"] == nic]
+    if nic == (fact["fabric"] or {}).get("nic") or not rows:
+        return ""
+    if not all(row.get("code") for row in rows):
+        return f"an earlier version noted that {nic} was rejected, but not in a way that can be used: {FABRIC}"
+    flaws = [row["reason"] for row in rows if row["code"] not in (NOT_PREFERRED, ASKED_OTHERWISE)]
+    return f"role fabric rejected {nic} ({flaws[0]})" if len(flaws) == len(rows) else ""
+
+
+def contradictions(
+    nodes: Sequence[Node], facts: Mapping[str, Facts], job_env: Mapping[str, str], secrets: Collection[str]
+) -> Iterator[str]:
+    """Yield what the user sets against what role fabric proved, once for all nodes where it is the same."""
+    where: dict[str, list[str]] = {}
+    for node in nodes:
+        proven = fabric_environment(facts[node.name]["fabric"]) if facts[node.name]["fabric"] else {}
+        for name, value in {**node.env, **job_env}.items():
+            if value != proven.get(name, value):
+                shown = HIDDEN if name in secrets else value
+                text = f"{name}={shown} contradicts role fabric, which proved {proven[name]}"
+                where.setdefault(text, []).append(node.name)
+    yield from (f"{text} on {fold_names(names)}" for text, names in where.items())
+
+
+def warnings_for(
+    request: Request,
+    nodes: Sequence[Node],
+    facts: Mapping[str, Facts],
+    ports: tuple[int, int] | None,
+    secrets: Collection[str] = (),
+) -> Iterator[str]:
+    """Yield what is odd but no reason to refuse."""
+    unmeasured = [node.name for node in nodes if not facts[node.name]["fabric"]]
+    if len(nodes) > 1 and unmeasured:
+        yield f"no NIC was chosen for {fold_names(unmeasured)}, libraries guess: {FABRIC}"
+    if len(nodes) > 1:
+        yield from contradictions(nodes, facts, request.job_env, secrets)
+    port = facts[nodes[0].name]["port"]
+    if request.master_port and request.master_port != port:
+        yield f"master_port {request.master_port} is taken on {nodes[0].name}: using {port}"
+    if ports and len(nodes) > 1:
+        yield "ports: gloo and NCCL take any port: open net.ipv4.ip_local_port_range between the nodes too"
+    if ports and request.launcher in ("srun", "sbatch"):
+        yield "ports: srun takes those of SrunPortRange in slurm.conf, any where there is none"
+    for (job_id, owner), hosts in jobs_on(nodes, facts).items():
+        beside = f"job {job_id} of {owner} runs on {fold_names(hosts)} too, they share what is there"
+        yield f"{beside}; -e exclusive=true refuses that"
+    yield from leftover_warnings(nodes, facts)
+    as_root = [node.name for node in nodes if facts[node.name]["uid"] == 0]
+    if as_root:
+        yield f"ranks run as root on {fold_names(as_root)}, because you connect as root"
+
+
+def leftover_warnings(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Iterator[str]:
+    """Yield what earlier jobs left, a line for all nodes where it is of the same jobs."""
+    where: dict[str, dict[str, int]] = {}
+    for node in nodes:
+        left = facts[node.name]["leftovers"]
+        jobs = ", ".join(sorted({row["job_id"] for row in left}))
+        where.setdefault(jobs, {})[node.name] = len(left)
+    where.pop("", None)
+    for jobs, counts in where.items():
+        count = f"{sum(counts.values())} leftover processes of {jobs}"
+        yield f"{fold_names(counts)}: {count}: ansible-playbook clean.yml ends them"

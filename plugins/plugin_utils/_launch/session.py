@@ -1,0 +1,321 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One conversation with the head: a process there, its channel, and what the controller asks over it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import (
+    ERROR_SECONDS,
+    WORK_SECONDS,
+    Link,
+    LinkLost,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+
+from . import runtime_archive
+from .request import Request
+from .requirements import by_job, not_alone
+from .run_directory import FETCHED
+from .workdir import Folder
+
+Frame = dict[str, Any]
+DEFAULT_HOME = "~/.torchfleet"
+ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json)\Z")
+ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
+SILENT_SECONDS = 60.0  # without a sign of life, after which a head is lost; while a job runs it is the lease
+LEAVE_SECONDS = 30.0  # for the head to leave when nobody speaks with it any more
+RESULT_BYTES = 64 << 20  # of result.json, which comes home whatever the limit
+FRAME_BYTES = 256  # that a frame without data counts for
+FILES_MOST = 100_000  # of a run that was not planned here: of 33,000 ranks. A planned one has the files of its ranks
+
+
+class HeadLost(Exception):
+    """The head stopped answering; what it knows waits there for clean.yml."""
+
+
+class Session:
+    """Starts the supervisor on the head and speaks with it. Closing the session ends what still runs."""
+
+    def __init__(self, head: Node, ssh: tuple[str, ...]) -> None:
+        """`ssh`: the words that run a command on a head elsewhere, as Ansible's connection to it would."""
+        self.head = head
+        self.home = head.home or DEFAULT_HOME
+        start = bootstrap.bootstrap(head.interpreter, self.home, runtime_archive.digest())
+        entry = os.path.join(os.path.abspath(os.path.expanduser(self.home)), runtime_archive.entry())
+        known = head.local and os.path.exists(entry)
+        if known:  # saves one start of Python
+            start = [head.interpreter, "-I", "-S", entry, "supervise"]
+        try:
+            program = start if head.local else [*ssh, "exec " + shlex.join(start)]
+            self.link = Link(program, SILENT_SECONDS, frames.FROM_HEAD)
+        except LinkLost as lost:
+            name = f"ansible_python_interpreter of {head.name}" if head.local else f"connection of {head.name}"
+            raise InputError(name, head.interpreter if head.local else ssh[0], str(lost)) from None
+        if not known:
+            try:
+                self.greet()
+            except Stopped:
+                self.drop()
+                raise
+
+    def greet(self) -> None:
+        """See our code come up. InputError says why it does not."""
+        try:
+            self.link.greet(runtime_archive.archive)
+        except LinkLost as lost:
+            self.link.close()
+            if self.link.process.returncode == bootstrap.TOO_OLD:
+                name = f"ansible_python_interpreter of {self.head.name}"
+                raise InputError(name, self.head.interpreter, str(lost)) from None
+            if self.head.local:
+                raise self.unusable_home(lost) from None
+            check = f"try: ansible {self.head.name} -m ping"
+            raise InputError(f"connection of {self.head.name}", self.head.address, f"{lost}; {check}") from None
+
+    def unusable_home(self, lost: Exception) -> InputError:
+        """Return the error for a home where our code cannot be laid."""
+        return InputError(f"torchfleet_home of {self.head.name}", self.home, f"cannot be used: {lost}")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if kind is Stopped:
+            self.drop()
+            return
+        self.link.channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it still ends a job, and needs nobody for that
+            self.link.process.wait(LEAVE_SECONDS)
+        self.link.listener.join(ERROR_SECONDS)
+
+    def drop(self) -> None:
+        """End the way to the head at once, whatever is asked there: no job was started."""
+        with contextlib.suppress(OSError):  # it may be gone, and the link be closed
+            os.killpg(self.link.process.pid, signal.SIGKILL)  # it has a session of its own
+            self.link.close()
+
+    def ask(self, kind: str, **fields: Any) -> Frame:
+        """Send a frame and return the next answer. HeadLost if there will be none."""
+        self.link.channel.send(kind, beats=True, **fields)
+        return self.answer(lambda: False)
+
+    def answer(
+        self, give_up: Callable[[], bool], silence: float = SILENT_SECONDS, work: float = 2 * WORK_SECONDS
+    ) -> Frame:
+        """Return the next frame that is no beat. HeadLost if there will be none.
+
+        Or if `give_up`, which is asked several times a second (so a signal that another thread took is dealt with soon,
+        too), or nothing is heard for `silence` seconds, or only beats for `work` seconds. Time in which this process
+        was stopped is no silence of the head.
+        """
+        silent, start, looked = 0.0, time.monotonic(), time.monotonic()
+        while True:
+            if give_up():
+                raise HeadLost("stopped twice")
+            try:
+                frame = self.link.channel.receive(ASK_SECONDS)
+            except EOFError:
+                raise HeadLost(f"the supervisor on the head {self.head.name} died: {self.link.last_words()}") from None
+            if frame and frame["kind"] != "beat":
+                return frame
+            now = time.monotonic()
+            silent = 0.0 if frame else silent + min(now - looked, 2 * ASK_SECONDS)
+            looked = now
+            if silent > silence:
+                raise HeadLost(f"the head {self.head.name} is lost: silent for {silence:g} s")
+            if now - start > work:
+                raise HeadLost(f"the head {self.head.name} is lost: still at work after {work:g} s, its disk may hang")
+
+    def survey(self, cluster: Cluster, wish: Request) -> dict[str, Frame]:
+        """Return the facts of every node by name, as survey() there finds them, or `unreachable` with the reason.
+
+        InputError if our code cannot be laid on the head.
+        """
+        others = {node.name: node for node in cluster.workers if node.name != self.head.name}
+        ways = [
+            {
+                "name": node.name,
+                "home": node.home or DEFAULT_HOME,
+                "interpreter": node.interpreter,
+                "request": {**survey_request(node, wish), "launcher_args": []},  # the head's launcher reads them
+            }
+            for node in others.values()
+        ]
+        asked = {"port": wish.master_port, "ports": wish.options.ports, "others": ways}
+        request = {**survey_request(self.head, wish), **asked}
+        try:
+            answer = self.ask("survey", request=request)
+        except HeadLost as lost:
+            if not self.link.channel.lost:
+                raise
+            raise self.unusable_home(lost) from None
+        if answer["kind"] != "survey" or answer["others"].keys() != others.keys():
+            raise HeadLost(f"the head {self.head.name} is not believed: it did not answer what it was asked")
+        return {self.head.name: answer["facts"], **answer["others"]}
+
+    def ship(self, folder: Folder, names: list[str]) -> None:
+        """Bring a folder to nodes; only what none of them has is sent. InputError if a node cannot take it."""
+        here = self.head.name if self.head.name in names else ""
+        others = [name for name in names if name != self.head.name]
+        wanted = self.ask("folder", home=self.home, files=folder.listing(), here=here, nodes=others).get("wanted", ())
+        paths = {digest: path for path, (digest, _executable) in folder.files.items()}
+        foreign = [digest for digest in wanted if digest not in paths]
+        if foreign:  # the head asks by content, so what is not in the folder cannot even be said
+            raise HeadLost(f"the head {self.head.name} is not believed: it asks for {foreign[0][:100]!r}")
+        for digest in wanted:
+            self.link.channel.send_file(digest, os.path.realpath(os.path.join(folder.root, paths[digest])))
+        answer = self.ask("lay")
+        if answer.get("reason", "it did not answer"):
+            raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
+
+    def run(self, order: Frame, show: Callable[[Frame], None], stop: StopWatch) -> Frame:
+        """Run a job and return its result; frames in between go to `show`.
+
+        `stop` is asked several times a second. Stopped if the job was not started, HeadLost if the user insists.
+        InputError if the job could not be staged.
+        """
+        stop.check()
+        self.link.channel.send("run", order=order, beats=True)
+        told = False
+
+        def listen() -> bool:
+            nonlocal told
+            reason = "" if told else stop.reason()
+            if reason:
+                told = True
+                kind, _tab, detail = reason.partition("\t")
+                self.link.channel.send("end", reason=kind, detail=detail)
+            return stop.insisted()
+
+        while True:
+            frame = self.answer(listen, order["lease"], math.inf)
+            if frame["kind"] == "refused":
+                raise refusal(frame, order)
+            if frame["kind"] == "result":
+                return self.believed(frame["result"], order)
+            if frame["kind"] == "started" or (
+                frame["kind"] in ("line", "report") and frame["rank"] < len(order["placement"])
+            ):
+                show(frame)
+
+    def believed(self, result: Frame, order: Frame) -> Frame:
+        """Return a result that is one of this job: its id and its ranks on their hosts. HeadLost for another."""
+        planned = [(place["rank"], place["host"]) for place in order["placement"]]
+        told = [(row["rank"], row["host"]) for row in result["ranks"]]
+        seen = [(row["rank"], row["host"]) for row in result["placement"]]
+        if result["job_id"] != order["job_id"] or told != planned or seen != planned:
+            raise HeadLost(f"the head {self.head.name} is not believed: its result is of another job")
+        return result
+
+    def fetch(
+        self,
+        job_id: str,
+        run_dir: Path,
+        placement: Collection[tuple[int, str]] | None,
+        limit: int,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> list[str]:
+        """Bring the files of a job home, and return which nodes' could not be had, each with the reason.
+
+        `placement`: ranks of the job and their hosts, None if they are not known here; `limit`: bytes of all files
+        together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
+        says so (HeadLost). A head that sends on and on is not heard to its end.
+        """
+        self.link.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True)
+        frame, allowed, left = self.answer(give_up), home_names(placement) if placement is not None else None, limit
+        patience, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
+        while frame["kind"] != "fetched":
+            if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
+                what = str(frame.get("name", frame["kind"]))[:100]
+                raise HeadLost(
+                    f"the head {self.head.name} is not believed: it sent {what!r}, which is no file of the job"
+                )
+            left -= len(frame["data"])
+            patience -= len(frame["data"]) + FRAME_BYTES
+            if patience < -RESULT_BYTES:
+                return [f"{self.head.name}: it sends more than {limit:,} bytes (fetch_limit), and does not end"]
+            names.add(frame["name"])
+            if allowed is None and len(names) > FILES_MOST:
+                return [
+                    f"{self.head.name}: it sends more than {FILES_MOST:,} files; a run of another controller has fewer"
+                ]
+            if left >= 0 or frame["name"] == "result.json":
+                self.store(frame, run_dir)
+            frame = self.answer(give_up)
+        cut = [f"all nodes: {-left:,} bytes more than fetch_limit"] if left < 0 else []
+        missing = [*frame["missing"], *cut]
+        last = {"name": FETCHED, "first": True, "data": json.dumps({"missing": missing}).encode() + b"\n"}
+        self.store(last, run_dir)
+        if not cut:
+            self.link.channel.send("home")
+        return missing
+
+    @staticmethod
+    def store(frame: Mapping[str, Any], run_dir: Path) -> None:
+        """Write one block of a file below the run directory. The name has been checked; no link is followed."""
+        path = run_dir / frame["name"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if frame["first"] else os.O_APPEND)
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            file.write(frame["data"])
+
+    def collect(self, controller: str, dry_run: bool) -> list[Frame]:
+        """Return the jobs that are over and not home: job_id, run_dir, state, own, and for how many seconds."""
+        return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run).get("jobs", ()))
+
+    def forget(self, job_id: str) -> list[str]:
+        """Let go of a job that is over, on all its nodes; return where that could not be, each with the reason."""
+        return list(self.ask("forget", home=self.home, job_id=job_id).get("missing", ["it did not answer"]))
+
+
+def refusal(frame: Frame, order: Frame) -> InputError:
+    """Return the error for a job that the nodes refuse: other jobs that began since the survey, or what they say."""
+    jobs = by_job(frame["running"])
+    if not jobs:
+        return InputError("job", order["job_id"], frame["reason"])
+    hosts = dict.fromkeys(place["host"] for place in order["placement"])
+    return not_alone(jobs, [host for host in hosts if not frame["running"].get(host)], order["exclusive"])
+
+
+def is_of_a_job(name: str, allowed: Collection[str] | None) -> bool:
+    """Whether a file may lie in a run directory: one of `allowed`, or of any job."""
+    return name in allowed if allowed is not None else bool(ANY_FILE.match(name) or frames.RANK_FILE.match(name))
+
+
+def home_names(placement: Collection[tuple[int, str]]) -> set[str]:
+    """Return the names of all files that a job can have, below its run directory."""
+    names = {"launcher.out", "metrics.jsonl", "result.json", *(f"launcher.{host}.out" for _rank, host in placement)}
+    return names | {f"ranks/{rank}/{name}" for rank, _host in placement for name in ("stdout", "stderr", "record.json")}
+
+
+def survey_request(node: Node, wish: Request) -> Frame:
+    """Return what a node is to look for."""
+    return {
+        "home": node.home or DEFAULT_HOME,
+        "python": node.python,
+        "launcher": wish.launcher,
+        "launcher_path": node.launcher_paths.get(wish.launcher, ""),
+        "launcher_args": list(wish.options.args),
+        "backend": wish.backend or "",
+    }

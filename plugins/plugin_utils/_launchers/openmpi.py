@@ -1,0 +1,101 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Open MPI's mpirun, 4.1 and 5.0, each in its own dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import (
+    LaunchCommand,
+    Option,
+    agent_path,
+    count_option,
+    hostfile,
+    rank_option,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+
+MOST = 64  # ports of the daemons: with 1000, Open MPI 5.0.11 runs out of the usual 1024 descriptors
+# Options that place ranks, and what to type instead.
+PLACED_BY = {
+    **dict.fromkeys(("np", "n", "c"), "-e np="),
+    **dict.fromkeys(("H", "host"), "-e nodes="),
+}
+
+
+class OpenMPI:
+    """mpirun. Both versions take double-dash options; `-bind-to none` fails on 5.0 with status 66."""
+
+    versions: tuple[str, ...] = ("4.", "5.")
+    placed_by: Mapping[str, str] = PLACED_BY
+
+    def command(self, plan: LaunchPlan) -> LaunchCommand:
+        """Return the mpirun command of a plan. A host file is always given: `-H` with addresses fails (prrte#2258)."""
+        old = plan.launcher_version.startswith("4.")
+        options = [
+            Option((plan.launcher_path,), f"Open MPI {plan.launcher_version}", "measured"),
+            count_option(plan, "--np"),
+            Option(("--hostfile", f"{plan.head.job_dir}/hostfile"), "the planned nodes and their slots", "inventory"),
+            Option(("--map-by", plan.options.map_by), plan.options.mapping_reason, plan.options.source("map_by")),
+            self.binding(plan, old),
+        ]
+        if plan.uid == 0:
+            options.append(
+                Option(("--allow-run-as-root",), "you connect as root; mpirun refuses root unasked", "measured")
+            )
+        options += self.ports(plan, old)
+        options += self.ways_to_nodes(plan, old) if plan.others else [self.no_agent(old)]
+        command = (*options, rank_option(plan, "--np"))
+        files = {"hostfile": hostfile(plan, "openmpi")}
+        return LaunchCommand({plan.head.name: command}, files=files)
+
+    @staticmethod
+    def binding(plan: LaunchPlan, old: bool) -> Option:
+        """Return to what each rank is bound; what 4.1 calls a socket is a package for 5.0."""
+        wanted = plan.options.bind_to
+        word = "package" if wanted == "socket" and not old else wanted
+        return Option(("--bind-to", word), plan.options.binding_reason, plan.options.source("bind_to"), free=True)
+
+    @staticmethod
+    def ports(plan: LaunchPlan, old: bool) -> list[Option]:
+        """Return the ports of ranks and daemons, where a firewall leaves only some open."""
+        if not plan.launcher_ports:
+            return []
+        first, last = plan.launcher_ports
+        ranks = ("--mca", "btl_tcp_port_min_v4", str(first)), ("--mca", "btl_tcp_port_range_v4", str(last - first + 1))
+        daemons = (
+            "--mca" if old else "--prtemca",
+            "oob_tcp_dynamic_ipv4_ports",
+            f"{first}-{min(last, first + MOST - 1)}",
+        )
+        return [Option(words, "ports: what the firewall lets through", "user") for words in (*ranks, daemons)]
+
+    @staticmethod
+    def no_agent(old: bool) -> Option:
+        """Return the option that takes the ssh starter out: without ssh installed mpirun fails even on one node."""
+        words = ("--mca", "plm", "isolated") if old else ("--prtemca", "plm_ssh_agent", "false")
+        return Option(words, "no other machine: mpirun must not look for ssh", "measured")
+
+    @staticmethod
+    def ways_to_nodes(plan: LaunchPlan, old: bool) -> list[Option]:
+        """Return how mpirun starts its daemons on the other nodes and which network it uses."""
+        kind, name = ("--mca", "plm_rsh") if old else ("--prtemca", "plm_ssh")
+        agent = (kind, f"{name}_agent", agent_path(plan))
+        options = [
+            Option(agent, "starts daemons below a guard, instead of ssh", "default"),
+            Option((kind, f"{name}_no_tree_spawn", "1"), "all daemons are started from the head", "default"),
+            Option(("--leave-session-attached",), "a daemon that went its own way could not be guarded", "default"),
+            Option(("--noprefix",), "each node finds its own Open MPI", "default"),
+        ]
+        if plan.head.fabric:
+            proven = fabric_environment(plan.head.fabric)
+            control = ("--mca", "oob_tcp_if_include") if old else ("--prtemca", "prte_if_include")
+            daemons = proven["OMPI_MCA_oob_tcp_if_include" if old else "PRTE_MCA_prte_if_include"]
+            ranks = ("--mca", "btl_tcp_if_include", proven["OMPI_MCA_btl_tcp_if_include"])
+            options.append(Option((*control, daemons), "daemons talk over the proven network", "measured", free=True))
+            options.append(Option(ranks, "and so does MPI: a dead NIC hangs it", "measured", free=True))
+        return options

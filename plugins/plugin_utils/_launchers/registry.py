@@ -1,0 +1,52 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""From a plan to a command: one small class per launcher. No I/O, no shell strings; every token says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+
+from .hydra import Hydra, IntelMPI
+from .openmpi import OpenMPI
+from .slurm import Sbatch, Srun
+from .torchrun import Torchrun
+from .user_options import with_arguments
+
+
+class Launcher(Protocol):
+    """What each launcher's class offers.
+
+    The versions whose dialect it speaks, the options that place ranks with what to type instead, the command of a plan.
+    """
+
+    versions: tuple[str, ...]
+    placed_by: Mapping[str, str]
+
+    def command(self, plan: LaunchPlan) -> LaunchCommand:
+        """Return the command of a plan. InputError for what this launcher cannot do."""
+
+
+LAUNCHERS: Mapping[str, Launcher] = {
+    "openmpi": OpenMPI(),
+    "mpich": Hydra(),
+    "intelmpi": IntelMPI(),
+    "torchrun": Torchrun(),
+    "srun": Srun(),
+    "sbatch": Sbatch(),
+}
+
+
+def render(plan: LaunchPlan) -> LaunchCommand:
+    """Return the command of a plan, launcher_args in it. InputError for a version whose dialect is not known."""
+    launcher = LAUNCHERS[plan.launcher]
+    if not plan.launcher_version.startswith(launcher.versions):
+        known = " or ".join(version + "x" for version in launcher.versions)
+        raise InputError("launcher", f"{plan.launcher} {plan.launcher_version}", f"{plan.launcher_path} is not {known}")
+    return with_arguments(launcher.command(plan), plan, launcher.placed_by)

@@ -1,0 +1,95 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""torchrun: one agent per node, all started from the head by one command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import (
+    WRAPPER,
+    LaunchCommand,
+    Option,
+    count_source,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import Setting
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+
+# Options that place ranks, and what to type instead.
+PLACED_BY = {
+    **dict.fromkeys(("nproc-per-node", "nproc_per_node"), "-e ranks_per_node="),
+    **dict.fromkeys(("nnodes",), "-e nodes="),
+    **dict.fromkeys(("rdzv-backend", "rdzv_backend"), "-e rendezvous="),
+}
+
+
+class Torchrun:
+    """torchrun's agents. The placement is ours, so with the static rendezvous nothing needs to be negotiated."""
+
+    versions: tuple[str, ...] = ("2.",)
+    placed_by: Mapping[str, str] = PLACED_BY
+
+    def command(self, plan: LaunchPlan) -> LaunchCommand:
+        """Return the torchrun command of a plan. InputError for what torchrun cannot do."""
+        self.check(plan)
+        options = {node.name: self.agent(plan, number) for number, node in enumerate(plan.nodes)}
+        count = str(min(node.threads for node in plan.nodes))
+        threads = Setting("OMP_NUM_THREADS", count, "else torchrun sets 1 and warns", "default")
+        return LaunchCommand(options, (threads,))
+
+    @staticmethod
+    def check(plan: LaunchPlan) -> None:
+        """InputError for other numbers of ranks on other nodes, and for mapping and binding."""
+        counts = {node.name: node.ranks for node in plan.nodes}
+        if len(set(counts.values())) > 1:
+            each = ", ".join(f"{name} {count}" for name, count in counts.items())
+            reason = f"it needs as many ranks on every node ({each}): -e launcher=openmpi, or other slots"
+            raise InputError("launcher", "torchrun", reason)
+        for name, usual in (("map_by", "slot"), ("bind_to", "none")):
+            given = getattr(plan.options, name)
+            if given != usual:
+                raise InputError(name, given, f"torchrun knows only {usual}: -e launcher=openmpi")
+
+    @staticmethod
+    def agent(plan: LaunchPlan, number: int) -> tuple[Option, ...]:
+        """Return the command of the agent on one node."""
+        node = plan.nodes[number]
+        program = (node.launcher_path, "-m", "torch.distributed.run")
+        local = Option(("--local-addr", node.address), "its address in the proven network", "measured", free=True)
+        restarts = "a failed rank ends the job; it is not run again behind your back"
+        return (
+            Option(program, f"torchrun of torch {plan.launcher_version}", "measured"),
+            Option(("--nnodes", str(len(plan.nodes))), "one agent per node", "inventory"),
+            Option(("--nproc-per-node", str(node.ranks)), f"ranks: {plan.np_reason}", count_source(plan)),
+            *rendezvous(plan, number),
+            *([local] if len(plan.nodes) > 1 else []),
+            Option(("--max-restarts", "0"), restarts, "default"),
+            Option(("--no-python", *node.wrapper), WRAPPER, "default"),
+        )
+
+
+def rendezvous(plan: LaunchPlan, number: int) -> tuple[Option, ...]:
+    """Return how the agents find each other. c10d numbers them by their addresses, and so does the plan then."""
+    if plan.options.rendezvous == "c10d":
+        host = (
+            f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
+        )  # or IPv6 ends in its last group
+        endpoint = f"{host}:{plan.master_port}"
+        return (
+            Option(("--rdzv-backend", "c10d"), "rendezvous: the agents negotiate", "user"),
+            Option(("--rdzv-endpoint", endpoint), "where rank 0 runs, a free port there", "measured"),
+            Option(("--rdzv-id", plan.job_id), "no other job's agents", "default"),
+            Option(
+                ("--rdzv-conf", f"is_host={int(number == 0)}"),
+                "else an address that no host name has is nobody's",
+                "default",
+            ),
+        )
+    return (
+        Option(("--node-rank", str(number)), "the node's place in rank order", "inventory"),
+        Option(("--master-addr", plan.master_addr), "where rank 0 runs", "inventory"),
+        Option(("--master-port", str(plan.master_port)), "a free port of that node", "measured"),
+    )

@@ -1,0 +1,172 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The controller's part of the SSH mesh: its certificate authorities, the certificates it issued, the nodes it knows.
+
+One directory per cluster, 0700: user_ca, host_ca (private, 0600) and their .pub, certificates/<node>-<user|host>.pub,
+nodes.json (the nodes as they were when the mesh was last made), lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import (
+    locked,
+    make_key,
+    plain_key,
+    ssh_keygen,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+from .mesh import (
+    UNMADE,
+    Member,
+    Mesh,
+    Wanted,
+    known_member,
+    serves,
+    signing_arguments,
+    wanted_certificates,
+)
+
+
+class Authority:
+    """The directory of a cluster on the controller. With `dry_run` nothing in it changes."""
+
+    def __init__(self, directory: str, cluster: str, dry_run: bool) -> None:
+        self.path = Path(directory).expanduser().absolute()
+        self.cluster = cluster
+        self.dry_run = dry_run
+        self.changed = False
+
+    @contextlib.contextmanager
+    def held(self, make: bool) -> Iterator[None]:
+        """Keep other playbooks out. InputError if the directory cannot be used or others may read it."""
+        if not self.path.exists() and not (make and not self.dry_run):
+            yield
+            return
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            state = self.path.stat()
+        except OSError as error:
+            raise InputError("ssh_mesh_directory", str(self.path), f"cannot be used: {error.strerror}") from None
+        if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
+            raise InputError("ssh_mesh_directory", str(self.path), "it must be yours alone: chmod 700")
+        with locked(str(self.path)):
+            yield
+
+    # --- the nodes that it knows
+
+    def known(self) -> dict[str, Member]:
+        """Return the nodes as they were when the mesh was last made."""
+        try:
+            there = json.loads((self.path / "nodes.json").read_text())
+            cluster = there["cluster"]
+            nodes = {name: known_member({**node, "name": name}) for name, node in there["nodes"].items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, LookupError, AttributeError):
+            allowed = "it is damaged: remove it, and the host keys are learned anew"
+            raise InputError("ssh_mesh_directory", str(self.path / "nodes.json"), allowed) from None
+        if cluster != self.cluster:
+            allowed = f"it is of the cluster {cluster}: give each cluster a directory of its own"
+            raise InputError("ssh_mesh_directory", str(self.path), allowed)
+        return nodes
+
+    def remember(self, members: Sequence[Member]) -> None:
+        """Write down the nodes, without what is of the moment only: a second run must change nothing."""
+        moment = {"clock": 0.0, "limits": None, "root_files": (), "loose": "", "staged": False, "applied": ""}
+        nodes = {member.name: {**asdict(member), **moment} for member in members}
+        self.write("nodes.json", json.dumps({"cluster": self.cluster, "nodes": nodes}, indent=2, sort_keys=True) + "\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file that is no secret, whole or not at all."""
+        path = self.path / name
+        if self.dry_run or (path.exists() and path.read_text() == text):
+            return
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.new")
+        unfinished.write_text(text)
+        unfinished.replace(path)
+        self.changed = True
+
+    # --- the authorities
+
+    def public_key(self, name: str, fresh: bool) -> str:
+        """Return the public key of an authority ("user_ca", "host_ca"), which is made if there is none."""
+        path = self.path / name
+        if (fresh or not path.exists()) and not self.dry_run:
+            path.unlink(missing_ok=True)
+            make_key(str(path), f"torchfleet {self.cluster} {name}")
+            self.changed = True
+        if not path.exists():
+            return UNMADE
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            allowed = "others could read it: -e ssh_mesh_rotate=true makes a new one, chmod 600 keeps it"
+            raise InputError("ssh_mesh_directory", str(path), allowed)
+        return plain_key(ssh_keygen(["-y", "-P", "", "-f", str(path)]))
+
+    def sign_for(self, mesh: Mesh, fresh: bool) -> Mesh:
+        """Return the mesh with the authorities it trusts. `fresh` asks for others than those in use."""
+        if not mesh.certificates:
+            return mesh
+        return replace(mesh, user_ca=self.public_key("user_ca", fresh), host_ca=self.public_key("host_ca", fresh))
+
+    def issue(self, mesh: Mesh) -> dict[str, str]:
+        """Return the text of each certificate by name: the one issued before if it serves, else a new one."""
+        issued = {}
+        for wanted in wanted_certificates(mesh):
+            authority = mesh.host_ca if wanted.is_host else mesh.user_ca
+            issued[wanted.name] = self.certificate(wanted, authority, mesh.valid_days)
+        for path in (self.path / "certificates").glob("*.pub"):
+            if path.stem not in issued and not self.dry_run:
+                path.unlink()
+                self.changed = True
+        return issued
+
+    def certificate(self, wanted: Wanted, authority: str, valid_days: int) -> str:
+        name = f"certificates/{wanted.name}.pub"
+        path = self.path / name
+        there = path.read_text() if path.exists() else ""
+        if serves(wanted, there, authority, time.time(), valid_days):
+            return there
+        if self.dry_run:
+            return UNMADE
+        text = self.sign(wanted, valid_days)
+        self.write(name, text)
+        return text
+
+    def sign(self, wanted: Wanted, valid_days: int) -> str:
+        """Sign a public key with ssh-keygen."""
+        with tempfile.TemporaryDirectory(dir=self.path) as place:
+            key = Path(place, "key.pub")
+            key.write_text(f"{wanted.key} torchfleet {self.cluster} {wanted.name}\n")
+            signer = str(self.path / ("host_ca" if wanted.is_host else "user_ca"))
+            ssh_keygen([*signing_arguments(wanted, self.cluster, signer, valid_days, time.time_ns()), str(key)])
+            return Path(place, "key-cert.pub").read_text()
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Forget nodes, and once none is left, all of the cluster."""
+        left = [member for name, member in self.known().items() if name not in names]
+        if self.dry_run or not self.path.exists():
+            return
+        if left:
+            self.remember(left)
+            return
+        for name in ("user_ca", "user_ca.pub", "host_ca", "host_ca.pub", "nodes.json"):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / "certificates", ignore_errors=True)
+        self.changed = True
+        with contextlib.suppress(OSError):
+            self.path.rmdir()

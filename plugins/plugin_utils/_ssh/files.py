@@ -1,0 +1,351 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What is written for the SSH mesh: ssh's and sshd's files, and the work of each node. Pure.
+
+Man pages behind it: ssh_config(5), sshd_config(5), sshd(8) for authorized_keys and known_hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import digest
+
+from .mesh import (
+    UNMADE,
+    Member,
+    Mesh,
+    aliases,
+    identities,
+    max_sessions,
+    max_startups,
+    reached_at,
+    sources,
+)
+
+MANAGED = "# Written by Ansible (torchfleet.cluster.ssh_mesh), which also overwrites it."
+SOCKET_LIMIT = 107  # bytes of a socket's path (unix(7)); %C is 40, and ssh adds 17 while it makes the socket
+PENALTIES = (9, 8)  # the OpenSSH that began to shut out addresses after failed logins
+
+STAGED = (".next", ".next.pub")  # a new key until it is put in place
+
+Json = dict[str, Any]
+
+
+# --- the side that logs in ------------------------------------------------------------------------------------------
+
+
+def ssh_config(mesh: Mesh, by: Member) -> str:
+    """Return ssh's configuration on one node: all it takes to reach every other by `ssh -F <file> <name>`."""
+    names = aliases(mesh.members)
+    blocks = [host_block(member, names[member.name], reached_at(member, by)) for member in mesh.members]
+    return "\n".join([MANAGED, *blocks, *common_block(mesh, by)]) + "\n"
+
+
+def host_block(member: Member, names: tuple[str, ...], address: str) -> str:
+    """Return the part of one host. HostKeyAlias: whatever the address, the host key must be this node's."""
+    return (
+        f"Host {' '.join(names)}\n    HostName {address}\n    Port {member.port}\n    User {member.user}\n"
+        f"    HostKeyAlias {member.name}"
+    )
+
+
+def common_block(mesh: Mesh, by: Member) -> list[str]:
+    """Return the part that holds for every host, also for one that is not in the mesh: it is refused."""
+    directory = by.directory
+    lines = [
+        f"IdentityFile {quoted(f'{directory}/id_ed25519')}",
+        *([f"CertificateFile {quoted(f'{directory}/id_ed25519-cert.pub')}"] if mesh.certificates else []),
+        "IdentitiesOnly yes",
+        "IdentityAgent none",
+        f"UserKnownHostsFile {quoted(f'{directory}/known_hosts')}",
+        "GlobalKnownHostsFile /dev/null",
+        "StrictHostKeyChecking yes",
+        "UpdateHostKeys no",
+        "VerifyHostKeyDNS no",
+        "BatchMode yes",
+        "PreferredAuthentications publickey",
+        "ClearAllForwardings yes",
+        "ForwardAgent no",
+        "RequestTTY no",
+        "ConnectTimeout 10",
+        "ServerAliveInterval 5",
+        "ServerAliveCountMax 2",
+        "LogLevel ERROR",
+        *control_path(directory),
+    ]
+    return ["Host *", *(f"    {line}" for line in lines)]
+
+
+def control_path(directory: str) -> list[str]:
+    """Return where a multiplexed connection is shared, once somebody opens one (`ssh -fNM`); by itself none is.
+
+    A connection that ssh opened by itself would stay behind as a process of whoever logged in first. A path that is
+    too long would make every login fail.
+    """
+    path = f"{directory}/cm-%C"
+    return [f"ControlPath {quoted(path, tokens=True)}"] if len(path.encode()) + 38 + 17 <= SOCKET_LIMIT else []
+
+
+def quoted(path: str, tokens: bool = False) -> str:
+    """Return a path as ssh's and sshd's files take it. ssh expands % in paths, so it is doubled unless it is meant."""
+    return f'"{path if tokens else path.replace("%", "%%")}"'
+
+
+def known_hosts(mesh: Mesh) -> str:
+    """Return the known hosts: each node by every name, by the authority of its certificate or by its very keys."""
+    names, lines = aliases(mesh.members), [MANAGED]
+    for member in mesh.members:
+        patterns = list(names[member.name])
+        if member.port != 22:
+            patterns += [f"[{name}]:{member.port}" for name in names[member.name]]
+        keys = [f"@cert-authority {','.join(patterns)} {mesh.host_ca}"]
+        if not mesh.certifies(member):
+            keys = [f"{','.join(patterns)} {key}" for key in member.host_keys or (UNMADE,)]
+        lines += keys
+    return "\n".join(lines) + "\n"
+
+
+# --- the side that is logged in to ----------------------------------------------------------------------------------
+
+
+def authorized_keys(mesh: Mesh) -> list[str]:
+    """Return the lines that let the mesh in: from its own addresses only, without a terminal or forwarding."""
+    if mesh.certificates:
+        limits = f'cert-authority,restrict,from="{",".join(sources(mesh, mesh.clients))}"'
+        return [f"{limits} {mesh.user_ca} torchfleet {mesh.cluster}"]
+    return [
+        f'restrict,from="{",".join(sources(mesh, clients))}" {key or UNMADE} '
+        f"torchfleet {mesh.cluster} {clients[0].name}"
+        for key, clients in identities(mesh).items()
+    ]
+
+
+def own_sshd_config(mesh: Mesh, member: Member) -> str:
+    """Return the configuration of a node's own sshd: one user, keys only, nothing but commands and files."""
+    place, count = member.own, len(mesh.members)
+    lines = [
+        MANAGED,
+        f"Port {member.port}",
+        f"HostKey {quoted(f'{place}/ssh_host_ed25519_key')}",
+        f"PidFile {quoted(f'{place}/sshd.pid')}",
+        f"AllowUsers {member.user}",
+        f"PermitRootLogin {'prohibit-password' if member.user == 'root' else 'no'}",
+        "PubkeyAuthentication yes",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        # PAM opens sessions for root's sshd only.
+        f"UsePAM {'yes' if member.user == 'root' else 'no'}",
+        "DisableForwarding yes",
+        "PermitTTY no",
+        "PermitUserRC no",
+        "StrictModes yes",
+        "PrintMotd no",
+        f"MaxStartups {max_startups(count)}",
+        f"MaxSessions {max_sessions(count)}",
+        "ClientAliveInterval 15",
+        "ClientAliveCountMax 4",
+        "Subsystem sftp internal-sftp",
+    ]
+    if mesh.certificates:
+        lines.append(f"HostCertificate {quoted(f'{place}/ssh_host_ed25519_key-cert.pub')}")
+        lines.append(f"TrustedUserCAKeys {quoted(f'{place}/user_ca.pub')}")
+    lines.append(f"AuthorizedKeysFile {'none' if mesh.certificates else quoted(f'{place}/authorized_keys')}")
+    if member.version >= PENALTIES:
+        lines.append("PerSourcePenalties no")
+    return "\n".join(lines) + "\n"
+
+
+def drop_in(mesh: Mesh, member: Member) -> str:
+    """Return what is added to the configuration of the system's sshd. Nothing in it takes away a way to log in."""
+    place, count = f"/etc/ssh/torchfleet-{mesh.cluster}", len(mesh.members)
+    lines = [MANAGED, f"MaxStartups {max_startups(count)}", f"MaxSessions {max_sessions(count)}"]
+    if member.version >= PENALTIES:
+        lines.append(f"PerSourcePenaltyExemptList {','.join(sources(mesh, mesh.clients))}")
+    if mesh.certificates:
+        lines.append(f"HostCertificate {place}/host-cert.pub")
+        lines += [f"Match User {member.user}", f"    TrustedUserCAKeys {place}/user_ca.pub"]
+    return "\n".join(lines) + "\n"
+
+
+def unit(mesh: Mesh, member: Member, system: bool) -> str:
+    """Return the systemd unit of a node's own sshd.
+
+    Ranks are its children: they must outlive a restart (KillMode), may be many (TasksMax) and may have to lock memory
+    for RDMA (LimitMEMLOCK, which only the system's manager may grant).
+    """
+    user = [f"User={member.user}", "LimitMEMLOCK=infinity", "LimitNOFILE=1048576"] if system else []
+    # Where sshd, as root, shuts in what it does before a login.
+    place = ["ExecStartPre=/bin/mkdir -p /run/sshd"] if member.user == "root" else []
+    return "\n".join(
+        [
+            MANAGED,
+            "[Unit]",
+            f"Description=sshd of the torchfleet cluster {mesh.cluster}",
+            "After=network-online.target",
+            "Wants=network-online.target",
+            "[Service]",
+            *user,
+            *place,
+            f'ExecStart={member.sshd_path} -D -e -f "{member.own.replace("%", "%%")}/sshd_config"',
+            "ExecReload=/bin/kill -HUP $MAINPID",
+            "KillMode=process",
+            "OOMPolicy=continue",
+            "TasksMax=infinity",
+            "Restart=on-failure",
+            "RestartSec=2",
+            "[Install]",
+            f"WantedBy={'multi-user' if system else 'default'}.target",
+            "",
+        ]
+    )
+
+
+# --- the work of each node ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the role writes on a node: below the user's home, and as root."""
+
+    mesh: Mesh
+    member: Member
+
+    @property
+    def key(self) -> str:
+        return f"{self.member.directory}/id_ed25519"
+
+    @property
+    def host_key(self) -> str:
+        return f"{self.member.own}/ssh_host_ed25519_key"
+
+    @property
+    def sshd_config(self) -> str:
+        return f"{self.member.own}/sshd_config"
+
+    @property
+    def system(self) -> str:
+        return f"/etc/ssh/torchfleet-{self.mesh.cluster}"
+
+    @property
+    def drop_in(self) -> str:
+        return f"/etc/ssh/sshd_config.d/40-torchfleet-{self.mesh.cluster}.conf"
+
+    @property
+    def unit(self) -> str:
+        return f"torchfleet-sshd-{self.mesh.cluster}.service"
+
+    @property
+    def record(self) -> str:
+        return f"{self.member.directory}/applied-{self.member.name}.json"
+
+    def of_user(self) -> list[str]:
+        """Return all that is ever written below the user's home, directories after what is in them."""
+        pairs = [f"{key}{end}" for key in (self.key, self.host_key) for end in ("", ".pub", "-cert.pub", *STAGED)]
+        mine = [f"{self.member.directory}/{name}" for name in ("config", "known_hosts")] + [self.record]
+        names = ("sshd_config", "user_ca.pub", "authorized_keys", "sshd.pid", "sshd.log")
+        return [*mine, *pairs, *(f"{self.member.own}/{name}" for name in names), self.member.own]
+
+    def of_root(self) -> list[str]:
+        """Return all that is ever written as root, directories after what is in them."""
+        unit = f"/etc/systemd/system/{self.unit}"
+        return [self.drop_in, f"{self.system}/user_ca.pub", f"{self.system}/host-cert.pub", self.system, unit]
+
+
+def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
+    """Return what ssh_mesh_apply has to do on one node, in steps, some as the user and some as root.
+
+    What lets others in comes before what it replaces is taken away: the system's sshd trusts the authority before the
+    user's list forgets it. An sshd of the user's own has its files before systemd starts it.
+    """
+    own, places = member.sshd == "own", Places(mesh, member)
+    files, roots_files = user_files(mesh, member, issued), root_files(mesh, member, issued)
+    keys = [places.key] * member.client + [places.host_key] * own
+    kept = {*files, places.record, *(f"{key}{end}" for key in keys for end in ("", ".pub", *STAGED))}
+    kept |= {f"{member.own}/sshd.pid", f"{member.own}/sshd.log", member.own} if own else set()
+    by_line = not own and not (member.become and mesh.certificates)
+    user = {
+        "by": "user",
+        "files": files,
+        "promote": keys,
+        "absent": [path for path in places.of_user() if path not in kept],
+        "authorized_keys": {"path": member.authorized_keys, "lines": authorized_keys(mesh) if by_line else []},
+        "sshd": own_service(mesh, member),
+    }
+    kept_roots = {*roots_files, *(path.rpartition("/")[0] for path in roots_files)}
+    gone = [path for path in places.of_root() if path not in kept_roots]
+    root = {"by": "root", "files": roots_files, "absent": gone, "sshd": own_service(mesh, member)}
+    roots = [root] * member.become
+    steps = [user, *roots] if own else [*roots, user]
+    work = {"user": member.user, "record": places.record, "steps": steps}
+    return work if digest(work) != member.applied else {**work, "steps": []}
+
+
+def node_removal(mesh: Mesh, member: Member) -> Json:
+    """Return what ssh_mesh_apply has to do on one node to leave nothing of the mesh."""
+    places = Places(mesh, member)
+    service = {"kind": "none", "config": places.sshd_config, "unit": places.unit}
+    block = {"path": member.authorized_keys, "lines": []}
+    gone = [*places.of_user(), member.directory]
+    user = {"by": "user", "files": {}, "promote": [], "absent": gone, "authorized_keys": block, "sshd": service}
+    root = {"by": "root", "files": {}, "absent": places.of_root(), "sshd": service}
+    return {"user": member.user, "record": "", "steps": [*([root] * member.become), user]}
+
+
+def proof(mesh: Mesh) -> list[Json]:
+    """Return what ssh_mesh_prove needs to know about each node."""
+    return [
+        {
+            "name": member.name,
+            "address": member.address,
+            "port": member.port,
+            "config": f"{member.directory}/config" if member.client else "",
+        }
+        for member in mesh.members
+    ]
+
+
+def user_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[str, str]:
+    """Return the files below the user's home by path, in the order in which they are written."""
+    files, places = {}, Places(mesh, member)
+    if member.client:
+        if mesh.certificates:
+            first = identities(mesh)[member.key][0]
+            files[f"{places.key}-cert.pub"] = issued[f"{first.name}-user"]
+        files[f"{member.directory}/known_hosts"] = known_hosts(mesh)
+        files[f"{member.directory}/config"] = ssh_config(mesh, member)
+    if member.sshd == "own":
+        if mesh.certificates:
+            files[f"{member.own}/user_ca.pub"] = f"{mesh.user_ca}\n"
+            files[f"{places.host_key}-cert.pub"] = issued.get(f"{member.name}-host", UNMADE)
+        else:
+            files[f"{member.own}/authorized_keys"] = "\n".join(authorized_keys(mesh)) + "\n"
+        files[places.sshd_config] = own_sshd_config(mesh, member)
+    return files
+
+
+def root_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[str, str]:
+    """Return what root writes, by path: a drop-in for the system's sshd, or the unit of the node's own."""
+    places = Places(mesh, member)
+    if member.sshd == "own":
+        return {f"/etc/systemd/system/{places.unit}": unit(mesh, member, system=True)} if member.service else {}
+    files = {}
+    if mesh.certificates:
+        files[f"{places.system}/user_ca.pub"] = f"{mesh.user_ca}\n"
+        files[f"{places.system}/host-cert.pub"] = issued.get(f"{member.name}-host", UNMADE)
+    return {**files, places.drop_in: drop_in(mesh, member)}
+
+
+def own_service(mesh: Mesh, member: Member) -> Json:
+    """Return how the node's own sshd is kept running: by root's systemd, the user's, as a plain process, or not."""
+    places = Places(mesh, member)
+    service = {"kind": "none", "config": places.sshd_config, "unit": places.unit}
+    if member.sshd != "own":
+        return service
+    kind = "system" if member.become and member.service else "user" if member.service == "user" else "plain"
+    unit_text = unit(mesh, member, system=False) if kind == "user" else ""
+    return {**service, "kind": kind, "program": member.sshd_path, "port": member.port, "unit_text": unit_text}

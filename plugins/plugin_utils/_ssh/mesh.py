@@ -1,0 +1,310 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The SSH mesh: who logs in to whom, by which names, with which certificates. Pure: no network, no files."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import (
+    Certificate,
+    KeyFailed,
+    read_certificate,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import ADDRESS, HOST_NAME
+
+from .answers import checked, shown
+
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+OWN_PORT = 2222
+DAY = 86400
+BACKDATED = 3600  # seconds by which certificates start early, for nodes whose clock is behind
+UNMADE = "ssh-ed25519 (made-by-the-run)"  # stands for a key in check mode, which makes none
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node of the mesh, as others reach it and as it found itself."""
+
+    name: str
+    address: str
+    port: int
+    user: str
+    directory: str  # <torchfleet_home>/ssh
+    sshd: str  # "system" or "own"
+    become: bool
+    client: bool
+    key: str
+    host_keys: tuple[str, ...]
+    addresses: tuple[str, ...]
+    staged: bool = False  # its host key was made by us and is not in use yet
+    primary: str = ""
+    authorized_keys: str = ""  # where the system's sshd looks; "" if nowhere
+    loose: str = ""
+    service: str = ""
+    sshd_path: str = ""
+    version: tuple[int, ...] = (0, 0)
+    limits: Mapping[str, str] | None = None
+    root_files: tuple[str, ...] = ()
+    clock: float = 0.0
+    applied: str = ""  # the digest of the work that was done there last and still stands
+
+    @property
+    def own(self) -> str:
+        """The directory of the node's own sshd."""
+        return f"{self.directory}/sshd-{self.name}"
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The mesh as it shall be."""
+
+    cluster: str
+    members: tuple[Member, ...]
+    trust: str = "certificates"
+    any_to_any: bool = False
+    extra_sources: tuple[str, ...] = ()
+    valid_days: int = 365
+    user_ca: str = UNMADE
+    host_ca: str = UNMADE
+
+    @property
+    def certificates(self) -> bool:
+        return self.trust == "certificates"
+
+    @property
+    def clients(self) -> tuple[Member, ...]:
+        return tuple(member for member in self.members if member.client)
+
+    def certifies(self, member: Member) -> bool:
+        """Whether the node's sshd shows a host certificate: only then can its configuration be changed."""
+        return self.certificates and (member.sshd == "own" or member.become)
+
+
+def check_request(given: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """Return the arguments of ssh_mesh_plan as they are. InputError for the first that is wrong."""
+    if not CLUSTER_NAME.match(given["cluster"]):
+        raise InputError("ssh_mesh_cluster", given["cluster"], "use letters, digits, '.', '-' and '_', at most 64")
+    if given["valid_days"] < 1:
+        raise InputError("ssh_mesh_valid_days", given["valid_days"], "give a number of days, 1 or more")
+    for source in given["extra_sources"]:
+        if not is_network(source):
+            raise InputError("ssh_mesh_extra_sources", source, "give addresses or networks, such as 192.0.2.0/24")
+    for name in given["accept_changed"]:
+        if name not in names:
+            raise InputError("ssh_mesh_accept_changed", name, f"give nodes of the inventory: {', '.join(names)}")
+    return given
+
+
+def mesh_of(
+    request: Mapping[str, Any], fresh: Sequence[Member], before: Mapping[str, Member], names: Sequence[str]
+) -> Mesh:
+    """Return the mesh that is asked for: the nodes of this play, and those of the inventory that are known."""
+    there = {member.name: member for member in fresh}
+    known = {name: before[name] for name in names if name in before and name not in there}
+    order = [name for name in dict.fromkeys([*names, *there]) if name in there or name in known]
+    members = tuple({**known, **there}[name] for name in order)
+    extra = tuple(request["extra_sources"])
+    return Mesh(request["cluster"], members, request["trust"], request["any_to_any"], extra, request["valid_days"])
+
+
+def refuse(lines: Sequence[str]) -> None:
+    """Refused with all the lines in one, if there are any."""
+    if lines:
+        raise Refused("; ".join(lines))
+
+
+class Refused(ValueError):
+    """What was found on the nodes forbids the mesh that is asked for; one line says what to do."""
+
+
+def member_from(found: Mapping[str, Any], variables: Mapping[str, Any]) -> Member:
+    """Return a member from what ssh_mesh_keys found and the host's inventory variables. InputError for bad ones.
+
+    The action of ssh_mesh_keys sees to it that name, address, port, sshd, become and client are what the user asks for.
+    """
+    own = found["sshd"] == "own"
+    host = str(variables.get("ansible_host") or "")
+    address = found["address"] or host or found["name"]
+    if variables.get("ansible_connection") == "local" and not found["address"] and is_loopback(host or "localhost"):
+        address = found.get("primary")
+    port = found["port"] or (OWN_PORT if own else int(variables.get("ansible_port") or 22))
+    return known_member({**found, "address": address, "port": port})
+
+
+def known_member(given: Mapping[str, Any]) -> Member:
+    """Return a member from its fields, of which none is believed. InputError for the first that is not as it must be.
+
+    `given` comes from a node, or from what was written down when nodes were believed.
+    """
+    name, address, port = given["name"], given["address"], given["port"]
+    if not isinstance(name, str) or not HOST_NAME.match(name):
+        raise InputError("inventory", shown(name), "a host name is made of letters, digits, '.', '-' and '_'")
+    if not isinstance(address, str) or not ADDRESS.match(address):
+        raise InputError(f"address of {name}", shown(address), "give a host name or an address (ssh_mesh_address)")
+    if type(port) is not int or not 0 < port < 65536:
+        raise InputError(f"ssh_mesh_port of {name}", port, "give a port: 1 to 65535")
+    own = given["sshd"] == "own"
+    found = checked(name, given)
+    become, client = bool(given["become"]), bool(given["client"])
+    told = {**found, "key": found["key"] if client else "", "staged": found["staged"] and own}
+    sshd = "own" if own else "system"
+    return Member(name=name, address=address, port=port, sshd=sshd, become=become, client=client, **told)
+
+
+def is_loopback(text: str) -> bool:
+    return text == "localhost" or text.startswith("127.") or text == "::1"
+
+
+# --- names and addresses --------------------------------------------------------------------------------------------
+
+
+def aliases(members: Sequence[Member]) -> dict[str, tuple[str, ...]]:
+    """Return by node all that means this node and no other: its name, its address, the addresses of its NICs.
+
+    An address that several nodes have (a container bridge, a gateway in front of them) means none of them. One by
+    which the inventory reaches a node is that node's, whoever else says that he has it.
+    """
+    given = Counter(member.address for member in members)
+    believed = {
+        member.name: [one for one in member.addresses if one not in given or one == member.address]
+        for member in members
+    }
+    sets = {member.name: dict.fromkeys((member.name, member.address, *believed[member.name])) for member in members}
+    count = Counter(alias for names in sets.values() for alias in names)
+    return {
+        node: tuple(alias for alias in names if alias == node or (count[alias] == 1 and alias not in sets))
+        for node, names in sets.items()
+    }
+
+
+def false_claims(members: Sequence[Member]) -> list[str]:
+    """Return a line for each node that says that it has the address by which the inventory reaches another one."""
+    owners = {member.address: member.name for member in members}
+    claims = {
+        member.name: [one for one in member.addresses if one in owners and one != member.address] for member in members
+    }
+    return [
+        f"{name} says that it has {', '.join(taken[:3])}, by which the inventory reaches {owners[taken[0]]}: that is "
+        f"not believed; look whether {name} is still what you set up"
+        for name, taken in claims.items()
+        if taken
+    ]
+
+
+def reached_at(member: Member, by: Member) -> str:
+    """Return the address at which one node reaches another. A node's own name may mean a loopback address to it."""
+    if member.name == by.name and not is_address(member.address):
+        return member.primary or member.address
+    return member.address
+
+
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def sources(mesh: Mesh, clients: Sequence[Member]) -> list[str]:
+    """Return the addresses from which these nodes' keys may be used."""
+    own = aliases(mesh.members)
+    found = [alias for client in clients for alias in own[client.name] if is_address(alias)]
+    return list(dict.fromkeys([*found, *mesh.extra_sources]))
+
+
+def identities(mesh: Mesh) -> dict[str, tuple[Member, ...]]:
+    """Return the clients by their key: nodes that share a home directory share the key in it."""
+    keys = dict.fromkeys(client.key for client in mesh.clients)
+    return {key: tuple(client for client in mesh.clients if client.key == key) for key in keys}
+
+
+# --- certificates ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A certificate as it shall be. `name` names its file, on the controller."""
+
+    name: str
+    key: str
+    is_host: bool
+    principals: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+
+
+def wanted_certificates(mesh: Mesh) -> tuple[Wanted, ...]:
+    """Return the certificates of a mesh: one for each key that logs in, one for each host that can show one."""
+    if not mesh.certificates:
+        return ()
+    users = tuple(dict.fromkeys(member.user for member in mesh.members))
+    names = aliases(mesh.members)
+    of_users = [
+        Wanted(f"{clients[0].name}-user", key, False, users, tuple(sources(mesh, clients)))
+        for key, clients in identities(mesh).items()
+    ]
+    of_hosts = [
+        Wanted(f"{member.name}-host", member.host_keys[0], True, names[member.name])
+        for member in mesh.members
+        if mesh.certifies(member) and member.host_keys
+    ]
+    return (*of_users, *of_hosts)
+
+
+def serves(wanted: Wanted, text: str, authority: str, now: float, valid_days: int) -> bool:
+    """Whether a certificate that was issued before is what is wanted, and will be for another third of its time."""
+    try:
+        there: Certificate = read_certificate(text)
+    except KeyFailed:
+        return False
+    return (
+        (there.key, there.authority, there.is_host) == (wanted.key, authority, wanted.is_host)
+        and there.principals == wanted.principals
+        and there.options == options_of(wanted)
+        and not there.extensions
+        and now + valid_days * DAY / 3 <= there.valid_before <= now + valid_days * DAY
+    )
+
+
+def options_of(wanted: Wanted) -> dict[str, str]:
+    return {"source-address": ",".join(wanted.sources)} if wanted.sources else {}
+
+
+def signing_arguments(wanted: Wanted, cluster: str, authority: str, valid_days: int, serial: int) -> list[str]:
+    """Return ssh-keygen's arguments that sign wanted's public key. Without extensions: no terminal, no forwarding."""
+    argv = ["-q", "-s", authority, "-I", f"{cluster}/{wanted.name}", "-n", ",".join(wanted.principals)]
+    argv += ["-z", str(serial), "-V", f"-{BACKDATED}s:+{valid_days * DAY}s"]
+    if wanted.is_host:
+        return [*argv, "-h"]
+    return [*argv, "-O", "clear", *(word for pair in options_of(wanted).items() for word in ("-O", "=".join(pair)))]
+
+
+# --- how many at once ----------------------------------------------------------------------------------------------
+
+
+def max_startups(count: int) -> str:
+    """Return sshd's MaxStartups for so many nodes: all of them, twice, before any login is dropped."""
+    start = max(100, 2 * count)
+    return f"{start}:30:{2 * start}"
+
+
+def max_sessions(count: int) -> int:
+    """Return sshd's MaxSessions, the sessions of one multiplexed connection."""
+    return max(64, 2 * count)

@@ -1,0 +1,181 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Why an SSH mesh must not be made, and what should be known of one that is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import fingerprint
+
+from .mesh import (
+    BACKDATED,
+    DAY,
+    UNMADE,
+    Member,
+    Mesh,
+    false_claims,
+    max_startups,
+)
+
+
+def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], now: float) -> list[str]:
+    """Return why this mesh must not be made, each in one line, most telling first.
+
+    `before` are the members as they were when the mesh was last made, `now` the controller's clock.
+    """
+    twins = one_machine_twice(mesh.members)
+    found = [cloned(key, owners) for key, owners in twins.items()]
+    told = {owner.name for owners in twins.values() for owner in owners}
+    for member in mesh.members:
+        found += [] if member.name in told else changed_host_keys(member, before, accepted)
+    found += [] if found else same_address(mesh.members)
+    found += [line for member in mesh.members for line in cannot_take_part(mesh, member)]
+    found += left_behind([member for member in mesh.members if member.sshd == "system" and runs_as_unit(member)])
+    if mesh.certificates:
+        found += [line for member in mesh.members for line in wrong_clock(member, now)]
+    return found
+
+
+def changed_host_keys(member: Member, before: Mapping[str, Member], accepted: Sequence[str]) -> list[str]:
+    """Return a line if the node's host key is another than before, and not one that we have just made."""
+    old = before.get(member.name)
+    if old is None or old.sshd != member.sshd or member.name in accepted or member.staged:
+        return []
+    kept = {key.split()[0]: key for key in old.host_keys}
+    changes = [(kept[key.split()[0]], key) for key in member.host_keys if kept.get(key.split()[0], key) != key]
+    if not changes and set(old.host_keys) & set(member.host_keys):
+        return []
+    was, is_ = changes[0] if changes else (old.host_keys[0], (*member.host_keys, UNMADE)[0])
+    if is_ == UNMADE:
+        return []
+    return [
+        f"the host key of {member.name} changed since the last setup: it was {fingerprint(was)}, now it is "
+        f"{fingerprint(is_)} ({is_.split()[0]}); if the machine was installed anew, say -e ssh_mesh_accept_changed="
+        f"{member.name}, else find out which machine answers there"
+    ]
+
+
+def one_machine_twice(members: Sequence[Member]) -> dict[str, list[Member]]:
+    """Return the host keys that several nodes have, each with these nodes."""
+    owners: dict[str, list[Member]] = {}
+    for member in members:
+        for key in member.host_keys[:1]:
+            owners.setdefault(key, []).append(member)
+    return {key: twins for key, twins in owners.items() if len(twins) > 1}
+
+
+def cloned(key: str, twins: Sequence[Member]) -> str:
+    """Return the line about several nodes with one host key."""
+    names = [twin.name for twin in twins]
+    if all(twin.addresses and twin.addresses == twins[0].addresses for twin in twins):
+        return f"{' and '.join(names)} are one machine (host key {fingerprint(key)}): keep one of these names"
+    return (
+        f"{' and '.join(names)} have the same host key ({fingerprint(key)}): they were cloned; on all "
+        "but one say: sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A; sudo systemctl restart sshd (Debian, Ubuntu: "
+        "ssh); and tell Ansible the new keys (known_hosts)"
+    )
+
+
+def same_address(members: Sequence[Member]) -> list[str]:
+    """Return a line for each address and port that several nodes are said to have."""
+    places: dict[tuple[str, int], list[str]] = {}
+    for member in members:
+        places.setdefault((member.address, member.port), []).append(member.name)
+    return [
+        f"{' and '.join(names)} have the same address, {address} port {port}: give each its own ansible_host, "
+        "ssh_mesh_address or ssh_mesh_port"
+        for (address, port), names in places.items()
+        if len(names) > 1
+    ]
+
+
+def cannot_take_part(mesh: Mesh, member: Member) -> list[str]:
+    """Return why others could not log in to a node as it is set up."""
+    where = f"{member.name}: "
+    if member.sshd == "own":
+        return (
+            [] if member.sshd_path else [f"{where}sshd is missing; as root: {distribution.install('ssh_server', '')}"]
+        )
+    if member.become and mesh.certificates:
+        return []
+    found = []
+    if not member.authorized_keys:
+        found.append(
+            f"{where}sshd looks for no user's keys (AuthorizedKeysFile none): set ssh_mesh_become: true or "
+            "ssh_mesh_sshd: own"
+        )
+    elif member.loose:
+        found.append(f"{where}others may write to {member.loose}, so sshd refuses keys: chmod go-w {member.loose}")
+    return found
+
+
+def keyless(members: Sequence[Member]) -> list[str]:
+    """Return a line for each node that told no key. Only check mode, which makes none, takes that."""
+    return [
+        f"{member.name} told no {'host key' if member.key or not member.client else 'key'}: run setup again"
+        for member in members
+        if not member.host_keys or (member.client and not member.key)
+    ]
+
+
+def runs_as_unit(member: Member) -> bool:
+    return any(path.endswith(".service") for path in member.root_files)
+
+
+def wrong_clock(member: Member, now: float) -> list[str]:
+    """Return a line if certificates would not be valid by the node's clock."""
+    ahead = member.clock - now
+    if not member.clock or -BACKDATED + 600 < ahead < DAY / 2:
+        return []
+    return [
+        f"the clock of {member.name} is {abs(ahead) / 3600:.1f} h {'ahead of' if ahead > 0 else 'behind'} this "
+        "machine's, so certificates are not valid there: timedatectl set-ntp true; or use -e ssh_mesh_trust=keys"
+    ]
+
+
+def left_behind(members: Sequence[Member]) -> list[str]:
+    """Return a line if something on the nodes belongs to root that this run may not touch."""
+    left = [member for member in members if member.root_files and not member.become]
+    return [
+        f"{names_of(left)}: {member.root_files[0]} is root's, from a run with ssh_mesh_become: "
+        "add -e ssh_mesh_become=true"
+        for member in left[:1]
+    ]
+
+
+def findings(mesh: Mesh, fresh: Sequence[Member]) -> list[str]:
+    """Return what is no reason to refuse, but should be known."""
+    found = false_claims(mesh.members) + (few_logins(mesh, fresh) if mesh.any_to_any else [])
+    left = [member for member in fresh if member.root_files and not member.become]
+    if left:
+        found.append(
+            f"{names_of(left)}: {left[0].root_files[0]} is left from a run with ssh_mesh_become and stays in force: "
+            "-e ssh_mesh_become=true keeps it up to date"
+        )
+    away = [member for member in mesh.members if member not in fresh]
+    if away:
+        found.append(f"{names_of(away)}: in the mesh, but not in this run, so nothing was done there")
+    return found
+
+
+def names_of(members: Sequence[Member]) -> str:
+    """Return the names of nodes, or how many there are besides the first ones."""
+    names = [member.name for member in members]
+    return ", ".join(names) if len(names) < 6 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+def few_logins(mesh: Mesh, members: Sequence[Member]) -> list[str]:
+    """Return a line if an sshd drops logins when all nodes come at once, and nobody may change that."""
+    count, few = len(mesh.members), []
+    for member in members:
+        start = ((member.limits or {}).get("maxstartups") or "10:30:100").split(":", 1)[0]
+        if member.sshd == "system" and not member.become and start.isdigit() and int(start) < count:
+            few.append(member)
+    return [
+        f"{names_of(few)}: sshd drops logins when {count} nodes come at once (MaxStartups): -e ssh_mesh_become=true "
+        f"raises that, or put 'MaxStartups {max_startups(count)}' into /etc/ssh/sshd_config"
+    ] * bool(few)

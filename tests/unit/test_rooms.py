@@ -1,0 +1,45 @@
+"""The folders of the plugins: each has one concern, and imports go one way."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+PACKAGE = "ansible_collections.torchfleet.cluster.plugins."
+HALVES = ("plugin_utils", "module_utils")
+ROOMS = re.findall(r"^\| `(_\w+)` \|", (REPO / "docs" / "design.md").read_text(), re.MULTILINE)
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Return half and folder of every file of ours that a file takes from another folder."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            half, room = f"{node.module}..".removeprefix(PACKAGE).split(".")[:2]
+            yield half, room or node.names[0].name
+
+
+def test_the_documentation_has_every_folder() -> None:
+    there = {path.name for half in HALVES for path in (REPO / "plugins" / half).glob("_*/") if any(path.glob("*.py"))}
+    assert there == set(ROOMS)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_go_down(half: str, room: str) -> None:
+    for path in (REPO / "plugins" / half / room).glob("*.py"):
+        for to_half, to_room in imports(path):
+            assert to_half in HALVES[HALVES.index(half) :], f"{path.name} takes something of the controller's half"
+            if to_half == half:
+                assert ROOMS.index(to_room) > ROOMS.index(room), f"{path.name} imports {to_room}"
+
+
+def test_what_is_shipped_to_nodes_needs_nothing_else() -> None:
+    """Relative imports apart, which stay in the folder."""
+    for path in (REPO / "plugins" / "module_utils" / "_runtime").glob("*.py"):
+        assert list(imports(path)) == [], path.name
+        assert not re.search(r"^\s*from \.\.", path.read_text(), re.MULTILINE)
