@@ -28,7 +28,6 @@ AS_ROOT |= {f"roles/{name}.yml" for name in ("cuda/tasks/services", "rocm/tasks/
 OF_PACKAGES = ("root", "apt", "prove", "packages", "kernel", "step", "exact", "dnf", "reboot")
 AS_ROOT |= {f"roles/vendor_packages/tasks/{name}.yml" for name in OF_PACKAGES}
 # What installs packages of a vendor: its scenario makes the repository.
-VENDORS = {"cuda", "rocm", "vendor_packages"}
 
 
 def load(path: Path) -> Any:
@@ -77,18 +76,8 @@ def test_a_role_has_all_its_parts(role: str) -> None:
     parts = ["README.md", "meta/main.yml", "tasks/main.yml"]
     if role not in ("accelerator", "preflight", "verify"):  # which look, and install nothing
         parts += ["tasks/preflight.yml", "tasks/install.yml"]
-    scenario = [f"molecule/default/{name}.yml" for name in ("molecule", "converge", "verify", "cleanup")]
-    if role == "torch_backends":  # what it compiled is what the tests of that package want next
-        scenario.remove("molecule/default/cleanup.yml")
-    assert [part for part in parts + scenario if not (REPO / "roles" / role / part).is_file()] == []
-
-
-def test_scenarios_differ_in_their_playbooks_only() -> None:
-    """But a lab stands on this machine, compilers work here, and a mesh is more than a directory to remove."""
-    here = {"lab", "torch_backends"}
-    for name, others in {"molecule.yml": here, "cleanup.yml": {*here, "ssh_mesh"}}.items():
-        for roles in (set(ROLES) - others - VENDORS, VENDORS):  # which need a repository before, and are no directory
-            assert len({(REPO / "roles" / role / "molecule/default" / name).read_text() for role in roles}) == 1
+    parts += [f"molecule/default/{name}.yml" for name in ("molecule", "converge", "verify")]
+    assert [part for part in parts if not (REPO / "roles" / role / part).is_file()] == []
 
 
 @pytest.mark.parametrize("path", TASK_FILES, ids=label)
