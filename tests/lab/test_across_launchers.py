@@ -66,6 +66,16 @@ def test_hydra_on_nodes_that_differ(launching: Cluster, launcher: str) -> None:
     assert [told[rank]["HOME"] for rank in (0, 4)] == ["/home/fleet", "/home/other"]
 
 
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun", *HYDRA])
+def test_many_ranks_on_nodes_that_differ(cluster: Cluster, launcher: str) -> None:
+    job = cluster.train(workload=TELL, launcher=launcher, slots=16)
+    assert [row["host"] for row in job.result["ranks"]] == [f"n{1 + rank // 16}" for rank in range(64)]
+    told = [json.loads(job.stdout(rank))["env"] for rank in range(64)]
+    assert [(env["RANK"], env["LOCAL_RANK"]) for env in told] == [(str(rank), str(rank % 16)) for rank in range(64)]
+    assert set(map(tuple, job.result["leftovers"].values())) == {()}
+    assert "all 64 ranks succeeded" in job.output
+
+
 @pytest.mark.parametrize("launcher", ["openmpi", *HYDRA])
 def test_nodes_of_different_vendors_are_one_world(cluster: Cluster, launcher: str) -> None:
     """An app context for each run of nodes of one kind; n2 looks as if it had a GPU."""

@@ -31,16 +31,16 @@ ROCM_LIMITS = (
 )
 
 
-def choose_backend(request: Request, facts: Workers, our_torch: bool = True) -> tuple[str, str]:
-    """Return the backend and why. InputError for one that the workers cannot run.
+def choose_backend(request: Request, facts: Workers, our_torch: bool = True) -> tuple[str, str, str]:
+    """Return the backend, why, and where that comes from. InputError for one that the workers cannot run.
 
     `our_torch`: the program uses the torch that the facts tell of. One that is no script may bring its own.
     """
     if request.backend is None:
         usable = all(map(has_gpus, facts.values())) and len(vendors(facts)) == 1 and all(map(can, facts.values()))
         if usable:
-            return "nccl", "default: every worker has GPUs and a torch that can use them"
-        return "gloo", "default: not every worker has GPUs and a torch that can use them"
+            return "nccl", "default: every worker has GPUs and a torch that can use them", "default"
+        return "gloo", "default: not every worker has GPUs and a torch that can use them", "default"
     if request.backend == "nccl":
         check_nccl(facts, our_torch)
     if request.backend in PROVIDERS and our_torch:
@@ -49,7 +49,7 @@ def choose_backend(request: Request, facts: Workers, our_torch: bool = True) -> 
         raise InputError("backend", "mpi", f"{request.launcher} starts no MPI; use -e launcher=openmpi")
     if request.backend == "mpi" and our_torch:
         check_made_for(request.launcher, facts)
-    return request.backend, "asked for"
+    return request.backend, "asked for", "user"
 
 
 def vendors(facts: Workers) -> set[str]:

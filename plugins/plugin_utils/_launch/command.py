@@ -69,7 +69,7 @@ def count_option(plan: LaunchPlan, flag: str) -> Option:
     """Return the number of ranks of the first app context."""
     _kind, ranks = plan.contexts[0]
     which = "ranks" if ranks == plan.world_size else f"the first of {plan.world_size} ranks"
-    return Option((flag, str(ranks)), f"{which}: {plan.np_reason}", count_source(plan))
+    return Option((flag, str(ranks)), f"{which}: {plan.np_reason}", plan.np_source)
 
 
 def rank_option(plan: LaunchPlan, *again: str) -> Option:
@@ -84,11 +84,6 @@ def rank_option(plan: LaunchPlan, *again: str) -> Option:
         words += [":", *again, str(ranks), *program]
     kinds = ", ".join(f"{ranks} ranks on nodes with {kind}" for kind, ranks in plan.contexts)
     return Option(tuple(words), WRAPPER + f" ({kinds})" * bool(more), "inventory" if more else "default")
-
-
-def count_source(plan: LaunchPlan) -> str:
-    """Return where the number of ranks comes from."""
-    return "user" if plan.np_reason == "asked for" else "inventory"
 
 
 def hostfile(plan: LaunchPlan, kind: str) -> str:

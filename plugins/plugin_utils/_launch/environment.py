@@ -43,12 +43,7 @@ def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
     settings = [
         Setting("OMP_NUM_THREADS", str(node.threads), "cores of the node / its ranks", "measured"),
         Setting("PYTHONUNBUFFERED", "1", "output appears when it is written, not at the end", "default"),
-        Setting(
-            "TORCHFLEET_BACKEND",
-            plan.backend,
-            plan.backend_reason,
-            "user" if plan.backend_reason == "asked for" else "default",
-        ),
+        Setting("TORCHFLEET_BACKEND", plan.backend, plan.backend_reason, plan.backend_source),
         Setting("TORCHFLEET_JOB_ID", plan.job_id, "marks the processes of this job", "default"),
         *cpu_settings(plan, node),
         *fabric_settings(plan, node),

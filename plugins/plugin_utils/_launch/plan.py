@@ -119,8 +119,10 @@ class LaunchPlan:
     launcher_version: str
     backend: str
     backend_reason: str
+    backend_source: str  # user or default
     world_size: int
     np_reason: str
+    np_source: str  # user or inventory
     head: NodePlan  # also one of `nodes` if it runs ranks
     nodes: tuple[NodePlan, ...]  # in rank order
     placement: tuple[Place, ...]
@@ -172,15 +174,15 @@ def place_ranks(slots: Mapping[str, int], count: int, map_by: str = "slot") -> t
     return tuple(Place(rank, number, host) for rank, (host, number) in enumerate(seats[:count]))
 
 
-def count_ranks(request: Request, slots: Mapping[str, int]) -> tuple[int, str]:
-    """Return the world size and why. InputError if more ranks are asked for than there are slots."""
+def count_ranks(request: Request, slots: Mapping[str, int]) -> tuple[int, str, str]:
+    """Return the world size, why, and where that comes from. InputError if there are fewer slots."""
     total = sum(slots.values())
     if request.np is None:
-        return total, "all slots of the workers"
+        return total, "all slots of the workers", "inventory"
     if request.np > total:
         each = ", ".join(f"{host} has {count}" for host, count in slots.items())
         raise InputError("np", request.np, f"there are {total} slots ({each}): use -e np={total} or raise slots")
-    return request.np, "asked for"
+    return request.np, "asked for", "user"
 
 
 def shown_ranks(request: Request, world_size: int) -> tuple[int, ...]:
@@ -244,9 +246,9 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     check_launcher(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=job.program.runs_python)
     worker_facts = {node.name: facts[node.name] for node in cluster.workers}
-    backend, backend_reason = choose_backend(request, worker_facts, our_torch=job.program.runs_python)
+    backend, backend_reason, backend_source = choose_backend(request, worker_facts, our_torch=job.program.runs_python)
     slots = slots_of(cluster.workers, facts, request.ranks_per_node)
-    world_size, np_reason = count_ranks(request, slots)
+    world_size, np_reason, np_source = count_ranks(request, slots)
     workers = in_order(request.options, cluster.workers, facts)
     placement = place_ranks({node.name: slots[node.name] for node in workers}, world_size, request.options.map_by)
     used = {place.host for place in placement}
@@ -268,8 +270,10 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
         launcher_version=launcher["version"],
         backend=backend,
         backend_reason=backend_reason,
+        backend_source=backend_source,
         world_size=world_size,
         np_reason=np_reason,
+        np_source=np_source,
         head=head,
         nodes=nodes,
         placement=placement,

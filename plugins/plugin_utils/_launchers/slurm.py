@@ -15,7 +15,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command
     WRAPPER,
     LaunchCommand,
     Option,
-    count_source,
     words_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
@@ -60,7 +59,7 @@ class Srun:
         why = "the cores that the plan counts on: ranks are confined to what is allocated, also with --cpu-bind=none"
         return (
             Option((f"--nodes={len(plan.nodes)}",), "the planned nodes", "inventory"),
-            Option((f"--ntasks={plan.world_size}",), f"ranks: {plan.np_reason}", count_source(plan)),
+            Option((f"--ntasks={plan.world_size}",), f"ranks: {plan.np_reason}", plan.np_source),
             Option((f"--nodelist={plan.head.job_dir}/hostfile",), "the node of each rank", "inventory"),
             Option(("--distribution=arbitrary",), "as that list says", "default"),
             Option((f"--mincpus={cores}",), why, "measured", free=True),

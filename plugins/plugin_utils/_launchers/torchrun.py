@@ -13,7 +13,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command
     WRAPPER,
     LaunchCommand,
     Option,
-    count_source,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import Setting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
@@ -63,7 +62,7 @@ class Torchrun:
         return (
             Option(program, f"torchrun of torch {plan.launcher_version}", "measured"),
             Option(("--nnodes", str(len(plan.nodes))), "one agent per node", "inventory"),
-            Option(("--nproc-per-node", str(node.ranks)), f"ranks: {plan.np_reason}", count_source(plan)),
+            Option(("--nproc-per-node", str(node.ranks)), f"ranks: {plan.np_reason}", plan.np_source),
             *rendezvous(plan, number),
             *([local] if len(plan.nodes) > 1 else []),
             Option(("--max-restarts", "0"), restarts, "default"),
