@@ -26,12 +26,13 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
 	@echo "                  of other machines: make train INVENTORY=my-machines.yml ARGS='-e workload=mnist'"
 	@echo 'make lab          nodes in containers on this machine (root; docs/lab.md); make lab-absent removes them'
+	@echo 'make check        what takes less than a minute: ruff, types, the fast tests; before every commit'
 	@echo 'make test         everything that proves the project: lint, types, molecule, all tests'
 	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
@@ -97,6 +98,12 @@ nodeless: $(DEV_READY) $(NEEDS)
 # Open MPI built from its source, which takes both cores longer than all else: not part of `make test`.
 stack: $(DEV_READY)
 	$(call in_venv,python -m pytest -q --durations=5 tests/lab/test_stack.py)
+
+# What takes less than a minute, before every commit: no job is started, and no playbook. Of tests/collection those that only
+# compare files.
+COMPARED := tests/collection/test_docs.py tests/collection/test_roles.py
+check: ruff ruff-format types
+	$(call in_venv,python -m pytest -q tests/unit $(COMPARED))
 
 lint: ruff ruff-format ansible-lint
 

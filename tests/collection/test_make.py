@@ -114,3 +114,10 @@ def test_where_everything_fails_everything_was_tried_and_is_told(nothing: Path) 
     for tests in (*others, "tests/lab/test_across.py", "tests/lab/test_software.py"):
         assert re.search(rf"\npython -m pytest .*{tests}\n", said), said
     assert said.count("the playbook: playbooks/lab.yml could not be found") == 1  # without which no role is tried
+
+
+def test_check_runs_what_is_fast_and_starts_no_job(nothing: Path) -> None:
+    done = run(["make", "--dry-run", "check"], nothing)
+    commands = re.findall(r"/bin:\$PATH\" (.*)", done.stdout)
+    fast = "python -m pytest -q tests/unit tests/collection/test_docs.py tests/collection/test_roles.py"
+    assert commands == ["ruff check", "ruff format --check", "mypy", fast], done.stdout + done.stderr
