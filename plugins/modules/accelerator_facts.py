@@ -23,13 +23,11 @@ options:
     description: The directory of torchfleet, which may have libraries too; C(~) is the user's home.
     type: path
     default: ~/.torchfleet
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Reads the same.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 """
 
 EXAMPLES = r"""

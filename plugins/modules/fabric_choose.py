@@ -60,22 +60,10 @@ options:
     type: str
     choices: [auto, always, never]
     default: auto
-attributes:
-  action:
-    description: Runs as an action plugin on the controller.
-    support: full
-  async:
-    description: Supports being used with the C(async) keyword.
-    support: none
-  bypass_host_loop:
-    description: Forces a single run, whatever the number of hosts of the play; set C(run_once) beside it.
-    support: full
-  check_mode:
-    description: Does the same.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
+  - torchfleet.cluster.attributes.controller
+  - torchfleet.cluster.attributes.once
 seealso:
   - module: torchfleet.cluster.fabric_probe
   - module: torchfleet.cluster.publish

@@ -24,13 +24,11 @@ options:
     description: Where sysfs is.
     type: path
     default: /sys
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Reads the same.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 seealso:
   - module: torchfleet.cluster.fabric_probe
 """

@@ -118,13 +118,8 @@ options:
     description: What V(listen) returned as RV(agent), for V(measure), V(collect) and V(stop).
     type: dict
     default: {}
-attributes:
-  check_mode:
-    description: Does the same.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 seealso:
   - module: torchfleet.cluster.fabric_choose
 """

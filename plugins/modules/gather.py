@@ -47,22 +47,13 @@ options:
     type: bool
     default: false
     version_added: 0.5.0
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
+  - torchfleet.cluster.attributes.controller
+  - torchfleet.cluster.attributes.once
 attributes:
-  action:
-    description: Runs as an action plugin on the controller.
-    support: full
-  async:
-    description: Supports being used with the C(async) keyword.
-    support: none
-  bypass_host_loop:
-    description: Forces a single run, whatever the number of hosts of the play; set C(run_once) beside it.
-    support: full
   check_mode:
     description: Says what would come home and brings nothing.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 seealso:
   - module: torchfleet.cluster.launch
   - module: torchfleet.cluster.reap

@@ -116,13 +116,11 @@ options:
     description: Whether pip on the nodes finds packages where it does on this machine. Directories are mounted.
     type: bool
     default: true
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Says what would be done and does nothing.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 """
 
 EXAMPLES = r"""

@@ -147,22 +147,13 @@ options:
     type: str
 requirements:
   - jmespath and rich on the controller
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
+  - torchfleet.cluster.attributes.controller
+  - torchfleet.cluster.attributes.once
 attributes:
-  action:
-    description: Runs as an action plugin on the controller.
-    support: full
-  async:
-    description: Supports being used with the C(async) keyword.
-    support: none
-  bypass_host_loop:
-    description: Forces a single run, whatever the number of hosts of the play; set C(run_once) beside it.
-    support: full
   check_mode:
     description: Prints placement, host file, environment and command with all reasons, and starts nothing.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 seealso:
   - module: torchfleet.cluster.gather
   - module: torchfleet.cluster.reap

@@ -40,19 +40,14 @@ options:
       - A user whom sudo does not know is reported by it, hence the default.
     type: bool
     default: false
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
+  - torchfleet.cluster.attributes.controller
 attributes:
   action:
     description: Runs as an action plugin on the controller, which calls the module on the node once.
-    support: full
-  async:
-    description: Supports being used with the C(async) keyword.
-    support: none
   check_mode:
     description: Reads the same.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 seealso:
   - module: torchfleet.cluster.preflight
 """

@@ -23,10 +23,11 @@ options:
     description: The text of each file by its name.
     type: dict
     required: true
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Says whether something would change.
-    support: full
   diff_mode:
     description: Shows the files before and after.
     support: full

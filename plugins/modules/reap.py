@@ -31,13 +31,11 @@ options:
         Without it such a job is kept, and the files are told.
     type: bool
     default: false
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Says what would be ended and ends nothing.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 seealso:
   - module: torchfleet.cluster.launch
 """

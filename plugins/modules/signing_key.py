@@ -30,13 +30,11 @@ options:
     description: The keyring to write. Its directory is made where it is not there.
     type: path
     required: true
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Fetches and compares, and does not write.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 """
 
 EXAMPLES = r"""

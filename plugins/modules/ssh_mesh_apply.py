@@ -27,13 +27,11 @@ options:
     description: What M(torchfleet.cluster.ssh_mesh_plan) returned for this node.
     type: dict
     required: true
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Says what would change and changes nothing.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 seealso:
   - module: torchfleet.cluster.ssh_mesh_plan
 """

@@ -63,13 +63,11 @@ options:
     type: str
     choices: [present, absent]
     default: present
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Makes no keys and reads the rest.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 seealso:
   - module: torchfleet.cluster.ssh_mesh_plan
 """

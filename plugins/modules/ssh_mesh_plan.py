@@ -64,13 +64,11 @@ options:
     type: str
     choices: [present, absent]
     default: present
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Makes and signs nothing.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 """
 
 EXAMPLES = r"""

@@ -46,13 +46,11 @@ options:
     description: Whether each node shall log in to all as well.
     type: bool
     default: false
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Logs in all the same, unless there is no mesh yet.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 """
 
 EXAMPLES = r"""

@@ -39,13 +39,11 @@ options:
     elements: str
     choices: [head, worker]
     default: [head, worker]
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 attributes:
   check_mode:
     description: Reads the same.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
 seealso:
   - module: torchfleet.cluster.launch
 """

@@ -54,13 +54,8 @@ options:
     type: list
     elements: str
     default: []
-attributes:
-  check_mode:
-    description: Does the same.
-    support: full
-  diff_mode:
-    description: Has no diff.
-    support: none
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
 """
 
 EXAMPLES = r"""

@@ -89,6 +89,7 @@ def test_every_module_has_documentation(project: Path) -> None:
     assert found.keys() == set(names)
     for entry in found.values():
         assert entry["examples"].strip()
+        assert {"check_mode", "diff_mode"} <= entry["doc"]["attributes"].keys()  # of the fragment for all modules
         assert entry["doc"]["filename"].startswith(str(project))
 
 
