@@ -101,7 +101,7 @@ stack: $(DEV_READY)
 
 # What takes less than a minute, before every commit: no job is started, and no playbook. Of tests/collection those that only
 # compare files.
-COMPARED := tests/collection/test_docs.py tests/collection/test_roles.py
+COMPARED := $(addprefix tests/collection/test_,docs.py roles.py role_tables.py)
 check: ruff ruff-format types
 	$(call in_venv,python -m pytest -q tests/unit $(COMPARED))
 

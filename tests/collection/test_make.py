@@ -119,5 +119,6 @@ def test_where_everything_fails_everything_was_tried_and_is_told(nothing: Path) 
 def test_check_runs_what_is_fast_and_starts_no_job(nothing: Path) -> None:
     done = run(["make", "--dry-run", "check"], nothing)
     commands = re.findall(r"/bin:\$PATH\" (.*)", done.stdout)
-    fast = "python -m pytest -q tests/unit tests/collection/test_docs.py tests/collection/test_roles.py"
+    compared = " ".join(f"tests/collection/test_{name}.py" for name in ("docs", "roles", "role_tables"))
+    fast = f"python -m pytest -q tests/unit {compared}"
     assert commands == ["ruff check", "ruff format --check", "mypy", fast], done.stdout + done.stderr
