@@ -26,7 +26,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -42,6 +42,7 @@ help:
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
 	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
+	@echo 'make release      the collection, the source of torch_backends and their checksums, in release/'
 	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
 
 train: setup
@@ -162,8 +163,18 @@ stress-backends: $(DEV_READY) setup
 	$(call in_venv,OPERATIONS=1000000 python -m pytest -q --durations=5 torch_backends/tests/test_backend_mpi.py \
 	  --timeout 3600 -k 'many_small_ones and (openmpi or mpich)')
 
+# Of what is committed, and nothing else. The version is that of galaxy.yml.
+VERSION = $(shell sed -n 's/^version: //p' galaxy.yml)
+release: $(READY)
+	@changes=$$(git status --porcelain) && [ -z "$$changes" ] || \
+	  { echo "$$changes" >&2; echo 'release: the working tree has changes: commit them, or put them aside' >&2; exit 1; }
+	rm -rf release && mkdir release
+	$(call in_venv,ansible-galaxy collection build --output-path release)
+	git archive --prefix=torch_backends-$(VERSION)/ --output=release/torch_backends-$(VERSION).tar.gz HEAD:torch_backends
+	cd release && sha256sum -- *.tar.gz >SHA256SUMS
+
 clean:
-	rm -rf .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz
+	rm -rf release .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz
 	find roles plugins workloads tests -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY):

@@ -122,3 +122,39 @@ def test_check_runs_what_is_fast_and_starts_no_job(nothing: Path) -> None:
     compared = " ".join(f"tests/collection/test_{name}.py" for name in ("docs", "roles", "role_tables"))
     fast = f"python -m pytest -q tests/unit {compared}"
     assert commands == ["ruff check", "ruff format --check", "mypy", fast], done.stdout + done.stderr
+
+
+@pytest.fixture
+def committed(nothing: Path) -> Path:
+    """The same with what a release takes, committed."""
+    for name in (".gitignore", "galaxy.yml", "README.md"):
+        shutil.copy(REPO / name, nothing)
+    (nothing / "torch_backends").mkdir()
+    (nothing / "torch_backends/setup.py").touch()
+    who = ["-c", "user.name=me", "-c", "user.email=me@here.example"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "all"]):
+        done = run(["git", *words], nothing)
+        assert done.returncode == 0, done.stderr
+    return nothing
+
+
+def test_a_release_has_the_collection_the_backends_and_their_checksums(committed: Path) -> None:
+    done = run(["make", "release"], committed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    version = re.search(r"^version: (.*)", (REPO / "galaxy.yml").read_text(), re.MULTILINE)
+    assert version
+    names = [f"torch_backends-{version[1]}.tar.gz", f"torchfleet-cluster-{version[1]}.tar.gz"]
+    assert sorted(entry.name for entry in (committed / "release").iterdir()) == ["SHA256SUMS", *names]
+    assert run(["sha256sum", "--check", "SHA256SUMS"], committed / "release").stdout.count(": OK") == len(names)
+    listed = run(["tar", "--list", "--file", committed / "release" / names[0]]).stdout.splitlines()
+    assert f"torch_backends-{version[1]}/setup.py" in listed
+    assert run(["make", "release"], committed).returncode == 0  # a second one, beside the first
+
+
+@pytest.mark.parametrize("name", ["README.md", "new.yml"])
+def test_a_release_of_what_is_not_committed_is_refused(committed: Path, name: str) -> None:
+    (committed / name).write_text("changed")
+    done = run(["make", "release"], committed)
+    assert done.returncode == 2
+    assert name in done.stderr and "release: the working tree has changes" in done.stderr
+    assert not (committed / "release").exists()
