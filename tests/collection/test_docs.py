@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ REPO = Path(__file__).parents[2]
 PAGES = [
     REPO / "README.md",
     REPO / "SECURITY.md",
+    REPO / "CONTRIBUTING.md",
+    REPO / "CODE_OF_CONDUCT.md",
     *sorted((REPO / "docs").glob("*.md")),
     *sorted((REPO / "roles").glob("*/README.md")),
 ]
@@ -61,3 +64,20 @@ def test_how_ansible_is_found_stands_before_its_first_command() -> None:
 def test_every_page_is_linked_from_the_readme() -> None:
     text = (REPO / "README.md").read_text()
     assert [page.name for page in (REPO / "docs").glob("*.md") if f"docs/{page.name}" not in text] == []
+
+
+def examples() -> list[str]:
+    """Return the diffs of CONTRIBUTING.md."""
+    return re.findall(r"^```diff\n(.*?)^```", (REPO / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(examples())))
+def test_an_example_of_contributing_fits_the_tree(number: int) -> None:
+    """Else the example has to be made anew from the tables as they are."""
+    argv = ["git", "apply", "--check", "-"]
+    done = subprocess.run(argv, cwd=REPO, input=examples()[number], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_contributing_has_the_four_examples() -> None:
+    assert len(examples()) == 4
