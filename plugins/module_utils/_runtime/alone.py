@@ -37,7 +37,8 @@ class NotAlone(OSError):
 @contextlib.contextmanager
 def turn(home: str, name: str, alone: bool) -> Iterator[None]:
     """While it is entered, no job that is to be `alone` is staged here beside this one. OSError if that takes long."""
-    descriptor = os.open(os.path.join(home, name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    path = os.path.join(home, name)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + TURN_SECONDS
     try:
         while True:
@@ -46,7 +47,8 @@ def turn(home: str, name: str, alone: bool) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise OSError(f"another job is being staged, for more than {TURN_SECONDS:.0f} s") from None
+                    told = f"another job is being staged, for more than {TURN_SECONDS:.0f} s: it holds {path}"
+                    raise OSError(told) from None
             time.sleep(LOOK_SECONDS)
         yield
     finally:
