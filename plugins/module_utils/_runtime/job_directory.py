@@ -278,7 +278,10 @@ class JobDir:
 
 
 def aside(write: Callable[[], None]) -> None:
-    """Write in a thread that is waited for a little: whoever ends programs must do so if a disk is full or hangs."""
+    """Write in a thread that is waited for a little: whoever ends programs must do so if a disk is full or hangs.
+
+    Where no thread can be started it is written here: the job has all processes that its user or container may have.
+    """
     import threading  # late, as in remove()
 
     def try_to() -> None:
@@ -288,8 +291,12 @@ def aside(write: Callable[[], None]) -> None:
             pass
 
     thread = threading.Thread(target=try_to, daemon=True)
-    thread.start()
-    thread.join(WRITE_SECONDS)
+    try:
+        thread.start()
+    except RuntimeError:
+        try_to()
+    else:
+        thread.join(WRITE_SECONDS)
 
 
 def write_json(path: str, value: Json) -> None:

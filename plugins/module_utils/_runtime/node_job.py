@@ -174,7 +174,10 @@ class Part:
         if not chunk:
             self.gone, self.status = True, os.waitpid(self.guard, 0)[1]
             self.burial = threading.Thread(target=self.wind_up)
-            self.burial.start()
+            try:
+                self.burial.start()
+            except RuntimeError:  # the job has all processes that its user or container may have
+                self.wind_up()
         *lines, self.heard = (self.heard + chunk).split(b"\n")
         return [json.loads(line) for line in lines]
 
