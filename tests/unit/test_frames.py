@@ -460,6 +460,8 @@ RECORD: dict[str, Any] = {
         ("over", {"rc": -1}),
         ("over", {"started": -1e12}),
         ("over", {"ended": 1e12}),
+        ("over", {"started_tick": -1e12}),
+        ("over", {"ended_tick": 1e12}),
         ("over", {"cpus": [0] * 65536}),
     ],
 )

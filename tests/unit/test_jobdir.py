@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import resource
 import subprocess
@@ -16,7 +17,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, jobs, remove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+    JobDir,
+    aside,
+    jobs,
+    remove,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import final_metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import Follower, last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
@@ -171,6 +177,7 @@ def test_a_batch_system_that_is_gone_stops_no_clean(tmp_path: Path) -> None:
 
 
 RECORD = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 7, "cpus": [0], "started": 1.0}
+TIMES = ("started", "started_tick", "ended", "ended_tick")
 OVER = {"rc": 1, "signal": None, "finished": False, "error": "", "ended": 2.0}
 
 
@@ -185,10 +192,14 @@ def test_the_record_of_a_rank(tmp_path: Path, whole: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "lie",
     [[], 7, {}, {**RECORD, "wrapper_pid": "7"}, {**RECORD, "rank": 1}, {**RECORD, "rank": True}, {**RECORD, "rc": 0}]
-    + [{**RECORD, **OVER, name: odd} for name in OVER for odd in ([], "x") if (name, odd) != ("error", "x")],
+    + [{**RECORD, **OVER, name: odd} for name in OVER for odd in ([], "x") if (name, odd) != ("error", "x")]
+    + [{**RECORD, **OVER, name: odd} for name in TIMES for odd in (math.nan, math.inf, -1.0, 10**400, "x")],
 )
 def test_a_record_that_no_wrapper_wrote_is_none(tmp_path: Path, lie: Any) -> None:
-    """Reproduced before: the guard and its twin died of it, and processes of the job lived on."""
+    """Reproduced before: the guard and its twin died of it, and processes of the job lived on.
+
+    Of odd times the head's supervisor died, or the controller refused the result as none.
+    """
     job = JobDir(str(tmp_path / "jobs" / "one"))
     job.create([0])
     job.write("ranks/0/record.json", lie)
@@ -247,7 +258,29 @@ def test_metrics_are_written_anew_whatever_a_rank_put_in_their_place(tmp_path: P
     assert place.is_file() and not place.is_symlink() and json.loads(place.read_text())["loss"] == 0.5
 
 
+def test_a_directory_in_place_of_a_file_of_ours_is_no_hindrance(tmp_path: Path) -> None:
+    """Reproduced before: the head died of it at the end of the job, and of every clean.yml after that."""
+    job = made(tmp_path / "jobs" / "one")
+    os.makedirs(job.at("result.json", "below"))
+    job.write("result.json", {"state": "failed"})
+    assert job.read("result.json") == {"state": "failed"}
+    assert not [name for name in os.listdir(job.path) if name.endswith(".tmp")]
+
+
 def test_a_pipe_in_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None:
     """Anybody's process may name a directory of its own as that of its job."""
     os.mkfifo(tmp_path / "lock")
     assert not JobDir(str(tmp_path)).running()
+
+
+def test_what_is_written_aside_is_written_where_no_thread_can_be_started(tmp_path: Path) -> None:
+    """Of a job that takes all processes that its container or user may have: the guard died before any signal."""
+    job = made(tmp_path / "jobs" / "one")
+    before = threading.stack_size(1 << 50)  # more than there is: no thread starts
+    try:
+        with pytest.raises(RuntimeError, match="start new thread"):
+            threading.Thread(target=int).start()
+        aside(lambda: job.claim_end("rank_failed", "rank 0 failed"))
+    finally:
+        threading.stack_size(before)
+    assert (job.end() or {})["reason"] == "rank_failed"

@@ -344,8 +344,8 @@ RECORD = shaped(
     {
         "pid": RANK,
         "ended": moment,
-        "started_tick": number,
-        "ended_tick": number,
+        "started_tick": moment,
+        "ended_tick": moment,
         "rc": whole(0, 255),
         "finished": flag,
         "error": short,

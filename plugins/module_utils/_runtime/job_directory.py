@@ -31,7 +31,8 @@ LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their a
 PIPES = {"stdout": "stdout.pipe", "stderr": "stderr.pipe"}  # of each rank
 FILE_BYTES = 64 << 20  # of a file of ours; more is none
 TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
-NUMBER = (int, float)
+NUMBER = (int, float)  # of seconds, as all numbers here that need not be whole
+SECONDS_MOST = 1e11  # since the epoch, or since the machine came up
 # The files that a program of the job could have written as well, with the types of what is in them.
 # What of order.json those read who come when the job is over.
 ORDER = {
@@ -45,6 +46,7 @@ LAUNCHER = {"pid": int}
 LEFTOVER = {"pid": int, "command": str}
 RECORD = {"rank": int, "local_rank": int, "host": str, "wrapper_pid": int, "cpus": list, "started": NUMBER}
 OVER = {"rc": int, "ended": NUMBER, "finished": bool, "error": str}  # what a record has at its end, all or none
+TICKS = ("started_tick", "ended_tick")  # a record may have them
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 QUEUE_NUMBER = re.compile(r"[0-9]{1,18}\Z")  # of a job in a batch system
 NUMBERS = itertools.count()
@@ -85,7 +87,9 @@ def open_file(path: str) -> int:
 def fits(value: Json, form: Mapping[str, Any]) -> bool:
     """Whether a value is an object with these fields, each of its type."""
     return isinstance(value, dict) and all(
-        isinstance(value.get(name), kind) and (kind is bool) == isinstance(value[name], bool)
+        isinstance(value.get(name), kind)
+        and (kind is bool) == isinstance(value[name], bool)
+        and (kind is not NUMBER or 0 <= value[name] <= SECONDS_MOST)  # neither is true of NaN
         for name, kind in form.items()
     )
 
@@ -139,7 +143,11 @@ class JobDir:
             if error.errno != errno.ENOSPC or not self.drop_ballast():
                 raise
             write_json(temporary, value)
-        os.replace(temporary, self.at(name))
+        try:
+            os.replace(temporary, self.at(name))
+        except IsADirectoryError:  # a program of the job made it
+            remove(self.at(name))
+            os.replace(temporary, self.at(name))
 
     def drop_ballast(self) -> bool:
         """Give back the space that was kept free; return whether there was any."""
@@ -170,6 +178,7 @@ class JobDir:
         """Return the record of a rank; None for one that its wrapper did not write, and cannot have."""
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
         whole = fits(found, RECORD) and found["rank"] == rank and isinstance(found.get("signal"), (int, type(None)))
+        whole = whole and fits(found, {name: NUMBER for name in TICKS if name in found})
         return found if whole and (fits(found, OVER) or not any(name in found for name in OVER)) else None
 
     def end(self) -> dict[str, Json] | None:
