@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 
 COLLECTIONS = Path(__file__).parents[2] / "collections"
 PACKAGE = "ansible_collections.torchfleet.cluster.plugins.module_utils._runtime"
@@ -19,10 +19,10 @@ from {PACKAGE} import channel, open_files, output_lines, supervisor
 """
 
 
-def supervisor(hook: str = "") -> Link:
+def supervisor(hook: str = "") -> RemoteProcess:
     """Start a supervisor; `hook`: what is done in its process before it serves, such as making its disk hang."""
     serve = "supervisor.Supervisor(channel.Channel(0, 1)).serve()\nos._exit(0)\n"
-    return Link([sys.executable, "-c", f"{SERVE}\n{hook}\n{serve}"])
+    return RemoteProcess([sys.executable, "-c", f"{SERVE}\n{hook}\n{serve}"])
 
 
 def order_of_one(home: Path, command: tuple[str, ...] = ("/bin/sleep", "600"), **changed: Any) -> dict[str, Any]:
@@ -50,10 +50,10 @@ def order_of_one(home: Path, command: tuple[str, ...] = ("/bin/sleep", "600"), *
     }
 
 
-def begin(link: Link, order: dict[str, Any]) -> None:
+def begin(remote: RemoteProcess, order: dict[str, Any]) -> None:
     """Stage a job and let it go."""
-    assert not link.expect("stage", 60, "staged", order=order).get("reason")
-    link.channel.send("go")
+    assert not remote.expect("stage", 60, "staged", order=order).get("reason")
+    remote.channel.send("go")
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:

@@ -14,8 +14,8 @@ from supervisors import PACKAGE, order_of_one, supervisor
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import alone as alone_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.alone import NotAlone
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import Part
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import refusal
 
 NO_OTHERS = f"from {PACKAGE} import processes as marks\n"
@@ -29,42 +29,42 @@ def no_jobs_of_other_homes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def links() -> Iterator[list[Link]]:
+def remotes() -> Iterator[list[RemoteProcess]]:
     made = [supervisor(NO_OTHERS), supervisor(NO_OTHERS)]
     yield made
-    for link in made:
-        link.close()
+    for remote in made:
+        remote.close()
 
 
-def staged(home: Path, links: list[Link], **alone: bool) -> dict[str, dict[str, Any]]:
+def staged(home: Path, remotes: list[RemoteProcess], **alone: bool) -> dict[str, dict[str, Any]]:
     """Have the supervisors stage a job each at the same time; return what they answer, by job id."""
-    for link, (job_id, exclusive) in zip(links, alone.items(), strict=True):
-        link.channel.send("stage", order=order_of_one(home, job_id=job_id, exclusive=exclusive))
-    return {job_id: link.answer(60) for link, job_id in zip(links, alone, strict=True)}
+    for remote, (job_id, exclusive) in zip(remotes, alone.items(), strict=True):
+        remote.channel.send("stage", order=order_of_one(home, job_id=job_id, exclusive=exclusive))
+    return {job_id: remote.answer(60) for remote, job_id in zip(remotes, alone, strict=True)}
 
 
 @pytest.mark.parametrize("both", [True, False])
-def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path, links: list[Link], both: bool) -> None:
+def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path, remotes: list[RemoteProcess], both: bool) -> None:
     """Reproduced before: both had asked when neither was there, and both ran."""
-    answers = staged(tmp_path, links, one=True, two=both)
+    answers = staged(tmp_path, remotes, one=True, two=both)
     ((refused, running),) = ((name, answer["running"]) for name, answer in answers.items() if answer.get("reason"))
     (other,) = answers.keys() - {refused}
     assert [row["job_id"] for row in running] == [other]
     assert os.listdir(tmp_path / "jobs") == [other]  # nothing of the one that was refused
 
 
-def test_of_two_heads_that_start_a_job_at_once_one_is_refused(tmp_path: Path, links: list[Link]) -> None:
+def test_of_two_heads_that_start_a_job_at_once_one_is_refused(tmp_path: Path, remotes: list[RemoteProcess]) -> None:
     """The whole way, until the controller hears of it. They wait for their turn until both were asked."""
     turn = os.open(tmp_path / alone_module.WHOLE_JOB, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(turn, fcntl.LOCK_EX)
-    for link, job_id in zip(links, ("one", "two"), strict=True):
+    for remote, job_id in zip(remotes, ("one", "two"), strict=True):
         order = order_of_one(tmp_path, job_id=job_id, exclusive=True, others={}, controller="", run_dir="", backend="")
-        link.channel.send("run", order={**order, "launcher": {"name": "openmpi", "version": "5"}}, beats=True)
-    for link in links:
-        assert link.channel.receive(60)["kind"] == "beat"  # it is at work
+        remote.channel.send("run", order={**order, "launcher": {"name": "openmpi", "version": "5"}}, beats=True)
+    for remote in remotes:
+        assert remote.channel.receive(60)["kind"] == "beat"  # it is at work
     assert not (tmp_path / "jobs").exists()
     os.close(turn)
-    answers = {job_id: link.answer(60) for link, job_id in zip(links, ("one", "two"), strict=True)}
+    answers = {job_id: remote.answer(60) for remote, job_id in zip(remotes, ("one", "two"), strict=True)}
     ((refused, answer),) = ((name, answer) for name, answer in answers.items() if answer["kind"] == "refused")
     ((other, started),) = ((name, answer) for name, answer in answers.items() if name != refused)
     assert started["kind"] == "started"
@@ -72,20 +72,20 @@ def test_of_two_heads_that_start_a_job_at_once_one_is_refused(tmp_path: Path, li
     assert os.listdir(tmp_path / "jobs") == [other]
 
 
-def test_jobs_that_may_share_do_not_wait_for_each_other(tmp_path: Path, links: list[Link]) -> None:
+def test_jobs_that_may_share_do_not_wait_for_each_other(tmp_path: Path, remotes: list[RemoteProcess]) -> None:
     held = os.open(tmp_path / alone_module.ONE_NODE, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_SH)  # a third one is being staged
-    answers = staged(tmp_path, links, one=False, two=False)
+    answers = staged(tmp_path, remotes, one=False, two=False)
     assert not any(answer.get("reason") for answer in answers.values())
     assert sorted(os.listdir(tmp_path / "jobs")) == ["one", "two"]
     os.close(held)
 
 
 def test_a_job_that_was_told_of_the_other_is_not_kept_away(tmp_path: Path) -> None:
-    first = Part(order_of_one(tmp_path, job_id="first", exclusive=True))
+    first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True))
     with pytest.raises(NotAlone):
-        Part(order_of_one(tmp_path, job_id="second"))
-    second = Part(order_of_one(tmp_path, job_id="second", beside=["first"]))
+        NodeJob(order_of_one(tmp_path, job_id="second"))
+    second = NodeJob(order_of_one(tmp_path, job_id="second", beside=["first"]))
     for part in (first, second):
         part.take_back()
 
@@ -103,9 +103,9 @@ def test_the_order_of_another_user_keeps_nobody_away(tmp_path: Path, monkeypatch
 
 
 def test_a_node_without_ranks_is_no_node_of_the_job(tmp_path: Path) -> None:
-    first = Part(order_of_one(tmp_path, job_id="first", exclusive=True))
+    first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True))
     elsewhere = [{"rank": 0, "local_rank": 0, "host": "w2"}]
-    Part(order_of_one(tmp_path, job_id="head", exclusive=True, placement=elsewhere)).take_back()
+    NodeJob(order_of_one(tmp_path, job_id="head", exclusive=True, placement=elsewhere)).take_back()
     first.take_back()
 
 

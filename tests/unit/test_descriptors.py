@@ -26,19 +26,19 @@ MANY = """if True:
 
 def test_all_descriptors_are_above_1024(tmp_path: Path) -> None:
     """Reproduced before: `filedescriptor out of range in select()` from about 340 nodes on."""
-    link, job = supervisor(MANY), JobDir(str(tmp_path / "jobs" / "one"))
-    begin(link, order_of_one(tmp_path, ("/bin/sh", "-c", "ulimit -S -n; exec sleep 600")))
+    remote, job = supervisor(MANY), JobDir(str(tmp_path / "jobs" / "one"))
+    begin(remote, order_of_one(tmp_path, ("/bin/sh", "-c", "ulimit -S -n; exec sleep 600")))
     output = Path(job.at("launcher.out"))
     wait_until(lambda: output.exists() and output.read_text())
     assert output.read_text() == "1024\n"
-    frame = link.channel.receive(60)
+    frame = remote.channel.receive(60)
     assert frame is not None and frame["kind"] == "beat"
-    link.channel.send("end", reason="cancelled", detail="enough")
+    remote.channel.send("end", reason="cancelled", detail="enough")
     while frame is not None and frame["kind"] != "over":
-        frame = link.channel.receive(60)
+        frame = remote.channel.receive(60)
     assert frame is not None
     assert frame["report"]["launcher"]["pid"]
-    link.close()
+    remote.close()
 
 
 def test_which_descriptors_are_ready() -> None:

@@ -16,7 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import supervisor as supervisor_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BLOCK, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import HOME_MARK, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 
@@ -57,28 +57,28 @@ def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
     others = [node(tmp_path, name, rank, peers=None) for rank, name in ((1, "n2"), (2, "n3"))]
     (tmp_path / "n1" / "ssh").mkdir()
     (tmp_path / "n1" / "ssh" / "config").touch()
-    link = Link(bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), runtime_archive.digest()))
-    link.greet(runtime_archive.archive, 60)
+    remote = RemoteProcess(bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), runtime_archive.digest()))
+    remote.greet(runtime_archive.archive, 60)
     for missing in (
         [f"{name}: {name}: all were asked" for name in DEAD],
         [f"{name}: {name}: all were asked" for name in DEAD],
     ):
-        link.channel.send("fetch", home=str(tmp_path / "n1"), job_id="one", limit=1 << 40)
+        remote.channel.send("fetch", home=str(tmp_path / "n1"), job_id="one", limit=1 << 40)
         names, files = [], dict[str, bytes]()
-        frame = link.answer(120)
+        frame = remote.answer(120)
         while frame["kind"] == "file":
             names.append(frame["name"])
             files[frame["name"]] = (b"" if frame["first"] else files[frame["name"]]) + frame["data"]
-            frame = link.answer(120)
+            frame = remote.answer(120)
         assert frame["missing"] == missing
         assert names[0] == "result.json"
         assert {"ranks/0/stdout", "ranks/1/stdout", "ranks/2/stdout"} <= set(names)
         rows = [json.loads(row) for row in files["metrics.jsonl"].splitlines()]  # none is torn
         assert all([row["row"] for row in rows if row["rank"] == rank] == list(range(60_000)) for rank in range(3))
-        link.channel.send("home")
+        remote.channel.send("home")
     assert len(list(tmp_path.glob("asked.*"))) == 3  # who did not answer is not asked again
     assert not any(os.path.exists(job.at(HOME_MARK)) for job in (head, *others))  # not all of it is home
-    link.close()
+    remote.close()
 
 
 def test_a_node_that_was_lost_is_tried_once_more_and_soon_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +86,13 @@ def test_a_node_that_was_lost_is_tried_once_more_and_soon_given_up(monkeypatch: 
 
     def peer(way: dict[str, str], _config: str, lost: bool) -> None:
         tried.append((way["name"], lost))
-        raise LinkLost("no answer within 5 s")
+        raise ConnectionLost("no answer within 5 s")
 
-    monkeypatch.setattr(supervisor_module, "Peer", peer)
+    monkeypatch.setattr(supervisor_module, "RemoteNode", peer)
     supervisor = Supervisor(Channel(*os.pipe()))
-    supervisor.peers["n2"] = SimpleNamespace(lost="silent", link=SimpleNamespace(close=int))  # type: ignore[assignment]
+    supervisor.peers["n2"] = SimpleNamespace(lost="silent", remote=SimpleNamespace(close=int))  # type: ignore[assignment]
     for name in ("n2", "n2", "n3"):
-        with pytest.raises(LinkLost, match="within 5 s"):
+        with pytest.raises(ConnectionLost, match="within 5 s"):
             supervisor.reach({"name": name}, "/home")
     assert tried == [("n2", True), ("n3", False)]
 

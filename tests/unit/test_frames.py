@@ -21,9 +21,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import PIPE_BUF, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_HEAD, FROM_NODE, BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import OwnRows
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import Peer, own_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import RemoteNode, own_ranks_report
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import (
     KINDS,
     Supervisor,
@@ -186,11 +186,11 @@ class Head:
         )
         session = object.__new__(Session)
         session.head, session.home = Node("n1", "n1"), "/home"
-        session.link = object.__new__(Link)
-        session.link.channel = sent(raw)
-        session.link.said, session.link.listener = b"", threading.Thread(target=int)
-        session.link.listener.start()
-        monkeypatch.setattr(session.link.channel, "send_bytes", lambda data: self.sent.append(str(data[:200])))
+        session.remote = object.__new__(RemoteProcess)
+        session.remote.channel = sent(raw)
+        session.remote.said, session.remote.listener = b"", threading.Thread(target=int)
+        session.remote.listener.start()
+        monkeypatch.setattr(session.remote.channel, "send_bytes", lambda data: self.sent.append(str(data[:200])))
         self.session = session
 
 
@@ -287,7 +287,7 @@ def test_a_node_sends_files_and_records_of_its_own_ranks_only() -> None:
     for name in ("ranks/4/stdout", "ranks/3/../4/stdout", "result.json", "launcher.n1.out", "/ranks/3/stdout"):
         assert not goes_home(name, {3})
     report = {"records": {"0": {"host": "n1"}, "1": {"host": "n2"}}, "lines": {}}
-    assert own_report("n2", report)["records"] == {"1": {"host": "n2"}}
+    assert own_ranks_report("n2", report)["records"] == {"1": {"host": "n2"}}
 
 
 def test_what_lies_in_a_ranks_place_is_not_followed_nor_waited_for(tmp_path: Path) -> None:
@@ -359,15 +359,15 @@ def test_a_runtime_that_was_changed_is_laid_anew(tmp_path: Path) -> None:
 
 
 def test_a_link_says_why_it_ended_and_is_not_held_up_by_errors() -> None:
-    link = Link(["sh", "-c", "echo 'This account is not available'"])
-    with pytest.raises(LinkLost, match="This account is not available"):
-        link.greet(bytes)
-    link.close()
+    remote = RemoteProcess(["sh", "-c", "echo 'This account is not available'"])
+    with pytest.raises(ConnectionLost, match="This account is not available"):
+        remote.greet(bytes)
+    remote.close()
     flood = "import sys; sys.stderr.write('e' * 300000 + '\\n\\x1b[2Jlast'); sys.stderr.flush(); sys.stdin.read()"
-    link = Link([sys.executable, "-c", flood])
-    link.channel.close()
-    assert link.process.wait(20) == 0
-    assert link.last_words() == "[2Jlast"
+    remote = RemoteProcess([sys.executable, "-c", flood])
+    remote.channel.close()
+    assert remote.process.wait(20) == 0
+    assert remote.last_words() == "[2Jlast"
 
 
 def test_an_offer_that_does_not_fit_is_dropped() -> None:
@@ -531,15 +531,15 @@ def test_a_long_line_is_read_once_however_slowly_its_data_come(monkeypatch: pyte
 
 def test_blank_lines_without_end_are_no_greeting() -> None:
     """Reproduced before: they were read for ever."""
-    link = Link(["sh", "-c", "yes ''"])
-    with pytest.raises(LinkLost, match="talks without end"):
-        link.greet(bytes)
-    link.close()
+    remote = RemoteProcess(["sh", "-c", "yes ''"])
+    with pytest.raises(ConnectionLost, match="talks without end"):
+        remote.greet(bytes)
+    remote.close()
 
 
 def test_a_node_that_talks_without_end_has_its_turn_and_no_more() -> None:
     """Reproduced before: the head read it for ever, and let the leases of the other nodes end."""
-    peer = object.__new__(Peer)
+    peer = object.__new__(RemoteNode)
     peer.channel, there = wire(FROM_NODE)
     peer.report, peer.lost, peer.heard = None, "", 0.0
     stop = threading.Event()
@@ -561,7 +561,7 @@ def test_a_node_that_talks_without_end_has_its_turn_and_no_more() -> None:
 
 
 def test_a_node_that_beats_on_and_never_ends_is_lost() -> None:
-    peer = object.__new__(Peer)
+    peer = object.__new__(RemoteNode)
     peer.channel, _there = wire(FROM_NODE)
     peer.report, peer.lost, peer.lease, peer.grace, peer.end_by = None, "", 10.0, 0.5, math.inf
     peer.heard = time.monotonic() + 3600
@@ -596,10 +596,12 @@ class Sends:
         self.supervisor, self.passed = object.__new__(Supervisor), list[tuple[str, int]]()
         self.lost = self.gone = False
         self.supervisor.channel = self  # type: ignore[assignment]
-        self.peer = object.__new__(Peer)
-        self.peer.name, self.peer.link, self.peer.answer_seconds = "n2", object.__new__(Link), 60.0
+        self.peer = object.__new__(RemoteNode)
+        self.peer.name, self.peer.remote, self.peer.answer_seconds = "n2", object.__new__(RemoteProcess), 60.0
         whole = ((kind, data, {**fields, **({"size": len(data)} if data else {})}) for kind, data, fields in frames)
-        self.peer.link.channel = sent(b"".join(frame(kind, **fields) + data for kind, data, fields in whole), FROM_NODE)
+        self.peer.remote.channel = sent(
+            b"".join(frame(kind, **fields) + data for kind, data, fields in whole), FROM_NODE
+        )
 
     def send(self, _kind: str, data: bytes, name: str, first: bool) -> None:
         self.passed.append((name, len(data)))
@@ -610,7 +612,7 @@ class Sends:
         order = {"placement": [{"rank": 1, "host": "n2"}]}
         try:
             self.supervisor.pass_on(self.peer, order, limit)
-        except LinkLost as lost:
+        except ConnectionLost as lost:
             return str(lost)
         return ""
 
@@ -654,13 +656,13 @@ def test_an_address_of_a_node_is_in_its_network() -> None:
 
 def test_a_node_that_tells_too_much_of_itself_does_not_silence_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """All answers are one frame of the head's: with this one it would be too long, and the head would be blamed."""
-    supervisor, peer = object.__new__(Supervisor), object.__new__(Peer)
-    peer.offset, peer.link = 0.0, object.__new__(Link)
+    supervisor, peer = object.__new__(Supervisor), object.__new__(RemoteNode)
+    peer.offset, peer.remote = 0.0, object.__new__(RemoteProcess)
     monkeypatch.setattr(supervisor, "reach", lambda _other, _home: peer, raising=False)
     for facts, told in ((SURVEY, SURVEY), ({**SURVEY, "more": ["x" * 10_000] * 200}, None)):
         raw = frame("survey", facts=facts)
-        peer.link.channel = sent(raw, FROM_NODE)
-        monkeypatch.setattr(peer.link.channel, "send_bytes", lambda _data: None)
+        peer.remote.channel = sent(raw, FROM_NODE)
+        monkeypatch.setattr(peer.remote.channel, "send_bytes", lambda _data: None)
         found = supervisor.survey_other({"home": ""}, {"name": "n2", "request": {}})
         if told:
             assert found["cores"] == told["cores"]

@@ -20,9 +20,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import Run
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link, LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import ssh_words
@@ -51,31 +51,31 @@ def test_a_disk_that_hangs_ends_no_job(tmp_path: Path) -> None:
             open({str(mark)!r}, "w").close()
             threading.Event().wait()
         output_lines.Follower.look = look"""
-    link, job = supervisor(hook), JobDir(str(tmp_path / "jobs" / "one"))
-    begin(link, order_of_one(tmp_path))
+    remote, job = supervisor(hook), JobDir(str(tmp_path / "jobs" / "one"))
+    begin(remote, order_of_one(tmp_path))
     program = program_of(job)
     wait_until(mark.exists)
     for _beat in range(2):
-        frame = link.channel.receive(60)
+        frame = remote.channel.receive(60)
         assert frame is not None and frame["kind"] == "beat"
-    link.channel.send("end", reason="cancelled", detail="enough")  # which it can do as well
+    remote.channel.send("end", reason="cancelled", detail="enough")  # which it can do as well
     wait_until(lambda: is_gone(program))
-    link.close()
+    remote.close()
     end = job.end()
     assert end is not None and end["reason"] == "cancelled"
 
 
 def test_a_supervisor_that_hangs_has_its_part_ended_by_the_guard(tmp_path: Path) -> None:
     """Reproduced before: the head took the node for lost, and on the node the ranks went on."""
-    hook = "supervisor.Outpost.listen = lambda _outpost: threading.Event().wait()"
-    link, job = supervisor(hook), JobDir(str(tmp_path / "jobs" / "one"))
-    begin(link, order_of_one(tmp_path, lease=1.0))
+    hook = "supervisor.HeadFollower.listen = lambda _follower: threading.Event().wait()"
+    remote, job = supervisor(hook), JobDir(str(tmp_path / "jobs" / "one"))
+    begin(remote, order_of_one(tmp_path, lease=1.0))
     program = program_of(job)
     wait_until(lambda: is_gone(program))
     end = job.end()
     assert end is not None and (end["reason"], end["detail"]) == ("lost", "the supervisor was silent for 1 s")
-    assert link.process.wait(60) == -signal.SIGKILL  # so that the other end of the wire knows
-    link.close()
+    assert remote.process.wait(60) == -signal.SIGKILL  # so that the other end of the wire knows
+    remote.close()
 
 
 def test_a_guard_does_not_take_its_own_sleep_for_silence(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_a_guard_does_not_take_its_own_sleep_for_silence(tmp_path: Path) -> None
 
 
 def test_a_node_that_hears_nothing_of_the_head_ends_its_part(tmp_path: Path) -> None:
-    link, job = supervisor(), JobDir(str(tmp_path / "jobs" / "one"))
-    begin(link, order_of_one(tmp_path, lease=1.0))
+    remote, job = supervisor(), JobDir(str(tmp_path / "jobs" / "one"))
+    begin(remote, order_of_one(tmp_path, lease=1.0))
     program = program_of(job)
     wait_until(lambda: is_gone(program))
     frame = {"kind": ""}
     while frame["kind"] != "over":
-        frame = link.answer(60)
-    link.close()
+        frame = remote.answer(60)
+    remote.close()
     end = job.end()
     assert end is not None and end["detail"] == "the head was silent for 1 s"
     assert not os.path.exists(job.at("ballast"))  # nothing more is to be written there
@@ -116,79 +116,79 @@ def test_a_question_that_a_slow_disk_holds_up_is_waited_for(tmp_path: Path) -> N
                 time.sleep(0.01)
             return {{"home": "/h"}}
         supervisor.survey = survey"""
-    link = supervisor(hook)
-    link.channel.send("survey", request={}, beats=True)
+    remote = supervisor(hook)
+    remote.channel.send("survey", request={}, beats=True)
     for _beat in range(2):
-        frame = link.channel.receive(60)
+        frame = remote.channel.receive(60)
         assert frame is not None and frame["kind"] == "beat"
     done.touch()
-    assert link.answer(60)["facts"] == {"home": "/h"}
-    link.close()
+    assert remote.answer(60)["facts"] == {"home": "/h"}
+    remote.close()
 
 
 def test_work_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    link = Link(["sh", "-c", """yes '{"kind": "beat"}' | head -100; echo '{"kind": "staged"}'; cat"""])
-    assert link.answer(60)["kind"] == "staged"
-    link.close()
+    remote = RemoteProcess(["sh", "-c", """yes '{"kind": "beat"}' | head -100; echo '{"kind": "staged"}'; cat"""])
+    assert remote.answer(60)["kind"] == "staged"
+    remote.close()
     monkeypatch.setattr(link_module, "WORK_SECONDS", -1.0)
-    link = Link(["sh", "-c", """yes '{"kind": "beat"}'"""])
-    with pytest.raises(LinkLost, match="still at work"):
-        link.answer(60)
-    link.close()
+    remote = RemoteProcess(["sh", "-c", """yes '{"kind": "beat"}'"""])
+    with pytest.raises(ConnectionLost, match="still at work"):
+        remote.answer(60)
+    remote.close()
 
 
 def test_an_idle_supervisor_hears_a_signal() -> None:
     """Reproduced before: it noted the signal and waited on."""
-    link = supervisor()
-    assert link.ask("clock", 60)["kind"] == "clock"
-    os.kill(link.process.pid, signal.SIGTERM)
-    assert link.process.wait(60) == 128 + signal.SIGTERM
-    link.close()
+    remote = supervisor()
+    assert remote.ask("clock", 60)["kind"] == "clock"
+    os.kill(remote.process.pid, signal.SIGTERM)
+    assert remote.process.wait(60) == 128 + signal.SIGTERM
+    remote.close()
 
 
 def test_a_job_that_is_staged_is_taken_back_at_a_signal(tmp_path: Path) -> None:
-    link = supervisor()
-    assert not link.expect("stage", 60, "staged", order=order_of_one(tmp_path)).get("reason")
+    remote = supervisor()
+    assert not remote.expect("stage", 60, "staged", order=order_of_one(tmp_path)).get("reason")
     assert (tmp_path / "jobs" / "one").exists()
-    os.kill(link.process.pid, signal.SIGTERM)
-    assert link.process.wait(60) == 128 + signal.SIGTERM
+    os.kill(remote.process.pid, signal.SIGTERM)
+    assert remote.process.wait(60) == 128 + signal.SIGTERM
     assert not (tmp_path / "jobs" / "one").exists()
-    link.close()
+    remote.close()
 
 
-def run_of(**order: Any) -> Run:
+def head_job_of(**order: Any) -> HeadJob:
     """Return a run that has begun just now."""
-    run = object.__new__(Run)
-    run.order = {"job_timeout": 100.0, "world_size": 2, "launcher": {"name": "openmpi"}, **order}
-    run.started = run.clock = time.monotonic()
-    run.unplaced = {"n2"}
-    run.controller = SimpleNamespace(signalled="")  # type: ignore[assignment]
-    run.channel = Channel(*os.pipe())
-    return run
+    head_job = object.__new__(HeadJob)
+    head_job.order = {"job_timeout": 100.0, "world_size": 2, "launcher": {"name": "openmpi"}, **order}
+    head_job.started = head_job.clock = time.monotonic()
+    head_job.unplaced = {"n2"}
+    head_job.controller = SimpleNamespace(signalled="")  # type: ignore[assignment]
+    head_job.channel = Channel(*os.pipe())
+    return head_job
 
 
 @pytest.mark.parametrize("line", [b"[]", b"{}", b'{"host": []}', b"EVIL", b""])
 def test_a_program_that_speaks_for_the_launcher_ends_nothing(line: bytes) -> None:
     """Reproduced before: the supervisor of the head died of a KeyError."""
-    run = run_of()
-    run.peers, ours, theirs = [], *socket.socketpair()
-    run.agents = {ours: None}
+    head_job = head_job_of()
+    head_job.peers, ours, theirs = [], *socket.socketpair()
+    head_job.agents = {ours: None}
     theirs.sendall(line + b"\n")
-    run.on_agent(ours)
-    assert run.agents == {} and theirs.recv(100) == b""
+    head_job.on_agent(ours)
+    assert head_job.agents == {} and theirs.recv(100) == b""
 
 
 def test_a_clock_that_is_set_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reproduced before: a step of NTP was a job_timeout, or ranks that did not start."""
-    run = run_of()
+    head_job = head_job_of()
     monkeypatch.setattr(time, "time", lambda: 4e9)
-    assert run.reason_to_end() is None
-    run.clock -= 102
-    assert run.reason_to_end() == ("timed_out", "job_timeout of 100 s")
-    run.order["job_timeout"] = None
-    assert run.reason_to_end() is None
-    run.started -= 303
-    assert run.reason_to_end() == ("placement", "ranks on n2 not started after 302 s")
+    assert head_job.reason_to_end() is None
+    head_job.clock -= 102
+    assert head_job.reason_to_end() == ("timed_out", "job_timeout of 100 s")
+    head_job.order["job_timeout"] = None
+    assert head_job.reason_to_end() is None
+    head_job.started -= 303
+    assert head_job.reason_to_end() == ("placement", "ranks on n2 not started after 302 s")
 
 
 @pytest.mark.parametrize("step", [-3600.0, 0.0, 3600.0])
@@ -237,15 +237,15 @@ def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path
     script = f"setsid sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/program; wait"
     if reason == "launcher_died":
         script = script.replace("; wait", "")
-    link = supervisor(hook)
-    begin(link, order_of_one(tmp_path, ("/bin/sh", "-c", script)))
+    remote = supervisor(hook)
+    begin(remote, order_of_one(tmp_path, ("/bin/sh", "-c", script)))
     wait_until((tmp_path / "program").exists)
     pid = int((tmp_path / "program").read_text())
     if reason == "cancelled":
-        link.channel.send("end", reason="cancelled", detail="enough")
+        remote.channel.send("end", reason="cancelled", detail="enough")
     wait_until(lambda: not running(pid), 30)
-    link.process.kill()
-    link.close()
+    remote.process.kill()
+    remote.close()
 
 
 @pytest.mark.parametrize("killed", [False, True])

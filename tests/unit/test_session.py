@@ -11,7 +11,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
@@ -25,11 +25,15 @@ class Head:
     def __init__(self) -> None:
         (incoming, says), (hears, outgoing) = os.pipe(), os.pipe()
         self.session, self.channel = object.__new__(Session), Channel(hears, says)
-        self.session.head, self.session.home, self.session.link = Node("n1", "n1"), "/home", object.__new__(Link)
-        self.session.link.channel = Channel(incoming, outgoing, accepted=frames.FROM_HEAD)
+        self.session.head, self.session.home, self.session.remote = (
+            Node("n1", "n1"),
+            "/home",
+            object.__new__(RemoteProcess),
+        )
+        self.session.remote.channel = Channel(incoming, outgoing, accepted=frames.FROM_HEAD)
 
     def close(self) -> None:
-        for channel in (self.channel, self.session.link.channel):
+        for channel in (self.channel, self.session.remote.channel):
             channel.close()
 
 
@@ -96,14 +100,14 @@ def test_a_head_that_takes_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.M
     deaf.chmod(0o700)
     session = Session(Node("n1", "n1", local=True, home=str(tmp_path), interpreter=str(deaf)), ())
     sending = threading.Thread(
-        target=session.link.channel.send, args=("run",), kwargs={"order": "x" * (1 << 20)}, daemon=True
+        target=session.remote.channel.send, args=("run",), kwargs={"order": "x" * (1 << 20)}, daemon=True
     )
     sending.start()
     sending.join(20)
     try:
-        assert not sending.is_alive() and session.link.channel.lost
+        assert not sending.is_alive() and session.remote.channel.lost
     finally:
-        session.link.process.kill()
-        session.link.process.wait()
+        session.remote.process.kill()
+        session.remote.process.wait()
         sending.join()
-        session.link.close()
+        session.remote.close()

@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_store import Store
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import HOME_MARK, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import outputs, tree_of
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import LinkLost
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.shipment import Shipment, relay
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -312,7 +312,7 @@ class FakePeer:
 
     def ask_for_folder(self, _listing: object) -> set[str]:
         if isinstance(self.wants, str):
-            raise LinkLost(self.wants)
+            raise ConnectionLost(self.wants)
         return self.wants
 
     def send(self, _kind: str, _data: bytes, name: str, first: bool) -> None:

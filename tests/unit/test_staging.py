@@ -12,13 +12,13 @@ import pytest
 from supervisors import COLLECTIONS, PACKAGE, order_of_one
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import node_job
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import Part
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
 
 STAGE = f"""
 import json, sys
 sys.path.insert(0, {str(COLLECTIONS)!r})
-from {PACKAGE}.node_job import Part
-Part(json.load(sys.stdin))
+from {PACKAGE}.node_job import NodeJob
+NodeJob(json.load(sys.stdin))
 """
 
 
@@ -49,5 +49,5 @@ def test_nothing_is_left_of_a_job_that_cannot_be_staged(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(node_job, "Following", refused)
     with pytest.raises(ValueError, match="cannot be written"):
-        Part(order_of_one(tmp_path))
+        NodeJob(order_of_one(tmp_path))
     assert os.listdir(tmp_path / "jobs") == [] == os.listdir(tmp_path / "tmp")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
     Stopped,
     StopWatch,
@@ -146,8 +146,8 @@ def test_what_is_no_terminal_is_not_taken_for_one(tmp_path: Path) -> None:
 def test_a_fetch_is_given_up_when_the_user_insists(tmp_path: Path) -> None:
     """The head says nothing any more, and would be waited for without end."""
     session, (incoming, _says), (_hears, outgoing) = object.__new__(Session), os.pipe(), os.pipe()
-    session.head, session.home, session.link = Node("n1", "n1"), "/home", object.__new__(Link)
-    session.link.channel = Channel(incoming, outgoing)
+    session.head, session.home, session.remote = Node("n1", "n1"), "/home", object.__new__(RemoteProcess)
+    session.remote.channel = Channel(incoming, outgoing)
     with StopWatch() as stop:
         stop.hold("bringing the job home")
         send(signal.SIGINT)  # noted before the next is sent: two that wait would be one

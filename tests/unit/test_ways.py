@@ -12,8 +12,8 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, remote_shell
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import Link, LinkLost
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import Peer, in_our_time
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import RemoteNode, in_head_time
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import session as session_module
 
@@ -22,10 +22,10 @@ def test_our_code_comes_up_behind_a_noisy_login(tmp_path: Path) -> None:
     """Profiles print, and the first time the archive has to cross the wire; the second time it must not."""
     start = bootstrap.bootstrap(sys.executable, str(tmp_path / "a home"), runtime_archive.digest())
     for archive in (runtime_archive.archive, never):
-        link = Link(["/bin/sh", "-c", 'echo "Welcome!"; echo; exec "$@"', "sh", *start])
-        link.greet(archive)
-        assert link.ask("clock")["time"] > 1e9
-        link.close()
+        remote = RemoteProcess(["/bin/sh", "-c", 'echo "Welcome!"; echo; exec "$@"', "sh", *start])
+        remote.greet(archive)
+        assert remote.ask("clock")["time"] > 1e9
+        remote.close()
 
 
 def never() -> bytes:
@@ -33,12 +33,14 @@ def never() -> bytes:
 
 
 def test_a_way_that_leads_nowhere_tells_why() -> None:
-    with pytest.raises(LinkLost, match="Permission denied"):
-        Link(["/bin/sh", "-c", "echo banner >&2; echo 'me@n2: Permission denied (publickey).' >&2"]).greet(bytes)
-    with pytest.raises(LinkLost, match="/no/such: No such file"):
-        Link(["/no/such"])
-    silent = Link(["sleep", "60"])
-    with pytest.raises(LinkLost, match="no answer within 0 s"):
+    with pytest.raises(ConnectionLost, match="Permission denied"):
+        RemoteProcess(["/bin/sh", "-c", "echo banner >&2; echo 'me@n2: Permission denied (publickey).' >&2"]).greet(
+            bytes
+        )
+    with pytest.raises(ConnectionLost, match="/no/such: No such file"):
+        RemoteProcess(["/no/such"])
+    silent = RemoteProcess(["sleep", "60"])
+    with pytest.raises(ConnectionLost, match="no answer within 0 s"):
         silent.greet(bytes, seconds=0.2)
     silent.process.kill()
     silent.close()
@@ -48,16 +50,16 @@ def test_a_session_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> No
     """Reproduced before: it waited until the head had left, whatever held that up. What it does there goes on."""
     monkeypatch.setattr(session_module, "LEAVE_SECONDS", 0.1)
     session = object.__new__(session_module.Session)
-    session.link = Link(["sleep", "600"])
+    session.remote = RemoteProcess(["sleep", "600"])
     with session:
         pass
-    assert session.link.process.poll() is None
-    session.link.process.kill()
-    session.link.process.wait()
+    assert session.remote.process.poll() is None
+    session.remote.process.kill()
+    session.remote.process.wait()
 
 
 def test_a_node_that_is_silent_for_the_lease_is_lost() -> None:
-    peer = object.__new__(Peer)
+    peer = object.__new__(RemoteNode)
     (incoming, _out), (_in, outgoing) = os.pipe(), os.pipe()
     peer.channel, peer.report, peer.lost, peer.lease = Channel(incoming, outgoing), None, "", 20.0
     peer.end_by, peer.told = math.inf, time.monotonic()
@@ -82,4 +84,4 @@ def test_a_daemon_is_looked_for_where_it_lies_on_its_node() -> None:
 
 def test_times_of_a_node_are_turned_into_ours() -> None:
     report = {"records": {"3": {"rank": 3, "started": 105.0, "ended": 107.5}}}
-    assert in_our_time(report, 5.0)["records"]["3"] == {"rank": 3, "started": 100.0, "ended": 102.5}
+    assert in_head_time(report, 5.0)["records"]["3"] == {"rank": 3, "started": 100.0, "ended": 102.5}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A whole job, seen from the head: its own part, the parts of the other nodes, and the result of them all."""
+"""A whole job, seen from the head: the node jobs of all nodes, and the result."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from .alone import WHOLE_JOB, turn
 from .channel import BEAT_SECONDS, Channel, ready
 from .job_directory import aside
-from .node_job import Part
-from .peer import Peer, staged
+from .node_job import NodeJob
+from .peer import RemoteNode, staged
 from .rank import ELSEWHERE
 from .remote_shell import AGENT_SOCKET, at_home
 from .result import write_result
@@ -32,17 +32,17 @@ WISH_CHARACTERS = 1 << 20  # of what it wants
 
 
 class Controller(Protocol):
-    """What a run needs of the supervisor: the way to the controller, what was shipped, and whether a signal came."""
+    """What a head job needs of the supervisor: the channel to the controller, the shipped files, a signal."""
 
     channel: Channel
     signalled: str
     shipment: Shipment | None
 
 
-class Run:
-    """One job from staging to result. OSError if it could not be staged: then nothing is left of it."""
+class HeadJob:
+    """One job from staging to result. OSError if staging failed: then nothing of it is left."""
 
-    def __init__(self, controller: Controller, order: dict[str, Json], peers: dict[str, Peer]) -> None:
+    def __init__(self, controller: Controller, order: dict[str, Json], peers: dict[str, RemoteNode]) -> None:
         self.controller, self.channel = controller, controller.channel
         others = order.pop("others")
         order["started"], self.started = time.time(), time.monotonic()  # the second is a clock that nobody sets
@@ -59,16 +59,16 @@ class Run:
         self.places = {(place["rank"], place["host"]) for place in order["placement"]}
         self.ended = False
         self.beaten = time.monotonic()
-        self.agents: dict[socket.socket, Peer | None] = {}  # connections of the ssh program, and the node each wants
+        self.agents: dict[socket.socket, RemoteNode | None] = {}  # by connection of the ssh program
 
     def stage(self, others: dict[str, Json]) -> None:
         """Stage the job here and on the other nodes, on all or on none."""
-        self.part = Part(self.order, self.controller.shipment)
+        self.node_job = NodeJob(self.order, self.controller.shipment)
         try:
             self.socket = self.open_agent_socket()
             staged(self.peers, {name: {**self.order, **fields, "peers": None} for name, fields in others.items()})
         except BaseException:
-            self.part.take_back()
+            self.node_job.take_back()
             raise
 
     def open_agent_socket(self) -> socket.socket:
@@ -78,65 +78,67 @@ class Run:
         return listener
 
     def follow(self) -> dict[str, Json]:
-        """Run all parts, follow until each is over, and return the result. Whatever happens, nothing stays."""
-        self.part.spared = [peer.pid for peer in self.peers]
-        self.part.start()
+        """Run the job on all nodes until each is over, and return the result. Nothing is left, whatever happens."""
+        self.node_job.spared = [peer.pid for peer in self.peers]
+        self.node_job.start()
         for peer in self.peers:
             peer.go()
         self.channel.send("started")
-        while not self.part.over or not all(peer.over for peer in self.peers):
+        while not self.node_job.over or not all(peer.over for peer in self.peers):
             self.wait()
             for peer in self.peers:
                 peer.beat()
             self.end_if_needed()
             self.beat()
-            self.part.beat()
-            self.part.check_guard()
+            self.node_job.beat()
+            self.node_job.check_guard()
             self.show()
         self.socket.close()
         self.show()
-        parts = {peer.name: peer.report for peer in self.peers if peer.report}
-        return write_result(self.part.job, self.part.output.metrics, parts, time.monotonic() - self.started)
+        node_reports = {peer.name: peer.report for peer in self.peers if peer.report}
+        return write_result(
+            self.node_job.job, self.node_job.output.metrics, node_reports, time.monotonic() - self.started
+        )
 
     def beat(self) -> None:
-        """Tell the controller that this node is there; one that stands still does not hold that up."""
+        """Send the controller a sign of life. A stopped controller does not block this."""
         if time.monotonic() - self.beaten > BEAT_SECONDS:
             self.beaten = time.monotonic()
             self.channel.offer("beat")
 
     def show(self) -> None:
-        """Offer what this node's ranks wrote to the controller."""
-        for frame in self.part.output.shown():
+        """Offer the output of this node's ranks to the controller."""
+        for frame in self.node_job.output.shown():
             self.channel.offer(**frame)
 
     def wait(self) -> None:
-        """Wait until something happens, a tenth of a second at most, and deal with all that did."""
+        """Wait for events, LOOK_SECONDS at most, and handle all that came."""
         agents = {connection.fileno(): connection for connection in self.agents}
         inputs = [self.socket.fileno(), *agents]
-        inputs += [] if self.part.gone else [self.part.ear]
+        inputs += [] if self.node_job.gone else [self.node_job.ear]
         inputs += [] if self.channel.lost else [self.channel.incoming]
         inputs += [peer.channel.incoming for peer in self.peers if not peer.over]
         found = ready(inputs, LOOK_SECONDS)
-        for peer in self.peers:  # first: that one of them is lost is why the launcher here dies
+        for peer in self.peers:  # first: a lost node is the cause of the launcher's death here
             for word in peer.words():
                 self.on_word(word, peer)
             if peer.lost and not peer.report:
                 self.end("lost", f"{peer.name} is lost: {peer.lost}", peer.name)
             if peer.over:
                 self.note_done(peer.name)
-        if self.part.ear in found:
-            for word in self.part.words():
+        if self.node_job.ear in found:
+            for word in self.node_job.words():
                 self.on_word(word)
-            if self.part.status:
+            if self.node_job.status:
                 self.end("guard_died", "the guard died", self.order["host"])
-            if self.part.gone:
+            if self.node_job.gone:
                 self.note_done(self.order["host"])
         if self.socket.fileno() in found:
             self.agents[self.socket.accept()[0]] = None
         for descriptor in found & agents.keys():
             self.on_agent(agents[descriptor])
 
-    def on_word(self, word: dict[str, Json], peer: Peer | None = None) -> None:
+    def on_word(self, word: dict[str, Json], peer: RemoteNode | None = None) -> None:
         """Deal with what a guard says, this node's or, through its supervisor, another's."""
         host = peer.name if peer else self.order["host"]
         if word["kind"] in ("line", "report"):
@@ -164,12 +166,12 @@ class Run:
 
     def tell_all(self, kind: str) -> None:
         """Tell the guards of all nodes something."""
-        self.part.tell(kind)
+        self.node_job.tell(kind)
         for peer in self.peers:
             peer.tell(kind)
 
     def end_if_needed(self) -> None:
-        """End the job if the controller, its absence, a signal or the clock wants that."""
+        """End the job if the controller, its loss, a signal or the clock requires it."""
         reason = None if self.ended else self.reason_to_end()
         if reason:
             self.end(*reason)
@@ -181,8 +183,8 @@ class Run:
         self.ended = True
         for peer in self.peers:
             peer.tell("end", reason=reason, detail=detail)
-        aside(lambda: self.part.job.claim_end(reason, detail, host))
-        self.part.end(reason, detail)
+        aside(lambda: self.node_job.job.claim_end(reason, detail, host))
+        self.node_job.end(reason, detail)
 
     def reason_to_end(self) -> tuple[str, str] | None:
         """Return why the job must end now, or None."""
@@ -219,7 +221,7 @@ class Run:
         else:
             peer.tell("start", command=at_home(command, self.order, peer.names))
 
-    def answer_agents(self, peer: Peer, rc: int, text: str) -> None:
+    def answer_agents(self, peer: RemoteNode, rc: int, text: str) -> None:
         """Tell the ssh program how the command it asked for ended."""
         for connection, wanted in list(self.agents.items()):
             if wanted is peer:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A conversation with our code on a node: the process that leads there (ssh, or ours itself), and a channel to it."""
+"""A process that runs our code on a node (ssh, or our code itself), and the channel to it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ERROR_SECONDS = 0.5  # for the last words of a program that is gone
 TALK_BYTES = 1 << 20  # that shells and profiles may print before our greeting
 
 
-class LinkLost(Exception):
-    """The other side does not answer, and why, in one line."""
+class ConnectionLost(Exception):
+    """The other side does not answer; the text says why, in one line."""
 
 
-class Link:
-    """Starts a program whose stdin and stdout are a channel, and knows what it said on stderr if that fails."""
+class RemoteProcess:
+    """A program whose stdin and stdout are a channel. Its stderr is kept to explain a failure."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Link:
         except OSError as error:
             for descriptor in (outgoing, incoming, errors):
                 os.close(descriptor)
-            raise LinkLost(f"{program[0]}: {error.strerror}") from None
+            raise ConnectionLost(f"{program[0]}: {error.strerror}") from None
         finally:
             for descriptor in (stdin, stdout, stderr):
                 os.close(descriptor)
@@ -62,7 +62,7 @@ class Link:
                 self.said = (self.said + chunk)[-ERROR_BYTES:]
 
     def greet(self, archive: Callable[[], bytes], seconds: float = GREETING_SECONDS) -> None:
-        """Wait for our code to come up on the node; give it the archive if it wants it. LinkLost if it does not."""
+        """Wait until our code runs on the node, sending the archive if it asks for it. ConnectionLost."""
         deadline = time.monotonic() + seconds
         line, heard = b"", 0
         try:
@@ -73,10 +73,12 @@ class Link:
                     continue
                 heard += len(found or b"") + 1
                 if found is None or heard > TALK_BYTES:
-                    raise LinkLost(f"no answer within {seconds:.0f} s" if found is None else "it talks without end")
+                    raise ConnectionLost(
+                        f"no answer within {seconds:.0f} s" if found is None else "it talks without end"
+                    )
                 line = found if found.strip() else line
         except EOFError:
-            raise LinkLost(self.last_words(line.decode(errors="replace"))) from None
+            raise ConnectionLost(self.last_words(line.decode(errors="replace"))) from None
         if line.endswith(b"wanted"):
             self.channel.send_bytes(parcel(archive()))
 
@@ -86,14 +88,14 @@ class Link:
         return self.answer(seconds)
 
     def expect(self, kind: str, seconds: float, answer: str = "", **fields: Any) -> Any:
-        """Send a frame and return its answer, of the same kind unless `answer` names another. LinkLost."""
+        """Send a frame and return its answer, of the same kind unless `answer` names another. ConnectionLost."""
         frame = self.ask(kind, seconds, beats=True, **fields)
         if frame["kind"] != (answer or kind):
-            raise LinkLost(f"it answered {kind} with {frame['kind']}")
+            raise ConnectionLost(f"it answered {kind} with {frame['kind']}")
         return frame
 
     def answer(self, seconds: float | None = None) -> Any:
-        """Return the next frame. LinkLost if there will be none, or nothing is heard for `seconds`.
+        """Return the next frame. ConnectionLost if there will be none, or nothing is heard for `seconds`.
 
         One that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS at most, and for no more
         beats than that time has.
@@ -103,16 +105,16 @@ class Link:
             try:
                 frame = self.channel.receive(seconds)
             except EOFError:
-                raise LinkLost(self.last_words()) from None
+                raise ConnectionLost(self.last_words()) from None
             if frame is None:
-                raise LinkLost(f"no answer within {seconds:.0f} s")
+                raise ConnectionLost(f"no answer within {seconds:.0f} s")
             if frame["kind"] != "beat":
                 return frame
             beats += 1
             if beats > MOST_BEATS:
-                raise LinkLost(f"it beat more than {MOST_BEATS} times, and did not answer")
+                raise ConnectionLost(f"it beat more than {MOST_BEATS} times, and did not answer")
             if time.monotonic() > deadline:
-                raise LinkLost(f"still at work after {WORK_SECONDS:.0f} s: its disk may hang")
+                raise ConnectionLost(f"still at work after {WORK_SECONDS:.0f} s: its disk may hang")
 
     def last_words(self, before: str = "") -> str:
         """Return why there is no answer: what was wrong with the last frame, else the last line said on stderr.
@@ -127,7 +129,7 @@ class Link:
         return last or "the connection ended without a word"
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Hang up and see the program leave; one that stays so long is ended."""
+        """Close the channel and wait for the program to exit; kill it if it does not."""
         self.channel.close()
         try:
             self.process.wait(seconds)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""One node's part of a job: staging, a guard above its processes, its ranks' output followed, an end without leftovers.
+"""One node's share of a job: staging, a guard above its processes, its ranks' output, an end without leftovers.
 
 Every node of a job runs this under its supervisor, the head too. Supervisor and guard are twins by fork.
 """
@@ -48,8 +48,8 @@ class Shipment(Protocol):
     def make_tree(self, job: JobDir) -> None: ...
 
 
-class Part:
-    """What one node does for one job."""
+class NodeJob:
+    """One node's share of one job."""
 
     def __init__(self, order: dict[str, Json], shipment: Shipment | None = None) -> None:
         """Stage the job on this node, with the tree of what was shipped. OSError, ValueError leave nothing behind.
@@ -73,7 +73,7 @@ class Part:
         self.why, self.patience = "", 0.0
         self.stopped: float | None = None
         self.beaten = 0.0  # when the guard was told last that this process is there
-        self.final: dict[str, Json] | None = None  # what the head needs to know of the part, when it is over
+        self.final: dict[str, Json] | None = None  # the report, when the job is over here
 
     def stage(self, shipment: Shipment | None) -> None:
         """Make the job directory with all that the launcher and the ranks read."""
@@ -133,7 +133,7 @@ class Part:
         os._exit(status)
 
     def be_guard(self, heard: int, says: int) -> None:
-        """In the guard process: run this node's part to its end.
+        """In the guard process: run the job on this node to its end.
 
         It lets go of 0, 1 and 2, which lead to the other side: an sshd waits for all who hold them.
         """
@@ -155,7 +155,7 @@ class Part:
             pass
 
     def end(self, reason: str, detail: str) -> None:
-        """Have the guard end this node's part. The first reason stands."""
+        """Have the guard end the job on this node. The first reason stands."""
         if not self.why:
             self.why = f"{reason}\t{detail}"
             self.patience = time.monotonic() + 2 * processes.longest(self.order["grace"]) + END_SECONDS
@@ -204,7 +204,7 @@ class Part:
                 self.keeper.close()
             self.output.finish()
         if self.order["peers"] is None:
-            self.final = part_report(self.job, self.order, self.output.metrics)
+            self.final = node_report(self.job, self.order, self.output.metrics)
             self.job.drop_ballast()
 
     def bury(self) -> None:
@@ -222,12 +222,12 @@ class Part:
         remove(self.order["private_tmp"])
 
     def report(self) -> dict[str, Json]:
-        """Return what the head needs to know of a part that is over."""
-        return self.final or part_report(self.job, self.order, self.output.metrics)
+        """Return the report of this node for the head, once the job is over here."""
+        return self.final or node_report(self.job, self.order, self.output.metrics)
 
 
-def part_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[str, Json]:
-    """Return what a part left: records and telling lines by rank, leftovers, launcher, metrics."""
+def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[str, Json]:
+    """Return the report of a node: records and last lines by rank, leftovers, launcher, metrics."""
     ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
     records = records_of(job, order)
     end = job.end()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Another node, seen from the head: the way there over the cluster's own SSH, and what its supervisor says."""
+"""Another node, seen from the head: its supervisor, reached over the cluster's own SSH."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 from . import bootstrap, frames
 from .alone import NotAlone
 from .channel import BEAT_SECONDS
-from .link import GREETING_SECONDS, Link, LinkLost
+from .link import GREETING_SECONDS, ConnectionLost, RemoteProcess
 from .processes import longest
 
 Json = Any
@@ -24,7 +24,7 @@ ANSWER_SECONDS = 60.0  # for a sign of life from a node that was asked something
 LOST_SECONDS = 5.0  # for a node that was lost before, asked once more for what it has
 CLOCK_LOOKS = 4
 LOOK_SECONDS = 0.05  # that one look at what a node says takes: one that talks without end must not hold up the others
-END_SECONDS = 30.0  # beyond lease and `grace` twice, for a node to end its part; one that only beats on is lost then
+END_SECONDS = 30.0  # beyond lease and `grace` twice, for a node to end its job; one that only beats on is lost then
 AT_ONCE = 32  # logins in flight; sshd drops more than MaxStartups of them
 
 
@@ -32,31 +32,31 @@ class NotStaged(OSError):
     """Other nodes cannot stage the job: each is named, with what it says."""
 
 
-class Peer:
-    """The supervisor of another node."""
+class RemoteNode:
+    """Another node and the connection to its supervisor."""
 
     def __init__(self, way: Mapping[str, str], config: str, lost: bool = False) -> None:
-        """`way`: name, home, interpreter of the node; `config`: the ssh configuration of the mesh. LinkLost.
+        """`way`: name, home, interpreter of the node; `config`: the ssh configuration of the mesh. ConnectionLost.
 
         One that was `lost` before is given LOST_SECONDS.
         """
         if not os.path.exists(config):
-            raise LinkLost(f"there is no {config} yet: ansible-playbook setup.yml --tags ssh_mesh")
+            raise ConnectionLost(f"there is no {config} yet: ansible-playbook setup.yml --tags ssh_mesh")
         self.name, self.home = way["name"], way["home"]
         self.answer_seconds = LOST_SECONDS if lost else ANSWER_SECONDS
         self.address = ""
         self.names: Mapping[str, str] = {}  # how the launcher's directory and the NIC are called there
         command = bootstrap.bootstrap(way["interpreter"], way["home"], bootstrap.own_digest())
         alive = ("-o", "ServerAliveInterval=0")  # whether the node is there the lease says, and ssh must not sooner
-        self.link = Link(
+        self.remote = RemoteProcess(
             ["ssh", "-F", config, *alive, self.name, "exec " + shlex.join(command)], ANSWER_SECONDS, frames.FROM_NODE
         )
-        self.channel, self.pid = self.link.channel, self.link.process.pid
+        self.channel, self.pid = self.remote.channel, self.remote.process.pid
         try:
-            self.link.greet(bootstrap.own_archive, LOST_SECONDS if lost else GREETING_SECONDS)
+            self.remote.greet(bootstrap.own_archive, LOST_SECONDS if lost else GREETING_SECONDS)
             self.offset = self.measure_clock(self.answer_seconds)
-        except LinkLost:
-            self.link.close(0)
+        except ConnectionLost:
+            self.remote.close(0)
             raise
         self.report: dict[str, Json] | None = None
         self.lost = ""  # why
@@ -68,22 +68,22 @@ class Peer:
         looks = []
         for _look in range(CLOCK_LOOKS):
             before = time.time()
-            there = self.link.expect("clock", seconds)["time"]
+            there = self.remote.expect("clock", seconds)["time"]
             after = time.time()
             looks.append((after - before, float(there) - (before + after) / 2))
         return min(looks)[1]
 
     def ask_for_folder(self, listing: Sequence[Sequence[Json]]) -> set[str]:
-        """Return the digests of what the node wants of a folder. LinkLost."""
+        """Return the digests of the files that the node is missing. ConnectionLost."""
         ask: dict[str, Json] = {"home": self.home, "here": self.name, "nodes": [], "files": listing}
-        wanted = set(self.link.expect("folder", ANSWER_SECONDS, "wanted", **ask)["wanted"])
+        wanted = set(self.remote.expect("folder", ANSWER_SECONDS, "wanted", **ask)["wanted"])
         if not wanted.issubset(digest for _path, digest, _executable in listing):
-            raise LinkLost("it asks for files that were not offered")
+            raise ConnectionLost("it asks for files that were not offered")
         return wanted
 
     def lay_folder(self) -> str:
-        """Return what the node has against the folder that came, or nothing. LinkLost."""
-        return str(self.link.expect("lay", ANSWER_SECONDS, "laid")["reason"])
+        """Return why the node cannot use the folder that it was sent, or an empty string. ConnectionLost."""
+        return str(self.remote.expect("lay", ANSWER_SECONDS, "laid")["reason"])
 
     @property
     def over(self) -> bool:
@@ -92,11 +92,11 @@ class Peer:
 
     @property
     def end_seconds(self) -> float:
-        """How long the node may take to end its part. The lease is in it: its disk may hang for so long."""
+        """How long the node may take to end its job. The lease is included: its disk may hang for so long."""
         return self.lease + 2 * self.grace + END_SECONDS
 
     def go(self) -> None:
-        """Let the node start its part."""
+        """Let the node start its job."""
         self.heard = time.monotonic()
         self.tell("go")
 
@@ -113,7 +113,7 @@ class Peer:
         if self.over:
             return
         if self.channel.lost or now - self.heard > self.lease:
-            self.lost = self.link.last_words() if self.channel.lost else f"silent for {self.lease:g} s"
+            self.lost = self.remote.last_words() if self.channel.lost else f"silent for {self.lease:g} s"
         elif now > self.end_by:
             self.lost = f"it did not end its part within {self.end_seconds:.0f} s"
         elif now - self.told > BEAT_SECONDS:
@@ -127,26 +127,26 @@ class Peer:
             try:
                 frame = self.channel.receive(0)
             except EOFError:
-                self.lost = self.link.last_words()
+                self.lost = self.remote.last_words()
                 break
             if frame is None:
                 break
             self.heard = time.monotonic()
             if frame["kind"] == "over":
-                self.report = in_our_time(own_report(self.name, frame["report"]), self.offset)
+                self.report = in_head_time(own_ranks_report(self.name, frame["report"]), self.offset)
             elif frame["kind"] != "beat":
                 found.append(frame)
         return found
 
 
-def own_report(name: str, report: dict[str, Json]) -> dict[str, Json]:
-    """Return a part's report without what it says of ranks that did not come up on this node."""
+def own_ranks_report(name: str, report: dict[str, Json]) -> dict[str, Json]:
+    """Return a node's report without the records of ranks that did not come up on it."""
     records = {rank: record for rank, record in report["records"].items() if record["host"] == name}
     return {**report, "records": records}
 
 
-def in_our_time(report: dict[str, Json], offset: float) -> dict[str, Json]:
-    """Return a part's report with its times as the head's clock has them: who failed first depends on that."""
+def in_head_time(report: dict[str, Json], offset: float) -> dict[str, Json]:
+    """Return a node's report with its times by the head's clock: who failed first depends on them."""
     for record in (*report["records"].values(), report.get("launcher", {})):
         for name in ("started", "ended", "at"):
             if name in record:
@@ -161,21 +161,21 @@ def everywhere(do: Callable[[Any], Json], items: Iterable[Any]) -> list[Json]:
         return list(pool.map(do, items))
 
 
-def staged(peers: Sequence[Peer], orders: Mapping[str, Mapping[str, Json]]) -> None:
+def staged(peers: Sequence[RemoteNode], orders: Mapping[str, Mapping[str, Json]]) -> None:
     """Stage the job on all nodes or on none. NotStaged names the nodes that cannot, NotAlone those with other jobs."""
     running: dict[str, list[dict[str, str]]] = {}
 
-    def stage(peer: Peer) -> str:
+    def stage(peer: RemoteNode) -> str:
         peer.address = orders[peer.name]["address"]
         peer.names = {name: orders[peer.name][name] for name in ("launcher_prefix", "nic")}
         peer.grace = longest(orders[peer.name]["grace"])
         peer.lease = peer.channel.patience = orders[peer.name]["lease"]
         try:
-            answer = peer.link.expect("stage", ANSWER_SECONDS, "staged", order=orders[peer.name])
+            answer = peer.remote.expect("stage", ANSWER_SECONDS, "staged", order=orders[peer.name])
             reason = answer["reason"]
             if answer["running"]:
                 running[peer.name] = answer["running"]
-        except LinkLost as lost:
+        except ConnectionLost as lost:
             reason = str(lost)
         return f"{peer.name}: {reason}" if reason else ""
 

@@ -363,7 +363,7 @@ def signal_of(row: Mapping[str, Json]) -> int:
 
 
 def write_result(
-    job: JobDir, metrics: Metrics, parts: Mapping[str, Json], seconds: float | None = None
+    job: JobDir, metrics: Metrics, node_reports: Mapping[str, Json], seconds: float | None = None
 ) -> dict[str, Json]:
     """Read what a job left in its directory, write result.json there, return it. The last one standing calls this.
 
@@ -378,23 +378,25 @@ def write_result(
     lines.update({rank: telling_line(job, rank, records.get(rank)) for rank in own})
     launcher = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
     leftovers = {order["host"]: leftovers_of(job, records)[:ROWS]}
-    for host, part in parts.items():
-        for rank, record in part["records"].items():
+    for host, report in node_reports.items():
+        for rank, record in report["records"].items():
             planned = next((place["host"] for place in order["placement"] if place["rank"] == int(rank)), None)
             if planned == host:
                 records[int(rank)] = record
             elif planned and int(rank) not in records:  # it came up where it should not have
                 records[int(rank)] = stray(record, host)
         theirs = {place["rank"] for place in order["placement"] if place["host"] == host}
-        lines.update({int(rank): tuple(line) for rank, line in part["lines"].items() if int(rank) in theirs})
-        leftovers[host] = part["leftovers"]
-        for name, rank, value in part["metrics"]:
+        lines.update({int(rank): tuple(line) for rank, line in report["lines"].items() if int(rank) in theirs})
+        leftovers[host] = report["leftovers"]
+        for name, rank, value in report["metrics"]:
             if rank in theirs:
                 metrics.note(name, rank, value)
     launcher["host"] = order["host"]
-    silent = [way["name"] for way in order["peers"] if way["name"] not in parts]
+    silent = [way["name"] for way in order["peers"] if way["name"] not in node_reports]
     end = node_lost(end, silent, launcher, records, lines)
-    end, launcher = first_death(end, launcher, {host: part["launcher"] for host, part in parts.items()}, records)
+    end, launcher = first_death(
+        end, launcher, {host: report["launcher"] for host, report in node_reports.items()}, records
+    )
     found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time(), "seconds": seconds}
     result = summarize(order, records, end, lines, launcher, found)
     job.write("result.json", result)

@@ -13,8 +13,8 @@ from .channel import Channel
 from .file_store import Arrival, Store
 from .job_directory import JobDir
 from .job_files import MOST_BYTES, make_tree, tree_of
-from .link import LinkLost
-from .peer import Peer, everywhere
+from .link import ConnectionLost
+from .peer import RemoteNode, everywhere
 
 Json = Any
 
@@ -86,7 +86,7 @@ class Shipment:
         self.lock = -1
 
 
-def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[Peer], listing: Json) -> None:
+def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[RemoteNode], listing: Json) -> None:
     """Take a folder from the controller for this node, `host` (if it has a shipment), and the peers.
 
     Says what is wanted, passes on what each peer wants of it, and says how it went: every reason names its node.
@@ -113,19 +113,19 @@ def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[Pee
     channel.send("laid", reason="; ".join(filter(None, reasons)))
 
 
-def asked(peer: Peer, listing: Json) -> set[str] | str:
+def asked(peer: RemoteNode, listing: Json) -> set[str] | str:
     """Return the digests that a node wants of a folder, or why it cannot be asked."""
     try:
         return peer.ask_for_folder(listing)
-    except LinkLost as lost:
+    except ConnectionLost as lost:
         return f"{peer.name}: {lost}"
 
 
-def laid(peer: Peer) -> str:
+def laid(peer: RemoteNode) -> str:
     """Return what a node has against a folder that came, or nothing."""
     try:
         said = peer.lay_folder()
-    except LinkLost as lost:
+    except ConnectionLost as lost:
         said = str(lost)
     said = said[len(peer.name) + 2 :] if said.startswith(f"{peer.name}: ") else said
     return f"{peer.name}: {said}" if said else ""

@@ -23,20 +23,20 @@ from typing import Any, Collection, Iterator, Mapping
 from .alone import NotAlone
 from .channel import BEAT_SECONDS, Channel
 from .frames import RANK_FILE
-from .head_job import Run
+from .head_follower import HeadFollower
+from .head_job import HeadJob
 from .job_directory import HOME_MARK, JobDir, jobs, remove
-from .link import WORK_SECONDS, LinkLost
+from .link import WORK_SECONDS, ConnectionLost
 from .metrics import OwnRows, final_metrics
-from .node_job import Part, part_report
+from .node_job import NodeJob, node_report
 from .open_files import raise_files
-from .outpost import Outpost
 from .peer import (
     ANSWER_SECONDS,
     NotStaged,
-    Peer,
+    RemoteNode,
     everywhere,
-    in_our_time,
-    own_report,
+    in_head_time,
+    own_ranks_report,
 )
 from .result import write_result
 from .shipment import Shipment, relay
@@ -58,10 +58,10 @@ class Supervisor:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.signalled = ""
-        self.peers: dict[str, Peer] = {}
+        self.peers: dict[str, RemoteNode] = {}
         self.given_up: dict[str, str] = {}  # nodes that are not asked again, and why
         self.has_job = False
-        self.fetched: tuple[JobDir, list[Peer]] | None = None  # a job whose files were sent, and the other nodes it has
+        self.fetched: tuple[JobDir, list[RemoteNode]] | None = None  # a job whose files were sent, and its other nodes
         self.shipment: Shipment | None = None
 
     def serve(self) -> None:
@@ -77,7 +77,7 @@ class Supervisor:
             answer = getattr(self, "on_" + frame["kind"], None) if frame is not None else None
             if answer is not None and frame is not None and frame["kind"] in KINDS:
                 answer(frame)
-        everywhere(lambda peer: peer.link.close(), self.peers.values())
+        everywhere(lambda peer: peer.remote.close(), self.peers.values())
 
     def on_signal(self, number: int, _frame: object) -> None:
         """Have the job end that is in hand; without one, leave at once, whatever is waited for."""
@@ -131,28 +131,28 @@ class Supervisor:
         try:
             peer = self.reach(other, home_path(request["home"]))
             wanted = {**request, **other["request"]}
-            facts: dict[str, Json] = peer.link.expect("survey", ANSWER_SECONDS, request=wanted)["facts"]
+            facts: dict[str, Json] = peer.remote.expect("survey", ANSWER_SECONDS, request=wanted)["facts"]
             if len(json.dumps(facts)) > SURVEY_BYTES:  # all answers go to the controller in one frame
-                raise LinkLost(f"it tells more than {SURVEY_BYTES >> 20} MiB of itself")
-        except LinkLost as lost:
+                raise ConnectionLost(f"it tells more than {SURVEY_BYTES >> 20} MiB of itself")
+        except ConnectionLost as lost:
             return {"unreachable": str(lost)}
         return {**facts, "clock_offset": round(peer.offset, 4)}
 
-    def reach(self, way: Mapping[str, Json], home: str) -> Peer:
-        """Return the peer of a node, with a way there opened unless there is one. LinkLost.
+    def reach(self, way: Mapping[str, Json], home: str) -> RemoteNode:
+        """Return the connected node, connecting to it unless that is done. ConnectionLost.
 
         One that was lost is tried once more, and soon given up: its disk may be as dead as its network.
         """
         name = way["name"]
         if name in self.given_up:
-            raise LinkLost(self.given_up[name])
+            raise ConnectionLost(self.given_up[name])
         lost = name in self.peers and bool(self.peers[name].lost)
         if lost:
-            self.peers.pop(name).link.close(0)
+            self.peers.pop(name).remote.close(0)
         if name not in self.peers:
             try:
-                self.peers[name] = Peer(way, ssh_config(home), lost)
-            except LinkLost as error:
+                self.peers[name] = RemoteNode(way, ssh_config(home), lost)
+            except ConnectionLost as error:
                 self.given_up[name] = str(error)
                 raise
         return self.peers[name]
@@ -169,7 +169,7 @@ class Supervisor:
         with self.job_in_hand():
             try:
                 with self.at_work(frame):
-                    run = Run(self, frame["order"], self.peers)
+                    head_job = HeadJob(self, frame["order"], self.peers)
             except NotAlone as others:
                 self.channel.send("refused", reason=str(others), running=others.running)
                 return
@@ -177,25 +177,25 @@ class Supervisor:
                 where = "" if isinstance(error, NotStaged) else f" on {frame['order']['host']}"
                 self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
                 return
-            result = run.follow()
+            result = head_job.follow()
         self.channel.send("result", result=result)  # a controller that stands still may hold it up: a signal ends that
 
     def on_stage(self, frame: dict[str, Json]) -> None:
-        """Stage this node's part of a job and, when the head says so, run it."""
+        """Stage the job on this node and run it when the head sends `go`."""
         with self.job_in_hand():
             try:
                 with self.at_work(frame):
-                    part = Part(frame["order"], self.shipment)
+                    node_job = NodeJob(frame["order"], self.shipment)
             except (OSError, ValueError) as error:
                 running = error.running[frame["order"]["host"]] if isinstance(error, NotAlone) else []
                 self.channel.send("staged", reason=str(error), running=running)
                 return
             self.channel.send("staged")
-            self.channel.patience = part.order["lease"]
+            self.channel.patience = node_job.order["lease"]
             if self.may_go():
-                Outpost(self, part).follow()
+                HeadFollower(self, node_job).follow()
             else:
-                part.take_back()
+                node_job.take_back()
                 if self.signalled:
                     os._exit(128 + signal.SIGTERM)  # the head sees it at once
 
@@ -235,7 +235,7 @@ class Supervisor:
             peer.channel.send("home")
         let_go(job)
 
-    def fetch_others(self, job: JobDir, limit: int) -> tuple[list[Peer], list[str]]:
+    def fetch_others(self, job: JobDir, limit: int) -> tuple[list[RemoteNode], list[str]]:
         """Pass on the files of a job's other nodes, side by side; return those nodes, and what could not be had.
 
         `limit`: bytes that the controller takes: who alone sends more may be sending without an end.
@@ -244,39 +244,39 @@ class Supervisor:
         ways = order.get("peers") or []
         found = everywhere(lambda way: self.fetch_other(way, order, limit), ways)
         missing = [f"{way['name']}: {answer}" for way, answer in zip(ways, found) if isinstance(answer, str)]
-        return [answer for answer in found if isinstance(answer, Peer)], missing
+        return [answer for answer in found if isinstance(answer, RemoteNode)], missing
 
-    def fetch_other(self, way: Mapping[str, Json], order: Mapping[str, Json], limit: int) -> Peer | str:
+    def fetch_other(self, way: Mapping[str, Json], order: Mapping[str, Json], limit: int) -> RemoteNode | str:
         """Pass on the files of one other node; return it, or why they could not be had."""
         try:
             peer = self.reach(way, order["home"])
             beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
             peer.channel.send("fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats)
             self.pass_on(peer, order, limit)
-        except (LinkLost, ValueError) as lost:
+        except (ConnectionLost, ValueError) as lost:
             self.given_up[way["name"]] = str(lost)  # what it still says could be taken for another answer
             return str(lost)
         return peer
 
-    def pass_on(self, peer: Peer, order: Mapping[str, Json], limit: int) -> None:
-        """Pass file frames on to the controller until the node has sent all. LinkLost for what no honest one sends."""
+    def pass_on(self, peer: RemoteNode, order: Mapping[str, Json], limit: int) -> None:
+        """Forward file frames to the controller until the node has sent all. ConnectionLost at a protocol error."""
         own_ranks = {place["rank"] for place in order["placement"] if place["host"] == peer.name}
         seen: set[str] = set()
         rows, most = OwnRows(own_ranks), limit
-        frame = peer.link.answer(peer.answer_seconds)
+        frame = peer.remote.answer(peer.answer_seconds)
         while frame["kind"] != "fetched":
             if self.channel.lost:
-                raise LinkLost("the controller is gone")
+                raise ConnectionLost("the controller is gone")
             limit -= len(frame["data"])
             if limit < 0:
-                raise LinkLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
+                raise ConnectionLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
             name, first, data = own_block(frame, own_ranks, seen)
             if name == "metrics.jsonl":
                 first, data = False, rows.take(data)  # they follow those of the head
             elif name == "launcher.out":
                 name = f"launcher.{peer.name}.out"
             self.channel.send("file", data, name=name, first=first)
-            frame = peer.link.answer(peer.answer_seconds)
+            frame = peer.remote.answer(peer.answer_seconds)
 
     def on_collect(self, frame: dict[str, Json]) -> None:
         """Name the jobs that are over and not home, and which of them the controller that asks had started.
@@ -303,9 +303,9 @@ class Supervisor:
             for way in order.get("peers") or []:
                 try:
                     peer = self.reach(way, order["home"])
-                    told = peer.link.expect("forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id)
+                    told = peer.remote.expect("forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id)
                     missing += [f"{peer.name}: {reason}" for reason in told["missing"]]
-                except LinkLost as lost:
+                except ConnectionLost as lost:
                     missing.append(f"{way['name']}: {lost}")
             if order and not missing:
                 let_go(job)
@@ -317,26 +317,26 @@ class Supervisor:
         if found is None and not dry_run:
             job.claim_end("lost", "the supervisor died")
             reports = everywhere(lambda way: self.ask(way, job), order["peers"])
-            parts = {way["name"]: report for way, report in zip(order["peers"], reports) if report}
-            found = write_result(job, final_metrics(job, order), parts)
+            node_reports = {way["name"]: report for way, report in zip(order["peers"], reports) if report}
+            found = write_result(job, final_metrics(job, order), node_reports)
         return str(found["state"]) if found else "lost"
 
     def ask(self, way: Mapping[str, Json], job: JobDir) -> dict[str, Json] | None:
-        """Return what another node can still tell of its part of a job, or None."""
+        """Return another node's report of a job, or None if it has none or does not answer."""
         try:
             peer = self.reach(way, os.path.dirname(os.path.dirname(job.path)))
-            answer = peer.link.expect("part", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
-        except LinkLost as lost:
+            answer = peer.remote.expect("part", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
+        except ConnectionLost as lost:
             self.given_up[way["name"]] = str(lost)
             return None
-        return in_our_time(own_report(peer.name, answer["report"]), peer.offset) if answer["report"] else None
+        return in_head_time(own_ranks_report(peer.name, answer["report"]), peer.offset) if answer["report"] else None
 
     def on_part(self, frame: dict[str, Json]) -> None:
-        """Tell what this node has of a job whose head lost it."""
+        """Send this node's report of a job whose head died."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
             order = job.order()
-            report = part_report(job, order, final_metrics(job, order)) if order and not job.running() else None
+            report = node_report(job, order, final_metrics(job, order)) if order and not job.running() else None
         self.channel.send("part", report=report)
 
     def on_beat(self, _frame: dict[str, Json]) -> None:
@@ -363,17 +363,17 @@ def age(job: JobDir) -> float:
 
 
 def own_block(frame: Mapping[str, Json], ranks: Collection[int], seen: set[str]) -> tuple[str, bool, bytes]:
-    """Return name, whether it is the first, and bytes of a block of a file of a node's own. LinkLost for another.
+    """Return name, whether it is the first, and bytes of a block of one of the node's own files; else ConnectionLost.
 
     `seen`: names that have come. Each file begins once, and each block after the first brings something.
     """
     if frame["kind"] != "file":
-        raise LinkLost(f"it answered fetch with {frame['kind']}")
+        raise ConnectionLost(f"it answered fetch with {frame['kind']}")
     name, first, data = frame["name"], frame["first"], frame["data"]
     if not goes_home(name, ranks):
-        raise LinkLost(f"it sent a file {name[:100]!r}, which is none of its own")
+        raise ConnectionLost(f"it sent a file {name[:100]!r}, which is none of its own")
     if first == (name in seen) or not (first or data):
-        raise LinkLost(f"it sent the file {name!r} more than once")
+        raise ConnectionLost(f"it sent the file {name!r} more than once")
     seen.add(name)
     return name, first, data
 

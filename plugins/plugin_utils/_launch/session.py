@@ -24,8 +24,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import (
     ERROR_SECONDS,
     WORK_SECONDS,
-    Link,
-    LinkLost,
+    ConnectionLost,
+    RemoteProcess,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -66,8 +66,8 @@ class Session:
             start = [head.interpreter, "-I", "-S", entry, "supervise"]
         try:
             program = start if head.local else [*ssh, "exec " + shlex.join(start)]
-            self.link = Link(program, SILENT_SECONDS, frames.FROM_HEAD)
-        except LinkLost as lost:
+            self.remote = RemoteProcess(program, SILENT_SECONDS, frames.FROM_HEAD)
+        except ConnectionLost as lost:
             name = f"ansible_python_interpreter of {head.name}" if head.local else f"connection of {head.name}"
             raise InputError(name, head.interpreter if head.local else ssh[0], str(lost)) from None
         if not known:
@@ -80,10 +80,10 @@ class Session:
     def greet(self) -> None:
         """See our code come up. InputError says why it does not."""
         try:
-            self.link.greet(runtime_archive.archive)
-        except LinkLost as lost:
-            self.link.close()
-            if self.link.process.returncode == bootstrap.TOO_OLD:
+            self.remote.greet(runtime_archive.archive)
+        except ConnectionLost as lost:
+            self.remote.close()
+            if self.remote.process.returncode == bootstrap.TOO_OLD:
                 name = f"ansible_python_interpreter of {self.head.name}"
                 raise InputError(name, self.head.interpreter, str(lost)) from None
             if self.head.local:
@@ -104,20 +104,20 @@ class Session:
         if kind is Stopped:
             self.drop()
             return
-        self.link.channel.close()
+        self.remote.channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it still ends a job, and needs nobody for that
-            self.link.process.wait(LEAVE_SECONDS)
-        self.link.listener.join(ERROR_SECONDS)
+            self.remote.process.wait(LEAVE_SECONDS)
+        self.remote.listener.join(ERROR_SECONDS)
 
     def drop(self) -> None:
         """End the way to the head at once, whatever is asked there: no job was started."""
         with contextlib.suppress(OSError):  # it may be gone, and the link be closed
-            os.killpg(self.link.process.pid, signal.SIGKILL)  # it has a session of its own
-            self.link.close()
+            os.killpg(self.remote.process.pid, signal.SIGKILL)  # it has a session of its own
+            self.remote.close()
 
     def ask(self, kind: str, **fields: Any) -> Frame:
         """Send a frame and return the next answer. HeadLost if there will be none."""
-        self.link.channel.send(kind, beats=True, **fields)
+        self.remote.channel.send(kind, beats=True, **fields)
         return self.answer(lambda: False)
 
     def answer(
@@ -134,9 +134,11 @@ class Session:
             if give_up():
                 raise HeadLost("stopped twice")
             try:
-                frame = self.link.channel.receive(ASK_SECONDS)
+                frame = self.remote.channel.receive(ASK_SECONDS)
             except EOFError:
-                raise HeadLost(f"the supervisor on the head {self.head.name} died: {self.link.last_words()}") from None
+                raise HeadLost(
+                    f"the supervisor on the head {self.head.name} died: {self.remote.last_words()}"
+                ) from None
             if frame and frame["kind"] != "beat":
                 return frame
             now = time.monotonic()
@@ -167,7 +169,7 @@ class Session:
         try:
             answer = self.ask("survey", request=request)
         except HeadLost as lost:
-            if not self.link.channel.lost:
+            if not self.remote.channel.lost:
                 raise
             raise self.unusable_home(lost) from None
         if answer["kind"] != "survey" or answer["others"].keys() != others.keys():
@@ -184,7 +186,7 @@ class Session:
         if foreign:  # the head asks by content, so what is not in the folder cannot even be said
             raise HeadLost(f"the head {self.head.name} is not believed: it asks for {foreign[0][:100]!r}")
         for digest in wanted:
-            self.link.channel.send_file(digest, os.path.realpath(os.path.join(folder.root, paths[digest])))
+            self.remote.channel.send_file(digest, os.path.realpath(os.path.join(folder.root, paths[digest])))
         answer = self.ask("lay")
         if answer.get("reason", "it did not answer"):
             raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
@@ -196,7 +198,7 @@ class Session:
         InputError if the job could not be staged.
         """
         stop.check()
-        self.link.channel.send("run", order=order, beats=True)
+        self.remote.channel.send("run", order=order, beats=True)
         told = False
 
         def listen() -> bool:
@@ -205,7 +207,7 @@ class Session:
             if reason:
                 told = True
                 kind, _tab, detail = reason.partition("\t")
-                self.link.channel.send("end", reason=kind, detail=detail)
+                self.remote.channel.send("end", reason=kind, detail=detail)
             return stop.insisted()
 
         while True:
@@ -242,7 +244,7 @@ class Session:
         together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
         says so (HeadLost). A head that sends on and on is not heard to its end.
         """
-        self.link.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True)
+        self.remote.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True)
         frame, allowed, left = self.answer(give_up), home_names(placement) if placement is not None else None, limit
         patience, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
         while frame["kind"] != "fetched":
@@ -268,7 +270,7 @@ class Session:
         last = {"name": FETCHED, "first": True, "data": json.dumps({"missing": missing}).encode() + b"\n"}
         self.store(last, run_dir)
         if not cut:
-            self.link.channel.send("home")
+            self.remote.channel.send("home")
         return missing
 
     @staticmethod

@@ -1,0 +1,82 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The supervisor of a node that is not the head: runs the node's job for the head, and ends it if the head is lost."""
+
+from __future__ import annotations
+
+import time
+
+from .channel import BEAT_SECONDS, ready
+from .head_job import LOOK_SECONDS, Controller
+from .node_job import NodeJob
+
+
+class HeadFollower:
+    """Runs this node's job for the head, as long as the lease holds."""
+
+    def __init__(self, supervisor: Controller, node_job: NodeJob) -> None:
+        self.supervisor, self.channel, self.node_job = supervisor, supervisor.channel, node_job
+        self.lease = node_job.order["lease"]
+        self.heard = self.beaten = time.monotonic()
+        self.alone = False
+
+    def follow(self) -> None:
+        """Run the node's job to its end and report it. Nothing here waits for a disk: slow work has its own threads."""
+        self.node_job.start()
+        while not self.node_job.over:
+            inputs = [] if self.node_job.gone else [self.node_job.ear]
+            inputs += [] if self.channel.lost else [self.channel.incoming]
+            if self.node_job.ear in ready(inputs, LOOK_SECONDS):
+                for word in self.node_job.words():
+                    self.channel.send(**word)
+                if self.node_job.status and not self.node_job.why:
+                    self.channel.send("ending", reason="guard_died", detail="the guard died")
+            self.listen()
+            self.beat()
+            self.node_job.beat()
+            self.node_job.check_guard()
+            self.show()
+        self.show()
+        self.channel.send("over", report=self.node_job.report())
+
+    def show(self) -> None:
+        """Offer the output of this node's ranks to the head."""
+        for frame in self.node_job.output.shown():
+            self.channel.offer(**frame)
+
+    def listen(self) -> None:
+        """Handle the frames of the head. End the node's job if the head is lost, or at a signal."""
+        try:
+            frame = None if self.channel.lost else self.channel.receive(0)
+            while frame:
+                self.heard = time.monotonic()
+                if frame["kind"] == "end":
+                    self.node_job.end(frame["reason"], frame["detail"])
+                elif frame["kind"] in ("leave", "start", "begin"):
+                    self.node_job.tell(frame["kind"], command=frame.get("command", ""))
+                frame = self.channel.receive(0)
+        except EOFError:
+            pass
+        if self.channel.lost:
+            self.end_alone("the head is gone")
+        elif time.monotonic() - self.heard > self.lease:
+            self.end_alone(f"the head was silent for {self.lease:g} s")
+        if self.supervisor.signalled:
+            self.node_job.end(
+                "cancelled", f"{self.supervisor.signalled} to the supervisor on {self.node_job.order['host']}"
+            )
+
+    def end_alone(self, detail: str) -> None:
+        """End the job without the head: nobody reports the other nodes' ranks, so the guard waits for its own only."""
+        self.node_job.end("lost", detail)
+        if not self.alone:
+            self.alone = True
+            self.node_job.tell("leave")
+
+    def beat(self) -> None:
+        """Send the head a sign of life."""
+        if time.monotonic() - self.beaten > BEAT_SECONDS:
+            self.beaten = time.monotonic()
+            self.channel.send("beat")
