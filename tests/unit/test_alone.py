@@ -87,7 +87,7 @@ def test_a_job_that_was_told_of_the_other_is_not_kept_away(tmp_path: Path) -> No
         NodeJob(order_of_one(tmp_path, job_id="second"))
     second = NodeJob(order_of_one(tmp_path, job_id="second", beside=["first"]))
     for part in (first, second):
-        part.take_back()
+        part.unstage()
 
 
 def test_the_order_of_another_user_keeps_nobody_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +105,8 @@ def test_the_order_of_another_user_keeps_nobody_away(tmp_path: Path, monkeypatch
 def test_a_node_without_ranks_is_no_node_of_the_job(tmp_path: Path) -> None:
     first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True))
     elsewhere = [{"rank": 0, "local_rank": 0, "host": "w2"}]
-    NodeJob(order_of_one(tmp_path, job_id="head", exclusive=True, placement=elsewhere)).take_back()
-    first.take_back()
+    NodeJob(order_of_one(tmp_path, job_id="head", exclusive=True, placement=elsewhere)).unstage()
+    first.unstage()
 
 
 def test_the_lock_is_ones_own_and_waited_for_with_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

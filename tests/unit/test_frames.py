@@ -132,7 +132,7 @@ def test_what_is_no_frame_ends_the_conversation(raw: bytes) -> None:
     channel = sent(raw, FROM_NODE)
     with pytest.raises(EOFError):
         channel.receive(5)
-    assert channel.lost and channel.flaw and "\n" not in channel.flaw
+    assert channel.lost and channel.protocol_error and "\n" not in channel.protocol_error
 
 
 def test_a_line_without_end_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +188,8 @@ class Head:
         session.head, session.home = Node("n1", "n1"), "/home"
         session.remote = object.__new__(RemoteProcess)
         session.remote.channel = sent(raw)
-        session.remote.said, session.remote.listener = b"", threading.Thread(target=int)
-        session.remote.listener.start()
+        session.remote.stderr_tail, session.remote.stderr_reader = b"", threading.Thread(target=int)
+        session.remote.stderr_reader.start()
         monkeypatch.setattr(session.remote.channel, "send_bytes", lambda data: self.sent.append(str(data[:200])))
         self.session = session
 
@@ -367,7 +367,7 @@ def test_a_link_says_why_it_ended_and_is_not_held_up_by_errors() -> None:
     remote = RemoteProcess([sys.executable, "-c", flood])
     remote.channel.close()
     assert remote.process.wait(20) == 0
-    assert remote.last_words() == "[2Jlast"
+    assert remote.failure_text() == "[2Jlast"
 
 
 def test_an_offer_that_does_not_fit_is_dropped() -> None:
@@ -541,7 +541,7 @@ def test_a_node_that_talks_without_end_has_its_turn_and_no_more() -> None:
     """Reproduced before: the head read it for ever, and let the leases of the other nodes end."""
     peer = object.__new__(RemoteNode)
     peer.channel, there = wire(FROM_NODE)
-    peer.report, peer.lost, peer.heard = None, "", 0.0
+    peer.report, peer.lost, peer.last_received = None, "", 0.0
     stop = threading.Event()
 
     def flood() -> None:
@@ -554,7 +554,7 @@ def test_a_node_that_talks_without_end_has_its_turn_and_no_more() -> None:
     os.write(there, frame("placed") * 100)  # some is there before the first look
     threading.Thread(target=flood, daemon=True).start()
     started = time.monotonic()
-    assert len(peer.words()) > 1
+    assert len(peer.messages()) > 1
     assert time.monotonic() - started < 10
     stop.set()
     peer.channel.close()
@@ -564,10 +564,10 @@ def test_a_node_that_beats_on_and_never_ends_is_lost() -> None:
     peer = object.__new__(RemoteNode)
     peer.channel, _there = wire(FROM_NODE)
     peer.report, peer.lost, peer.lease, peer.grace, peer.end_by = None, "", 10.0, 0.5, math.inf
-    peer.heard = time.monotonic() + 3600
-    peer.tell("begin")
+    peer.last_received = time.monotonic() + 3600
+    peer.send("begin")
     assert peer.end_by == math.inf
-    peer.tell("leave")
+    peer.send("leave")
     assert 35 < peer.end_by - time.monotonic() <= 41
     peer.end_by = 0.0
     peer.beat()

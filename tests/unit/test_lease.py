@@ -67,7 +67,7 @@ def test_a_disk_that_hangs_ends_no_job(tmp_path: Path) -> None:
 
 def test_a_supervisor_that_hangs_has_its_part_ended_by_the_guard(tmp_path: Path) -> None:
     """Reproduced before: the head took the node for lost, and on the node the ranks went on."""
-    hook = "supervisor.HeadFollower.listen = lambda _follower: threading.Event().wait()"
+    hook = "supervisor.HeadFollower.handle_frames = lambda _follower: threading.Event().wait()"
     remote, job = supervisor(hook), JobDir(str(tmp_path / "jobs" / "one"))
     begin(remote, order_of_one(tmp_path, lease=1.0))
     program = program_of(job)
@@ -80,17 +80,17 @@ def test_a_supervisor_that_hangs_has_its_part_ended_by_the_guard(tmp_path: Path)
 
 def test_a_guard_does_not_take_its_own_sleep_for_silence(tmp_path: Path) -> None:
     order = {"placement": [], "host": "n1", "job_timeout": None, "lease": 5.0, "launcher": {"name": "openmpi"}}
-    guard = Guard(JobDir(str(tmp_path)), order, supervisor=-1, says=-1)
-    guard.above = -1  # its supervisor is killed in the end, and that would be who runs the tests
+    guard = Guard(JobDir(str(tmp_path)), order, from_supervisor=-1, to_supervisor=-1)
+    guard.supervisor_pid = -1  # its supervisor is killed in the end, and that would be who runs the tests
 
-    def look_after(seconds: float, heard: bool = False) -> Any:
-        guard.looked = time.monotonic() - seconds
-        return guard.silence(heard)
+    def look_after(seconds: float, received: bool = False) -> Any:
+        guard.last_look = time.monotonic() - seconds
+        return guard.check_lease(received)
 
     assert look_after(3600) is None  # it was frozen, and its supervisor with it
-    assert look_after(0.0, heard=True) is None and guard.silent == 0.0
+    assert look_after(0.0, received=True) is None and guard.silent_seconds == 0.0
     assert [look_after(2.0) is None for _look in range(3)] == [True, True, False]
-    assert look_after(3600, heard=True) is None
+    assert look_after(3600, received=True) is None
 
 
 def test_a_node_that_hears_nothing_of_the_head_ends_its_part(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def head_job_of(**order: Any) -> HeadJob:
     """Return a run that has begun just now."""
     head_job = object.__new__(HeadJob)
     head_job.order = {"job_timeout": 100.0, "world_size": 2, "launcher": {"name": "openmpi"}, **order}
-    head_job.started = head_job.clock = time.monotonic()
+    head_job.started = head_job.timeout_start = time.monotonic()
     head_job.unplaced = {"n2"}
     head_job.controller = SimpleNamespace(signalled="")  # type: ignore[assignment]
     head_job.channel = Channel(*os.pipe())
@@ -172,10 +172,10 @@ def test_a_program_that_speaks_for_the_launcher_ends_nothing(line: bytes) -> Non
     """Reproduced before: the supervisor of the head died of a KeyError."""
     head_job = head_job_of()
     head_job.peers, ours, theirs = [], *socket.socketpair()
-    head_job.agents = {ours: None}
+    head_job.shells = {ours: None}
     theirs.sendall(line + b"\n")
-    head_job.on_agent(ours)
-    assert head_job.agents == {} and theirs.recv(100) == b""
+    head_job.on_shell(ours)
+    assert head_job.shells == {} and theirs.recv(100) == b""
 
 
 def test_a_clock_that_is_set_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_a_clock_that_is_set_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> Non
     head_job = head_job_of()
     monkeypatch.setattr(time, "time", lambda: 4e9)
     assert head_job.reason_to_end() is None
-    head_job.clock -= 102
+    head_job.timeout_start -= 102
     assert head_job.reason_to_end() == ("timed_out", "job_timeout of 100 s")
     head_job.order["job_timeout"] = None
     assert head_job.reason_to_end() is None
@@ -225,7 +225,7 @@ def test_ssh_gives_the_head_up_when_the_lease_is_over() -> None:
 @pytest.mark.parametrize("how", ["threading.Event().wait()", "raise OSError(28, 'No space left on device')"])
 @pytest.mark.parametrize("reason", ["cancelled", "launcher_died"])
 def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path, how: str, reason: str) -> None:
-    """Reproduced before: the guard waited for the disk, or died of it and so did its burial, and the rank went on."""
+    """Reproduced before: the guard waited for the disk, or died of it, as did its successor, and the rank went on."""
     hook = f"""if True:
         from {PACKAGE} import job_directory
         write = job_directory.JobDir.write

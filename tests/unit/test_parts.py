@@ -464,7 +464,9 @@ def test_table_of_many_ranks_shows_what_went_wrong() -> None:
 
 def test_an_agent_that_dies_after_its_launcher_is_no_leftover(tmp_path: Path) -> None:
     order = {"placement": [], "host": "n1", "job_timeout": None, "private_tmp": str(tmp_path)}
-    guard = Guard(JobDir(str(tmp_path)), {**order, "launcher": {"name": "openmpi"}}, supervisor=-1, says=-1)
+    guard = Guard(
+        JobDir(str(tmp_path)), {**order, "launcher": {"name": "openmpi"}}, from_supervisor=-1, to_supervisor=-1
+    )
     with subprocess.Popen(["sleep", "60"]) as orphan:
         try:
             assert orphan.pid in [process.pid for process in guard.foreign()]
@@ -488,12 +490,12 @@ def test_job_timeout_begins_when_ranks_are_there(tmp_path: Path, launcher: str, 
     job.create([0, 1])
     places = [{"rank": rank, "local_rank": rank, "host": "n1"} for rank in (0, 1)]
     order = {"placement": places, "host": "n1", "launcher": {"name": launcher}, "job_timeout": 5.0}
-    guard = Guard(job, order, supervisor=-1, says=os.open(os.devnull, os.O_WRONLY))
+    guard = Guard(job, order, from_supervisor=-1, to_supervisor=os.open(os.devnull, os.O_WRONLY))
     assert (guard.deadline is not None) == at_once
-    assert guard.look_at_ranks() is None and (guard.deadline is not None) == at_once
+    assert guard.check_ranks() is None and (guard.deadline is not None) == at_once
     start = {"rank": 1, "local_rank": 1, "host": "n1", "wrapper_pid": os.getpid(), "cpus": [0], "started": time.time()}
     job.write("ranks/1/record.json", start)  # one of them is enough: the other may never come
-    assert guard.look_at_ranks() is None and guard.deadline is not None
+    assert guard.check_ranks() is None and guard.deadline is not None
     first = guard.deadline
-    assert guard.look_at_ranks() is None and guard.deadline == first
-    assert Guard(job, {**order, "job_timeout": None}, supervisor=-1, says=-1).deadline is None
+    assert guard.check_ranks() is None and guard.deadline == first
+    assert Guard(job, {**order, "job_timeout": None}, from_supervisor=-1, to_supervisor=-1).deadline is None

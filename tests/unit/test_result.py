@@ -14,8 +14,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FILE_BYTES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import (
+    blame_launcher,
     cancelled_there,
-    first_death,
     node_lost,
     summarize,
     write_result,
@@ -240,15 +240,15 @@ KILLED = [
 def test_whoever_was_killed_first_is_blamed(
     claimed: str, launcher: dict[str, Any], daemon: dict[str, Any], blamed: str
 ) -> None:
-    end, known = first_death(death(claimed), {**launcher, "host": "n1"}, {"n2": daemon}, {})
+    end, known = blame_launcher(death(claimed), {**launcher, "host": "n1"}, {"n2": daemon}, {})
     assert end and (end["host"] or "n1", known["host"]) == (blamed, blamed)
 
 
 def test_what_is_no_death_of_a_launcher_is_left_alone() -> None:
     launcher = {**ended(143, 3, unasked=False), "host": "n1"}
     failed = death("n2", "rank_failed")
-    assert first_death(failed, launcher, {"n2": ended(137, 0)}, {})[0] == failed
-    assert first_death(None, launcher, {}, {}) == (None, launcher)
+    assert blame_launcher(failed, launcher, {"n2": ended(137, 0)}, {})[0] == failed
+    assert blame_launcher(None, launcher, {}, {}) == (None, launcher)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_wrapper_that_died_with_a_launcher(
 ) -> None:
     torn = {"host": "n1", "ended": START + 1.5, "error": "its wrapper died"}
     claimed = {**death("n1", "rank_failed"), "detail": "the wrapper of rank 0 died"}
-    end, _known = first_death(claimed, {**launcher, "host": "n1"}, {"n2": daemon}, {0: torn})
+    end, _known = blame_launcher(claimed, {**launcher, "host": "n1"}, {"n2": daemon}, {0: torn})
     assert end and (end["host"], torn.get("told")) == (host, told)
 
 
@@ -281,7 +281,7 @@ def test_a_rank_that_slurm_killed_with_its_srun(launcher: dict[str, Any], number
     """Its program went before its wrapper, so that it looks as if the rank had failed, on whatever node."""
     killed = {"host": "n2", "ended": START + 1.5, "signal": number}
     claimed = {**death("n2", "rank_failed"), "detail": "rank 2 failed"}
-    end, known = first_death(claimed, {**launcher, "host": "n1"}, {}, {2: killed})
+    end, known = blame_launcher(claimed, {**launcher, "host": "n1"}, {}, {2: killed})
     assert end and (end["host"], known["host"], killed.get("told", False)) == (host, "n1", host == "n1")
 
 

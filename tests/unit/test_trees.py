@@ -98,7 +98,7 @@ def test_one_look_reads_proc_and_the_records_once(tmp_path: Path, monkeypatch: p
     job.create(list(range(RANKS)))
     order = {"host": "n1", "job_timeout": None, "private_tmp": str(tmp_path), "launcher": {"name": "openmpi"}}
     places = [{"rank": rank, "host": "n1"} for rank in range(RANKS)]
-    guard = Guard(job, {**order, "placement": places}, supervisor=-1, says=-1)
+    guard = Guard(job, {**order, "placement": places}, from_supervisor=-1, to_supervisor=-1)
     read, listed = list[int](), list[int]()
     record, by_parent = JobDir.record, processes_module.by_parent
 

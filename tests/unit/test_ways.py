@@ -62,11 +62,11 @@ def test_a_node_that_is_silent_for_the_lease_is_lost() -> None:
     peer = object.__new__(RemoteNode)
     (incoming, _out), (_in, outgoing) = os.pipe(), os.pipe()
     peer.channel, peer.report, peer.lost, peer.lease = Channel(incoming, outgoing), None, "", 20.0
-    peer.end_by, peer.told = math.inf, time.monotonic()
-    peer.heard = time.monotonic() - 15
+    peer.end_by, peer.last_sent = math.inf, time.monotonic()
+    peer.last_received = time.monotonic() - 15
     peer.beat()
     assert not peer.lost
-    peer.heard -= 6
+    peer.last_received -= 6
     peer.beat()
     assert peer.lost == "silent for 20 s"
 
@@ -75,9 +75,9 @@ def test_a_daemon_is_looked_for_where_it_lies_on_its_node() -> None:
     command = "PRTE_PREFIX=/home/a/ompi;export PRTE_PREFIX;/home/a/ompi/bin/prted -x /home/a/ompi2"
     there = "PRTE_PREFIX=/srv/o;export PRTE_PREFIX;/srv/o/bin/prted -x /home/a/ompi2"
     names = {"launcher_prefix": "/home/a/ompi", "nic": "eth0"}, {"launcher_prefix": "/srv/o", "nic": "ib0"}
-    assert remote_shell.at_home(command, *names) == there
+    assert remote_shell.localized(command, *names) == there
     proxy = '"/home/a/ompi/bin/hydra_pmi_proxy" --control-port 10.0.0.1:1 --iface eth0 --pgid 0 --x eth0'
-    assert remote_shell.at_home(proxy, *names) == (
+    assert remote_shell.localized(proxy, *names) == (
         '"/srv/o/bin/hydra_pmi_proxy" --control-port 10.0.0.1:1 --iface ib0 --pgid 0 --x eth0'
     )
 

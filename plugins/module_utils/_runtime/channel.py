@@ -4,7 +4,7 @@
 
 """The wire between controller, head and workers: JSON lines over a pipe or an SSH channel, some followed by raw bytes.
 
-A frame is one line of JSON; if it has a `size`, that many bytes follow. End of file is news too: the peer is gone.
+A frame is one line of JSON; if it has a `size`, that many bytes follow. End of file means that the peer is gone.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ def ready(descriptors: Iterable[int], seconds: float | None, event: int = select
 
 
 class Channel:
-    """Both directions of the wire. Lost peers raise EOFError when receiving and are ignored when sending.
+    """Both directions of the wire. A lost peer raises EOFError when receiving and is ignored when sending.
 
-    A peer that takes nothing for `patience` seconds is lost too (a dead network looks like a slow one), and so is one
-    that sends what it must not: `flaw` says what that was.
+    A peer that reads nothing for `send_timeout` seconds is lost too (a dead network looks like a slow one), and so is
+    one that breaks the protocol: `protocol_error` says how.
     """
 
     def __init__(
         self,
         incoming: int,
         outgoing: int,
-        patience: float | None = None,
+        send_timeout: float | None = None,
         accepted: Mapping[str, Mapping[str, frames.Check]] | None = None,
     ) -> None:
         """`accepted`: the frames that may come, as frames.py has them; without it the other side is trusted."""
-        self.accepted, self.flaw = accepted, ""
+        self.accepted, self.protocol_error = accepted, ""
         self.incoming, self.outgoing = incoming, outgoing
-        self.patience = patience
+        self.send_timeout = send_timeout
         self.buffer = bytearray()
         self.searched = 0  # bytes of it that have no line end
-        self.begun: dict[str, Any] | None = None  # the frame whose data are still coming
+        self.pending: dict[str, Any] | None = None  # the frame whose data has not all arrived
         self.lost = False
         self.sending = threading.Lock()  # frames of several threads go out one after the other
 
@@ -70,21 +70,21 @@ class Channel:
         self.send_bytes(json.dumps(frame).encode() + b"\n" + data)
 
     def offer(self, kind: str, **fields: Any) -> None:
-        """Send a small frame if the peer has room for it, else drop it: showing must never hold up doing."""
+        """Send a small frame if the pipe has room for it, else drop it: output shown must never block the job."""
         if not self.lost and ready([self.outgoing], 0, select.POLLOUT):  # room for PIPE_BUF bytes
             frame = json.dumps({"kind": kind, **fields}).encode() + b"\n"
             if len(frame) <= PIPE_BUF:  # more would wait for a reader
                 self.send_bytes(frame)
 
     def send_bytes(self, data: bytes) -> None:
-        """Send what is no frame."""
+        """Send raw bytes."""
         raw = memoryview(data)
         with self.sending:
             try:
                 while raw and not self.lost:
-                    if self.patience and not ready([self.outgoing], self.patience, select.POLLOUT):
+                    if self.send_timeout and not ready([self.outgoing], self.send_timeout, select.POLLOUT):
                         raise TimeoutError
-                    raw = raw[os.write(self.outgoing, raw[:PIPE_BUF] if self.patience else raw) :]
+                    raw = raw[os.write(self.outgoing, raw[:PIPE_BUF] if self.send_timeout else raw) :]
             except OSError:
                 self.lost = True
 
@@ -107,8 +107,8 @@ class Channel:
                 if len(self.buffer) > frames.LINE_BYTES + frames.DATA_BYTES:
                     raise frames.BadFrame("it sent more than a frame without an end")
             except frames.BadFrame as error:
-                self.lost, self.flaw = True, str(error)
-                raise EOFError(self.flaw) from None
+                self.lost, self.protocol_error = True, str(error)
+                raise EOFError(self.protocol_error) from None
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not ready([self.incoming], left):
                 return None
@@ -133,15 +133,15 @@ class Channel:
 
     def parse(self) -> dict[str, Any] | None:
         """Take one whole frame out of the buffer, if there is one."""
-        if self.begun is None:
+        if self.pending is None:
             line = self.parse_line()
             if line is None:
                 return None
-            self.begun = frames.parse(line)
-        size = self.begun.get("size", 0)
+            self.pending = frames.parse(line)
+        size = self.pending.get("size", 0)
         if len(self.buffer) < size:
             return None
-        frame, self.begun = self.begun, None
+        frame, self.pending = self.pending, None
         data = bytes(self.buffer[:size])
         del self.buffer[:size]
         return {**(frame if self.accepted is None else frames.checked(frame, self.accepted)), "data": data}
@@ -163,7 +163,7 @@ class Channel:
                 first, block = False, next_block(file)
 
     def close(self) -> None:
-        """Hang up: the peer sees the end of the wire."""
+        """Close both directions: the peer sees end of file."""
         os.close(self.incoming)
         os.close(self.outgoing)
 

@@ -19,21 +19,21 @@ class HeadFollower:
     def __init__(self, supervisor: Controller, node_job: NodeJob) -> None:
         self.supervisor, self.channel, self.node_job = supervisor, supervisor.channel, node_job
         self.lease = node_job.order["lease"]
-        self.heard = self.beaten = time.monotonic()
-        self.alone = False
+        self.last_received = self.last_beat = time.monotonic()
+        self.ended_alone = False
 
     def follow(self) -> None:
         """Run the node's job to its end and report it. Nothing here waits for a disk: slow work has its own threads."""
         self.node_job.start()
         while not self.node_job.over:
-            inputs = [] if self.node_job.gone else [self.node_job.ear]
+            inputs = [] if self.node_job.guard_gone else [self.node_job.from_guard]
             inputs += [] if self.channel.lost else [self.channel.incoming]
-            if self.node_job.ear in ready(inputs, LOOK_SECONDS):
-                for word in self.node_job.words():
-                    self.channel.send(**word)
-                if self.node_job.status and not self.node_job.why:
+            if self.node_job.from_guard in ready(inputs, LOOK_SECONDS):
+                for message in self.node_job.messages():
+                    self.channel.send(**message)
+                if self.node_job.guard_status and not self.node_job.end_reason:
                     self.channel.send("ending", reason="guard_died", detail="the guard died")
-            self.listen()
+            self.handle_frames()
             self.beat()
             self.node_job.beat()
             self.node_job.check_guard()
@@ -46,22 +46,22 @@ class HeadFollower:
         for frame in self.node_job.output.shown():
             self.channel.offer(**frame)
 
-    def listen(self) -> None:
+    def handle_frames(self) -> None:
         """Handle the frames of the head. End the node's job if the head is lost, or at a signal."""
         try:
             frame = None if self.channel.lost else self.channel.receive(0)
             while frame:
-                self.heard = time.monotonic()
+                self.last_received = time.monotonic()
                 if frame["kind"] == "end":
                     self.node_job.end(frame["reason"], frame["detail"])
                 elif frame["kind"] in ("leave", "start", "begin"):
-                    self.node_job.tell(frame["kind"], command=frame.get("command", ""))
+                    self.node_job.send(frame["kind"], command=frame.get("command", ""))
                 frame = self.channel.receive(0)
         except EOFError:
             pass
         if self.channel.lost:
             self.end_alone("the head is gone")
-        elif time.monotonic() - self.heard > self.lease:
+        elif time.monotonic() - self.last_received > self.lease:
             self.end_alone(f"the head was silent for {self.lease:g} s")
         if self.supervisor.signalled:
             self.node_job.end(
@@ -71,12 +71,12 @@ class HeadFollower:
     def end_alone(self, detail: str) -> None:
         """End the job without the head: nobody reports the other nodes' ranks, so the guard waits for its own only."""
         self.node_job.end("lost", detail)
-        if not self.alone:
-            self.alone = True
-            self.node_job.tell("leave")
+        if not self.ended_alone:
+            self.ended_alone = True
+            self.node_job.send("leave")
 
     def beat(self) -> None:
         """Send the head a sign of life."""
-        if time.monotonic() - self.beaten > BEAT_SECONDS:
-            self.beaten = time.monotonic()
+        if time.monotonic() - self.last_beat > BEAT_SECONDS:
+            self.last_beat = time.monotonic()
             self.channel.send("beat")

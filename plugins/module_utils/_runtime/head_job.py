@@ -16,19 +16,19 @@ from .alone import WHOLE_JOB, turn
 from .channel import BEAT_SECONDS, Channel, ready
 from .job_directory import aside
 from .node_job import NodeJob
-from .peer import RemoteNode, staged
-from .rank import ELSEWHERE
-from .remote_shell import AGENT_SOCKET, at_home
+from .peer import RemoteNode, stage_on_all
+from .rank import STARTED_BY_SLURMD
+from .remote_shell import SHELL_SOCKET, localized
 from .result import write_result
 from .shipment import Shipment
 from .survey import ssh_config
 
 Json = Any
-LOOK_SECONDS = 0.1  # how often is looked for what does not wake the supervisor
-START_SECONDS = 300.0  # for the ranks to be started: slow disks need some of it, a launcher that hangs takes all
+LOOK_SECONDS = 0.1  # between two checks for what sends no event
+START_SECONDS = 300.0  # for the ranks to start; a slow disk needs some of it, a launcher that hangs all of it
 RANK_SECONDS = 1.0  # more of it for each rank
-AGENT_SECONDS = 2.0  # for the launcher's ssh program to say what it wants
-WISH_CHARACTERS = 1 << 20  # of what it wants
+SHELL_SECONDS = 2.0  # for the request of a remote shell
+REQUEST_CHARACTERS = 1 << 20  # of that request
 
 
 class Controller(Protocol):
@@ -52,37 +52,37 @@ class HeadJob:
         self.order = order
         with turn(order["home"], WHOLE_JOB, order["exclusive"]):
             self.stage(others)
-        self.undone = {place["host"] for place in order["placement"]}
-        self.unplaced = set(self.undone)
+        self.unfinished = {place["host"] for place in order["placement"]}
+        self.unplaced = set(self.unfinished)
         # When job_timeout began: a job may wait in a queue until its ranks are there.
-        self.clock = self.started if order["launcher"]["name"] not in ELSEWHERE else None
+        self.timeout_start = self.started if order["launcher"]["name"] not in STARTED_BY_SLURMD else None
         self.places = {(place["rank"], place["host"]) for place in order["placement"]}
         self.ended = False
-        self.beaten = time.monotonic()
-        self.agents: dict[socket.socket, RemoteNode | None] = {}  # by connection of the ssh program
+        self.last_beat = time.monotonic()
+        self.shells: dict[socket.socket, RemoteNode | None] = {}  # by connection: the node it asked for
 
     def stage(self, others: dict[str, Json]) -> None:
-        """Stage the job here and on the other nodes, on all or on none."""
+        """Stage the job on all nodes or on none."""
         self.node_job = NodeJob(self.order, self.controller.shipment)
         try:
-            self.socket = self.open_agent_socket()
-            staged(self.peers, {name: {**self.order, **fields, "peers": None} for name, fields in others.items()})
+            self.shell_socket = self.open_shell_socket()
+            stage_on_all(self.peers, {name: {**self.order, **fields, "peers": None} for name, fields in others.items()})
         except BaseException:
-            self.node_job.take_back()
+            self.node_job.unstage()
             raise
 
-    def open_agent_socket(self) -> socket.socket:
+    def open_shell_socket(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(os.path.join(self.order["private_tmp"], AGENT_SOCKET))
+        listener.bind(os.path.join(self.order["private_tmp"], SHELL_SOCKET))
         listener.listen(1024)
         return listener
 
     def follow(self) -> dict[str, Json]:
         """Run the job on all nodes until each is over, and return the result. Nothing is left, whatever happens."""
-        self.node_job.spared = [peer.pid for peer in self.peers]
+        self.node_job.excluded_pids = [peer.pid for peer in self.peers]
         self.node_job.start()
         for peer in self.peers:
-            peer.go()
+            peer.start()
         self.channel.send("started")
         while not self.node_job.over or not all(peer.over for peer in self.peers):
             self.wait()
@@ -93,7 +93,7 @@ class HeadJob:
             self.node_job.beat()
             self.node_job.check_guard()
             self.show()
-        self.socket.close()
+        self.shell_socket.close()
         self.show()
         node_reports = {peer.name: peer.report for peer in self.peers if peer.report}
         return write_result(
@@ -102,8 +102,8 @@ class HeadJob:
 
     def beat(self) -> None:
         """Send the controller a sign of life. A stopped controller does not block this."""
-        if time.monotonic() - self.beaten > BEAT_SECONDS:
-            self.beaten = time.monotonic()
+        if time.monotonic() - self.last_beat > BEAT_SECONDS:
+            self.last_beat = time.monotonic()
             self.channel.offer("beat")
 
     def show(self) -> None:
@@ -113,62 +113,62 @@ class HeadJob:
 
     def wait(self) -> None:
         """Wait for events, LOOK_SECONDS at most, and handle all that came."""
-        agents = {connection.fileno(): connection for connection in self.agents}
-        inputs = [self.socket.fileno(), *agents]
-        inputs += [] if self.node_job.gone else [self.node_job.ear]
+        shells = {connection.fileno(): connection for connection in self.shells}
+        inputs = [self.shell_socket.fileno(), *shells]
+        inputs += [] if self.node_job.guard_gone else [self.node_job.from_guard]
         inputs += [] if self.channel.lost else [self.channel.incoming]
         inputs += [peer.channel.incoming for peer in self.peers if not peer.over]
         found = ready(inputs, LOOK_SECONDS)
         for peer in self.peers:  # first: a lost node is the cause of the launcher's death here
-            for word in peer.words():
-                self.on_word(word, peer)
+            for message in peer.messages():
+                self.on_message(message, peer)
             if peer.lost and not peer.report:
                 self.end("lost", f"{peer.name} is lost: {peer.lost}", peer.name)
             if peer.over:
                 self.note_done(peer.name)
-        if self.node_job.ear in found:
-            for word in self.node_job.words():
-                self.on_word(word)
-            if self.node_job.status:
+        if self.node_job.from_guard in found:
+            for message in self.node_job.messages():
+                self.on_message(message)
+            if self.node_job.guard_status:
                 self.end("guard_died", "the guard died", self.order["host"])
-            if self.node_job.gone:
+            if self.node_job.guard_gone:
                 self.note_done(self.order["host"])
-        if self.socket.fileno() in found:
-            self.agents[self.socket.accept()[0]] = None
-        for descriptor in found & agents.keys():
-            self.on_agent(agents[descriptor])
+        if self.shell_socket.fileno() in found:
+            self.shells[self.shell_socket.accept()[0]] = None
+        for descriptor in found & shells.keys():
+            self.on_shell(shells[descriptor])
 
-    def on_word(self, word: dict[str, Json], peer: RemoteNode | None = None) -> None:
-        """Deal with what a guard says, this node's or, through its supervisor, another's."""
+    def on_message(self, message: dict[str, Json], peer: RemoteNode | None = None) -> None:
+        """Handle a guard's message: of this node, or of another through its supervisor."""
         host = peer.name if peer else self.order["host"]
-        if word["kind"] in ("line", "report"):
-            if (word["rank"], host) not in self.places:
+        if message["kind"] in ("line", "report"):
+            if (message["rank"], host) not in self.places:
                 return  # a node speaks for its own ranks only
-            self.channel.offer(**{name: value for name, value in word.items() if name != "data"})
-        elif word["kind"] == "ending":
-            self.end(word["reason"], word["detail"], host)
-        elif word["kind"] == "placed":
+            self.channel.offer(**{name: value for name, value in message.items() if name != "data"})
+        elif message["kind"] == "ending":
+            self.end(message["reason"], message["detail"], host)
+        elif message["kind"] == "placed":
             self.unplaced.discard(host)
-            self.clock = self.clock or time.monotonic()
+            self.timeout_start = self.timeout_start or time.monotonic()
             if not self.unplaced:
-                self.tell_all("begin")
-        elif word["kind"] == "done":
+                self.send_to_all("begin")
+        elif message["kind"] == "done":
             self.note_done(host)
-        elif word["kind"] == "left" and peer:
-            self.answer_agents(peer, word["rc"], word["text"])
+        elif message["kind"] == "left" and peer:
+            self.answer_shells(peer, message["rc"], message["text"])
 
     def note_done(self, host: str) -> None:
-        """Note that no rank is left on a node; with the last of them the launchers may go."""
-        if host in self.undone:
-            self.undone.discard(host)
-            if not self.undone:
-                self.tell_all("leave")
+        """Note that a node's ranks are done. After the last node the launchers may exit."""
+        if host in self.unfinished:
+            self.unfinished.discard(host)
+            if not self.unfinished:
+                self.send_to_all("leave")
 
-    def tell_all(self, kind: str) -> None:
-        """Tell the guards of all nodes something."""
-        self.node_job.tell(kind)
+    def send_to_all(self, kind: str) -> None:
+        """Send a message to the guards of all nodes."""
+        self.node_job.send(kind)
         for peer in self.peers:
-            peer.tell(kind)
+            peer.send(kind)
 
     def end_if_needed(self) -> None:
         """End the job if the controller, its loss, a signal or the clock requires it."""
@@ -182,18 +182,18 @@ class HeadJob:
             return
         self.ended = True
         for peer in self.peers:
-            peer.tell("end", reason=reason, detail=detail)
+            peer.send("end", reason=reason, detail=detail)
         aside(lambda: self.node_job.job.claim_end(reason, detail, host))
         self.node_job.end(reason, detail)
 
     def reason_to_end(self) -> tuple[str, str] | None:
         """Return why the job must end now, or None."""
         timeout, now = self.order["job_timeout"], time.monotonic()
-        if timeout and self.clock and now > self.clock + timeout + 1.0:
+        if timeout and self.timeout_start and now > self.timeout_start + timeout + 1.0:
             return "timed_out", f"job_timeout of {timeout:g} s"
         most = START_SECONDS + RANK_SECONDS * self.order["world_size"]
         if (
-            self.unplaced and now > self.started + most and self.order["launcher"]["name"] not in ELSEWHERE
+            self.unplaced and now > self.started + most and self.order["launcher"]["name"] not in STARTED_BY_SLURMD
         ):  # which may queue
             return "placement", f"ranks on {', '.join(sorted(self.unplaced))} not started after {most:.0f} s"
         if self.controller.signalled:
@@ -204,32 +204,32 @@ class HeadJob:
             return "lost", "the controller died"
         return (frame["reason"], frame["detail"]) if frame and frame["kind"] == "end" else None
 
-    def on_agent(self, connection: socket.socket) -> None:
-        """Take the wish of the launcher's ssh program: start this command on that node."""
+    def on_shell(self, connection: socket.socket) -> None:
+        """Handle the request of a remote shell: start this command on that node."""
         try:
-            connection.settimeout(AGENT_SECONDS)
-            wish = json.loads(connection.makefile().readline(WISH_CHARACTERS))
-            host, command = str(wish["host"]), str(wish["command"])
-        except (OSError, ValueError, LookupError, TypeError):  # it was ended, or is a program of the job
-            self.agents.pop(connection)
+            connection.settimeout(SHELL_SECONDS)
+            request = json.loads(connection.makefile().readline(REQUEST_CHARACTERS))
+            host, command = str(request["host"]), str(request["command"])
+        except (OSError, ValueError, LookupError, TypeError):  # it was killed, or a program of the job connected
+            self.shells.pop(connection)
             connection.close()
             return
         peer = next((peer for peer in self.peers if host in (peer.name, peer.address)), None)
-        self.agents[connection] = peer
+        self.shells[connection] = peer
         if peer is None:
             answer(connection, 255, f"{host} is no other node of this job")
         else:
-            peer.tell("start", command=at_home(command, self.order, peer.names))
+            peer.send("start", command=localized(command, self.order, peer.local_names))
 
-    def answer_agents(self, peer: RemoteNode, rc: int, text: str) -> None:
-        """Tell the ssh program how the command it asked for ended."""
-        for connection, wanted in list(self.agents.items()):
+    def answer_shells(self, peer: RemoteNode, rc: int, text: str) -> None:
+        """Send the node's remote shells the exit status of their command."""
+        for connection, wanted in list(self.shells.items()):
             if wanted is peer:
                 answer(connection, rc, text)
 
 
 def answer(connection: socket.socket, rc: int, text: str) -> None:
-    """Send one answer to the ssh program, which may be gone."""
+    """Send one answer to a remote shell, which may be gone."""
     try:
         connection.sendall(json.dumps({"rc": rc, "text": text}).encode() + b"\n")
     except OSError:

@@ -16,14 +16,14 @@ from .bootstrap import GREETING, parcel
 from .channel import BEAT_SECONDS, Channel
 from .frames import Check, printable
 
-GREETING_SECONDS = 30.0  # a node that has not answered by then is taken for unreachable (fault-tested: dropped packets)
-STEP_SECONDS = 0.2  # a signal that another thread took is dealt with after such a step
-WORK_SECONDS = 600.0  # for an answer of a node that says it is at work on it
+GREETING_SECONDS = 30.0  # then a node is unreachable (fault-tested: dropped packets)
+STEP_SECONDS = 0.2  # after which a signal that another thread took is handled
+WORK_SECONDS = 600.0  # for an answer of a node that sends beats meanwhile
 MOST_BEATS = int(WORK_SECONDS / BEAT_SECONDS)
 CLOSE_SECONDS = 2.0
 ERROR_BYTES = 65536  # of stderr that are kept, the last ones
-ERROR_SECONDS = 0.5  # for the last words of a program that is gone
-TALK_BYTES = 1 << 20  # that shells and profiles may print before our greeting
+ERROR_SECONDS = 0.5  # for the rest of stderr of a program that is gone
+TALK_BYTES = 1 << 20  # that login shells and profiles may print before our greeting
 
 
 class ConnectionLost(Exception):
@@ -36,7 +36,7 @@ class RemoteProcess:
     def __init__(
         self,
         program: Sequence[str],
-        patience: float | None = None,
+        send_timeout: float | None = None,
         accepted: Mapping[str, Mapping[str, Check]] | None = None,
     ) -> None:
         """`accepted`: the frames that may come, as frames.py has them."""
@@ -50,35 +50,35 @@ class RemoteProcess:
         finally:
             for descriptor in (stdin, stdout, stderr):
                 os.close(descriptor)
-        self.channel = Channel(incoming, outgoing, patience, accepted)
-        self.said = b""  # the end of what came on stderr
-        self.listener = threading.Thread(target=self.listen, args=(errors,), daemon=True)
-        self.listener.start()
+        self.channel = Channel(incoming, outgoing, send_timeout, accepted)
+        self.stderr_tail = b""  # the last ERROR_BYTES of stderr
+        self.stderr_reader = threading.Thread(target=self.read_stderr, args=(errors,), daemon=True)
+        self.stderr_reader.start()
 
-    def listen(self, errors: int) -> None:
+    def read_stderr(self, errors: int) -> None:
         """Read stderr to its end: a full pipe would hold up the program at its other end."""
         with open(errors, "rb", buffering=0) as stream:
             for chunk in iter(lambda: stream.read(ERROR_BYTES), b""):
-                self.said = (self.said + chunk)[-ERROR_BYTES:]
+                self.stderr_tail = (self.stderr_tail + chunk)[-ERROR_BYTES:]
 
     def greet(self, archive: Callable[[], bytes], seconds: float = GREETING_SECONDS) -> None:
         """Wait until our code runs on the node, sending the archive if it asks for it. ConnectionLost."""
         deadline = time.monotonic() + seconds
-        line, heard = b"", 0
+        line, received = b"", 0
         try:
             while not line.startswith(GREETING):
                 left = deadline - time.monotonic()
                 found = self.channel.receive_line(max(0.0, min(STEP_SECONDS, left)))
                 if found is None and left > 0:
                     continue
-                heard += len(found or b"") + 1
-                if found is None or heard > TALK_BYTES:
+                received += len(found or b"") + 1
+                if found is None or received > TALK_BYTES:
                     raise ConnectionLost(
                         f"no answer within {seconds:.0f} s" if found is None else "it talks without end"
                     )
                 line = found if found.strip() else line
         except EOFError:
-            raise ConnectionLost(self.last_words(line.decode(errors="replace"))) from None
+            raise ConnectionLost(self.failure_text(line.decode(errors="replace"))) from None
         if line.endswith(b"wanted"):
             self.channel.send_bytes(parcel(archive()))
 
@@ -95,17 +95,16 @@ class RemoteProcess:
         return frame
 
     def answer(self, seconds: float | None = None) -> Any:
-        """Return the next frame. ConnectionLost if there will be none, or nothing is heard for `seconds`.
+        """Return the next frame. ConnectionLost if there will be none, or nothing comes for `seconds`.
 
-        One that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS at most, and for no more
-        beats than that time has.
+        A node that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS and MOST_BEATS at most.
         """
         deadline, beats = time.monotonic() + WORK_SECONDS, 0
         while True:
             try:
                 frame = self.channel.receive(seconds)
             except EOFError:
-                raise ConnectionLost(self.last_words()) from None
+                raise ConnectionLost(self.failure_text()) from None
             if frame is None:
                 raise ConnectionLost(f"no answer within {seconds:.0f} s")
             if frame["kind"] != "beat":
@@ -116,16 +115,16 @@ class RemoteProcess:
             if time.monotonic() > deadline:
                 raise ConnectionLost(f"still at work after {WORK_SECONDS:.0f} s: its disk may hang")
 
-    def last_words(self, before: str = "") -> str:
-        """Return why there is no answer: what was wrong with the last frame, else the last line said on stderr.
+    def failure_text(self, before: str = "") -> str:
+        """Return why there is no answer: the protocol error, else the last line of stderr.
 
-        `before`: what was said on stdout, for shells that refuse a login there.
+        `before`: the last line of stdout, where some shells refuse a login.
         """
-        if self.channel.flaw:
-            return self.channel.flaw
-        self.listener.join(ERROR_SECONDS)
-        said = self.said.decode(errors="replace").strip().splitlines()
-        last = printable(said[-1].strip() if said else before.strip())[:500]
+        if self.channel.protocol_error:
+            return self.channel.protocol_error
+        self.stderr_reader.join(ERROR_SECONDS)
+        lines = self.stderr_tail.decode(errors="replace").strip().splitlines()
+        last = printable(lines[-1].strip() if lines else before.strip())[:500]
         return last or "the connection ended without a word"
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
@@ -136,4 +135,4 @@ class RemoteProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.listener.join(ERROR_SECONDS)
+        self.stderr_reader.join(ERROR_SECONDS)

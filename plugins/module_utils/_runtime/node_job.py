@@ -4,7 +4,7 @@
 
 """One node's share of a job: staging, a guard above its processes, its ranks' output, an end without leftovers.
 
-Every node of a job runs this under its supervisor, the head too. Supervisor and guard are twins by fork.
+Every node of a job runs this under its supervisor, the head too. The supervisor forks the guard.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from .metrics import Metrics
 from .output_follower import Following
 from .output_lines import last_line
 from .result import (
+    ended_by_us,
+    last_line_of,
     leftovers_of,
     records_of,
-    telling_line,
-    was_told,
 )
 from .secrets import Keeper
 
 Json = Any
-END_SECONDS = 10.0  # beyond the time of programs and that of what they left, for a guard that was told to end the job
+END_SECONDS = 10.0  # beyond the time of programs and of their leftovers, for a guard that was asked to end the job
 RANK_PROGRAM = "torchfleet-rank"
 AGENT_PROGRAM = "torchfleet-agent"
 PLACE_BYTES = 40  # of $TMPDIR: Open MPI makes directories below ours before its sockets
 
 
 class Shipment(Protocol):
-    """What was shipped to this node for the job."""
+    """The files that were shipped to this node for the job."""
 
     def make_tree(self, job: JobDir) -> None: ...
 
@@ -52,9 +52,9 @@ class NodeJob:
     """One node's share of one job."""
 
     def __init__(self, order: dict[str, Json], shipment: Shipment | None = None) -> None:
-        """Stage the job on this node, with the tree of what was shipped. OSError, ValueError leave nothing behind.
+        """Stage the job on this node, with the tree of the shipped files. OSError, ValueError: nothing is left of it.
 
-        NotAlone if this job or another is to have the node alone.
+        NotAlone if this job or another asks for the node exclusively.
         """
         self.job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
         self.order = order
@@ -64,19 +64,19 @@ class NodeJob:
         with turn(order["home"], ONE_NODE, order["exclusive"]):
             check_alone(order)
             self.stage(shipment)
-        self.guard, self.mouth, self.ear = 0, -1, -1
-        self.heard = b""
-        self.gone = False
-        self.status = 0  # of the guard when it is gone
-        self.burial: threading.Thread | None = None
-        self.spared: Collection[int] = ()  # children of the supervisor that are no part of the job: ways to other nodes
-        self.why, self.patience = "", 0.0
-        self.stopped: float | None = None
-        self.beaten = 0.0  # when the guard was told last that this process is there
-        self.final: dict[str, Json] | None = None  # the report, when the job is over here
+        self.guard, self.to_guard, self.from_guard = 0, -1, -1
+        self.buffer = b""
+        self.guard_gone = False
+        self.guard_status = 0  # its wait status when it is gone
+        self.cleanup_thread: threading.Thread | None = None
+        self.excluded_pids: Collection[int] = ()  # children of the supervisor outside the job: ssh to other nodes
+        self.end_reason, self.guard_deadline = "", 0.0
+        self.guard_stopped_since: float | None = None
+        self.last_beat = 0.0  # when the guard was last sent a sign of life
+        self.final_report: dict[str, Json] | None = None  # the report, when the job is over here
 
     def stage(self, shipment: Shipment | None) -> None:
-        """Make the job directory with all that the launcher and the ranks read."""
+        """Make the job directory with all files that the launcher and the ranks read."""
         self.job.create([place["rank"] for place in self.order["placement"]])
         try:
             self.lock = self.job.lock()
@@ -91,16 +91,16 @@ class NodeJob:
             self.job.write("supervisor.json", processes.identity(os.getpid()))
             self.output = Following(self.job, self.order)
         except BaseException:
-            self.take_back()
+            self.unstage()
             raise
 
     def write_programs(self) -> None:
-        """Write what launchers start by name: one command line must fit nodes whose homes and Pythons differ."""
+        """Write the programs that launchers start by name: one command line serves nodes with different homes."""
         os.mkdir(self.job.at("bin"), 0o700)
         for name, words in self.order["programs"].items():
             write_text(self.job.at("bin", name), f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', 0o700)
 
-    def take_back(self) -> None:
+    def unstage(self) -> None:
         """Undo the staging."""
         if self.keeper:
             self.keeper.close()
@@ -110,20 +110,20 @@ class NodeJob:
     def start(self) -> None:
         """Fork the guard."""
         processes.become_subreaper()
-        heard, self.mouth = os.pipe()
-        self.ear, says = os.pipe()
+        guard_input, self.to_guard = os.pipe()
+        self.from_guard, guard_output = os.pipe()
         self.guard = os.fork()
         if self.guard:
-            os.close(heard)
-            os.close(says)
+            os.close(guard_input)
+            os.close(guard_output)
             if self.keeper:
                 self.keeper.start()
             self.output.start()
             return
         status = 1
         try:
-            close_all_but({0, 1, 2, heard, says, self.lock})
-            self.be_guard(heard, says)
+            close_all_but({0, 1, 2, guard_input, guard_output, self.lock})
+            self.be_guard(guard_input, guard_output)
             status = 0
         except BaseException:  # a fork must not run on as a second supervisor
             import traceback
@@ -132,10 +132,10 @@ class NodeJob:
                 traceback.print_exc(file=file)
         os._exit(status)
 
-    def be_guard(self, heard: int, says: int) -> None:
+    def be_guard(self, guard_input: int, guard_output: int) -> None:
         """In the guard process: run the job on this node to its end.
 
-        It lets go of 0, 1 and 2, which lead to the other side: an sshd waits for all who hold them.
+        It closes 0, 1 and 2, which are the connection to the head: sshd waits for all holders of them.
         """
         with open(os.devnull, "r+b") as nothing:
             for descriptor in (0, 1, 2):
@@ -143,87 +143,88 @@ class NodeJob:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         above = os.getppid()
         processes.become_subreaper()
-        Guard(self.job, self.order, heard, says).run()
+        Guard(self.job, self.order, guard_input, guard_output).run()
         if os.getppid() != above:
             remove(self.order["private_tmp"])
 
-    def tell(self, kind: str, **fields: str) -> None:
-        """Tell the guard something; if it died in this very moment, that is noticed elsewhere."""
+    def send(self, kind: str, **fields: str) -> None:
+        """Send the guard a message. A dead guard is noticed elsewhere."""
         try:
-            os.write(self.mouth, json.dumps({"kind": kind, **fields}).encode() + b"\n")
+            os.write(self.to_guard, json.dumps({"kind": kind, **fields}).encode() + b"\n")
         except BrokenPipeError:
             pass
 
     def end(self, reason: str, detail: str) -> None:
         """Have the guard end the job on this node. The first reason stands."""
-        if not self.why:
-            self.why = f"{reason}\t{detail}"
-            self.patience = time.monotonic() + 2 * processes.longest(self.order["grace"]) + END_SECONDS
-            self.tell("end", reason=reason, detail=detail)
+        if not self.end_reason:
+            self.end_reason = f"{reason}\t{detail}"
+            self.guard_deadline = time.monotonic() + 2 * processes.longest(self.order["grace"]) + END_SECONDS
+            self.send("end", reason=reason, detail=detail)
 
     def beat(self) -> None:
-        """Tell the guard that this process is there and can end the job. One that does not listen is not waited for."""
+        """Send the guard a sign of life, unless its pipe is full: a hanging guard must not block this."""
         now = time.monotonic()
-        if not self.gone and now - self.beaten > BEAT_SECONDS and ready([self.mouth], 0, select.POLLOUT):
-            self.beaten = now
-            self.tell("beat")
+        if not self.guard_gone and now - self.last_beat > BEAT_SECONDS and ready([self.to_guard], 0, select.POLLOUT):
+            self.last_beat = now
+            self.send("beat")
 
-    def words(self) -> list[dict[str, Json]]:
-        """Return what the guard said since the last time; call it when `ear` is readable. Notes when it is gone."""
-        chunk = os.read(self.ear, 65536)
+    def messages(self) -> list[dict[str, Json]]:
+        """Return the guard's new messages; call it when `from_guard` is readable. End of file: the guard is gone."""
+        chunk = os.read(self.from_guard, 65536)
         if not chunk:
-            self.gone, self.status = True, os.waitpid(self.guard, 0)[1]
-            self.burial = threading.Thread(target=self.wind_up)
+            self.guard_gone, self.guard_status = True, os.waitpid(self.guard, 0)[1]
+            self.cleanup_thread = threading.Thread(target=self.clean_up)
             try:
-                self.burial.start()
+                self.cleanup_thread.start()
             except RuntimeError:  # the job has all processes that its user or container may have
-                self.wind_up()
-        *lines, self.heard = (self.heard + chunk).split(b"\n")
+                self.clean_up()
+        *lines, self.buffer = (self.buffer + chunk).split(b"\n")
         return [json.loads(line) for line in lines]
 
     def check_guard(self) -> None:
-        """Kill a guard that is stopped, or stuck after it was told to end: burying it does its work."""
-        if self.gone:
+        """Kill a guard that is stopped, or stuck after it was asked to end: finish_for_guard does its work."""
+        if self.guard_gone:
             return
-        self.stopped = processes.stopped_for(self.guard, self.stopped)
-        late = self.why and time.monotonic() > self.patience
-        if late or (self.stopped is not None and time.monotonic() - self.stopped > STOPPED_SECONDS):
+        self.guard_stopped_since = processes.stopped_for(self.guard, self.guard_stopped_since)
+        late = self.end_reason and time.monotonic() > self.guard_deadline
+        stopped = self.guard_stopped_since
+        if late or (stopped is not None and time.monotonic() - stopped > STOPPED_SECONDS):
             os.kill(self.guard, signal.SIGKILL)
 
     @property
     def over(self) -> bool:
-        """Whether the guard is gone, nothing of the job is left on this node, and all that it wrote was read."""
-        return self.burial is not None and not self.burial.is_alive()
+        """Whether the guard is gone, no process of the job is left here, and all output was read."""
+        return self.cleanup_thread is not None and not self.cleanup_thread.is_alive()
 
-    def wind_up(self) -> None:
-        """Do all that comes after the guard, in a thread: it may take `grace` or a slow disk, and the leases go on."""
+    def clean_up(self) -> None:
+        """Do all that comes after the guard. In a thread: it may take `grace` or a slow disk, and the leases go on."""
         try:
-            self.bury()
+            self.finish_for_guard()
         finally:
             if self.keeper:
                 self.keeper.close()
             self.output.finish()
         if self.order["peers"] is None:
-            self.final = node_report(self.job, self.order, self.output.metrics)
+            self.final_report = node_report(self.job, self.order, self.output.metrics)
             self.job.drop_ballast()
 
-    def bury(self) -> None:
-        """If the guard did not leave by itself, do its work; then look for what escaped both."""
-        if self.status != 0:
-            reason, _tab, detail = (self.why or "guard_died\tthe guard died").partition("\t")
-            Guard(self.job, self.order, -1, -1, self.spared).finish((reason, detail))
+    def finish_for_guard(self) -> None:
+        """Do the guard's work if it did not exit by itself; then end the processes that escaped it."""
+        if self.guard_status != 0:
+            reason, _tab, detail = (self.end_reason or "guard_died\tthe guard died").partition("\t")
+            Guard(self.job, self.order, -1, -1, self.excluded_pids).finish((reason, detail))
 
-        def escaped() -> list[processes.Process]:
+        def escaped_processes() -> list[processes.Process]:
             return [process for process, mark in processes.marked() if mark.job_dir == self.job.path]
 
-        found = processes.end_all(escaped, self.order["grace"] or processes.GRACE_SECONDS)
+        found = processes.end_all(escaped_processes, self.order["grace"] or processes.GRACE_SECONDS)
         if found:
             self.job.write("leftovers.json", self.job.leftovers() + found)
         remove(self.order["private_tmp"])
 
     def report(self) -> dict[str, Json]:
         """Return the report of this node for the head, once the job is over here."""
-        return self.final or node_report(self.job, self.order, self.output.metrics)
+        return self.final_report or node_report(self.job, self.order, self.output.metrics)
 
 
 def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[str, Json]:
@@ -232,11 +233,11 @@ def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
     records = records_of(job, order)
     end = job.end()
     for record in records.values():  # by this node's own clock
-        record["told"] = was_told(record, end)
+        record["told"] = ended_by_us(record, end)
     launcher = job.launcher()
     return {
         "records": {str(rank): record for rank, record in records.items()},
-        "lines": {str(rank): telling_line(job, rank, records.get(rank)) for rank in ranks},
+        "lines": {str(rank): last_line_of(job, rank, records.get(rank)) for rank in ranks},
         "leftovers": leftovers_of(job, records)[:ROWS],
         "launcher": {**launcher, "last_line": last_line(job.at("launcher.out"))},
         "metrics": [[name, metrics.rank_of[name], value] for name, value in metrics.last.items()][:ROWS],
@@ -244,14 +245,14 @@ def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
 
 
 def write_text(path: str, text: str, mode: int) -> None:
-    """Write a file, in UTF-8 whatever the locale of this node is. Bytes of names that are none stay as they are."""
+    """Write a file in UTF-8, whatever this node's locale. Bytes of names that are not UTF-8 stay as they are."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, mode)
     with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
 
 
 def close_all_but(kept: Collection[int]) -> None:
-    """Close what a fork inherited: a twin that held the other's channels would hide its death from the peers."""
+    """Close inherited descriptors: a guard that held the supervisor's channels would hide its death from the peers."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             try:

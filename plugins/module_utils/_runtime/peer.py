@@ -20,16 +20,16 @@ from .link import GREETING_SECONDS, ConnectionLost, RemoteProcess
 from .processes import longest
 
 Json = Any
-ANSWER_SECONDS = 60.0  # for a sign of life from a node that was asked something
-LOST_SECONDS = 5.0  # for a node that was lost before, asked once more for what it has
+ANSWER_SECONDS = 60.0  # for an answer or a beat from a node
+LOST_SECONDS = 5.0  # for a node that was lost before and is asked once more
 CLOCK_LOOKS = 4
-LOOK_SECONDS = 0.05  # that one look at what a node says takes: one that talks without end must not hold up the others
+LOOK_SECONDS = 0.05  # to read one node's frames: one that sends without end must not block the others
 END_SECONDS = 30.0  # beyond lease and `grace` twice, for a node to end its job; one that only beats on is lost then
 AT_ONCE = 32  # logins in flight; sshd drops more than MaxStartups of them
 
 
 class NotStaged(OSError):
-    """Other nodes cannot stage the job: each is named, with what it says."""
+    """Other nodes cannot stage the job: the text names each and its reason."""
 
 
 class RemoteNode:
@@ -45,9 +45,9 @@ class RemoteNode:
         self.name, self.home = way["name"], way["home"]
         self.answer_seconds = LOST_SECONDS if lost else ANSWER_SECONDS
         self.address = ""
-        self.names: Mapping[str, str] = {}  # how the launcher's directory and the NIC are called there
+        self.local_names: Mapping[str, str] = {}  # the launcher's directory and the NIC on that node
         command = bootstrap.bootstrap(way["interpreter"], way["home"], bootstrap.own_digest())
-        alive = ("-o", "ServerAliveInterval=0")  # whether the node is there the lease says, and ssh must not sooner
+        alive = ("-o", "ServerAliveInterval=0")  # the lease detects a lost node, ssh must not do so sooner
         self.remote = RemoteProcess(
             ["ssh", "-F", config, *alive, self.name, "exec " + shlex.join(command)], ANSWER_SECONDS, frames.FROM_NODE
         )
@@ -61,17 +61,17 @@ class RemoteNode:
         self.report: dict[str, Json] | None = None
         self.lost = ""  # why
         self.lease, self.grace, self.end_by = ANSWER_SECONDS, 0.0, math.inf
-        self.heard = self.told = time.monotonic()
+        self.last_received = self.last_sent = time.monotonic()
 
     def measure_clock(self, seconds: float) -> float:
-        """Return how many seconds this node's clock is ahead of the head's, by the shortest of some round trips."""
-        looks = []
+        """Return how many seconds this node's clock is ahead of the head's, by the shortest round trip."""
+        round_trips = []
         for _look in range(CLOCK_LOOKS):
             before = time.time()
             there = self.remote.expect("clock", seconds)["time"]
             after = time.time()
-            looks.append((after - before, float(there) - (before + after) / 2))
-        return min(looks)[1]
+            round_trips.append((after - before, float(there) - (before + after) / 2))
+        return min(round_trips)[1]
 
     def ask_for_folder(self, listing: Sequence[Sequence[Json]]) -> set[str]:
         """Return the digests of the files that the node is missing. ConnectionLost."""
@@ -95,43 +95,43 @@ class RemoteNode:
         """How long the node may take to end its job. The lease is included: its disk may hang for so long."""
         return self.lease + 2 * self.grace + END_SECONDS
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Let the node start its job."""
-        self.heard = time.monotonic()
-        self.tell("go")
+        self.last_received = time.monotonic()
+        self.send("go")
 
-    def tell(self, kind: str, **fields: Json) -> None:
-        """Send a frame; a node that is gone is noticed elsewhere. One that is to end has its time to do so."""
+    def send(self, kind: str, **fields: Json) -> None:
+        """Send a frame. A dead node is noticed elsewhere; `end` and `leave` start the node's time to end its job."""
         if kind in ("end", "leave"):
             self.end_by = min(self.end_by, time.monotonic() + self.end_seconds)
-        self.told = time.monotonic()
+        self.last_sent = time.monotonic()
         self.channel.send(kind, **fields)
 
     def beat(self) -> None:
-        """Renew the lease on the node, and note when the node has not renewed its own."""
+        """Renew the lease on the node, and note when the node did not renew its own."""
         now = time.monotonic()
         if self.over:
             return
-        if self.channel.lost or now - self.heard > self.lease:
-            self.lost = self.remote.last_words() if self.channel.lost else f"silent for {self.lease:g} s"
+        if self.channel.lost or now - self.last_received > self.lease:
+            self.lost = self.remote.failure_text() if self.channel.lost else f"silent for {self.lease:g} s"
         elif now > self.end_by:
             self.lost = f"it did not end its part within {self.end_seconds:.0f} s"
-        elif now - self.told > BEAT_SECONDS:
-            self.tell("beat")
+        elif now - self.last_sent > BEAT_SECONDS:
+            self.send("beat")
 
-    def words(self) -> list[dict[str, Json]]:
-        """Return the frames that have come, or some of them: the next look has the others."""
+    def messages(self) -> list[dict[str, Json]]:
+        """Return the received frames, or some of them: the next call returns the others."""
         found = []
         until = time.monotonic() + LOOK_SECONDS
         while not self.over and time.monotonic() < until:
             try:
                 frame = self.channel.receive(0)
             except EOFError:
-                self.lost = self.remote.last_words()
+                self.lost = self.remote.failure_text()
                 break
             if frame is None:
                 break
-            self.heard = time.monotonic()
+            self.last_received = time.monotonic()
             if frame["kind"] == "over":
                 self.report = in_head_time(own_ranks_report(self.name, frame["report"]), self.offset)
             elif frame["kind"] != "beat":
@@ -154,22 +154,22 @@ def in_head_time(report: dict[str, Json], offset: float) -> dict[str, Json]:
     return report
 
 
-def everywhere(do: Callable[[Any], Json], items: Iterable[Any]) -> list[Json]:
-    """Do something with all items at the same time and return the answers in order."""
+def in_parallel(do: Callable[[Any], Json], items: Iterable[Any]) -> list[Json]:
+    """Call a function with each item in a thread and return the results in order."""
     items = list(items)
     with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(items)) or 1) as pool:
         return list(pool.map(do, items))
 
 
-def staged(peers: Sequence[RemoteNode], orders: Mapping[str, Mapping[str, Json]]) -> None:
+def stage_on_all(peers: Sequence[RemoteNode], orders: Mapping[str, Mapping[str, Json]]) -> None:
     """Stage the job on all nodes or on none. NotStaged names the nodes that cannot, NotAlone those with other jobs."""
     running: dict[str, list[dict[str, str]]] = {}
 
     def stage(peer: RemoteNode) -> str:
         peer.address = orders[peer.name]["address"]
-        peer.names = {name: orders[peer.name][name] for name in ("launcher_prefix", "nic")}
+        peer.local_names = {name: orders[peer.name][name] for name in ("launcher_prefix", "nic")}
         peer.grace = longest(orders[peer.name]["grace"])
-        peer.lease = peer.channel.patience = orders[peer.name]["lease"]
+        peer.lease = peer.channel.send_timeout = orders[peer.name]["lease"]
         try:
             answer = peer.remote.expect("stage", ANSWER_SECONDS, "staged", order=orders[peer.name])
             reason = answer["reason"]
@@ -179,7 +179,7 @@ def staged(peers: Sequence[RemoteNode], orders: Mapping[str, Mapping[str, Json]]
             reason = str(lost)
         return f"{peer.name}: {reason}" if reason else ""
 
-    refused = [reason for reason in everywhere(stage, peers) if reason]
+    refused = [reason for reason in in_parallel(stage, peers) if reason]
     if refused:
         for peer in peers:
             peer.channel.send("drop")

@@ -38,7 +38,7 @@ IDENTITIES = {
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # the plan knows the local size
     "sbatch": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 }
-ELSEWHERE = ("srun", "sbatch")  # launchers whose ranks are started by a daemon that is not below our guard
+STARTED_BY_SLURMD = ("srun", "sbatch")  # launchers: Slurm's daemon, not our guard, is above their ranks
 GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
 MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
@@ -290,7 +290,7 @@ class RankWrapper:
         well = (rc == 0 or finished) and not self.job.end()
         if "ended" not in self.record:
             self.note_end()
-        if well and self.order["launcher"]["name"] in ELSEWHERE:  # what is left would be below nobody who knows it
+        if well and self.order["launcher"]["name"] in STARTED_BY_SLURMD:  # no guard is above the leftovers
             grace = self.order["grace"] or GRACE_SECONDS
             self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), grace)
         if rc and not error and disk_is_full(self.job.path):

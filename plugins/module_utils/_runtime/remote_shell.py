@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a launcher starts instead of ssh: asks the head's supervisor to run the launcher's daemon on a node.
+"""The program that a launcher starts instead of ssh: the head's supervisor runs the launcher's daemon on a node.
 
-The supervisor has a way to the node already, with a guard at its end that owns whatever is started there.
+The supervisor is connected to the node already, and the guard there owns whatever is started.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any, Mapping
 from .job_directory import JobDir
 from .processes import die_with_parent, identity
 
-AGENT_SOCKET = "agent"  # in the job's private temporary directory on the head
-MARK = re.compile(r"agent\.([0-9]{1,10})\.[0-9]{1,20}\Z")
+SHELL_SOCKET = "agent"  # in the job's private temporary directory on the head
+SHELL_FILE = re.compile(r"agent\.([0-9]{1,10})\.[0-9]{1,20}\Z")
 
 
-def main(job_dir: str, words: list[str]) -> int:
-    """Run `words` (options as for ssh, a host, a command) and return the command's exit status."""
+def main(job_dir: str, arguments: list[str]) -> int:
+    """Run a command on a node and return its exit status. `arguments`: as ssh takes them: options, host, command."""
     die_with_parent()
     order = JobDir(job_dir).read("order.json")
-    while words and words[0].startswith("-"):
-        words = words[1:]
-    host, command = words[0], " ".join(words[1:])  # as ssh does: the other side's shell reads it
+    while arguments and arguments[0].startswith("-"):
+        arguments = arguments[1:]
+    host, command = arguments[0], " ".join(arguments[1:])  # as ssh does: the other side's shell reads it
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(os.path.join(order["private_tmp"], AGENT_SOCKET))
+        connection.connect(os.path.join(order["private_tmp"], SHELL_SOCKET))
     except OSError:
-        return by_hand(order, host, command)
-    open(os.path.join(order["private_tmp"], mark(os.getpid())), "w").close()
+        return run_over_ssh(order, host, command)
+    open(os.path.join(order["private_tmp"], shell_file(os.getpid())), "w").close()
     connection.sendall(json.dumps({"host": host, "command": command}).encode() + b"\n")
     answer = json.loads(connection.makefile().readline() or '{"rc": 255, "text": "the supervisor is gone"}')
     if answer["text"]:
@@ -43,34 +43,34 @@ def main(job_dir: str, words: list[str]) -> int:
     return int(answer["rc"])
 
 
-def mark(pid: int) -> str:
-    """Return the name of the file that says that this process is an agent: with its start, which no later one has."""
-    return f"{AGENT_SOCKET}.{pid}.{identity(pid)['started']}"
+def shell_file(pid: int) -> str:
+    """Return the file name that marks a process as a remote shell; its start time tells it from a later one."""
+    return f"{SHELL_SOCKET}.{pid}.{identity(pid)['started']}"
 
 
-def agents(private_tmp: str) -> list[int]:
-    """Return the pids of the agents of a job: the launcher's, though each dies a moment after it."""
+def shell_pids(private_tmp: str) -> list[int]:
+    """Return the pids of a job's remote shells. They belong to the launcher, though they outlive it by a moment."""
     try:
         names = os.listdir(private_tmp)
     except OSError:
         return []
-    pids = [int(found.group(1)) for found in map(MARK.match, names) if found]
-    return [pid for pid in pids if mark(pid) in names]
+    pids = [int(found.group(1)) for found in map(SHELL_FILE.match, names) if found]
+    return [pid for pid in pids if shell_file(pid) in names]
 
 
-def by_hand(order: Mapping[str, Any], host: str, command: str) -> int:
-    """After the job, when somebody pastes command.txt: plain ssh, with what the guard there would have set."""
+def run_over_ssh(order: Mapping[str, Any], host: str, command: str) -> int:
+    """Run plain ssh, with the PATH that the guard would have set: command.txt was pasted after the job."""
     peer = next(peer for peer in order["peers"] if host in (peer["name"], peer["address"]))
     search = os.pathsep.join(peer["launcher_search"])
-    there = at_home(command, order, peer)
+    there = localized(command, order, peer)
     argv = ["ssh", "-F", order["ssh_config"], peer["name"], f"export PATH={search}:$PATH; {there}"]
     os.execvp(argv[0], argv)
 
 
-def at_home(command: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Return a daemon's command with the launcher's directory and the NIC as they are on the other node.
+def localized(command: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """Return a daemon's command with the launcher's directory and the NIC of the other node.
 
-    Launchers take it for granted that both have the same name everywhere: Open MPI 5.0.11 in spite of --noprefix, Hydra
+    Launchers assume that both have the same name on every node: Open MPI 5.0.11 in spite of --noprefix, Hydra
     with -iface. `here` and `there`: launcher_prefix and nic of the head and of the other node.
     """
     own, other = here["launcher_prefix"], there["launcher_prefix"]

@@ -29,7 +29,7 @@ CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed 
 
 SAME_MOMENT = 0.05  # seconds
 NOTE_BYTES = 4096  # of what a rank notes of its process groups: a line for each that is larger than all before
-TORN = "its wrapper died"
+WRAPPER_DIED = "its wrapper died"
 
 
 def signal_name(number: int) -> str:
@@ -52,13 +52,13 @@ def rank_state(record: Mapping[str, Json] | None, end: Mapping[str, Json] | None
         return "silent"
     if str(record.get("error", "")).startswith("placement"):
         return "failed"
-    if record.get("told", was_told(record, end)):
+    if record.get("told", ended_by_us(record, end)):
         return "ended"  # also with status 0: a program that saves its state on SIGTERM was not done
     return "succeeded" if record.get("rc") == 0 or record.get("finished") else "failed"
 
 
-def was_told(record: Mapping[str, Json], end: Mapping[str, Json] | None) -> bool:
-    """Whether a rank of this node went on until the job was ended; by the clock that nobody sets, if both know it."""
+def ended_by_us(record: Mapping[str, Json], end: Mapping[str, Json] | None) -> bool:
+    """Whether a rank of this node ran until we ended the job; by the monotonic clock if both times have it."""
     if end is None:
         return False
     ended, ordered = record.get("ended_tick"), end.get("tick")
@@ -92,13 +92,13 @@ def cause_of(record: Mapping[str, Json] | None) -> str:
         return f"killed by {signal_name(record['signal'])}"
     if "rc" in record:
         return f"exit status {record['rc']}"
-    return TORN
+    return WRAPPER_DIED
 
 
 def ended_at(record: Mapping[str, Json]) -> float:
-    """Return when a rank ended, in seconds since the epoch; 0 if it left no word of it.
+    """Return when a rank ended, in seconds since the epoch; 0 if that is not recorded.
 
-    Counted from its start by a clock that nobody sets: a node whose clock is set during the job changes no order.
+    Its start plus monotonic time: a clock that is set during the job does not change the order.
     """
     ticks = record.get("started_tick"), record.get("ended_tick")
     if all(isinstance(tick, float) for tick in ticks):
@@ -176,7 +176,7 @@ def summarize(
 
 
 def never_met(order: Mapping[str, Json], state: str, records: Mapping[int, Mapping[str, Json]]) -> list[dict[str, str]]:
-    """Return a note if every rank came to its end, and told that it used no process group of them all."""
+    """Return a note if every rank succeeded and none used a process group of them all."""
     size = order["world_size"]
     groups = [records[place["rank"]].get("group") for place in order["placement"] if place["rank"] in records]
     known = [group for group in groups if group is not None]
@@ -188,7 +188,7 @@ def never_met(order: Mapping[str, Json], state: str, records: Mapping[int, Mappi
 
 
 def cancelled_there(state: str, end: Mapping[str, Json] | None) -> list[dict[str, str]]:
-    """Return a note if it was another node that said that somebody ends the job: no other word names that node."""
+    """Return a note with the node on which the job was cancelled, if it was not the head: nothing else names it."""
     host = end.get("host") if end and state == "cancelled" else ""
     return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
 
@@ -246,15 +246,15 @@ def blame(order: Mapping[str, Json], row: Mapping[str, Json], cause: str, stream
     return {"rank": row["rank"], "host": row["host"], "cause": cause, "message": row["last_line"], "log": log}
 
 
-def telling_line(job: JobDir, rank: int, record: Mapping[str, Json] | None) -> tuple[str, str]:
-    """Return the stream and the line that say most of a rank's end: stderr if it did not succeed, else stdout."""
+def last_line_of(job: JobDir, rank: int, record: Mapping[str, Json] | None) -> tuple[str, str]:
+    """Return stream and text of a rank's last line: of stderr if it did not succeed, else of stdout."""
     names = ["stdout", "stderr"] if record and record.get("rc") == 0 else ["stderr", "stdout"]
     lines = [(name, last_line(job.rank(rank, name))) for name in names]
     return next(((name, line) for name, line in lines if line), lines[0])
 
 
 def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Json]]:
-    """Return the records that lie on this node, by rank: also of ranks that the plan has elsewhere."""
+    """Return the records on this node by rank, also of ranks that the plan has elsewhere."""
     ranks = [place["rank"] for place in order["placement"]]
     found = {rank: record for rank in ranks for record in [job.record(rank)] if record}
     for rank, record in found.items():
@@ -265,7 +265,7 @@ def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Js
 
 
 def stray(record: Mapping[str, Json], host: str) -> dict[str, Json]:
-    """Return the record of a rank that lies on a host where the plan has no such rank: it failed, whatever it says."""
+    """Return the record of a rank that came up on the wrong host: it failed, whatever it says."""
     said = str(record.get("error") or "")
     return {**record, "error": said if said.startswith("placement") else f"placement: the rank came up on {host}"}
 
@@ -294,55 +294,56 @@ def node_lost(
     records: Mapping[int, Mapping[str, Json]],
     lines: Mapping[int, tuple[str, str]],
 ) -> dict[str, Json] | None:
-    """Return why the job ended: a node that never answered again, if all that was heard before can come of that.
+    """Return why the job ended: the loss of a node, if that explains everything recorded before.
 
     A launcher leaves by itself when one of its nodes is gone (Open MPI 5.0.11 with status 0), ranks lose a connection;
-    the silence of the node itself is known only when its lease is over.
+    the loss of the node itself is noticed only when its lease is over.
     """
     lost = next(iter(silent), "")
     if not lost or not end or end["reason"] not in ("launcher_died", "rank_failed") or signal_of(launcher):
         return end
     failed = [rank for rank, record in records.items() if rank_state(record, end) == "failed"]
-    if all(records[rank].get("error") == TORN or is_consequence(records[rank], lines[rank][1]) for rank in failed):
+    orphaned = [rank for rank in failed if records[rank].get("error") == WRAPPER_DIED]
+    if all(rank in orphaned or is_consequence(records[rank], lines[rank][1]) for rank in failed):
         detail = f"{lost} is lost: it did not answer when the job ended"
         return {**end, "reason": "lost", "host": lost, "detail": detail}
     return end
 
 
-def first_death(
+def blame_launcher(
     end: dict[str, Json] | None,
     launcher: dict[str, Json],
     daemons: Mapping[str, Mapping[str, Json]],
     records: Mapping[int, dict[str, Json]],
 ) -> tuple[dict[str, Json] | None, dict[str, Json]]:
-    """Return why the job ended, and what is known of the launcher, or of its daemon on the host where that was.
+    """Name the launcher process whose death explains why the job ended. Return the end, and the launcher's state there.
 
-    A launcher ends at once when a daemon of it is killed elsewhere, daemons when their launcher is, and Hydra's kill
-    the rank wrappers and themselves then; who of them all is heard of first is chance. Wrappers that died with a
-    launcher are noted as ended.
+    One death takes the rest down at once (a launcher its daemons, a daemon the launcher, Hydra's daemons the rank
+    wrappers), and which of them we hear of first is chance. Wrappers that died with a launcher are marked as ended.
     """
     everyone = {launcher["host"]: launcher, **daemons}
     host = end.get("host") or launcher["host"] if end else ""
-    torn = [record for record in records.values() if record.get("error") == TORN]
+    orphans = [record for record in records.values() if record.get("error") == WRAPPER_DIED]
     claimed = end["reason"] == "launcher_died" if end else False
     if end and end["reason"] == "rank_failed" and signal_of(launcher) == signal.SIGKILL:
         # Slurm kills what is left of a step whose srun was killed: a rank's program may go before its wrapper.
-        swept = [row for row in records.values() if row["host"] == host and row.get("signal") == signal.SIGKILL]
+        here = [record for record in records.values() if record["host"] == host]
+        killed_with_srun = [record for record in here if record.get("signal") == signal.SIGKILL]
     else:
-        swept = []
-    if end and (claimed or swept or (torn and end["detail"].startswith("the wrapper of"))):
-        before = min((record["ended"] for record in torn), default=end["at"])
-        blamed = first_killed(everyone, launcher["host"], before if not claimed else None)
+        killed_with_srun = []
+    if end and (claimed or killed_with_srun or (orphans and end["detail"].startswith("the wrapper of"))):
+        before = min((record["ended"] for record in orphans), default=end["at"])
+        blamed = first_killed_by_signal(everyone, launcher["host"], before if not claimed else None)
         if blamed and not (claimed and blamed == host):
             killer = signal_name(signal_of(everyone[blamed]))
             detail = f"the launcher's process on {blamed} was killed by {killer}"
             end, host = {**end, "reason": "launcher_died", "host": blamed, "detail": detail}, blamed
-        for record in [*torn, *swept] if blamed else ():
+        for record in [*orphans, *killed_with_srun] if blamed else ():
             record["told"] = True
     return end, {**everyone.get(host, launcher), "host": host if host in everyone else launcher["host"]}
 
 
-def first_killed(everyone: Mapping[str, Mapping[str, Json]], head: str, before: float | None) -> str:
+def first_killed_by_signal(everyone: Mapping[str, Mapping[str, Json]], head: str, before: float | None) -> str:
     """Return the host of the launcher or daemon that a signal ended first, and not we; an empty text if none was.
 
     SIGKILL before other signals, by which a process aborts; the launcher before its daemons: nothing that befalls them
@@ -367,7 +368,7 @@ def write_result(
 ) -> dict[str, Json]:
     """Read what a job left in its directory, write result.json there, return it. The last one standing calls this.
 
-    `metrics` of the head's own ranks; `parts`: what the other nodes told, by name, times as the head's clock has them;
+    `metrics` of the head's own ranks; `node_reports`: of the other nodes by name, times by the head's clock;
     `seconds` that the job took, if the caller was there.
     """
     order, end = job.read("order.json"), job.end()
@@ -375,7 +376,7 @@ def write_result(
     found_here = records_of(job, order).items()
     records = {rank: record if rank in own else stray(record, order["host"]) for rank, record in found_here}
     lines = {place["rank"]: ("stderr", "") for place in order["placement"]}
-    lines.update({rank: telling_line(job, rank, records.get(rank)) for rank in own})
+    lines.update({rank: last_line_of(job, rank, records.get(rank)) for rank in own})
     launcher = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
     leftovers = {order["host"]: leftovers_of(job, records)[:ROWS]}
     for host, report in node_reports.items():
@@ -394,7 +395,7 @@ def write_result(
     launcher["host"] = order["host"]
     silent = [way["name"] for way in order["peers"] if way["name"] not in node_reports]
     end = node_lost(end, silent, launcher, records, lines)
-    end, launcher = first_death(
+    end, launcher = blame_launcher(
         end, launcher, {host: report["launcher"] for host, report in node_reports.items()}, records
     )
     found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time(), "seconds": seconds}

@@ -14,7 +14,7 @@ from .file_store import Arrival, Store
 from .job_directory import JobDir
 from .job_files import MOST_BYTES, make_tree, tree_of
 from .link import ConnectionLost
-from .peer import RemoteNode, everywhere
+from .peer import RemoteNode, in_parallel
 
 Json = Any
 
@@ -93,7 +93,7 @@ def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[Rem
     """
     reasons: list[str] = []
     wants: dict[str, set[str]] = {}
-    for peer, answer in zip(peers, everywhere(lambda peer: asked(peer, listing), peers)):
+    for peer, answer in zip(peers, in_parallel(lambda peer: asked(peer, listing), peers)):
         if isinstance(answer, set):
             wants[peer.name] = answer
         else:
@@ -109,7 +109,7 @@ def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[Rem
                 peer.channel.send("file", block["data"], name=block["name"], first=block["first"])
         block = channel.receive() or {}
     reasons += [f"{host}: {said}" for said in [own.finish() if own else ""] if said]
-    reasons += everywhere(laid, [peer for peer in peers if peer.name in wants])
+    reasons += in_parallel(laid, [peer for peer in peers if peer.name in wants])
     channel.send("laid", reason="; ".join(filter(None, reasons)))
 
 

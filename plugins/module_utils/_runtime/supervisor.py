@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The supervisor of a node: does what the other end of its channel asks, and outlives it if it must.
+"""The supervisor of a node: serves the requests of the other end of its channel, and ends the job if that is lost.
 
-On the head the other end is the controller: it surveys, runs a job and brings it home, the other nodes' share over the
-cluster's own SSH. On those the other end is the head's supervisor. Whoever loses the other end ends the job, and what
-there is waits in the job directories for the next clean.yml.
+On the head the other end is the controller: the supervisor surveys, runs a job and sends its files, and reaches the
+other nodes over the cluster's own SSH. On these the other end is the head's supervisor. A job whose other end is lost
+is ended, and its files wait in the job directories for the next clean.yml.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .peer import (
     ANSWER_SECONDS,
     NotStaged,
     RemoteNode,
-    everywhere,
     in_head_time,
+    in_parallel,
     own_ranks_report,
 )
 from .result import write_result
@@ -43,8 +43,8 @@ from .shipment import Shipment, relay
 from .survey import home_path, ssh_config, survey
 
 Json = Any
-GO_SECONDS = 1.0  # between two looks whether a signal came while the others are staged
-SURVEY_BYTES = 1 << 20  # of what one node tells of itself: an honest one tells some KiB
+GO_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
+SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
 # What the other end may ask for.
 KINDS = (
     *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "forget", "part", "home"),
@@ -59,7 +59,7 @@ class Supervisor:
         self.channel = channel
         self.signalled = ""
         self.peers: dict[str, RemoteNode] = {}
-        self.given_up: dict[str, str] = {}  # nodes that are not asked again, and why
+        self.given_up: dict[str, str] = {}  # by node that is not asked again: why
         self.has_job = False
         self.fetched: tuple[JobDir, list[RemoteNode]] | None = None  # a job whose files were sent, and its other nodes
         self.shipment: Shipment | None = None
@@ -77,17 +77,17 @@ class Supervisor:
             answer = getattr(self, "on_" + frame["kind"], None) if frame is not None else None
             if answer is not None and frame is not None and frame["kind"] in KINDS:
                 answer(frame)
-        everywhere(lambda peer: peer.remote.close(), self.peers.values())
+        in_parallel(lambda peer: peer.remote.close(), self.peers.values())
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Have the job end that is in hand; without one, leave at once, whatever is waited for."""
+        """End the running job; without one, exit at once."""
         self.signalled = signal.Signals(number).name
         if not self.has_job:
             os._exit(128 + number)
 
     @contextlib.contextmanager
     def job_in_hand(self) -> Iterator[None]:
-        """While it is entered, a signal is noted and ends the job."""
+        """While it is entered, a signal ends the job instead of this process."""
         self.has_job = True
         try:
             yield
@@ -96,7 +96,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def at_work(self, frame: Mapping[str, Json]) -> Iterator[None]:
-        """While it is entered, the other side hears beats if its frame asks for them: a slow disk is no silence."""
+        """While it is entered, send beats if the frame asks for them: a slow disk is not a lost node."""
         done = threading.Event()
 
         def beat() -> None:
@@ -117,11 +117,11 @@ class Supervisor:
         self.channel.send("clock", time=time.time())
 
     def on_survey(self, frame: dict[str, Json]) -> None:
-        """Tell the facts of this node, and of the others if there are any: theirs are under `others`, by name."""
+        """Send the facts of this node, and those of the other nodes by name under `others`."""
         request = frame["request"]
         others = request.pop("others", [])
         with self.at_work(frame):
-            found = everywhere(lambda other: self.survey_other(request, other), others)
+            found = in_parallel(lambda other: self.survey_other(request, other), others)
             own = survey(request)
         facts = {other["name"]: answer for other, answer in zip(others, found)}
         self.channel.send("survey", facts=own, others=facts)
@@ -191,16 +191,16 @@ class Supervisor:
                 self.channel.send("staged", reason=str(error), running=running)
                 return
             self.channel.send("staged")
-            self.channel.patience = node_job.order["lease"]
+            self.channel.send_timeout = node_job.order["lease"]
             if self.may_go():
                 HeadFollower(self, node_job).follow()
             else:
-                node_job.take_back()
+                node_job.unstage()
                 if self.signalled:
                     os._exit(128 + signal.SIGTERM)  # the head sees it at once
 
     def may_go(self) -> bool:
-        """Wait until the head says whether the job is staged everywhere. False if it drops it, or is not heard of."""
+        """Wait until the head reports that the job is staged everywhere. False if it does not."""
         until = time.monotonic() + WORK_SECONDS + ANSWER_SECONDS  # what the slowest node is given
         while not self.signalled and time.monotonic() < until:
             try:
@@ -212,7 +212,7 @@ class Supervisor:
         return False
 
     def on_drop(self, _frame: dict[str, Json]) -> None:
-        """Hear that a job is dropped which this node had refused itself."""
+        """Ignore the drop of a job that this node had refused itself."""
 
     def on_fetch(self, frame: dict[str, Json]) -> None:
         """Send the files of a job. When the other end says that it has them all, on_home() drops what only it needs."""
@@ -242,7 +242,7 @@ class Supervisor:
         """
         order = job.order() or {}
         ways = order.get("peers") or []
-        found = everywhere(lambda way: self.fetch_other(way, order, limit), ways)
+        found = in_parallel(lambda way: self.fetch_other(way, order, limit), ways)
         missing = [f"{way['name']}: {answer}" for way, answer in zip(ways, found) if isinstance(answer, str)]
         return [answer for answer in found if isinstance(answer, RemoteNode)], missing
 
@@ -316,7 +316,7 @@ class Supervisor:
         found = job.read("result.json")
         if found is None and not dry_run:
             job.claim_end("lost", "the supervisor died")
-            reports = everywhere(lambda way: self.ask(way, job), order["peers"])
+            reports = in_parallel(lambda way: self.ask(way, job), order["peers"])
             node_reports = {way["name"]: report for way, report in zip(order["peers"], reports) if report}
             found = write_result(job, final_metrics(job, order), node_reports)
         return str(found["state"]) if found else "lost"
@@ -340,7 +340,7 @@ class Supervisor:
         self.channel.send("part", report=report)
 
     def on_beat(self, _frame: dict[str, Json]) -> None:
-        """Hear a beat that crossed the end of the job."""
+        """Ignore a beat that crossed the end of the job."""
 
     on_leave = on_end = on_start = on_begin = on_beat
 

@@ -107,7 +107,7 @@ class Session:
         self.remote.channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it still ends a job, and needs nobody for that
             self.remote.process.wait(LEAVE_SECONDS)
-        self.remote.listener.join(ERROR_SECONDS)
+        self.remote.stderr_reader.join(ERROR_SECONDS)
 
     def drop(self) -> None:
         """End the way to the head at once, whatever is asked there: no job was started."""
@@ -137,7 +137,7 @@ class Session:
                 frame = self.remote.channel.receive(ASK_SECONDS)
             except EOFError:
                 raise HeadLost(
-                    f"the supervisor on the head {self.head.name} died: {self.remote.last_words()}"
+                    f"the supervisor on the head {self.head.name} died: {self.remote.failure_text()}"
                 ) from None
             if frame and frame["kind"] != "beat":
                 return frame
