@@ -31,7 +31,7 @@ MPI = {ALONE: {}, **TWO, **TURN, **BOUND, **PORTS, **MIXED}
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A launcher, the version that speaks for its dialect, and the wishes that are put into it."""
+    """A launcher, the version that speaks for its dialect, and the options that are put into it."""
 
     launcher: str
     path: str
@@ -66,16 +66,16 @@ class Transcript:
 def plan_of(program: Program, case: str) -> LaunchPlan:
     """Return the plan of a case."""
     facts = launcher(program.path, program.version)
-    wish = {"launcher": program.launcher, **program.cases[case]}
-    vendors = ("nvidia", "amd") if wish.pop("mixed", False) else ("", "")
+    options = {"launcher": program.launcher, **program.cases[case]}
+    vendors = ("nvidia", "amd") if options.pop("mixed", False) else ("", "")
     uid = 0 if case.endswith(AS_ROOT) else 1000
     if case.startswith(ALONE):
-        return plan_here(facts_of_a_node(launcher=facts, uid=uid), **wish)
+        return plan_here(facts_of_a_node(launcher=facts, uid=uid), **options)
     n1, n2 = (
         {"hostname": f"n{number}", "uid": uid, "cores": CORES, "accelerators": {vendor: 2} if vendor else {}}
         for number, vendor in enumerate(vendors, 1)
     )
-    return plan_on_two(n1=n1, n2=n2, launcher_facts=facts, **wish)
+    return plan_on_two(n1=n1, n2=n2, launcher_facts=facts, **options)
 
 
 def command_of(program: Program, case: str) -> LaunchCommand:

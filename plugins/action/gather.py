@@ -21,7 +21,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     ssh_words,
     to_plain,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import is_home, why_not_home
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import (
+    is_fetched,
+    unwritable_message,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting_runs import (
     FATES,
@@ -73,8 +76,8 @@ class ActionModule(Action):
         except InputError as error:
             return str(error)
         run["run_dir"] = str(run_dir)
-        if is_home(run_dir):
-            return self.let_go(run, f"was home already; run: {run_dir}")
+        if is_fetched(run_dir):
+            return self.forget(run, f"was home already; run: {run_dir}")
         try:
             if not self._task.check_mode:
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,15 +87,15 @@ class ActionModule(Action):
                 if missing:
                     return f"{run['job_id']}: the files of {'; '.join(missing)}"
         except OSError as error:
-            return why_not_home(error, run_dir, self.head.name)
+            return unwritable_message(error, run_dir, self.head.name)
         display.display(f"job {run['job_id']} {run['state']}; run: {run_dir}")
         return ""
 
     def drop(self, run: Result) -> str:
         """Let go of a run that nobody wants, and return what went wrong."""
-        return self.let_go(run, "dropped: the next clean.yml takes its files away")
+        return self.forget(run, "dropped: the next clean.yml takes its files away")
 
-    def let_go(self, run: Result, why: str) -> str:
+    def forget(self, run: Result, why: str) -> str:
         """Have the head let go of one run unless in check mode, say so, and return what went wrong."""
         if not self._task.check_mode:
             with Session(self.head, self.ssh) as session:

@@ -121,7 +121,7 @@ class ActionModule(Action):
             placement = [(place.rank, place.host) for place in plan.placement]
             missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted)
         except OSError as error:
-            return {"failed": True, "msg": stop.tell(run_directory.why_not_home(error, run_dir, order["host"]))}
+            return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, order["host"]))}
         if stop.noted:
             screen.take_over(stop.terminal)
         for line in summary(outcome, missing, plan.run_dir, view.width, request.result_query):

@@ -35,16 +35,16 @@ class ActionModule(Action):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return report and msg; failed if there are errors among the findings."""
-        wish = preflight_input.parse_wish(given, RULES)
-        targets = [self.target(name, variables) for name in wish.answers]
-        facts = {name: answer.facts for name, answer in wish.answers.items() if answer.facts}
+        options = preflight_input.parse_options(given, RULES)
+        targets = [self.target(name, variables) for name in options.answers]
+        facts = {name: answer.facts for name, answer in options.answers.items() if answer.facts}
         versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
         drift = compare(versions, [target.name for target in targets if target.worker])
-        found = [*self.refusals(variables), *preflight.judge(targets, wish.answers, wish.limits, drift)]
-        findings = findings_module.sort_out(found, wish.ignore)
+        found = [*self.refusals(variables), *preflight.judge(targets, options.answers, options.limits, drift)]
+        findings = findings_module.sort_out(found, options.ignore)
         at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         path = keep_report(
-            "preflight_report", wish.report, preflight_input.report_of(findings, wish.answers, drift, at)
+            "preflight_report", options.report, preflight_input.report_of(findings, options.answers, drift, at)
         )
         title = f"preflight of {len(targets)} node{'s' * (len(targets) != 1)}: {findings_module.count(findings)}"
         display.display("\n".join([title, *findings_module.render(findings)]))

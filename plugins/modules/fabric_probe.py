@@ -156,7 +156,7 @@ agent:
   returned: with O(state=listen)
   type: dict
 wish:
-  description: The wish, as it was given.
+  description: The constraints, as they were given.
   returned: with O(state=listen)
   type: dict
 reached:
@@ -195,7 +195,7 @@ PEER = {
     "source": TEXT,
     "mtu": WHOLE,
 }
-WISH = {"nic": {"type": "str", "default": ""}, "address": {"type": "str", "default": ""}}
+CONSTRAINTS = {"nic": {"type": "str", "default": ""}, "address": {"type": "str", "default": ""}}
 OPTIONS = {
     "state": {"type": "str", "choices": ["listen", "connect", "measure", "collect", "stop"], "required": True},
     "name": TEXT,
@@ -205,7 +205,7 @@ OPTIONS = {
     "ports": {"type": "str", "default": ""},
     "seconds": {"type": "int", "default": 120},
     "timeout": {"type": "float", "default": 2.0},
-    "wish": {"type": "dict", "default": {}, "options": WISH},
+    "wish": {"type": "dict", "default": {}, "options": CONSTRAINTS},
     "peers": {"type": "list", "elements": "dict", "default": [], "options": PEER, "no_log": False},
     "steps": {"type": "list", "elements": "dict", "default": []},
     "agent": {"type": "dict", "default": {}},

@@ -287,8 +287,8 @@ def test_the_rendezvous_is_within_the_ports(fleet: Fleet, launcher: str, rendezv
     """
     script = fleet.root / "connected.py"
     script.write_text(CONNECTED)
-    wish = {"launcher": launcher, "rendezvous": rendezvous, "ports": "24000-24099"}
-    played = fleet.play(workload=str(script), **{name: value for name, value in wish.items() if value})
+    options = {"launcher": launcher, "rendezvous": rendezvous, "ports": "24000-24099"}
+    played = fleet.play(workload=str(script), **{name: value for name, value in options.items() if value})
     succeeded(played)
     found = json.loads(played.output(0))
     assert len(found) >= (2 if launcher == "torchrun" else 1)

@@ -44,9 +44,9 @@ def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of four nodes, made by setup.yml. The last two differ in all that nodes may differ in."""
     root = tmp_path_factory.mktemp("cluster")
     overrides = {"n3": {"user": "other", "port": 2222, "slots": 1, "hostname": "gpu-box"}, "n4": {"slots": 3}}
-    wishes = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "image": "bare"}
-    wishes["packages"] = ["openmpi-bin", "slurm-wlm"]  # two launchers that no role installs
-    lab = Lab(f"c{os.getpid()}", root / "inventory", **wishes)
+    options = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "image": "bare"}
+    options["packages"] = ["openmpi-bin", "slurm-wlm"]  # two launchers that no role installs
+    lab = Lab(f"c{os.getpid()}", root / "inventory", **options)
     made = Cluster(lab, root)
     try:
         lab.up()

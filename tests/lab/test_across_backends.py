@@ -28,8 +28,8 @@ def with_backends(four_nodes: Cluster) -> None:
 @pytest.mark.parametrize("mpi", ["openmpi", *HYDRA])
 def test_every_check_of_the_backend_holds_on_two_nodes(cluster: Cluster, mpi: str) -> None:
     """Two ranks on each: what goes through memory inside a node, and through the MPI between nodes."""
-    wish = {"workload": str(CHECKS), "workload_args": ["mpi", "/tmp"], "launcher": mpi, "nodes": "n1,n2"}
-    job = cluster.train(np=4, backend="mpi", **wish)
+    options = {"workload": str(CHECKS), "workload_args": ["mpi", "/tmp"], "launcher": mpi, "nodes": "n1,n2"}
+    job = cluster.train(np=4, backend="mpi", **options)
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2"]
 
 
@@ -42,12 +42,12 @@ def test_it_trains_over_nodes_that_differ(cluster: Cluster, mpi: str) -> None:
 @pytest.mark.usefixtures("with_backends")
 def test_every_check_of_ccl_holds_on_two_nodes(cluster: Cluster) -> None:
     """One rank on each: those of oneCCL never rest while they wait, and here all nodes share two cores."""
-    wish = {"workload": str(CHECKS), "workload_args": ["ccl", "/tmp"], "launcher": "torchrun", "nodes": "n1,n2"}
-    cluster.train(np=2, ranks_per_node=1, backend="ccl", **wish)
+    options = {"workload": str(CHECKS), "workload_args": ["ccl", "/tmp"], "launcher": "torchrun", "nodes": "n1,n2"}
+    cluster.train(np=2, ranks_per_node=1, backend="ccl", **options)
 
 
 @pytest.mark.usefixtures("with_backends")
 @pytest.mark.parametrize("launcher", ["openmpi", *HYDRA, *SLURM])
 def test_ccl_goes_beside_whatever_starts_it(launching: Cluster, launcher: str) -> None:
-    wish = {"nodes": "n1,n2", "ranks_per_node": 1, "launcher": launcher}
-    launching.train(workload="message_passing", backend="ccl", **wish)
+    options = {"nodes": "n1,n2", "ranks_per_node": 1, "launcher": launcher}
+    launching.train(workload="message_passing", backend="ccl", **options)

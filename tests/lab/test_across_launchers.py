@@ -39,8 +39,8 @@ def test_ranks_take_the_nodes_in_turn(launching: Cluster, launcher: str) -> None
 @pytest.mark.parametrize("launcher", ["openmpi", *HYDRA])
 def test_ranks_are_bound_if_that_is_asked_for(launching: Cluster, launcher: str) -> None:
     """And the launcher's ports are those that a firewall would let through: the real programs know all these words."""
-    wish = {"bind_to": "core", "ports": "24000-24999", "launcher": launcher}
-    job = launching.train(workload="message_passing", np=4, nodes="n1,n2", **wish)
+    options = {"bind_to": "core", "ports": "24000-24999", "launcher": launcher}
+    job = launching.train(workload="message_passing", np=4, nodes="n1,n2", **options)
     assert [len(row["cpus"]) for row in job.result["placement"]] == [1, 1, 1, 1]
     free = launching.train(workload=TELL, np=4, nodes="n1,n2", launcher=launcher)
     assert [len(row["cpus"]) for row in free.result["placement"]] == [len(os.sched_getaffinity(0))] * 4

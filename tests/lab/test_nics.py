@@ -334,15 +334,15 @@ def test_what_is_asked_for_does_not_reach(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "words"),
+    ("options", "words"),
     [
         ({"fabric_subnet": "10.99.0.0/24"}, ["fabric_subnet", "n1 has no address in it", "(eth1)"]),
         ({"fabric_nic": "eth7"}, ["fabric_nic of n1", "only eth0, eth1"]),
         ({"fabric_ports": "29099-29000"}, ["fabric_ports", "29000-29099"]),
     ],
 )
-def test_what_is_asked_for_is_not_there(nodes: Nodes, wish: dict[str, str], words: list[str]) -> None:
-    assert nodes.run(**wish).returncode != 0
+def test_what_is_asked_for_is_not_there(nodes: Nodes, options: dict[str, str], words: list[str]) -> None:
+    assert nodes.run(**options).returncode != 0
     assert [word for word in words if word not in nodes.said] == []
     assert nodes.agents() == []
 

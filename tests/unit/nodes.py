@@ -50,9 +50,9 @@ def fabric(nic: str, address: str) -> Facts:
     return {"version": 1, "nic": nic, "address": address, "network": "10.1.0.0/24", "mtu": 1500, "rdma": []}
 
 
-def plan_here(facts: Facts | None = None, script: str = "/w/mnist.py", **wish: Any) -> LaunchPlan:
-    """Plan a job on this machine: facts may be changed, the rest is the user's wish."""
-    return planned(Cluster(HERE, (HERE,)), {HERE.name: facts or facts_of_a_node()}, Program(script, (), {}), wish)
+def plan_here(facts: Facts | None = None, script: str = "/w/mnist.py", **options: Any) -> LaunchPlan:
+    """Plan a job on this machine: facts may be changed, the rest is the user's options."""
+    return planned(Cluster(HERE, (HERE,)), {HERE.name: facts or facts_of_a_node()}, Program(script, (), {}), options)
 
 
 def plan_on_two(
@@ -61,7 +61,7 @@ def plan_on_two(
     n1: Facts | None = None,
     env: dict[str, dict[str, str]] | None = None,
     slots: dict[str, int] | None = None,
-    **wish: Any,
+    **options: Any,
 ) -> LaunchPlan:
     """Plan a job on two nodes; `n1`, `n2` change their facts, `env`, `slots` are by node."""
     both = facts_of_a_node(**({"launcher": launcher_facts} if launcher_facts else {}))
@@ -73,12 +73,12 @@ def plan_on_two(
         Node(name, address, slots=(slots or {}).get(name, 2), env=(env or {}).get(name, {}))
         for name, address in (("n1", "192.0.2.1"), ("n2", "192.0.2.2"))
     )
-    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, shipped=True), wish)
+    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, shipped=True), options)
 
 
-def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, wish: dict[str, Any]) -> LaunchPlan:
-    """Plan a job of the workload mnist with what the user wishes beside it."""
-    request = parse_request({"workload": "mnist", **wish})
+def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, options: dict[str, Any]) -> LaunchPlan:
+    """Plan a job of the workload mnist with the user's options."""
+    request = parse_request({"workload": "mnist", **options})
     program = dataclasses.replace(program, args=request.workload_args, env=request.job_env)
     job = Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py", token="0123456789ab")
     return plan_job(request, cluster, facts, job)

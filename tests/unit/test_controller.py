@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from nodes import order_of_a_job
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import HOME_MARK, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -166,7 +166,8 @@ def test_the_head_tells_all_that_wait_and_whose_they_are(tmp_path: Path) -> None
     assert all(86400 <= found["seconds"] < 86500 for found in rows.values())
     head.on_forget({"home": str(tmp_path), "job_id": "other"})
     assert wire.sent.pop() == ("forgotten", {"missing": []})
-    assert (tmp_path / "jobs" / "other" / HOME_MARK).exists() and not (tmp_path / "jobs" / "other" / "ranks").exists()
+    other = tmp_path / "jobs" / "other"
+    assert (other / FETCHED_MARK).exists() and not (other / "ranks").exists()
     head.on_collect(asked)
     assert [found["job_id"] for found in wire.sent.pop()[1]["jobs"]] == ["mine"]
     head.on_forget({"home": str(tmp_path), "job_id": "never-was"})

@@ -13,9 +13,9 @@ from nets import FAULT, LO, net, nic, pair, reached, roce
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import (
     Choice,
-    Wish,
+    Constraints,
     alone,
-    check_wishes,
+    check_constraints,
     choose_fabric,
     parse_subnet,
 )
@@ -30,15 +30,15 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 
 PLUGIN_UTILS = Path(__file__).parents[2] / "plugins" / "plugin_utils"
 A, B = "10.91.0.0/24", "10.92.0.0/24"
-ANY = Wish()
+ANY = Constraints()
 BOTH = pair(("eth0", "10.91.0"), ("eth1", "10.92.0"))
 
 
-def choose(nodes: tuple[NodeNet, ...], *networks: str, wish: Wish = ANY, **given: Any) -> Choice:
+def choose(nodes: tuple[NodeNet, ...], *networks: str, constraints: Constraints = ANY, **given: Any) -> Choice:
     """Return the choice when every pair of nodes reaches each other in these networks."""
     given.setdefault("measured", {})
     broken = given.pop("broken", None)
-    return choose_fabric(nodes, wish, reached(nodes, networks, broken), **given)
+    return choose_fabric(nodes, constraints, reached(nodes, networks, broken), **given)
 
 
 def taken(choice: Choice) -> tuple[str, dict[str, str]]:
@@ -51,9 +51,9 @@ def reasons(choice: Choice) -> dict[tuple[str, str], str]:
     return {(row.node, row.address): row.reason.text for row in choice.rejections}
 
 
-def refused(nodes: tuple[NodeNet, ...], *networks: str, wish: Wish = ANY, **broken: Any) -> str:
+def refused(nodes: tuple[NodeNet, ...], *networks: str, constraints: Constraints = ANY, **broken: Any) -> str:
     with pytest.raises(InputError) as error:
-        choose(nodes, *networks, wish=wish, **broken)
+        choose(nodes, *networks, constraints=constraints, **broken)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -336,7 +336,7 @@ def test_a_choice_that_stands_is_not_measured_again() -> None:
     assert choose(nodes, B, measured=None).settled is False
     less = choose_fabric(nodes, ANY, reached(nodes, [A, B], mtu=1400), {})
     assert less.settled is False
-    assert choose(nodes, A, B, measured=None, wish=Wish(nccl_gid="always")).settled is False
+    assert choose(nodes, A, B, measured=None, constraints=Constraints(nccl_gid="always")).settled is False
     assert choose((nodes[0], BOTH[1]), A, B, measured=None).settled is False
     broken = dataclasses.replace(nodes[0], files={"fabric.json": "{half"})
     assert choose((broken, nodes[1]), A, B, measured=None).settled is False
@@ -423,13 +423,13 @@ def test_infiniband_needs_no_ip_and_a_slower_port_is_no_rail() -> None:
 # --- what the user asks for -------------------------------------------------------------------------------------------
 
 
-def asking(**wishes: str) -> tuple[NodeNet, ...]:
-    """Return BOTH with a wish for each of some nodes."""
-    return tuple(dataclasses.replace(node, wish_nic=wishes.get(node.name, "")) for node in BOTH)
+def asking(**nics: str) -> tuple[NodeNet, ...]:
+    """Return BOTH with a required NIC for some nodes."""
+    return tuple(dataclasses.replace(node, required_nic=nics.get(node.name, "")) for node in BOTH)
 
 
 def test_a_subnet_that_is_asked_for_is_taken() -> None:
-    choice = choose(BOTH, A, B, wish=Wish(parse_subnet(B)))
+    choice = choose(BOTH, A, B, constraints=Constraints(parse_subnet(B)))
     assert taken(choice)[0] == B
     assert choice.why == f"asked for: fabric_subnet is {B}"
     assert reasons(choice)["n1", "10.91.0.1/24"] == f"fabric_subnet is {B}"
@@ -443,7 +443,7 @@ def test_a_nic_that_is_asked_for_on_one_node_decides_for_all() -> None:
 
 def test_an_address_that_is_asked_for() -> None:
     both = nic("eth0", "10.91.0.1/24", "10.91.0.7/24")
-    node = net("n1", both, wish_address="10.91.0.7")
+    node = net("n1", both, required_address="10.91.0.7")
     choice = choose((node, net("n2", nic("eth0", "10.91.0.2/24"))), A)
     assert choice.chosen is not None
     assert str(choice.chosen.seats["n1"].address) == "10.91.0.7/24"
@@ -454,41 +454,41 @@ def test_a_wider_subnet_takes_what_routers_join(kind: str) -> None:
     """Also /32 addresses, and a VPN: what is asked for by name is taken."""
     nodes = (net("n1", nic("ens4", "10.1.0.5/32", kind=kind)), net("n2", nic("ens4", "10.2.0.6/32", kind=kind)))
     wide = "10.0.0.0/8"
-    assert taken(choose(nodes, wide, wish=Wish(parse_subnet(wide))))[0] == wide
+    assert taken(choose(nodes, wide, constraints=Constraints(parse_subnet(wide))))[0] == wide
     assert "fabric_subnet" in refused(nodes)
 
 
-def test_a_wish_that_does_not_reach_is_refused_with_the_reason() -> None:
-    told = refused(BOTH, A, B, wish=Wish(parse_subnet(B)), broken={("n2", "n1", B): FAULT})
+def test_a_constraint_that_does_not_reach_is_refused_with_the_reason() -> None:
+    told = refused(BOTH, A, B, constraints=Constraints(parse_subnet(B)), broken={("n2", "n1", B): FAULT})
     assert f'fabric: got "fabric_subnet is {B}"' in told
     assert f"{B}: n2 -> n1: {FAULT}" in told
     assert "eth0" not in told
 
 
-def test_wishes_that_contradict_each_other_are_refused() -> None:
+def test_constraints_that_contradict_each_other_are_refused() -> None:
     told = refused(asking(n1="eth0", n2="eth1"), A, B)
     assert "fabric_nic of n1 is eth0, fabric_nic of n2 is eth1" in told
 
 
 @pytest.mark.parametrize(
-    ("wish", "words"),
+    ("constraints", "words"),
     [
-        ({"wish_nic": "eth9"}, ["fabric_nic of n1", "eth9", "only eth0"]),
-        ({"wish_nic": "lo"}, ["fabric_nic of n1", "loopback"]),
-        ({"wish_nic": "eth5"}, ["fabric_nic of n1", "no carrier"]),
-        ({"wish_nic": "eth6"}, ["fabric_nic of n1", "no address"]),
-        ({"wish_address": "10.9.9.9"}, ["fabric_address of n1", "10.9.9.9"]),
-        ({"wish_nic": "eth0", "wish_address": "10.95.0.1"}, ["fabric_address of n1", "of eth0"]),
-        ({"wish_address": "10.95.0.1"}, ["fabric_address of n1", "no carrier"]),
+        ({"required_nic": "eth9"}, ["fabric_nic of n1", "eth9", "only eth0"]),
+        ({"required_nic": "lo"}, ["fabric_nic of n1", "loopback"]),
+        ({"required_nic": "eth5"}, ["fabric_nic of n1", "no carrier"]),
+        ({"required_nic": "eth6"}, ["fabric_nic of n1", "no address"]),
+        ({"required_address": "10.9.9.9"}, ["fabric_address of n1", "10.9.9.9"]),
+        ({"required_nic": "eth0", "required_address": "10.95.0.1"}, ["fabric_address of n1", "of eth0"]),
+        ({"required_address": "10.95.0.1"}, ["fabric_address of n1", "no carrier"]),
         ({"subnet": "10.99.0.0/24"}, ["fabric_subnet", "n1 has no address in it", "10.91.0.1/24 (eth0)"]),
     ],
 )
-def test_a_wish_that_cannot_be_is_refused_at_once(wish: dict[str, str], words: list[str]) -> None:
-    subnet = parse_subnet(wish.pop("subnet", ""))
+def test_a_constraint_that_cannot_be_met_is_refused_at_once(constraints: dict[str, str], words: list[str]) -> None:
+    subnet = parse_subnet(constraints.pop("subnet", ""))
     dead = nic("eth5", "10.95.0.1/24", carrier=False)
-    node = net("n1", nic("eth0", "10.91.0.1/24"), dead, nic("eth6"), **wish)
+    node = net("n1", nic("eth0", "10.91.0.1/24"), dead, nic("eth6"), **constraints)
     with pytest.raises(InputError) as error:
-        check_wishes([node], Wish(subnet))
+        check_constraints([node], Constraints(subnet))
     assert [word for word in words if word not in str(error.value)] == []
 
 
@@ -527,7 +527,7 @@ def test_one_node_uses_loopback_without_any_network() -> None:
 
 
 def test_one_node_uses_the_nic_that_is_asked_for() -> None:
-    choice = alone(dataclasses.replace(BOTH[0], wish_nic="eth1"), ANY)
+    choice = alone(dataclasses.replace(BOTH[0], required_nic="eth1"), ANY)
     assert taken(choice) == (B, {"n1": "eth1"})
 
 

@@ -15,7 +15,7 @@ from nodes import order_of_a_job
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import supervisor as supervisor_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BLOCK, Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import HOME_MARK, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
@@ -51,8 +51,9 @@ def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "bin" / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PLACE", str(tmp_path))
-    ways = [{"name": name, "home": str(tmp_path / name), "interpreter": sys.executable} for name in ("n2", *DEAD, "n3")]
-    head = node(tmp_path, "n1", 0, peers=ways)
+    names = ("n2", *DEAD, "n3")
+    routes = [{"name": name, "home": str(tmp_path / name), "interpreter": sys.executable} for name in names]
+    head = node(tmp_path, "n1", 0, peers=routes)
     head.write("result.json", {"state": "succeeded"})
     others = [node(tmp_path, name, rank, peers=None) for rank, name in ((1, "n2"), (2, "n3"))]
     (tmp_path / "n1" / "ssh").mkdir()
@@ -77,15 +78,15 @@ def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
         assert all([row["row"] for row in rows if row["rank"] == rank] == list(range(60_000)) for rank in range(3))
         remote.channel.send("home")
     assert len(list(tmp_path.glob("asked.*"))) == 3  # who did not answer is not asked again
-    assert not any(os.path.exists(job.at(HOME_MARK)) for job in (head, *others))  # not all of it is home
+    assert not any(os.path.exists(job.at(FETCHED_MARK)) for job in (head, *others))  # not all of it is home
     remote.close()
 
 
 def test_a_node_that_was_lost_is_tried_once_more_and_soon_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[str, bool]] = []
 
-    def peer(way: dict[str, str], _config: str, lost: bool) -> None:
-        tried.append((way["name"], lost))
+    def peer(route: dict[str, str], _config: str, lost: bool) -> None:
+        tried.append((route["name"], lost))
         raise ConnectionLost("no answer within 5 s")
 
     monkeypatch.setattr(supervisor_module, "RemoteNode", peer)

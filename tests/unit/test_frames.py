@@ -28,7 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.superv
     KINDS,
     Supervisor,
     files_of,
-    goes_home,
+    may_be_fetched,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
@@ -283,9 +283,9 @@ def test_a_result_of_another_job_is_not_believed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_node_sends_files_and_records_of_its_own_ranks_only() -> None:
-    assert goes_home("ranks/3/stdout", {3}) and goes_home("launcher.out", ())
+    assert may_be_fetched("ranks/3/stdout", {3}) and may_be_fetched("launcher.out", ())
     for name in ("ranks/4/stdout", "ranks/3/../4/stdout", "result.json", "launcher.n1.out", "/ranks/3/stdout"):
-        assert not goes_home(name, {3})
+        assert not may_be_fetched(name, {3})
     report = {"records": {"0": {"host": "n1"}, "1": {"host": "n2"}}, "lines": {}}
     assert own_ranks_report("n2", report)["records"] == {"1": {"host": "n2"}}
 

@@ -1,4 +1,4 @@
-"""The lab as far as it can be thought out without a machine: what is refused, and what follows from a wish."""
+"""The lab as far as it can be thought out without a machine: what is refused, and what follows from the options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUBNETS = [ipaddress.IPv4Network("10.200.1.0/24"), ipaddress.IPv4Network("10.200
 FILES = Path(__file__).parents[2] / "roles/lab/files"
 
 
-def wish(**changed: Any) -> dict[str, Any]:
+def lab_options(**changed: Any) -> dict[str, Any]:
     """Return what the module is given."""
     common: dict[str, Any] = {"name": "lab", "nodes": 2, "nics": 2, "subnets": [], "release": "bookworm"}
     common |= {
@@ -39,7 +39,7 @@ def wish(**changed: Any) -> dict[str, Any]:
 @pytest.fixture
 def lab() -> Lab:
     overrides = {"n2": {"user": "other", "port": 2222, "slots": 1, "hostname": "w.example", "release": "trixie"}}
-    return parse_lab(wish(overrides=overrides, mounts=["/a", "/b:/c"]), SUBNETS)
+    return parse_lab(lab_options(overrides=overrides, mounts=["/a", "/b:/c"]), SUBNETS)
 
 
 # --- bad input -----------------------------------------------------------------------------------------------------
@@ -73,9 +73,9 @@ def lab() -> Lab:
         ({"overrides": {"n2": {"hostname": "a_b"}}}, "lab_overrides: hostname of n2: got 'a_b'; give letters"),
     ],
 )
-def test_a_wish_is_refused_in_one_line(change: dict[str, Any], says: str) -> None:
+def test_a_bad_option_is_refused_in_one_line(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError) as refused:
-        parse_lab(wish(**change))
+        parse_lab(lab_options(**change))
     assert str(refused.value).startswith(says)
     assert "\n" not in str(refused.value)
 
@@ -111,33 +111,33 @@ def test_subnets_are_refused_in_one_line(subnets: list[str], says: str) -> None:
 )
 def test_a_disturbance_is_refused_in_one_line(lab: Lab, given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError) as refused:
-        parse_disturbance(wish(**given), ["n1", "n2"], lab.networks)
+        parse_disturbance(lab_options(**given), ["n1", "n2"], lab.networks)
     assert str(refused.value).startswith(says)
 
 
 @pytest.mark.parametrize("change", [{"mounts": ["/no/such"]}, {"ca_bundle": "/no/such"}], ids=str)
 def test_what_is_not_here_cannot_be_read_there(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^lab_{next(iter(change))}: there is no .*/no/such"):
-        lifecycle.present(wish(**change), check=True)
+        lifecycle.present(lab_options(**change), check=True)
 
 
 def test_missing_tools_are_named_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As on a fresh machine: nothing of it is installed, and the plan says so before anything is done."""
     monkeypatch.setattr(host.os, "geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    plan = lifecycle.present(wish(), check=True)
+    plan = lifecycle.present(lab_options(), check=True)
     assert plan["packages"] == list(host.TOOLS.values())
     packages = "podman runc iptables mmdebstrap util-linux iproute2 nftables openssh-client"
     assert f"; type: apt install --no-install-recommends {packages}, or say -e lab_install=true" in plan["msg"]
     with pytest.raises(ValueError, match=r"^not installed: podman, runc, "):
-        lifecycle.present(wish(), check=False)
+        lifecycle.present(lab_options(), check=False)
 
 
 def test_a_plain_user_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host.os, "geteuid", lambda: 1000)
     for verb in (lifecycle.present, lifecycle.absent):
         with pytest.raises(ValueError, match=r"^a lab needs root on this machine: say ansible-playbook -b "):
-            verb(wish(), check=False)
+            verb(lab_options(), check=False)
 
 
 # --- what follows --------------------------------------------------------------------------------------------------
@@ -198,12 +198,12 @@ def test_a_node_is_started_as_it_was_asked_for(lab: Lab) -> None:
     ],
     ids=str,
 )
-def test_another_wish_is_told_by_its_variable(change: dict[str, Any], variable: str) -> None:
+def test_a_changed_option_is_told_by_its_variable(change: dict[str, Any], variable: str) -> None:
     def shape(given: dict[str, Any]) -> str:
         made = parse_lab(given, SUBNETS[: given["nics"]])
         return spec.shape(made, made.nodes[0], "image", "key")
 
-    assert spec.difference(shape(wish()), shape(wish(**change))) == variable
+    assert spec.difference(shape(lab_options()), shape(lab_options(**change))) == variable
 
 
 def test_free_subnets_are_free_and_the_same_for_a_name() -> None:
@@ -222,16 +222,16 @@ def test_free_subnets_are_free_and_the_same_for_a_name() -> None:
 def test_an_image_has_another_name_when_anything_in_it_is_another(tmp_path: Path) -> None:
     for name in ("Containerfile", "init"):
         (tmp_path / name).write_text((FILES / name).read_text())
-    tag = node_tag("bookworm", wish(context=str(tmp_path)))
-    assert tag == node_tag("bookworm", wish())
+    tag = node_tag("bookworm", lab_options(context=str(tmp_path)))
+    assert tag == node_tag("bookworm", lab_options())
     others = [
-        node_tag("trixie", wish()),
-        node_tag("bookworm", wish(packages=["gcc"])),
-        node_tag("bookworm", wish(image="bare")),
-        node_tag("bookworm", wish(mirror="http://mirror/debian")),
+        node_tag("trixie", lab_options()),
+        node_tag("bookworm", lab_options(packages=["gcc"])),
+        node_tag("bookworm", lab_options(image="bare")),
+        node_tag("bookworm", lab_options(mirror="http://mirror/debian")),
     ]
     (tmp_path / "init").write_text("#!/bin/sh\n")
-    others.append(node_tag("bookworm", wish(context=str(tmp_path))))
+    others.append(node_tag("bookworm", lab_options(context=str(tmp_path))))
     assert len({tag, *others}) == 6
 
 

@@ -26,9 +26,9 @@ PROGRAMS = {
 }
 
 
-def two(plan_two: Planner, name: str, n2: Facts | None = None, **wish: Any) -> LaunchCommand:
+def two(plan_two: Planner, name: str, n2: Facts | None = None, **options: Any) -> LaunchCommand:
     n2 = {"hostname": "second", **(n2 or {})}
-    return render(plan_two(n2=n2, launcher_facts=PROGRAMS[name], launcher=name, **wish))
+    return render(plan_two(n2=n2, launcher_facts=PROGRAMS[name], launcher=name, **options))
 
 
 def test_a_job_is_taken_back_from_slurm(plan_two: Planner) -> None:
@@ -63,10 +63,10 @@ def test_c10d_numbers_the_nodes_by_their_addresses(plan_two: Planner) -> None:
     assert made.master_addr == "10.1.0.100"
 
 
-@pytest.mark.parametrize("wish", [{"map_by": "node"}, {"bind_to": "core"}])
-def test_what_torchrun_does_not_know_is_refused(plan_two: Planner, wish: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", [{"map_by": "node"}, {"bind_to": "core"}])
+def test_what_torchrun_does_not_know_is_refused(plan_two: Planner, options: dict[str, str]) -> None:
     with pytest.raises(InputError, match="torchrun knows only"):
-        two(plan_two, "torchrun", **wish)
+        two(plan_two, "torchrun", **options)
 
 
 def test_own_arguments_come_before_the_program(plan_two: Planner) -> None:
@@ -182,11 +182,11 @@ def test_the_launcher_leaves_the_port_of_the_rendezvous_alone(
     plan_two: Planner, rendezvous: int, first: int, last: int
 ) -> None:
     """Reproduced before: mpirun's daemon had listened there when rank 0 wanted to."""
-    wish = {"ports": "24000-24099", "n1": {"port": rendezvous}}
-    words = two(plan_two, "openmpi", **wish).argv
+    options = {"ports": "24000-24099", "n1": {"port": rendezvous}}
+    words = two(plan_two, "openmpi", **options).argv
     assert words[words.index("btl_tcp_port_min_v4") + 1] == str(first)
     assert words[words.index("btl_tcp_port_range_v4") + 1] == str(last - first + 1)
     assert words[words.index("oob_tcp_dynamic_ipv4_ports") + 1] == f"{first}-{min(last, first + 63)}"
     for name in ("mpich", "intelmpi"):
-        (setting,) = two(plan_two, name, **wish).environment
+        (setting,) = two(plan_two, name, **options).environment
         assert setting.value == f"{first}:{last}"

@@ -17,7 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.torc
 COUNT = 100
 
 
-def plan_of_many(changed: dict[str, dict[str, Any]] | None = None, **wish: Any) -> LaunchPlan:
+def plan_of_many(changed: dict[str, dict[str, Any]] | None = None, **options: Any) -> LaunchPlan:
     """Plan a job on n1 to n100; `changed` replaces facts of some."""
     names = [f"n{number}" for number in range(1, COUNT + 1)]
     facts = {
@@ -25,7 +25,7 @@ def plan_of_many(changed: dict[str, dict[str, Any]] | None = None, **wish: Any) 
         for number, name in enumerate(names, 1)
     }
     nodes = tuple(Node(name, f"192.0.2.{number}", slots=1) for number, name in enumerate(names, 1))
-    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, shipped=True), wish)
+    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, shipped=True), options)
 
 
 def test_check_shows_equal_environments_once() -> None:

@@ -353,9 +353,9 @@ def test_nobody_can_be_in_the_way_of_the_link_to_the_latest_run(tmp_path: Path) 
     ],
 )
 def test_a_run_is_home_when_nothing_is_missing(tmp_path: Path, text: str, home: bool) -> None:
-    assert not run_directory.is_home(tmp_path)
+    assert not run_directory.is_fetched(tmp_path)
     (tmp_path / "fetched.json").write_text(text)
-    assert run_directory.is_home(tmp_path) is home
+    assert run_directory.is_fetched(tmp_path) is home
 
 
 def test_job_ids_are_new_and_valid() -> None:

@@ -128,10 +128,10 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "wish", "text"), REFUSALS)
-def test_refusals(plan: Planner, changed: dict[str, Any], wish: dict[str, Any], text: str) -> None:
+@pytest.mark.parametrize(("changed", "options", "text"), REFUSALS)
+def test_refusals(plan: Planner, changed: dict[str, Any], options: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
-        plan(facts=facts_of_a_node(**changed), **wish)
+        plan(facts=facts_of_a_node(**changed), **options)
 
 
 def test_a_program_without_python_needs_no_torch(plan: Planner) -> None:

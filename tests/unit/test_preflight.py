@@ -353,7 +353,7 @@ def test_how_a_host_is_reached(variables: dict[str, Any], login: str, known_as: 
 )
 def test_bad_input_is_refused_in_one_line(given: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError) as refusal:
-        preflight_input.parse_wish({"answers": {}, **given}, RULES)
+        preflight_input.parse_options({"answers": {}, **given}, RULES)
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -363,13 +363,13 @@ def test_bad_input_is_refused_in_one_line(given: dict[str, Any], says: str) -> N
     [(["debian 12"], 0), (["debian"], 0), (["Debian 12"], 0), (["debian 1"], 1), (["debian 13"], 1), ([], 1)],
 )
 def test_supported_systems(known: list[str], found: int) -> None:
-    wish = preflight_input.parse_wish({"supported_os": known}, RULES)
-    assert len(judged(two_nodes(), wish.limits)) == found
+    options = preflight_input.parse_options({"supported_os": known}, RULES)
+    assert len(judged(two_nodes(), options.limits)) == found
 
 
 def test_thresholds_of_zero_let_everything_pass() -> None:
-    wish = preflight_input.parse_wish({"min_disk_gb": 0, "min_tmp_mb": 0, "min_shm_mb": 0}, RULES)
-    assert judged(two_nodes(home__free=3 * 10**8, tmp__free=0, shm__size=10**8, shm__free=10**8), wish.limits) == []
+    options = preflight_input.parse_options({"min_disk_gb": 0, "min_tmp_mb": 0, "min_shm_mb": 0}, RULES)
+    assert judged(two_nodes(home__free=3 * 10**8, tmp__free=0, shm__size=10**8, shm__free=10**8), options.limits) == []
 
 
 def test_the_report_is_plain_and_tells_whether_all_is_well() -> None:
@@ -415,14 +415,14 @@ def test_the_defaults_of_role_module_and_code_are_the_same() -> None:
     assert {f"preflight_{name}": value for name, value in module.items()} == {
         name: value for name, value in role.items() if name not in ("preflight_python", "preflight_compiles")
     }
-    wish = preflight_input.parse_wish({}, RULES)
-    assert not wish.limits.compiles
+    options = preflight_input.parse_options({}, RULES)
+    assert not options.limits.compiles
     code = {
-        **{name: value for name, value in vars(wish.limits).items() if name != "compiles"},
-        "ignore": list(wish.ignore),
-        "report": wish.report,
+        **{name: value for name, value in vars(options.limits).items() if name != "compiles"},
+        "ignore": list(options.ignore),
+        "report": options.report,
     }
-    assert {**code, "supported_os": list(wish.limits.supported_os)} == module
+    assert {**code, "supported_os": list(options.limits.supported_os)} == module
 
 
 def test_the_python_for_torch_is_the_one_that_its_role_allows() -> None:

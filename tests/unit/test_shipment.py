@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import file_store
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_store import Store
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import HOME_MARK, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import outputs, tree_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
@@ -63,7 +63,7 @@ def ship(script: Path, home: Path, job_id: str) -> tuple[list[str], Path]:
 
 def over(home: Path, job_id: str) -> None:
     """Let a job be over and home."""
-    (home / "jobs" / job_id / HOME_MARK).touch()
+    (home / "jobs" / job_id / FETCHED_MARK).touch()
 
 
 def contents(root: Path) -> dict[str, str]:

@@ -55,10 +55,10 @@ def route_to(address: str) -> tuple[str, str]:
     """Return the NIC and the source address by which the kernel would send to an address; empty if it has no route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     packed = socket.inet_pton(family, address)
-    wish = ROUTE.pack(family, 8 * len(packed), 0, 0, 0, 0, 0, 0, 0)
-    wish += ATTRIBUTE.pack(ATTRIBUTE.size + len(packed), RTA_DST) + packed
+    request = ROUTE.pack(family, 8 * len(packed), 0, 0, 0, 0, 0, 0, 0)
+    request += ATTRIBUTE.pack(ATTRIBUTE.size + len(packed), RTA_DST) + packed
     try:
-        message = next(ask(RTM_GETROUTE, 0, wish, RTM_NEWROUTE))
+        message = next(ask(RTM_GETROUTE, 0, request, RTM_NEWROUTE))
         found = dict(attributes(message[ROUTE.size :]))
         nic = socket.if_indextoname(struct.unpack("=L", found[RTA_OIF])[0])
     except (OSError, KeyError, StopIteration):

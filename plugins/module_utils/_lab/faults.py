@@ -31,18 +31,18 @@ def disturb(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
     if not seen.nodes:
         make = f"ansible-playbook playbooks/lab.yml -e lab_name={name}"
         raise ValueError(f"lab_name: there is no lab {name!r}; make it: {make}")
-    wish = spec.parse_disturbance(given, list(seen.nodes), seen.networks)
-    containers = [seen.nodes[node] for node in wish.nodes]
-    refuse_the_dead(wish.state, containers)
-    if wish.state in LINKS:
-        links = [(container, network) for container in containers for network in wish.networks]
-        changed = [LINKS[wish.state](container.pid, network, wish.rate, check) for container, network in links]
-        where = " on " + ", ".join(network.nic for network in wish.networks)
+    asked = spec.parse_disturbance(given, list(seen.nodes), seen.networks)
+    containers = [seen.nodes[node] for node in asked.nodes]
+    refuse_the_dead(asked.state, containers)
+    if asked.state in LINKS:
+        links = [(container, network) for container in containers for network in asked.networks]
+        changed = [LINKS[asked.state](container.pid, network, asked.rate, check) for container, network in links]
+        where = " on " + ", ".join(network.nic for network in asked.networks)
     else:
-        changed = [NODES[wish.state](container, check) for container in containers]
+        changed = [NODES[asked.state](container, check) for container in containers]
         where = ""
-    what = f"lab {name}: {wish.state} {', '.join(wish.nodes)}{where}" + ("" if any(changed) else ": nothing to do")
-    return {"changed": any(changed), "nodes": list(wish.nodes), "packages": [], "msg": what}
+    what = f"lab {name}: {asked.state} {', '.join(asked.nodes)}{where}" + ("" if any(changed) else ": nothing to do")
+    return {"changed": any(changed), "nodes": list(asked.nodes), "packages": [], "msg": what}
 
 
 def refuse_the_dead(state: str, containers: list[Container]) -> None:

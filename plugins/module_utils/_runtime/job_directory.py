@@ -24,7 +24,7 @@ import time
 from typing import Any, Callable, Mapping
 
 Json = Any
-HOME_MARK = "home"  # file in a job directory: the controller has it all
+FETCHED_MARK = "home"  # file in a job directory: the controller has fetched all of it
 BALLAST_BYTES = 1 << 20  # kept free for our own files
 WRITE_SECONDS = 1.0  # that the end of programs waits for a write
 LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
@@ -40,7 +40,7 @@ ORDER = {
     **{"placement": list, "launcher": dict, "world_size": int, "started": NUMBER, "shown_command": (str, list)},
 }
 PLACE = {"rank": int, "host": str}
-WAY = {"name": str}
+ROUTE = {"name": str}
 END = {"reason": str, "detail": str, "at": NUMBER}
 LAUNCHER = {"pid": int}
 LEFTOVER = {"pid": int, "command": str}
@@ -171,7 +171,7 @@ class JobDir:
         if not fits(found, ORDER) or not all(fits(place, PLACE) for place in found["placement"]):
             return None
         peers = found.get("peers")
-        known = peers is None or (isinstance(peers, list) and all(fits(way, WAY) for way in peers))
+        known = peers is None or (isinstance(peers, list) and all(fits(route, ROUTE) for route in peers))
         return found if known and fits(found["launcher"], {"name": str, "version": str}) else None
 
     def record(self, rank: int) -> dict[str, Json] | None:

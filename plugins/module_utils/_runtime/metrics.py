@@ -79,13 +79,13 @@ def final_metrics(job: JobDir, order: dict[str, Json]) -> Metrics:
 
 
 class OwnRows:
-    """What of another node's metrics.jsonl goes home: rows of that node's own ranks. Blocks of it may end anywhere."""
+    """Filters another node's metrics.jsonl to the rows of its own ranks. Blocks of it may end anywhere."""
 
     def __init__(self, ranks: Collection[int]) -> None:
         self.ranks, self.begun = ranks, b""
 
     def take(self, block: bytes) -> bytes:
-        """Return the whole rows that go home. ValueError for a row without an end."""
+        """Return the whole rows to forward. ValueError for a row without an end."""
         *rows, self.begun = (self.begun + block).split(b"\n")
         if len(self.begun) > ROW_BYTES:
             raise ValueError("a row without an end")

@@ -35,18 +35,18 @@ class NotStaged(OSError):
 class RemoteNode:
     """Another node and the connection to its supervisor."""
 
-    def __init__(self, way: Mapping[str, str], config: str, lost: bool = False) -> None:
-        """`way`: name, home, interpreter of the node; `config`: the ssh configuration of the mesh. ConnectionLost.
+    def __init__(self, route: Mapping[str, str], config: str, lost: bool = False) -> None:
+        """`route`: name, home, interpreter of the node; `config`: the ssh configuration of the mesh. ConnectionLost.
 
         One that was `lost` before is given LOST_SECONDS.
         """
         if not os.path.exists(config):
             raise ConnectionLost(f"there is no {config} yet: ansible-playbook setup.yml --tags ssh_mesh")
-        self.name, self.home = way["name"], way["home"]
+        self.name, self.home = route["name"], route["home"]
         self.answer_seconds = LOST_SECONDS if lost else ANSWER_SECONDS
         self.address = ""
         self.local_names: Mapping[str, str] = {}  # the launcher's directory and the NIC on that node
-        command = bootstrap.bootstrap(way["interpreter"], way["home"], bootstrap.own_digest())
+        command = bootstrap.bootstrap(route["interpreter"], route["home"], bootstrap.own_digest())
         alive = ("-o", "ServerAliveInterval=0")  # the lease detects a lost node, ssh must not do so sooner
         self.remote = RemoteProcess(
             ["ssh", "-F", config, *alive, self.name, "exec " + shlex.join(command)], ANSWER_SECONDS, frames.FROM_NODE

@@ -393,7 +393,7 @@ def write_result(
             if rank in theirs:
                 metrics.note(name, rank, value)
     launcher["host"] = order["host"]
-    silent = [way["name"] for way in order["peers"] if way["name"] not in node_reports]
+    silent = [route["name"] for route in order["peers"] if route["name"] not in node_reports]
     end = node_lost(end, silent, launcher, records, lines)
     end, launcher = blame_launcher(
         end, launcher, {host: report["launcher"] for host, report in node_reports.items()}, records

@@ -25,7 +25,7 @@ from .channel import BEAT_SECONDS, Channel
 from .frames import RANK_FILE
 from .head_follower import HeadFollower
 from .head_job import HeadJob
-from .job_directory import HOME_MARK, JobDir, jobs, remove
+from .job_directory import FETCHED_MARK, JobDir, jobs, remove
 from .link import WORK_SECONDS, ConnectionLost
 from .metrics import OwnRows, final_metrics
 from .node_job import NodeJob, node_report
@@ -138,12 +138,12 @@ class Supervisor:
             return {"unreachable": str(lost)}
         return {**facts, "clock_offset": round(peer.offset, 4)}
 
-    def reach(self, way: Mapping[str, Json], home: str) -> RemoteNode:
+    def reach(self, route: Mapping[str, Json], home: str) -> RemoteNode:
         """Return the connected node, connecting to it unless that is done. ConnectionLost.
 
         One that was lost is tried once more, and soon given up: its disk may be as dead as its network.
         """
-        name = way["name"]
+        name = route["name"]
         if name in self.given_up:
             raise ConnectionLost(self.given_up[name])
         lost = name in self.peers and bool(self.peers[name].lost)
@@ -151,7 +151,7 @@ class Supervisor:
             self.peers.pop(name).remote.close(0)
         if name not in self.peers:
             try:
-                self.peers[name] = RemoteNode(way, ssh_config(home), lost)
+                self.peers[name] = RemoteNode(route, ssh_config(home), lost)
             except ConnectionLost as error:
                 self.given_up[name] = str(error)
                 raise
@@ -215,7 +215,7 @@ class Supervisor:
         """Ignore the drop of a job that this node had refused itself."""
 
     def on_fetch(self, frame: dict[str, Json]) -> None:
-        """Send the files of a job. When the other end says that it has them all, on_home() drops what only it needs."""
+        """Send the files of a job. When the other end has them all it sends `home`, and on_home() drops them."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
             if os.path.exists(job.at("result.json")):  # first: what became of the job waits for no node
@@ -227,34 +227,34 @@ class Supervisor:
         self.channel.send("fetched", missing=missing)
 
     def on_home(self, _frame: dict[str, Json]) -> None:
-        """Hear that the files of the job that was fetched last are home."""
+        """Drop the files of the job that was fetched last: the other end has them all."""
         if self.fetched is None:
             return
         (job, peers), self.fetched = self.fetched, None
         for peer in peers:
             peer.channel.send("home")
-        let_go(job)
+        mark_fetched(job)
 
     def fetch_others(self, job: JobDir, limit: int) -> tuple[list[RemoteNode], list[str]]:
-        """Pass on the files of a job's other nodes, side by side; return those nodes, and what could not be had.
+        """Forward the files of a job's other nodes, in parallel; return these nodes, and what is missing.
 
-        `limit`: bytes that the controller takes: who alone sends more may be sending without an end.
+        `limit`: bytes that the controller accepts. A node that alone sends more may never end.
         """
         order = job.order() or {}
-        ways = order.get("peers") or []
-        found = in_parallel(lambda way: self.fetch_other(way, order, limit), ways)
-        missing = [f"{way['name']}: {answer}" for way, answer in zip(ways, found) if isinstance(answer, str)]
+        routes = order.get("peers") or []
+        found = in_parallel(lambda route: self.fetch_other(route, order, limit), routes)
+        missing = [f"{route['name']}: {answer}" for route, answer in zip(routes, found) if isinstance(answer, str)]
         return [answer for answer in found if isinstance(answer, RemoteNode)], missing
 
-    def fetch_other(self, way: Mapping[str, Json], order: Mapping[str, Json], limit: int) -> RemoteNode | str:
-        """Pass on the files of one other node; return it, or why they could not be had."""
+    def fetch_other(self, route: Mapping[str, Json], order: Mapping[str, Json], limit: int) -> RemoteNode | str:
+        """Forward the files of one other node; return the node, or why its files are missing."""
         try:
-            peer = self.reach(way, order["home"])
+            peer = self.reach(route, order["home"])
             beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
             peer.channel.send("fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats)
             self.pass_on(peer, order, limit)
         except (ConnectionLost, ValueError) as lost:
-            self.given_up[way["name"]] = str(lost)  # what it still says could be taken for another answer
+            self.given_up[route["name"]] = str(lost)  # a late answer could be taken for that of another request
             return str(lost)
         return peer
 
@@ -279,7 +279,7 @@ class Supervisor:
             frame = peer.remote.answer(peer.answer_seconds)
 
     def on_collect(self, frame: dict[str, Json]) -> None:
-        """Name the jobs that are over and not home, and which of them the controller that asks had started.
+        """Send the jobs that are over and not fetched, and which of them the asking controller had started.
 
         Unless it is a dry run, write the result of those whose every guardian died.
         """
@@ -287,7 +287,7 @@ class Supervisor:
         with self.at_work(frame):
             for job in jobs(home_path(frame["home"])):
                 order = job.order()
-                if not order or os.path.exists(job.at(HOME_MARK)) or order["peers"] is None or job.running():
+                if not order or os.path.exists(job.at(FETCHED_MARK)) or order["peers"] is None or job.running():
                     continue
                 own = order["controller"] == frame["controller"]
                 over = {"run_dir": order["run_dir"], "own": own, "seconds": age(job)}
@@ -295,20 +295,20 @@ class Supervisor:
         self.channel.send("waiting", jobs=waiting)
 
     def on_forget(self, frame: dict[str, Json]) -> None:
-        """Let go of a job whose files nobody wants, here and on its other nodes; say where that could not be."""
+        """Drop the files of a job on all its nodes. Send the nodes where that failed."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
             order = job.order() or {}
             missing = ["it still runs"] if job.running() else []
-            for way in order.get("peers") or []:
+            for route in order.get("peers") or []:
                 try:
-                    peer = self.reach(way, order["home"])
+                    peer = self.reach(route, order["home"])
                     told = peer.remote.expect("forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id)
                     missing += [f"{peer.name}: {reason}" for reason in told["missing"]]
                 except ConnectionLost as lost:
-                    missing.append(f"{way['name']}: {lost}")
+                    missing.append(f"{route['name']}: {lost}")
             if order and not missing:
-                let_go(job)
+                mark_fetched(job)
         self.channel.send("forgotten", missing=missing)
 
     def state_of(self, job: JobDir, order: dict[str, Json], dry_run: bool) -> str:
@@ -316,18 +316,18 @@ class Supervisor:
         found = job.read("result.json")
         if found is None and not dry_run:
             job.claim_end("lost", "the supervisor died")
-            reports = in_parallel(lambda way: self.ask(way, job), order["peers"])
-            node_reports = {way["name"]: report for way, report in zip(order["peers"], reports) if report}
+            reports = in_parallel(lambda route: self.ask(route, job), order["peers"])
+            node_reports = {route["name"]: report for route, report in zip(order["peers"], reports) if report}
             found = write_result(job, final_metrics(job, order), node_reports)
         return str(found["state"]) if found else "lost"
 
-    def ask(self, way: Mapping[str, Json], job: JobDir) -> dict[str, Json] | None:
+    def ask(self, route: Mapping[str, Json], job: JobDir) -> dict[str, Json] | None:
         """Return another node's report of a job, or None if it has none or does not answer."""
         try:
-            peer = self.reach(way, os.path.dirname(os.path.dirname(job.path)))
+            peer = self.reach(route, os.path.dirname(os.path.dirname(job.path)))
             answer = peer.remote.expect("part", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
         except ConnectionLost as lost:
-            self.given_up[way["name"]] = str(lost)
+            self.given_up[route["name"]] = str(lost)
             return None
         return in_head_time(own_ranks_report(peer.name, answer["report"]), peer.offset) if answer["report"] else None
 
@@ -345,11 +345,11 @@ class Supervisor:
     on_leave = on_end = on_start = on_begin = on_beat
 
 
-def let_go(job: JobDir) -> None:
-    """Drop what only the controller needs of a job, and note that it is home: the next clean takes the rest away."""
+def mark_fetched(job: JobDir) -> None:
+    """Mark a job as fetched and drop its files: the next clean.yml removes the rest."""
     remove(job.at("ranks"))
     job.drop_ballast()
-    open(job.at(HOME_MARK), "w").close()
+    open(job.at(FETCHED_MARK), "w").close()
 
 
 def age(job: JobDir) -> float:
@@ -370,7 +370,7 @@ def own_block(frame: Mapping[str, Json], ranks: Collection[int], seen: set[str])
     if frame["kind"] != "file":
         raise ConnectionLost(f"it answered fetch with {frame['kind']}")
     name, first, data = frame["name"], frame["first"], frame["data"]
-    if not goes_home(name, ranks):
+    if not may_be_fetched(name, ranks):
         raise ConnectionLost(f"it sent a file {name[:100]!r}, which is none of its own")
     if first == (name in seen) or not (first or data):
         raise ConnectionLost(f"it sent the file {name!r} more than once")
@@ -378,14 +378,14 @@ def own_block(frame: Mapping[str, Json], ranks: Collection[int], seen: set[str])
     return name, first, data
 
 
-def goes_home(name: str, ranks: Collection[int]) -> bool:
-    """Whether a node with these ranks may send a file of this name."""
+def may_be_fetched(name: str, ranks: Collection[int]) -> bool:
+    """Whether the controller may be sent a file of this name by a node with these ranks."""
     found = RANK_FILE.match(name)
     return int(found.group(1)) in ranks if found else name in ("launcher.out", "metrics.jsonl")
 
 
 def files_of(job: JobDir) -> Iterator[str]:
-    """Yield the names of the files of a job on this node that go home."""
+    """Yield the names of a job's files on this node that the controller fetches."""
     for name in ("launcher.out", "metrics.jsonl"):
         if os.path.exists(job.at(name)):
             yield name

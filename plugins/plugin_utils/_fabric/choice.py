@@ -68,8 +68,8 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the user wants of the whole cluster."""
+class Constraints:
+    """The user's constraints on the network of the whole cluster."""
 
     subnet: Network | None = None
     nccl_gid: str = "auto"
@@ -90,19 +90,19 @@ class Choice:
 
 
 def parse_subnet(text: str) -> Network | None:
-    """Return the network of a wish; None for an empty one."""
+    """Return the network of fabric_subnet; None if it is empty."""
     try:
         return ipaddress.ip_network(text, strict=False) if text else None
     except ValueError:
         raise InputError("fabric_subnet", text, "give a network with its prefix, such as 10.92.0.0/24") from None
 
 
-def check_wishes(nodes: Sequence[NodeNet], wish: Wish) -> None:
-    """InputError for a wish that a look at the nodes already refuses."""
+def check_constraints(nodes: Sequence[NodeNet], constraints: Constraints) -> None:
+    """InputError for a constraint that the facts of the nodes already rule out."""
     for node in nodes:
         check_nic(node)
         check_address(node)
-        check_subnet(node, wish.subnet)
+        check_subnet(node, constraints.subnet)
 
 
 def check_subnet(node: NodeNet, subnet: Network | None) -> None:
@@ -115,61 +115,63 @@ def check_subnet(node: NodeNet, subnet: Network | None) -> None:
 
 def check_nic(node: NodeNet) -> None:
     """InputError if the NIC that is asked for is not there or cannot do."""
-    nic = next((nic for nic in node.nics if nic.name == node.wish_nic), None)
-    if not node.wish_nic:
+    nic = next((nic for nic in node.nics if nic.name == node.required_nic), None)
+    if not node.required_nic:
         return
     if nic is None:
         able = sorted({nic.name for _node, nic, address in all_of([node]) if not flaw(nic, address, True)})
-        raise InputError(f"fabric_nic of {node.name}", node.wish_nic, f"there is no such NIC, only {', '.join(able)}")
+        name = f"fabric_nic of {node.name}"
+        raise InputError(name, node.required_nic, f"there is no such NIC, only {', '.join(able)}")
     flaws = [flaw(nic, address, True) for address in nic.addresses]
     if all(flaws):
         told = flaws[0].text if flaws and flaws[0] else "it has no address"
-        raise InputError(f"fabric_nic of {node.name}", node.wish_nic, f"{told}; name another NIC or leave it out")
+        raise InputError(f"fabric_nic of {node.name}", node.required_nic, f"{told}; name another NIC or leave it out")
 
 
 def check_address(node: NodeNet) -> None:
     """InputError if the address that is asked for is not there or cannot do."""
-    found = [(nic, address) for _node, nic, address in all_of([node]) if str(address.ip) == node.wish_address]
-    if not node.wish_address:
+    found = [(nic, address) for _node, nic, address in all_of([node]) if str(address.ip) == node.required_address]
+    if not node.required_address:
         return
     name = f"fabric_address of {node.name}"
     if not any(node.fits(nic, address) for nic, address in found):
-        where = f" of {node.wish_nic}" if node.wish_nic else ""
-        raise InputError(name, node.wish_address, f"that is no address{where} there")
+        where = f" of {node.required_nic}" if node.required_nic else ""
+        raise InputError(name, node.required_address, f"that is no address{where} there")
     told = flaw(*found[0], True)
     if told:
-        raise InputError(name, node.wish_address, f"{told.text}; name another address or leave it out")
+        raise InputError(name, node.required_address, f"{told.text}; name another address or leave it out")
 
 
-def candidates(nodes: Sequence[NodeNet], wish: Wish) -> tuple[list[Candidate], list[Rejection]]:
+def candidates(nodes: Sequence[NodeNet], constraints: Constraints) -> tuple[list[Candidate], list[Rejection]]:
     """Return the networks in which every node has an address that could do, and why the other addresses could not."""
     twins = {ip for ip, count in Counter(address.ip for _node, _nic, address in all_of(nodes)).items() if count > 1}
     options: dict[Network, dict[str, list[Seat]]] = defaultdict(lambda: defaultdict(list))
     rejections = [rejection for node in nodes for rejection in of_host_name(node)]
     for node, nic, address in all_of(nodes):
-        in_subnet = wish.subnet is not None and address.ip in wish.subnet
-        asked_for = in_subnet or (bool(node.wish_nic or node.wish_address) and node.fits(nic, address))
+        in_subnet = constraints.subnet is not None and address.ip in constraints.subnet
+        asked_for = in_subnet or (bool(node.required_nic or node.required_address) and node.fits(nic, address))
         reason = flaw(nic, address, asked_for)
         if not reason and address.ip in twins:
             reason = Reason("twin", "another node has the same address: a network of each node's own, as docker0 is")
         if not reason:
-            options[wish.subnet if wish.subnet and in_subnet else address.network][node.name].append(Seat(nic, address))
+            network = constraints.subnet if constraints.subnet and in_subnet else address.network
+            options[network][node.name].append(Seat(nic, address))
         elif worth_a_line(nic, address):
             rejections.append(Rejection(node.name, nic.name, str(address), reason))
     found = []
     for network in sorted(options, key=lambda network: (network.version, network)):
-        candidate, refused = seat_all(nodes, wish, network, options[network])
+        candidate, refused = seat_all(nodes, constraints, network, options[network])
         found += [candidate] if candidate else []
         rejections += refused
     return found, rejections
 
 
 def seat_all(
-    nodes: Sequence[NodeNet], wish: Wish, network: Network, options: Mapping[str, Sequence[Seat]]
+    nodes: Sequence[NodeNet], constraints: Constraints, network: Network, options: Mapping[str, Sequence[Seat]]
 ) -> tuple[Candidate | None, list[Rejection]]:
     """Return a network with the seat of each node, or None, and why the rest was not taken."""
     seats, rejections = {}, []
-    against = against_wishes(nodes, wish, network, options)
+    against = violated_constraint(nodes, constraints, network, options)
     missing = lacks([node for node in nodes if node.name not in options], network)
     reason = Reason(ASKED_OTHERWISE, against) if against else Reason("not-everywhere", missing) if missing else None
     for node in nodes:
@@ -192,15 +194,15 @@ def lacks(nodes: Sequence[NodeNet], network: Network) -> str:
     return f"no address in {network} that could do on {names}" + f" ({some(near)})" * bool(near) if nodes else ""
 
 
-def against_wishes(
-    nodes: Sequence[NodeNet], wish: Wish, network: Network, options: Mapping[str, Sequence[Seat]]
+def violated_constraint(
+    nodes: Sequence[NodeNet], constraints: Constraints, network: Network, options: Mapping[str, Sequence[Seat]]
 ) -> str:
-    """Return which wish speaks against a network; empty if none does."""
-    if wish.subnet is not None and network != wish.subnet:
-        return f"fabric_subnet is {wish.subnet}"
+    """Return the constraint that rules a network out, or an empty string."""
+    if constraints.subnet is not None and network != constraints.subnet:
+        return f"fabric_subnet is {constraints.subnet}"
     for node in nodes:
-        if node.wishes and not any(node.fits(seat.nic, seat.address) for seat in options.get(node.name, [])):
-            return node.wishes
+        if node.constraints and not any(node.fits(seat.nic, seat.address) for seat in options.get(node.name, [])):
+            return node.constraints
     return ""
 
 
@@ -225,7 +227,7 @@ def some(names: Sequence[str]) -> str:
 
 def choose_fabric(
     nodes: Sequence[NodeNet],
-    wish: Wish,
+    constraints: Constraints,
     reached: Rows,
     measured: Mapping[str, float] | None = None,
     confirmed: bool = True,
@@ -235,14 +237,14 @@ def choose_fabric(
     Unless it is `confirmed`, a rate that speaks against a network has it measured again.
     InputError if no network joins all nodes, with the reason of each.
     """
-    found, rejections = candidates(nodes, wish)
+    found, rejections = candidates(nodes, constraints)
     failures = {candidate.network: failures_of(candidate, reached) for candidate in found}
     usable = [candidate for candidate in found if not failures[candidate.network]]
     if not usable:
-        raise refusal(nodes, wish, failures, rejections)
+        raise refusal(nodes, constraints, failures, rejections)
     rank = Ranking(nodes, reached, measured or {})
     ordered = sorted(usable, key=rank.key)
-    best, digest = ordered[0], digest_of(nodes, wish, found)
+    best, digest = ordered[0], digest_of(nodes, constraints, found)
     if published(nodes, digest, usable, rank):
         return Choice(None, digest, tuple(ordered), settled=True)
     level = [candidate for candidate in ordered if rank.key(candidate)[:LEVEL] == rank.key(best)[:LEVEL]]
@@ -256,13 +258,13 @@ def choose_fabric(
             told = Reason("not-reached" if failed else NOT_PREFERRED, text)
             seats = candidate.seats.items()
             rejections += [Rejection(name, seat.nic.name, str(seat.address), told) for name, seat in seats]
-    return Choice(best, digest, tuple(ordered), rank.why(ordered, wish), tuple(rejections), mtu=rank.mtu(best))
+    return Choice(best, digest, tuple(ordered), rank.why(ordered, constraints), tuple(rejections), mtu=rank.mtu(best))
 
 
-def wishes_of(nodes: Sequence[NodeNet], wish: Wish) -> str:
+def constraints_of(nodes: Sequence[NodeNet], constraints: Constraints) -> str:
     """Return all that the user wants, as it would be typed."""
-    subnet = [f"fabric_subnet is {wish.subnet}"] if wish.subnet is not None else []
-    return ", ".join(subnet + [node.wishes for node in nodes if node.wishes])
+    subnet = [f"fabric_subnet is {constraints.subnet}"] if constraints.subnet is not None else []
+    return ", ".join(subnet + [node.constraints for node in nodes if node.constraints])
 
 
 class Ranking:
@@ -300,11 +302,11 @@ class Ranking:
         paths = [int(row["mtu"]) for row in rows if row["mtu"]]
         return min([seat.nic.mtu for seat in candidate.seats.values()] + paths)
 
-    def why(self, ordered: Sequence[Candidate], wish: Wish) -> str:
+    def why(self, ordered: Sequence[Candidate], constraints: Constraints) -> str:
         """Return why the first was chosen."""
-        wishes = wishes_of(self.nodes, wish)
-        if wishes:
-            return f"asked for: {wishes}"
+        constraints_text = constraints_of(self.nodes, constraints)
+        if constraints_text:
+            return f"asked for: {constraints_text}"
         if len(ordered) == 1:
             return "the only network that joins all nodes"
         return f"preferred to {ordered[1].network}: {self.better(ordered[0], ordered[1])}"
@@ -326,16 +328,17 @@ def has_rdma(node: NodeNet, seat: Seat) -> bool:
 
 
 def refusal(
-    nodes: Sequence[NodeNet], wish: Wish, failures: Mapping[Network, str], rejections: Sequence[Rejection]
+    nodes: Sequence[NodeNet], constraints: Constraints, failures: Mapping[Network, str], rejections: Sequence[Rejection]
 ) -> InputError:
     """Return the error when no network joins all nodes: for each network why not, and what to type."""
-    wishes = wishes_of(nodes, wish)
+    constraints_text = constraints_of(nodes, constraints)
     told = [f"{network}: {reason}" for network, reason in failures.items()]
-    if not wishes or not told:
+    if not constraints_text or not told:
         told += without_network(rejections)
     reasons = "; ".join(told) or "the nodes have no addresses"
-    if wishes:
-        return InputError("fabric", wishes, f"that does not join all nodes: {reasons}; leave it out to have one chosen")
+    if constraints_text:
+        why = f"that does not join all nodes: {reasons}; leave it out to have one chosen"
+        return InputError("fabric", constraints_text, why)
     remedy = "mend one, or name one with -e fabric_subnet=..."
     return InputError("fabric", some([node.name for node in nodes]), f"no network joins them: {reasons}; {remedy}")
 
@@ -350,16 +353,16 @@ def without_network(rejections: Sequence[Rejection]) -> list[str]:
     return [f"{some(rows)}: {reason}" for reason, rows in names.items()]
 
 
-def digest_of(nodes: Sequence[NodeNet], wish: Wish, found: Sequence[Candidate]) -> str:
-    """Return a mark of all that a choice rests on, except what is measured."""
+def digest_of(nodes: Sequence[NodeNet], constraints: Constraints, found: Sequence[Candidate]) -> str:
+    """Return a digest of everything that a choice depends on, except measurements."""
     seats = [
         [str(candidate.network), name, seat.nic.name, str(seat.address), seat.nic.mtu, seat.nic.speed_mbit]
         for candidate in found
         for name, seat in sorted(candidate.seats.items())
     ]
     ports = [[node.name, repr(node.ports)] for node in nodes]
-    wishes = [str(wish.subnet), wish.nccl_gid, [node.wishes for node in nodes]]
-    return hashlib.sha256(json.dumps([seats, ports, wishes]).encode()).hexdigest()[:16]
+    asked = [str(constraints.subnet), constraints.nccl_gid, [node.constraints for node in nodes]]
+    return hashlib.sha256(json.dumps([seats, ports, asked]).encode()).hexdigest()[:16]
 
 
 def published(nodes: Sequence[NodeNet], digest: str, usable: Sequence[Candidate], rank: Ranking) -> bool:
@@ -374,24 +377,24 @@ def published(nodes: Sequence[NodeNet], digest: str, usable: Sequence[Candidate]
     )
 
 
-def standing(nodes: Sequence[NodeNet], wish: Wish) -> Choice | None:
+def standing(nodes: Sequence[NodeNet], constraints: Constraints) -> Choice | None:
     """Return the choice that every node has, if a look at the nodes gives no reason to try them again; else None."""
-    digest = digest_of(nodes, wish, candidates(nodes, wish)[0])
+    digest = digest_of(nodes, constraints, candidates(nodes, constraints)[0])
     marks = {(node.published.get("network"), node.published.get("digest")) for node in nodes}
     same = len(marks) == 1 and marks.pop()[1] == digest
     return Choice(None, digest, (), settled=True) if same else None
 
 
-def alone(node: NodeNet, wish: Wish) -> Choice:
+def alone(node: NodeNet, constraints: Constraints) -> Choice:
     """Return the choice for one node: loopback, which no cable can break, unless something is asked for."""
-    if wish.subnet is not None or node.wishes:
-        found, rejections = candidates([node], wish)
+    if constraints.subnet is not None or node.constraints:
+        found, rejections = candidates([node], constraints)
         if not found:
-            raise refusal([node], wish, {}, rejections)
-        return choose_fabric([node], wish, {}, {})
+            raise refusal([node], constraints, {}, rejections)
+        return choose_fabric([node], constraints, {}, {})
     lo = next(
         (nic for nic in node.nics if nic.kind == "loopback"), Nic("lo", "loopback", 65536, None, True, True, "", "", ())
     )
     seat = Seat(lo, Address(ipaddress.ip_address("127.0.0.1"), 8))
     only = Candidate(ipaddress.ip_network("127.0.0.0/8"), {node.name: seat})
-    return Choice(only, digest_of([node], wish, [only]), (only,), "one node: loopback", mtu=lo.mtu)
+    return Choice(only, digest_of([node], constraints, [only]), (only,), "one node: loopback", mtu=lo.mtu)

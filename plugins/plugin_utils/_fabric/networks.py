@@ -96,14 +96,14 @@ class NodeNet:
     host_name: str = ""
     host_name_addresses: tuple[str, ...] = ()
     arrival: str = ""
-    wish_nic: str = ""
-    wish_address: str = ""
+    required_nic: str = ""
+    required_address: str = ""
     files: Mapping[str, str] | None = None
 
     @property
-    def wishes(self) -> str:
+    def constraints(self) -> str:
         """Return what the user wants, as it would be typed."""
-        pairs = (("fabric_nic", self.wish_nic), ("fabric_address", self.wish_address))
+        pairs = (("fabric_nic", self.required_nic), ("fabric_address", self.required_address))
         return ", ".join(f"{name} of {self.name} is {value}" for name, value in pairs if value)
 
     @property
@@ -114,7 +114,7 @@ class NodeNet:
 
     def fits(self, nic: Nic, address: Address) -> bool:
         """Whether an address is what the user wants here."""
-        return self.wish_nic in ("", nic.name) and self.wish_address in ("", str(address.ip))
+        return self.required_nic in ("", nic.name) and self.required_address in ("", str(address.ip))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from .choice import (
     Candidate,
     Choice,
-    Wish,
+    Constraints,
     some,
 )
 from .networks import (
@@ -28,7 +28,7 @@ from .networks import (
 HEADER = "# The fabric of this node, made by torchfleet.cluster.fabric. Use: set -a; . fabric.env; set +a\n"
 
 
-def fabric_of(choice: Choice, nodes: Sequence[NodeNet], wish: Wish) -> dict[str, dict[str, Any]]:
+def fabric_of(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> dict[str, dict[str, Any]]:
     """Return the fabric.json of every node: the one it has, if that still stands."""
     if choice.chosen is None:
         return {node.name: node.published for node in nodes}
@@ -47,7 +47,7 @@ def fabric_of(choice: Choice, nodes: Sequence[NodeNet], wish: Wish) -> dict[str,
             "same_name": same_name,
             "rdma": [] if off else ports[node.name],
             "rdma_off": f"{some(off)}: no RDMA port that is up in a network of all nodes" if off else "",
-            "nccl_gid": wish.nccl_gid,
+            "nccl_gid": constraints.nccl_gid,
             "why": choice.why,
             "usable": sorted(str(candidate.network) for candidate in choice.usable),
             "digest": choice.digest,

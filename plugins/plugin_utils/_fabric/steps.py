@@ -16,10 +16,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from .choice import (
     Candidate,
     Choice,
-    Wish,
+    Constraints,
     alone,
     candidates,
-    check_wishes,
+    check_constraints,
     choose_fabric,
     parse_subnet,
     refusal,
@@ -56,39 +56,40 @@ def next_step(
     `earlier` if something is `measured` again; done: `fabric`, `files` and `publish` of each node, and `msg`.
     InputError for what cannot be done.
     """
-    wish = Wish(parse_subnet(subnet), nccl_gid)
+    constraints = Constraints(parse_subnet(subnet), nccl_gid)
     if seen is not None:
-        return at_a_glance(names, seen, wish)
+        return at_a_glance(names, seen, constraints)
     nodes = read_nodes(names, listened)
-    check_wishes(nodes, wish)
+    check_constraints(nodes, constraints)
     if len(nodes) == 1:
-        return done(alone(nodes[0], wish), nodes, wish)
+        return done(alone(nodes[0], constraints), nodes, constraints)
     if not reached:
-        found, rejections = candidates(nodes, wish)
+        found, rejections = candidates(nodes, constraints)
         if not found:
-            raise refusal(nodes, wish, {}, rejections)
+            raise refusal(nodes, constraints, {}, rejections)
         return {"state": "connect", "peers": peers_of(found, agents_of(listened))}
     rows = {
         name: node_answers.reached_of(name, required(reached, name, "reached", "the others"), names) for name in names
     }
     batches = [checked_batch(batch, names) for batch in ([*earlier, measured] if measured else [])]
-    choice = choose_fabric(nodes, wish, rows, slowest(batches) if batches else None, len(batches) >= MEASURED_BATCHES)
+    rates = slowest(batches) if batches else None
+    choice = choose_fabric(nodes, constraints, rows, rates, len(batches) >= MEASURED_BATCHES)
     if choice.to_measure:
         seats = {str(candidate.network): addresses_of(candidate) for candidate in choice.to_measure}
         how = (MEASURED_SECONDS, MEASURED_ROUNDS, MEASURED_TIMES)
         plan = steps(seats, agents_of(measuring), *how) if measuring else {}
         return {"state": "measure", "steps": plan, "batches": batches}
-    return done(choice, nodes, wish)
+    return done(choice, nodes, constraints)
 
 
-def at_a_glance(names: Sequence[str], seen: Results, wish: Wish) -> dict[str, Any]:
+def at_a_glance(names: Sequence[str], seen: Results, constraints: Constraints) -> dict[str, Any]:
     """Return done if the choice that is published still stands, or there is none to make; else listen."""
     if not all((seen.get(name) or {}).get("facts") for name in names):
         return {"state": "listen"}
     nodes = read_nodes(names, seen)
-    check_wishes(nodes, wish)
-    choice = standing(nodes, wish) if len(nodes) > 1 else alone(nodes[0], wish)
-    return done(choice, nodes, wish) if choice else {"state": "listen"}
+    check_constraints(nodes, constraints)
+    choice = standing(nodes, constraints) if len(nodes) > 1 else alone(nodes[0], constraints)
+    return done(choice, nodes, constraints) if choice else {"state": "listen"}
 
 
 def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
@@ -96,8 +97,8 @@ def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
     nodes = []
     for name in names:
         facts = required(listened, name, "facts", "its network")
-        wish = node_answers.wish_of(name, listened[name].get("wish"))
-        nodes.append(node_net(name, facts, wish.get("nic") or "", wish.get("address") or ""))
+        constraints = node_answers.constraints_of(name, listened[name].get("wish"))
+        nodes.append(node_net(name, facts, constraints.get("nic") or "", constraints.get("address") or ""))
     return nodes
 
 
@@ -160,9 +161,9 @@ def slowest(batches: Sequence[Results]) -> dict[str, float]:
     return {network: min(matrix.values()) for network, matrix in matrices.items() if matrix}
 
 
-def done(choice: Choice, nodes: Sequence[NodeNet], wish: Wish) -> dict[str, Any]:
+def done(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> dict[str, Any]:
     """Return what is to be published, and on which nodes it is not yet."""
-    fabrics = fabric_of(choice, nodes, wish)
+    fabrics = fabric_of(choice, nodes, constraints)
     files = {name: fabric_files(fabric) for name, fabric in fabrics.items()}
     return {
         "state": "done",

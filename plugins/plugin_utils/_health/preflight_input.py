@@ -28,7 +28,7 @@ HOST_VARIABLES = (
 
 
 @dataclass(frozen=True)
-class Wish:
+class Options:
     """The arguments of the action, checked."""
 
     answers: Mapping[str, Answer]
@@ -37,10 +37,10 @@ class Wish:
     report: str
 
 
-def parse_wish(given: Mapping[str, Any], known_ids: Collection[str]) -> Wish:
+def parse_options(given: Mapping[str, Any], known_ids: Collection[str]) -> Options:
     """Return the arguments of the action. InputError names the variable of the role."""
     limits = Limits()
-    return Wish(
+    return Options(
         answers={name: answer_of(answer or {}) for name, answer in dict(given.get("answers") or {}).items()},
         limits=Limits(
             min_disk_gb=parse_least("preflight_min_disk_gb", given.get("min_disk_gb", limits.min_disk_gb)),

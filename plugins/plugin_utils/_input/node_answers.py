@@ -229,7 +229,7 @@ NETWORKS = exact(
     {"default_nic": empty_or(NIC_NAME)},
 )
 AGENT = exact({"port": whole(1, 65535), "token": TOKEN})
-WISH = exact({}, {"nic": empty_or(short(100)), "address": empty_or(short(100))})
+CONSTRAINTS = exact({}, {"nic": empty_or(short(100)), "address": empty_or(short(100))})
 RAIL = exact(
     {"device": DEVICE, "port": whole(1, 255), "gid_index": optional(whole(0, 65535)), "netdev": empty_or(NIC_NAME)}
 )
@@ -271,9 +271,9 @@ def agent_of(node: str, value: Json) -> dict[str, Json]:
     return dict(take(node, "agent", AGENT, value))
 
 
-def wish_of(node: str, value: Json) -> dict[str, str]:
+def constraints_of(node: str, value: Json) -> dict[str, str]:
     """Return what the user wants of a node, as it came back from there."""
-    return dict(take(node, "wish", WISH, value or {}))
+    return dict(take(node, "wish", CONSTRAINTS, value or {}))
 
 
 def reached_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:

@@ -49,7 +49,7 @@ def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: 
         "files": {"command.txt": pasteable(plan, command), **command.files},
         "queue": [list(words) for words in command.cancel],
         "others": {
-            node.name: {**node_order(plan, command, node), "way": way_to(node, peers[node.name])}
+            node.name: {**node_order(plan, command, node), "way": route_to(node, peers[node.name])}
             for node in plan.others
         },
     }
@@ -87,7 +87,7 @@ def launcher_prefix(node: NodePlan) -> str:
     return node.launcher_path.rpartition("/")[0].rpartition("/")[0]
 
 
-def way_to(node: NodePlan, known: Node) -> dict[str, Any]:
+def route_to(node: NodePlan, known: Node) -> dict[str, Any]:
     """Return what the head must know to reach a node, also after the job."""
     return {
         "name": node.name,

@@ -67,7 +67,7 @@ class LauncherOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """One wish to train. `None` stands for "choose for me"."""
+    """The options of one job. `None` stands for "choose for me"."""
 
     workload: str
     workload_args: tuple[str, ...] = ()

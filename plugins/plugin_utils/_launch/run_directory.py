@@ -132,7 +132,7 @@ def own_plan(run_dir: Path) -> Any:
         return json.load(file)
 
 
-def is_home(run_dir: Path) -> bool:
+def is_fetched(run_dir: Path) -> bool:
     """Whether a run is here with nothing missing: the head may offer it once more, and is not to write over it."""
     try:
         with open(open_file(str(run_dir / FETCHED)), "rb") as file:
@@ -150,8 +150,8 @@ def fetched_run(job_id: str, runs_dir: str) -> Path:
     return run_dir
 
 
-def why_not_home(error: OSError, run_dir: Path, head: str) -> str:
-    """Return what to say when a run could not be brought home."""
+def unwritable_message(error: OSError, run_dir: Path, head: str) -> str:
+    """Return the message for a run whose files could not be written here."""
     full = " (disk full)" if error.errno == errno.ENOSPC else ""
     return f"the run could not be written to {run_dir}{full}: {error}; it waits on {head}: ansible-playbook clean.yml"
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""One conversation with the head: a process there, its channel, and what the controller asks over it."""
+"""The session with the head: a process there, its channel, and the controller's requests over it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ DEFAULT_HOME = "~/.torchfleet"
 ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json)\Z")
 ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
 SILENT_SECONDS = 60.0  # without a sign of life, after which a head is lost; while a job runs it is the lease
-LEAVE_SECONDS = 30.0  # for the head to leave when nobody speaks with it any more
-RESULT_BYTES = 64 << 20  # of result.json, which comes home whatever the limit
+LEAVE_SECONDS = 30.0  # for the head to exit after the session is closed
+RESULT_BYTES = 64 << 20  # of result.json, which is fetched whatever the limit
 FRAME_BYTES = 256  # that a frame without data counts for
 FILES_MOST = 100_000  # of a run that was not planned here: of 33,000 ranks. A planned one has the files of its ranks
 
@@ -53,7 +53,7 @@ class HeadLost(Exception):
 
 
 class Session:
-    """Starts the supervisor on the head and speaks with it. Closing the session ends what still runs."""
+    """Starts the supervisor on the head and sends it requests. Closing the session ends what still runs."""
 
     def __init__(self, head: Node, ssh: tuple[str, ...]) -> None:
         """`ssh`: the words that run a command on a head elsewhere, as Ansible's connection to it would."""
@@ -78,7 +78,7 @@ class Session:
                 raise
 
     def greet(self) -> None:
-        """See our code come up. InputError says why it does not."""
+        """Wait until our code runs on the head. InputError says why it does not."""
         try:
             self.remote.greet(runtime_archive.archive)
         except ConnectionLost as lost:
@@ -110,8 +110,8 @@ class Session:
         self.remote.stderr_reader.join(ERROR_SECONDS)
 
     def drop(self) -> None:
-        """End the way to the head at once, whatever is asked there: no job was started."""
-        with contextlib.suppress(OSError):  # it may be gone, and the link be closed
+        """Kill the connection to the head at once: no job was started."""
+        with contextlib.suppress(OSError):  # it may be gone, and the channel be closed
             os.killpg(self.remote.process.pid, signal.SIGKILL)  # it has a session of its own
             self.remote.close()
 
@@ -149,25 +149,25 @@ class Session:
             if now - start > work:
                 raise HeadLost(f"the head {self.head.name} is lost: still at work after {work:g} s, its disk may hang")
 
-    def survey(self, cluster: Cluster, wish: Request) -> dict[str, Frame]:
+    def survey(self, cluster: Cluster, request: Request) -> dict[str, Frame]:
         """Return the facts of every node by name, as survey() there finds them, or `unreachable` with the reason.
 
         InputError if our code cannot be laid on the head.
         """
         others = {node.name: node for node in cluster.workers if node.name != self.head.name}
-        ways = [
+        others_requests = [
             {
                 "name": node.name,
                 "home": node.home or DEFAULT_HOME,
                 "interpreter": node.interpreter,
-                "request": {**survey_request(node, wish), "launcher_args": []},  # the head's launcher reads them
+                "request": {**survey_request(node, request), "launcher_args": []},  # the head's launcher reads them
             }
             for node in others.values()
         ]
-        asked = {"port": wish.master_port, "ports": wish.options.ports, "others": ways}
-        request = {**survey_request(self.head, wish), **asked}
+        asked = {"port": request.master_port, "ports": request.options.ports, "others": others_requests}
+        head_request = {**survey_request(self.head, request), **asked}
         try:
-            answer = self.ask("survey", request=request)
+            answer = self.ask("survey", request=head_request)
         except HeadLost as lost:
             if not self.remote.channel.lost:
                 raise
@@ -238,14 +238,14 @@ class Session:
         limit: int,
         give_up: Callable[[], bool] = lambda: False,
     ) -> list[str]:
-        """Bring the files of a job home, and return which nodes' could not be had, each with the reason.
+        """Fetch the files of a job, and return the nodes whose files are missing, each with the reason.
 
         `placement`: ranks of the job and their hosts, None if they are not known here; `limit`: bytes of all files
         together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
-        says so (HeadLost). A head that sends on and on is not heard to its end.
+        says so (HeadLost). A head that sends without end is cut off.
         """
         self.remote.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True)
-        frame, allowed, left = self.answer(give_up), home_names(placement) if placement is not None else None, limit
+        frame, allowed, left = self.answer(give_up), fetched_names(placement) if placement is not None else None, limit
         patience, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
         while frame["kind"] != "fetched":
             if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
@@ -283,7 +283,7 @@ class Session:
             file.write(frame["data"])
 
     def collect(self, controller: str, dry_run: bool) -> list[Frame]:
-        """Return the jobs that are over and not home: job_id, run_dir, state, own, and for how many seconds."""
+        """Return the jobs that are over and not fetched: job_id, run_dir, state, own, and for how many seconds."""
         return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run).get("jobs", ()))
 
     def forget(self, job_id: str) -> list[str]:
@@ -305,19 +305,19 @@ def is_of_a_job(name: str, allowed: Collection[str] | None) -> bool:
     return name in allowed if allowed is not None else bool(ANY_FILE.match(name) or frames.RANK_FILE.match(name))
 
 
-def home_names(placement: Collection[tuple[int, str]]) -> set[str]:
+def fetched_names(placement: Collection[tuple[int, str]]) -> set[str]:
     """Return the names of all files that a job can have, below its run directory."""
     names = {"launcher.out", "metrics.jsonl", "result.json", *(f"launcher.{host}.out" for _rank, host in placement)}
     return names | {f"ranks/{rank}/{name}" for rank, _host in placement for name in ("stdout", "stderr", "record.json")}
 
 
-def survey_request(node: Node, wish: Request) -> Frame:
-    """Return what a node is to look for."""
+def survey_request(node: Node, request: Request) -> Frame:
+    """Return the survey request for a node."""
     return {
         "home": node.home or DEFAULT_HOME,
         "python": node.python,
-        "launcher": wish.launcher,
-        "launcher_path": node.launcher_paths.get(wish.launcher, ""),
-        "launcher_args": list(wish.options.args),
-        "backend": wish.backend or "",
+        "launcher": request.launcher,
+        "launcher_path": node.launcher_paths.get(request.launcher, ""),
+        "launcher_args": list(request.options.args),
+        "backend": request.backend or "",
     }

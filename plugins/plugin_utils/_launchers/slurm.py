@@ -38,7 +38,7 @@ class Srun:
 
     def command(self, plan: LaunchPlan) -> LaunchCommand:
         """Return the srun command of a plan. InputError for nodes that keep their jobs in different places."""
-        command = (*self.program(plan), *self.wishes(plan), *self.ranks(plan))
+        command = (*self.program(plan), *self.resource_options(plan), *self.ranks(plan))
         return LaunchCommand({plan.head.name: command}, files={"hostfile": hostlist(plan)}, cancel=cancel(plan))
 
     def program(self, plan: LaunchPlan) -> tuple[Option, ...]:
@@ -53,7 +53,7 @@ class Srun:
         )
 
     @staticmethod
-    def wishes(plan: LaunchPlan) -> tuple[Option, ...]:
+    def resource_options(plan: LaunchPlan) -> tuple[Option, ...]:
         """Return what the allocation is asked for. The list of nodes has a line per rank: any placement can be said."""
         cores = str(min(node.cores for node in plan.nodes))
         why = "the cores that the plan counts on: ranks are confined to what is allocated, also with --cpu-bind=none"
@@ -99,9 +99,9 @@ class Sbatch(Srun):
     def batch(self, plan: LaunchPlan) -> str:
         """Return the batch file."""
         srun = plan.launcher_path.rpartition("/")[0] + "/srun"
-        asked = "".join(f"#SBATCH {shlex.join(option.words)}\n" for option in self.wishes(plan))
+        asked = "".join(f"#SBATCH {shlex.join(option.words)}\n" for option in self.resource_options(plan))
         output = f"#SBATCH --output={plan.head.job_dir}/batch.out\n#SBATCH --chdir=/\n"
-        again = words_of((*self.wishes(plan), *self.ranks(plan)))
+        again = words_of((*self.resource_options(plan), *self.ranks(plan)))
         return f"#!/bin/sh\n{asked}{output}exec {shlex.join((srun, *again))}\n"
 
 
