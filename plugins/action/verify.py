@@ -45,18 +45,18 @@ class ActionModule(Action):
         """
         groups = hostvars.to_plain(variables["groups"])
         asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
-        told = verify.take(asked, given["listened"], given["measured"])
-        answers = told.answers
-        trial = verify.plan_trial(answers, told.listened, groups["head"][0], groups["workers"])
+        checked = verify.take(asked, given["listened"], given["measured"])
+        answers = checked.answers
+        trial = verify.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"])
         if given["state"] == "plan":
             return dataclasses.asdict(trial)
         facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
         versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
         outcome = verify.Outcome(
             answers=answers,
-            listened=told.listened,
+            listened=checked.listened,
             failures=node_answers.failures_of(groups["head"][0], given["logins"], list(answers)),
-            measured=told.measured,
+            measured=checked.measured,
             runs=[run_of(run) for run in given["runs"]],
             trial=trial,
             drift=compare(versions, groups["workers"]),

@@ -61,8 +61,8 @@ class LookupModule(LookupBase):
     def run(self, terms: list[Any], variables: dict[str, Any] | None = None, **kwargs: Any) -> list[Any]:
         """Return the entries."""
         self.set_options(var_options=variables, direct=kwargs)
-        told = self._templar.template(self.get_option("torchfleet_versions"))  # it may name other variables
-        own = to_plain(told) or ""
+        given = self._templar.template(self.get_option("torchfleet_versions"))  # it may name other variables
+        own = to_plain(given) or ""
         try:
             lock = read_lock(str(SHIPPED), own)
             return [entry(lock, to_plain(term), to_plain(self.get_option("version"))) for term in terms]

@@ -105,7 +105,7 @@ def test_a_mirror_has_its_key_too() -> None:
 
 
 def test_another_system_has_no_repository(system: Path) -> None:
-    made = vendor.made_out(VERSIONS["amdgpu"]["repository"], "some", "debian11", "x86_64")
+    made = vendor.repository_for(VERSIONS["amdgpu"]["repository"], "some", "debian11", "x86_64")
     assert packages.no_key([made]) == "torchfleet-amdgpu"
 
 

@@ -55,15 +55,15 @@ def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path, remotes: list[
 
 def test_of_two_heads_that_start_a_job_at_once_one_is_refused(tmp_path: Path, remotes: list[RemoteProcess]) -> None:
     """The whole way, until the controller hears of it. They wait for their turn until both were asked."""
-    turn = os.open(tmp_path / alone_module.WHOLE_JOB, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(turn, fcntl.LOCK_EX)
+    staging_lock = os.open(tmp_path / alone_module.WHOLE_JOB, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(staging_lock, fcntl.LOCK_EX)
     for remote, job_id in zip(remotes, ("one", "two"), strict=True):
         order = order_of_one(tmp_path, job_id=job_id, exclusive=True, others={}, controller="", run_dir="", backend="")
         remote.channel.send("run", order={**order, "launcher": {"name": "openmpi", "version": "5"}}, beats=True)
     for remote in remotes:
         assert remote.channel.receive(60)["kind"] == "beat"  # it is at work
     assert not (tmp_path / "jobs").exists()
-    os.close(turn)
+    os.close(staging_lock)
     answers = {job_id: remote.answer(60) for remote, job_id in zip(remotes, ("one", "two"), strict=True)}
     ((refused, answer),) = ((name, answer) for name, answer in answers.items() if answer["kind"] == "refused")
     ((other, started),) = ((name, answer) for name, answer in answers.items() if name != refused)
@@ -110,15 +110,15 @@ def test_a_node_without_ranks_is_no_node_of_the_job(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_ones_own_and_waited_for_with_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alone_module, "TURN_SECONDS", 0.0)
-    with alone_module.turn(str(tmp_path), alone_module.WHOLE_JOB, False):
+    monkeypatch.setattr(alone_module, "STAGING_LOCK_SECONDS", 0.0)
+    with alone_module.staging_lock(str(tmp_path), alone_module.WHOLE_JOB, False):
         assert (tmp_path / alone_module.WHOLE_JOB).stat().st_mode & 0o777 == 0o600
         with (
             pytest.raises(OSError, match=f"another job is being staged.*{tmp_path}/head.lock"),  # for lslocks, fuser
-            alone_module.turn(str(tmp_path), "head.lock", True),
+            alone_module.staging_lock(str(tmp_path), "head.lock", True),
         ):
             pass
-    with alone_module.turn(str(tmp_path), alone_module.WHOLE_JOB, True):
+    with alone_module.staging_lock(str(tmp_path), alone_module.WHOLE_JOB, True):
         pass
 
 

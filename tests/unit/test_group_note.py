@@ -14,7 +14,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import group_of, never_met
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import group_of, ranks_never_met_note
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive, view
 
 C10D = """
@@ -122,7 +122,7 @@ def told(groups: list[int | None], state: str = "succeeded") -> list[str]:
     places = [{"rank": rank} for rank in range(len(groups))]
     records = {rank: {} if group is None else {"group": group} for rank, group in enumerate(groups)}
     order = {"world_size": len(groups), "placement": places}
-    return [note["text"] for note in never_met(order, state, records)]
+    return [note["text"] for note in ranks_never_met_note(order, state, records)]
 
 
 def test_ranks_that_never_met_are_told_of() -> None:

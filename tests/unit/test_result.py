@@ -15,7 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import (
     blame_launcher,
-    cancelled_there,
+    cancelled_by_node_note,
     node_lost,
     summarize,
     write_result,
@@ -156,8 +156,8 @@ def test_why_it_was_ended(reason: str, state: str, rc: int) -> None:
 def test_a_node_that_cancels_a_job_is_named(tmp_path: Path) -> None:
     """Reproduced before: a worker could end a job as if its user had, and nothing said which."""
     end = {"reason": "cancelled", "detail": "SIGTERM to the supervisor on n2", "at": START}
-    assert cancelled_there("cancelled", {**end, "host": ""}) == []  # Ctrl-C, or a signal to the head
-    (note,) = cancelled_there("cancelled", {**end, "host": "n2"})
+    assert cancelled_by_node_note("cancelled", {**end, "host": ""}) == []  # Ctrl-C, or a signal to the head
+    (note,) = cancelled_by_node_note("cancelled", {**end, "host": "n2"})
     assert note["text"] == "n2 ended it: SIGTERM to the supervisor on n2"
     job = JobDir(str(tmp_path / "job"))
     job.create([0, 1])

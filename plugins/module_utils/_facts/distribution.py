@@ -77,11 +77,11 @@ def here(release: str = "/etc/os-release") -> str:
     """Return the ID of this machine's distribution, or of the known one that it is like. Empty if there is none."""
     try:
         with open(release, encoding="utf-8") as stream:
-            told = dict(re.findall(r'^(ID|ID_LIKE)="?([^"\n]*)"?$', stream.read(), re.MULTILINE))
+            fields = dict(re.findall(r'^(ID|ID_LIKE)="?([^"\n]*)"?$', stream.read(), re.MULTILINE))
     except (OSError, ValueError):
         return ""
-    like: list[str] = [told.get("ID", ""), *told.get("ID_LIKE", "").split()]
-    return next((name for name in like if family(name)), told.get("ID", ""))
+    like: list[str] = [fields.get("ID", ""), *fields.get("ID_LIKE", "").split()]
+    return next((name for name in like if family(name)), fields.get("ID", ""))
 
 
 def words(os: str) -> dict[str, str]:

@@ -134,8 +134,8 @@ def gpu(device: dict[str, Any], root: str) -> dict[str, Any]:
 
 def model(device: dict[str, Any], root: str) -> str:
     """Return the name that the driver has for it, else that of the distribution's list of PCI names, else none."""
-    told = text_of(os.path.join(root, "proc/driver/nvidia/gpus", device["address"], "information"))
-    found = re.search(r"^Model:\s*(.+?)\s*$", told, re.MULTILINE)
+    information = text_of(os.path.join(root, "proc/driver/nvidia/gpus", device["address"], "information"))
+    found = re.search(r"^Model:\s*(.+?)\s*$", information, re.MULTILINE)
     if found:
         return found.group(1)
     texts = (text_of(os.path.join(root, path)) for path in PCI_NAMES)

@@ -22,7 +22,7 @@ from .survey import jobs_here
 Json = Any
 WHOLE_JOB = "head.lock"  # held on the head until all nodes have staged the job
 ONE_NODE = "node.lock"  # held on a node while it stages its part; whoever has it waits for no other lock
-TURN_SECONDS = 60.0
+STAGING_LOCK_SECONDS = 60.0
 LOOK_SECONDS = 0.01
 
 
@@ -35,11 +35,11 @@ class NotAlone(OSError):
 
 
 @contextlib.contextmanager
-def turn(home: str, name: str, alone: bool) -> Iterator[None]:
-    """While it is entered, no job that is to be `alone` is staged here beside this one. OSError if that takes long."""
+def staging_lock(home: str, name: str, alone: bool) -> Iterator[None]:
+    """Hold the staging lock, exclusively if the job is to be `alone`. OSError after STAGING_LOCK_SECONDS."""
     path = os.path.join(home, name)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    deadline = time.monotonic() + TURN_SECONDS
+    deadline = time.monotonic() + STAGING_LOCK_SECONDS
     try:
         while True:
             try:
@@ -47,8 +47,8 @@ def turn(home: str, name: str, alone: bool) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    told = f"another job is being staged, for more than {TURN_SECONDS:.0f} s: it holds {path}"
-                    raise OSError(told) from None
+                    seconds = f"{STAGING_LOCK_SECONDS:.0f} s"
+                    raise OSError(f"another job is being staged, for more than {seconds}: it holds {path}") from None
             time.sleep(LOOK_SECONDS)
         yield
     finally:

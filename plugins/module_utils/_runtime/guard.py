@@ -26,7 +26,7 @@ from typing import Any, Collection, Mapping, NamedTuple
 from . import processes as processes_module
 from .channel import BEAT_SECONDS, ready
 from .ending import Ending, Trees, trees_below
-from .job_directory import JobDir, aside
+from .job_directory import JobDir, write_in_thread
 from .open_files import restore_files
 from .processes import Process
 from .rank import IDENTITIES, STARTED_BY_SLURMD
@@ -273,7 +273,7 @@ class Guard:
         """Write the record of a rank whose wrapper died before it could."""
         now = {"ended": time.time(), "ended_tick": time.monotonic()}
         end = {"rc": 1, "signal": None, "finished": False, "error": WRAPPER_DIED, **now}
-        aside(lambda: self.job.write(os.path.join("ranks", str(rank), "record.json"), {**record, **end}))
+        write_in_thread(lambda: self.job.write(os.path.join("ranks", str(rank), "record.json"), {**record, **end}))
 
     def collect_children(self) -> None:
         """Collect ended children; record the launcher's exit."""
@@ -291,7 +291,7 @@ class Guard:
                 self.send("left", rc=rc, text=self.job.launcher_text())
 
     def record_launcher_exit(self, end: dict[str, Any]) -> None:
-        aside(lambda: self.job.write("launcher.json", end))
+        write_in_thread(lambda: self.job.write("launcher.json", end))
 
     def launcher_exit_text(self) -> str:
         rc = self.job.launcher().get("rc", 0)
@@ -313,7 +313,7 @@ class Guard:
         self.launchers = self.launcher_tree()
         if reason:
             # Before the programs: by end.json a wrapper knows that its program did not leave by itself.
-            aside(lambda: self.job.claim_end(*reason))
+            write_in_thread(lambda: self.job.claim_end(*reason))
             self.job.open_gate()
             self.end_ranks(stacks=reason[0] == "timed_out")
         elif not self.snapshot().processes:
@@ -325,7 +325,7 @@ class Guard:
         processes_module.kill_all(lambda: self.snapshot().processes)
         self.collect_children()
         if leftovers:
-            aside(lambda: self.job.write("leftovers.json", leftovers))
+            write_in_thread(lambda: self.job.write("leftovers.json", leftovers))
 
     def end_ranks(self, stacks: bool) -> None:
         """End all processes below the ranks' wrappers; the wrappers stay and write the records.

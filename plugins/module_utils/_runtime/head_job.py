@@ -12,9 +12,9 @@ import socket
 import time
 from typing import Any, Protocol
 
-from .alone import WHOLE_JOB, turn
+from .alone import WHOLE_JOB, staging_lock
 from .channel import BEAT_SECONDS, Channel, ready
-from .job_directory import aside
+from .job_directory import write_in_thread
 from .node_job import NodeJob
 from .peer import RemoteNode, stage_on_all
 from .rank import STARTED_BY_SLURMD
@@ -50,7 +50,7 @@ class HeadJob:
         self.peers = [peers[name] for name in others]
         order["ssh_config"] = ssh_config(order["home"])
         self.order = order
-        with turn(order["home"], WHOLE_JOB, order["exclusive"]):
+        with staging_lock(order["home"], WHOLE_JOB, order["exclusive"]):
             self.stage(others)
         self.unfinished = {place["host"] for place in order["placement"]}
         self.unplaced = set(self.unfinished)
@@ -183,7 +183,7 @@ class HeadJob:
         self.ended = True
         for peer in self.peers:
             peer.send("end", reason=reason, detail=detail)
-        aside(lambda: self.node_job.job.claim_end(reason, detail, host))
+        write_in_thread(lambda: self.node_job.job.claim_end(reason, detail, host))
         self.node_job.end(reason, detail)
 
     def reason_to_end(self) -> tuple[str, str] | None:

@@ -64,8 +64,8 @@ def remove(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def said_by(command: list[str]) -> str:
-    """Return what a batch system's command says; nothing if it fails: what it started carries the job's mark."""
+def output_of(command: list[str]) -> str:
+    """Return the output of a batch system's command, or an empty string if it fails."""
     import subprocess  # late, as in remove()
 
     try:
@@ -211,9 +211,9 @@ class JobDir:
         if not fits(order, {"queue": list}) or [type(words) for words in order["queue"]] != [list, list]:
             return
         find, cancel = ([str(word) for word in words] for words in order["queue"])
-        numbers = [word for word in said_by(find).split() if QUEUE_NUMBER.match(word)]
+        numbers = [word for word in output_of(find).split() if QUEUE_NUMBER.match(word)]
         if numbers:
-            said_by([*cancel, *numbers])
+            output_of([*cancel, *numbers])
 
     def claim_end(self, reason: str, detail: str = "", host: str = "") -> None:
         """Note why the job is ended, `host` if it happened elsewhere. Only the first reason stands."""
@@ -286,8 +286,8 @@ class JobDir:
             pass
 
 
-def aside(write: Callable[[], None]) -> None:
-    """Write in a thread that is waited for a little: whoever ends programs must do so if a disk is full or hangs.
+def write_in_thread(write: Callable[[], None]) -> None:
+    """Write in a thread, and wait WRITE_SECONDS for it: a full or hanging disk must not block the end of programs.
 
     Where no thread can be started it is written here: the job has all processes that its user or container may have.
     """

@@ -82,8 +82,8 @@ def refusal(name: str, launcher: Mapping[str, str], words: Sequence[str]) -> str
     if lacks:
         return lacks
     rc, out, err = ask([*trial(name, launcher, words), "true"])
-    told = [line.strip() for line in (err + out).splitlines() if line.strip("- ")]
-    return f"{' '.join(words)} ({' '.join(told[:3])[:300]})" if rc else ""
+    printed = [line.strip() for line in (err + out).splitlines() if line.strip("- ")]
+    return f"{' '.join(words)} ({' '.join(printed[:3])[:300]})" if rc else ""
 
 
 def lacking_component(mpirun: str, words: Sequence[str]) -> str:
@@ -91,9 +91,9 @@ def lacking_component(mpirun: str, words: Sequence[str]) -> str:
 
     Of some it says nothing: coll_ucc_enable without coll ucc is ignored, and the job runs without it.
     """
-    _rc, told, _err = ask([os.path.join(os.path.dirname(mpirun), "ompi_info"), "--parsable"])
+    _rc, output, _err = ask([os.path.join(os.path.dirname(mpirun), "ompi_info"), "--parsable"])
     there: dict[str, set[str]] = {}
-    for framework, component in re.findall(r"^mca:(\w+):(\w+):", told, re.MULTILINE):
+    for framework, component in re.findall(r"^mca:(\w+):(\w+):", output, re.MULTILINE):
         there.setdefault(framework, set()).add(component)
     for option, key, value in zip(words, words[1:], words[2:]):
         if option.lstrip("-") not in ("mca", "gmca"):

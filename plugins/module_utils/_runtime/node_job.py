@@ -19,7 +19,7 @@ import time
 from typing import Any, Collection, Protocol
 
 from . import processes
-from .alone import ONE_NODE, check_alone, turn
+from .alone import ONE_NODE, check_alone, staging_lock
 from .channel import BEAT_SECONDS, ready
 from .frames import ROWS
 from .guard import STOPPED_SECONDS, Guard
@@ -61,7 +61,7 @@ class NodeJob:
         self.secrets = order.pop("secrets", {})  # in memory only
         order["secret_names"] = sorted(self.secrets)
         self.keeper: Keeper | None = None
-        with turn(order["home"], ONE_NODE, order["exclusive"]):
+        with staging_lock(order["home"], ONE_NODE, order["exclusive"]):
             check_alone(order)
             self.stage(shipment)
         self.guard, self.to_guard, self.from_guard = 0, -1, -1

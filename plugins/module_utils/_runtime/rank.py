@@ -123,7 +123,7 @@ class RankWrapper:
     def __init__(self, job: JobDir, order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> None:
         self.job, self.order, self.identity = job, order, identity
         self.program = 0
-        self.told_to_end = False
+        self.end_requested = False
         self.lost = ""  # why output of the program could not be written
         self.poll = select.poll()
         self.wakeup = -1
@@ -174,18 +174,18 @@ class RankWrapper:
         return ""
 
     def may_begin(self) -> bool:
-        """Wait until every rank is known to be in its place: no user code runs before. False if told to end."""
+        """Wait until every rank is in its place: no user code runs before. False if the end is requested."""
         gate = os.open(self.job.at("gate"), os.O_RDONLY | os.O_NONBLOCK)
         self.poll.register(gate, 0)  # POLLHUP comes always
         try:
             while not os.path.exists(self.job.at("begin.json")):
-                if self.told_to_end or self.job.end() or not self.job.running():
+                if self.end_requested or self.job.end() or not self.job.running():
                     return False
                 self.pause(LOOK_SECONDS)
         finally:
             self.poll.unregister(gate)
             os.close(gate)
-        return not self.told_to_end
+        return not self.end_requested
 
     def pause(self, seconds: float) -> None:
         """Copy what the program writes until there is nothing more, a signal comes, or the time is over."""
@@ -208,7 +208,7 @@ class RankWrapper:
         first = self.job.record(self.record["rank"]) is None
         if first:
             self.save()
-        self.let_others_tell()
+        self.wait_for_other_records()
         self.job.claim_end("rank_failed", wrong)
         if first:
             return self.close(EXIT_PLACEMENT << 8, error=wrong)
@@ -216,15 +216,15 @@ class RankWrapper:
         self.hold()
         return EXIT_PLACEMENT
 
-    def let_others_tell(self) -> None:
-        """Wait a moment for the ranks that came up here too: people are shown all places. None of them may begin."""
+    def wait_for_other_records(self) -> None:
+        """Wait a moment for the records of the other ranks here, so that all places can be shown."""
         deadline = time.monotonic() + TELL_SECONDS
         ranks = [place["rank"] for place in self.order["placement"]]
         while time.monotonic() < deadline and not all(self.job.record(rank) for rank in ranks):
             time.sleep(TELL_PAUSE)
 
     def forward(self, number: int, _frame: object) -> None:
-        self.told_to_end = True
+        self.end_requested = True
         if self.program:
             try:
                 os.kill(self.program, number)
@@ -316,11 +316,11 @@ class RankWrapper:
             return False
 
     def hold(self) -> None:
-        """Stay until told to end: the launcher would end the other ranks, at once and without their time to save.
+        """Wait until the end is requested: the launcher would kill the other ranks at once, before they could save.
 
         So the guard ends a job alike under every launcher, blames the right rank, and finds what the program left.
         """
-        while not self.told_to_end and self.job.running():
+        while not self.end_requested and self.job.running():
             self.pause(LOOK_SECONDS)
             collect_children()
 

@@ -171,11 +171,13 @@ def summarize(
         "silent_ranks": [row["rank"] for row in rows if row["state"] == "silent"],
         "leftovers": found["leftovers"],
         "metrics": found["metrics"],
-        "notes": never_met(order, state, records) + cancelled_there(state, end),
+        "notes": ranks_never_met_note(order, state, records) + cancelled_by_node_note(state, end),
     }
 
 
-def never_met(order: Mapping[str, Json], state: str, records: Mapping[int, Mapping[str, Json]]) -> list[dict[str, str]]:
+def ranks_never_met_note(
+    order: Mapping[str, Json], state: str, records: Mapping[int, Mapping[str, Json]]
+) -> list[dict[str, str]]:
     """Return a note if every rank succeeded and none used a process group of them all."""
     size = order["world_size"]
     groups = [records[place["rank"]].get("group") for place in order["placement"] if place["rank"] in records]
@@ -187,7 +189,7 @@ def never_met(order: Mapping[str, Json], state: str, records: Mapping[int, Mappi
     return [{"code": "ranks_never_met", "text": text}]
 
 
-def cancelled_there(state: str, end: Mapping[str, Json] | None) -> list[dict[str, str]]:
+def cancelled_by_node_note(state: str, end: Mapping[str, Json] | None) -> list[dict[str, str]]:
     """Return a note with the node on which the job was cancelled, if it was not the head: nothing else names it."""
     host = end.get("host") if end and state == "cancelled" else ""
     return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
@@ -264,7 +266,7 @@ def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Js
     return found
 
 
-def stray(record: Mapping[str, Json], host: str) -> dict[str, Json]:
+def misplaced_record(record: Mapping[str, Json], host: str) -> dict[str, Json]:
     """Return the record of a rank that came up on the wrong host: it failed, whatever it says."""
     said = str(record.get("error") or "")
     return {**record, "error": said if said.startswith("placement") else f"placement: the rank came up on {host}"}
@@ -374,7 +376,7 @@ def write_result(
     order, end = job.read("order.json"), job.end()
     own = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
     found_here = records_of(job, order).items()
-    records = {rank: record if rank in own else stray(record, order["host"]) for rank, record in found_here}
+    records = {rank: record if rank in own else misplaced_record(record, order["host"]) for rank, record in found_here}
     lines = {place["rank"]: ("stderr", "") for place in order["placement"]}
     lines.update({rank: last_line_of(job, rank, records.get(rank)) for rank in own})
     launcher = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
@@ -385,7 +387,7 @@ def write_result(
             if planned == host:
                 records[int(rank)] = record
             elif planned and int(rank) not in records:  # it came up where it should not have
-                records[int(rank)] = stray(record, host)
+                records[int(rank)] = misplaced_record(record, host)
         theirs = {place["rank"] for place in order["placement"] if place["host"] == host}
         lines.update({int(rank): tuple(line) for rank, line in report["lines"].items() if int(rank) in theirs})
         leftovers[host] = report["leftovers"]

@@ -71,9 +71,9 @@ def take(directory: str, names: Iterable[str]) -> dict[str, str]:
         if user_of(connection) != os.getuid():
             raise PermissionError("somebody else answers for the supervisor")
         with connection.makefile("rb") as answer:
-            told = answer.read()
+            text = answer.read()
     try:
-        return {name: json.loads(told)[name] for name in names}
+        return {name: json.loads(text)[name] for name in names}
     except (ValueError, KeyError):
         raise OSError("the supervisor did not hand out the secrets") from None
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The folder of a script on its way to the nodes of a job: what they lack, what arrives, the tree made of it."""
+"""Shipping the folder of a script to the nodes of a job: the missing files, their arrival, the tree made of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Json = Any
 
 
 class Shipment:
-    """What is shipped to this node for one job. `reason`: why it is refused, or nothing."""
+    """The files shipped to this node for one job. `reason`: why they are refused, or an empty string."""
 
     def __init__(self, home: str, listing: Json) -> None:
         """`listing`: path, sha256 and whether executable of each file."""
         self.store = Store(home)
         self.listing = listing
         self.reason = ""
-        self.wanted: set[str] = set()  # digests of what the store lacks
+        self.wanted: set[str] = set()  # digests of files that the store is missing
         self.names: dict[str, str] = {}  # the first path of each digest, for people
         self.arrival: Arrival | None = None
         self.room = MOST_BYTES
@@ -89,11 +89,12 @@ class Shipment:
 def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[RemoteNode], listing: Json) -> None:
     """Take a folder from the controller for this node, `host` (if it has a shipment), and the peers.
 
-    Says what is wanted, passes on what each peer wants of it, and says how it went: every reason names its node.
+    Sends the digests that are missing, forwards to each peer the files that it is missing, and sends the outcome:
+    every reason names its node.
     """
     reasons: list[str] = []
     wants: dict[str, set[str]] = {}
-    for peer, answer in zip(peers, in_parallel(lambda peer: asked(peer, listing), peers)):
+    for peer, answer in zip(peers, in_parallel(lambda peer: ask_peer(peer, listing), peers)):
         if isinstance(answer, set):
             wants[peer.name] = answer
         else:
@@ -109,20 +110,20 @@ def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[Rem
                 peer.channel.send("file", block["data"], name=block["name"], first=block["first"])
         block = channel.receive() or {}
     reasons += [f"{host}: {said}" for said in [own.finish() if own else ""] if said]
-    reasons += in_parallel(laid, [peer for peer in peers if peer.name in wants])
+    reasons += in_parallel(lay_on_peer, [peer for peer in peers if peer.name in wants])
     channel.send("laid", reason="; ".join(filter(None, reasons)))
 
 
-def asked(peer: RemoteNode, listing: Json) -> set[str] | str:
-    """Return the digests that a node wants of a folder, or why it cannot be asked."""
+def ask_peer(peer: RemoteNode, listing: Json) -> set[str] | str:
+    """Return the digests that a node is missing of a folder, or why it cannot be asked."""
     try:
         return peer.ask_for_folder(listing)
     except ConnectionLost as lost:
         return f"{peer.name}: {lost}"
 
 
-def laid(peer: RemoteNode) -> str:
-    """Return what a node has against a folder that came, or nothing."""
+def lay_on_peer(peer: RemoteNode) -> str:
+    """Return why a node cannot use the folder that it was sent, or an empty string."""
     try:
         said = peer.lay_folder()
     except ConnectionLost as lost:

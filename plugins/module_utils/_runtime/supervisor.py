@@ -192,14 +192,14 @@ class Supervisor:
                 return
             self.channel.send("staged")
             self.channel.send_timeout = node_job.order["lease"]
-            if self.may_go():
+            if self.wait_for_go():
                 HeadFollower(self, node_job).follow()
             else:
                 node_job.unstage()
                 if self.signalled:
                     os._exit(128 + signal.SIGTERM)  # the head sees it at once
 
-    def may_go(self) -> bool:
+    def wait_for_go(self) -> bool:
         """Wait until the head reports that the job is staged everywhere. False if it does not."""
         until = time.monotonic() + WORK_SECONDS + ANSWER_SECONDS  # what the slowest node is given
         while not self.signalled and time.monotonic() < until:
@@ -303,8 +303,10 @@ class Supervisor:
             for route in order.get("peers") or []:
                 try:
                     peer = self.reach(route, order["home"])
-                    told = peer.remote.expect("forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id)
-                    missing += [f"{peer.name}: {reason}" for reason in told["missing"]]
+                    answer = peer.remote.expect(
+                        "forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id
+                    )
+                    missing += [f"{peer.name}: {reason}" for reason in answer["missing"]]
                 except ConnectionLost as lost:
                     missing.append(f"{route['name']}: {lost}")
             if order and not missing:

@@ -88,10 +88,10 @@ def unarmored(text: bytes) -> bytes:
     """Return what armored text holds. KeyFileError if it was damaged."""
     _headers, gap, rest = (b"\n" + text.replace(b"\r", b"")).partition(b"\n\n")
     lines = [line.strip() for line in rest.split(b"\n") if line.strip()] if gap else []
-    told = lines.pop()[1:] if lines and len(lines[-1]) == 5 and lines[-1][:1] == b"=" else b""
+    checksum = lines.pop()[1:] if lines and len(lines[-1]) == 5 and lines[-1][:1] == b"=" else b""
     try:
         data = base64.b64decode(b"".join(lines), validate=True)
-        if told and base64.b64decode(told, validate=True) != crc24(data):
+        if checksum and base64.b64decode(checksum, validate=True) != crc24(data):
             raise KeyFileError("its armored text is damaged")
     except binascii.Error:
         raise KeyFileError("its armored text is damaged") from None

@@ -36,15 +36,15 @@ def apply(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
 
     MeshFailed if it cannot be done.
     """
-    told: list[str] = []
+    changes: list[str] = []
     for step in work["steps"]:
         if step["by"] == "root":
-            told += in_words(partial(apply_roots, step, dry_run))
+            changes += in_words(partial(apply_roots, step, dry_run))
         else:
-            told += as_user(work["user"], partial(in_words, partial(apply_mine, cluster, step, dry_run)))
+            changes += as_user(work["user"], partial(in_words, partial(apply_mine, cluster, step, dry_run)))
     if work["record"] and not dry_run:
         as_user(work["user"], partial(in_words, partial(remember, cluster, work)))
-    return told
+    return changes
 
 
 def remember(cluster: str, work: dict[str, Any]) -> list[str]:
@@ -112,37 +112,37 @@ def as_user(name: str, action: Callable[[], list[str]]) -> list[str]:
 
 def apply_mine(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
     """Write the user's files and keep an sshd of the user's own."""
-    told = [f"{key} put in place" for key in work["promote"] if promote(key, dry_run)]
+    changes = [f"{key} put in place" for key in work["promote"] if promote(key, dry_run)]
     for path, text in work["files"].items():
         check = refusal if path.endswith("/sshd_config") else None
         if put(path, text, 0o600, dry_run, check):
-            told.append(f"{path} written")
+            changes.append(f"{path} written")
     block = work["authorized_keys"]
     if block["path"] and set_block(block["path"], cluster, block["lines"], dry_run):
-        told.append(f"{block['path']} changed")
-    told += OwnSshd(work["sshd"], dry_run).keep()
-    return [*told, *(f"{path} removed" for path in work["absent"] if take_away(path, dry_run))]
+        changes.append(f"{block['path']} changed")
+    changes += OwnSshd(work["sshd"], dry_run).keep()
+    return [*changes, *(f"{path} removed" for path in work["absent"] if take_away(path, dry_run))]
 
 
 def apply_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
     """Write what takes root: a drop-in for the system's sshd, the unit of the user's own."""
-    told = []
+    changes = []
     for path, text in work["files"].items():
         is_drop_in = path.endswith(".conf")
         if is_drop_in:
             require_include(path)
         if put(path, text, 0o644, dry_run, drop_in_refusal if is_drop_in else None):
-            told.append(f"{path} written")
+            changes.append(f"{path} written")
     unit = os.path.join(UNITS, work["sshd"]["unit"])
     if unit in work["absent"] and os.path.exists(unit):
         service = OwnSshd(work["sshd"], dry_run)
         service.drop_unit(["systemctl"], unit)
-        told += service.told
+        changes += service.changes
     gone = [path for path in work["absent"] if path != unit and take_away(path, dry_run)]
-    told += [f"{path} removed" for path in gone]
+    changes += [f"{path} removed" for path in gone]
     if work["sshd"]["kind"] == "system":
         service = OwnSshd(work["sshd"], dry_run)
-        service.run_unit(["systemctl"], f"{unit} written" in told)
-        told += service.told
+        service.run_unit(["systemctl"], f"{unit} written" in changes)
+        changes += service.changes
     read_by_system = [path for path in work["files"] if path.startswith("/etc/ssh/")]
-    return told + reload_system(read_by_system, bool(gone), dry_run)
+    return changes + reload_system(read_by_system, bool(gone), dry_run)

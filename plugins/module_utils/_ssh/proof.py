@@ -124,18 +124,18 @@ def listen(argv: list[str], deadline: float) -> Attempt:
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as ssh:
         ends, streams = time.monotonic() + deadline, [stream.fileno() for stream in (ssh.stdout, ssh.stderr) if stream]
-        heard, waiting = dict.fromkeys(streams, b""), set(streams)
+        received, waiting = dict.fromkeys(streams, b""), set(streams)
         while waiting:
             found = ready(waiting, ends - time.monotonic())
             for stream in found:
                 part = os.read(stream, MOST_SAID)
-                heard[stream] += part
+                received[stream] += part
                 waiting -= {stream} if not part else set()
-            too_much = any(len(text) > MOST_SAID for text in heard.values())
+            too_much = any(len(text) > MOST_SAID for text in received.values())
             if too_much or not found:
                 ssh.kill()
                 return Attempt(255, "", TOO_MUCH if too_much else "timed out after the connection was made")
-        output, errors = (text.decode(errors="replace") for text in heard.values())
+        output, errors = (text.decode(errors="replace") for text in received.values())
         return Attempt(ssh.wait(), output, errors)
 
 

@@ -107,7 +107,7 @@ class OwnSshd:
         self.config = service["config"]
         self.place = os.path.dirname(self.config)
         self.pid_file = os.path.join(self.place, "sshd.pid")
-        self.told: list[str] = []
+        self.changes: list[str] = []
 
     def pid(self) -> int | None:
         return pid_in(self.pid_file, self.config)
@@ -124,20 +124,20 @@ class OwnSshd:
             self.start()
         elif self.service["kind"] == "user":
             written = put(user_unit, self.service["unit_text"], 0o644, self.dry_run)
-            self.told += ["unit written"] * written
+            self.changes += ["unit written"] * written
             self.run_unit(["systemctl", "--user"], written)
-        return self.told
+        return self.changes
 
     def stop(self) -> list[str]:
         """End it, unless systemd's own manager has it, whose unit has to go first. Sessions that are open stay."""
         pid = self.pid()
         if pid is None or os.path.exists(os.path.join(UNITS, self.service["unit"])):
-            return self.told
+            return self.changes
         if not self.dry_run:
             os.kill(pid, signal.SIGTERM)
             wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
-        self.told.append("sshd stopped")
-        return self.told
+        self.changes.append("sshd stopped")
+        return self.changes
 
     def reread(self) -> None:
         """Let a running sshd read what is new for it."""
@@ -145,13 +145,13 @@ class OwnSshd:
         key = os.path.join(self.place, "ssh_host_ed25519_key")
         if pid is None or not is_unread(self.pid_file, [self.config, key, f"{key}-cert.pub"]):
             return
-        self.told.append("sshd reloaded")
+        self.changes.append("sshd reloaded")
         if not self.dry_run and hang_up(pid, self.pid_file):
             self.require_answer()
 
     def start(self) -> None:
         """Start it as a daemon. MeshFailed if it does not answer."""
-        self.told.append("sshd started")
+        self.changes.append("sshd started")
         if self.dry_run:
             return
         self.require_port()
@@ -172,7 +172,7 @@ class OwnSshd:
         main = int(facts.get("MainPID", "0") or 0)
         if main and main == self.pid() and facts.get("UnitFileState") == "enabled":
             return
-        self.told.append("sshd started by systemd")
+        self.changes.append("sshd started by systemd")
         if self.dry_run:
             return
         pid = self.pid()
@@ -187,7 +187,7 @@ class OwnSshd:
 
     def drop_unit(self, systemctl: list[str], path: str) -> None:
         """Take a unit away."""
-        self.told.append("unit removed")
+        self.changes.append("unit removed")
         if not self.dry_run:
             say(systemctl, "disable", "--now", os.path.basename(path), strict=False)
             take_away(path, dry_run=False)

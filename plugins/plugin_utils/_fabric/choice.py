@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which network carries the cluster: pure functions over what the nodes told and what was measured between them."""
+"""Which network carries the cluster: pure functions over the facts of the nodes and the measurements between them."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def check_nic(node: NodeNet) -> None:
         raise InputError(name, node.required_nic, f"there is no such NIC, only {', '.join(able)}")
     flaws = [flaw(nic, address, True) for address in nic.addresses]
     if all(flaws):
-        told = flaws[0].text if flaws and flaws[0] else "it has no address"
-        raise InputError(f"fabric_nic of {node.name}", node.required_nic, f"{told}; name another NIC or leave it out")
+        why = flaws[0].text if flaws and flaws[0] else "it has no address"
+        raise InputError(f"fabric_nic of {node.name}", node.required_nic, f"{why}; name another NIC or leave it out")
 
 
 def check_address(node: NodeNet) -> None:
@@ -137,9 +137,9 @@ def check_address(node: NodeNet) -> None:
     if not any(node.fits(nic, address) for nic, address in found):
         where = f" of {node.required_nic}" if node.required_nic else ""
         raise InputError(name, node.required_address, f"that is no address{where} there")
-    told = flaw(*found[0], True)
-    if told:
-        raise InputError(name, node.required_address, f"{told.text}; name another address or leave it out")
+    reason = flaw(*found[0], True)
+    if reason:
+        raise InputError(name, node.required_address, f"{reason.text}; name another address or leave it out")
 
 
 def candidates(nodes: Sequence[NodeNet], constraints: Constraints) -> tuple[list[Candidate], list[Rejection]]:
@@ -172,7 +172,7 @@ def seat_all(
     """Return a network with the seat of each node, or None, and why the rest was not taken."""
     seats, rejections = {}, []
     against = violated_constraint(nodes, constraints, network, options)
-    missing = lacks([node for node in nodes if node.name not in options], network)
+    missing = missing_addresses([node for node in nodes if node.name not in options], network)
     reason = Reason(ASKED_OTHERWISE, against) if against else Reason("not-everywhere", missing) if missing else None
     for node in nodes:
         rows = [seat for seat in options.get(node.name, []) if node.fits(seat.nic, seat.address)]
@@ -182,12 +182,12 @@ def seat_all(
         for seat in options.get(node.name, []):
             if reason or seat is not best:
                 sends = f"{best.nic.name if best else '?'} is the one by which this node sends to {network}"
-                told = reason or Reason("other-nic", sends)
-                rejections.append(Rejection(node.name, seat.nic.name, str(seat.address), told))
+                rejected_for = reason or Reason("other-nic", sends)
+                rejections.append(Rejection(node.name, seat.nic.name, str(seat.address), rejected_for))
     return (None if reason else Candidate(network, seats)), rejections
 
 
-def lacks(nodes: Sequence[NodeNet], network: Network) -> str:
+def missing_addresses(nodes: Sequence[NodeNet], network: Network) -> str:
     """Return which nodes have no address in a network that could do; empty if all have. A netmask may just be wrong."""
     near = [f"{node.name} has {address}" for node, _nic, address in all_of(nodes) if address.ip in network]
     names = some([node.name for node in nodes])
@@ -255,9 +255,9 @@ def choose_fabric(
         if candidate is not best:
             failed = failures[candidate.network]
             text = failed or f"usable; {best.network} is preferred: {rank.better(best, candidate)}"
-            told = Reason("not-reached" if failed else NOT_PREFERRED, text)
+            reason = Reason("not-reached" if failed else NOT_PREFERRED, text)
             seats = candidate.seats.items()
-            rejections += [Rejection(name, seat.nic.name, str(seat.address), told) for name, seat in seats]
+            rejections += [Rejection(name, seat.nic.name, str(seat.address), reason) for name, seat in seats]
     return Choice(best, digest, tuple(ordered), rank.why(ordered, constraints), tuple(rejections), mtu=rank.mtu(best))
 
 
@@ -332,10 +332,10 @@ def refusal(
 ) -> InputError:
     """Return the error when no network joins all nodes: for each network why not, and what to type."""
     constraints_text = constraints_of(nodes, constraints)
-    told = [f"{network}: {reason}" for network, reason in failures.items()]
-    if not constraints_text or not told:
-        told += without_network(rejections)
-    reasons = "; ".join(told) or "the nodes have no addresses"
+    lines = [f"{network}: {reason}" for network, reason in failures.items()]
+    if not constraints_text or not lines:
+        lines += without_network(rejections)
+    reasons = "; ".join(lines) or "the nodes have no addresses"
     if constraints_text:
         why = f"that does not join all nodes: {reasons}; leave it out to have one chosen"
         return InputError("fabric", constraints_text, why)

@@ -88,11 +88,11 @@ def slow_links(matrix: Matrix, factor: float = SLOW_FACTOR) -> list[Slow]:
     median = statistics.median(matrix.values())
     slow = {pair: rate for pair, rate in matrix.items() if rate * factor < median}
     found: list[Slow] = []
-    told: set[tuple[str, str]] = set()
+    covered: set[tuple[str, str]] = set()
     for name in sorted({name for pair in matrix for name in pair}):
         for side, ends in enumerate([(name, ""), ("", name)]):
             own = {pair: rate for pair, rate in matrix.items() if pair[side] == name}
             if len(own) > 1 and own.keys() <= slow.keys():
                 found.append(Slow(*ends, max(own.values()), median))
-                told |= own.keys()
-    return found + [Slow(*pair, rate, median) for pair, rate in sorted(slow.items()) if pair not in told]
+                covered |= own.keys()
+    return found + [Slow(*pair, rate, median) for pair, rate in sorted(slow.items()) if pair not in covered]

@@ -98,36 +98,36 @@ def answering(answers: Mapping[str, Answer]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the nodes told. A node whose answers cannot be has told nothing, and its answer says why."""
+class CheckedAnswers:
+    """The checked answers of the nodes. An impossible answer is empty, and `answers` has the reason."""
 
     answers: Mapping[str, Answer]
     listened: Mapping[str, Json]
     measured: Mapping[str, Sequence[Mapping[str, Json]]]
 
 
-def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: Mapping[str, Json]) -> Told:
-    """Return what the nodes told, each answer in the form that it must have."""
-    kept, heard, rows = dict(answers), dict[str, Json](), dict[str, Json]()
+def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: Mapping[str, Json]) -> CheckedAnswers:
+    """Return the checked answers of the nodes."""
+    kept, checked_listened, rows = dict(answers), dict[str, Json](), dict[str, Json]()
     for name in answers:
         try:
-            heard[name] = heard_of(name, listened.get(name) or {})
+            checked_listened[name] = listened_of(name, listened.get(name) or {})
             rows[name] = node_answers.measured_of(name, measured.get(name), list(answers))
         except InputError as error:
-            kept[name], heard[name], rows[name] = Answer(failure=str(error)), {}, []
-    return Told(kept, heard, rows)
+            kept[name], checked_listened[name], rows[name] = Answer(failure=str(error)), {}, []
+    return CheckedAnswers(kept, checked_listened, rows)
 
 
-def heard_of(name: str, told: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the fabric.json and the agent of a node, from what torchfleet.cluster.fabric_probe told."""
-    facts = node_answers.networks_of(name, told["facts"]) if told.get("facts") else {"files": {}}
-    agent = node_answers.agent_of(name, told["agent"]) if told.get("agent") else {}
+def listened_of(name: str, listened: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fabric.json and the agent of a node, from the answer of torchfleet.cluster.fabric_probe."""
+    facts = node_answers.networks_of(name, listened["facts"]) if listened.get("facts") else {"files": {}}
+    agent = node_answers.agent_of(name, listened["agent"]) if listened.get("agent") else {}
     return {"fabric": node_answers.published(facts["files"].get("fabric.json") or ""), "agent": agent}
 
 
 def published(listened: Mapping[str, Json]) -> dict[str, Json]:
     """Return the fabric.json of each node that has one."""
-    return {name: told["fabric"] for name, told in listened.items() if told.get("fabric")}
+    return {name: answer["fabric"] for name, answer in listened.items() if answer.get("fabric")}
 
 
 def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head: str, workers: Sequence[str]) -> Trial:
@@ -213,7 +213,7 @@ def judge_links(outcome: Outcome) -> Iterator[Finding]:
         if outcome.trial.network and fabric["network"] != outcome.trial.network:
             seen = f"it has chosen {fabric['network']}, and the head {outcome.trial.network}"
             yield found(RULES, "TF-VERIFY-FABRIC", [name], seen)
-    for name, others in untold(outcome).items():
+    for name, others in unmeasured(outcome).items():
         yield found(RULES, "TF-VERIFY-LINK", [name], f"to {fold_names(others)}: it told nothing of them")
     for name, rows in outcome.measured.items():
         for row in rows:
@@ -223,12 +223,12 @@ def judge_links(outcome: Outcome) -> Iterator[Finding]:
         yield found(RULES, "TF-VERIFY-SLOW", [name for name in (slow.source, slow.target) if name], str(slow))
 
 
-def untold(outcome: Outcome) -> dict[str, list[str]]:
-    """Return which links a node was to measure and did not tell of. One that tells nothing at all has failed before."""
+def unmeasured(outcome: Outcome) -> dict[str, list[str]]:
+    """Return the links that a node did not report though it was to measure them. One without facts failed before."""
     missing = {}
     for name, steps in outcome.trial.steps.items():
-        told = {row["node"] for row in outcome.measured.get(name, ()) if row["network"] == outcome.trial.network}
-        others = [step["node"] for step in steps if step["role"] == "client" and step["node"] not in told]
+        measured = {row["node"] for row in outcome.measured.get(name, ()) if row["network"] == outcome.trial.network}
+        others = [step["node"] for step in steps if step["role"] == "client" and step["node"] not in measured]
         if others and outcome.answers[name].facts:
             missing[name] = others
     return missing

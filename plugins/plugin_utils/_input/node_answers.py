@@ -295,8 +295,8 @@ def measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str
     figures = {"rtt_us": from_zero(1e9), "mbit_out": from_zero(FASTEST), "mbit_in": from_zero(FASTEST)}
 
     def row(found: Json) -> Json:
-        told = exact(head)(found)
-        return told if told["error"] else exact({**head, **figures})(found)
+        measured = exact(head)(found)
+        return measured if measured["error"] else exact({**head, **figures})(found)
 
     return list(take(node, "measured", listed(row, 100_000), value or []))
 
@@ -497,7 +497,7 @@ SHOWN = ("msg", "module_stdout", "module_stderr", "stdout", "stderr")  # of a ta
 def module_answer(node: str, value: Mapping[str, Json]) -> dict[str, Json]:
     """Return what a module of ours printed on a node: bounded, printable, and nothing that Ansible would obey."""
     kept = {name: content for name, content in value.items() if name not in OBEYED and not name.startswith("_ansible")}
-    found: dict[str, Json] = take(node, "module", lambda told: plain(told, text=printable_lines), kept)
+    found: dict[str, Json] = take(node, "module", lambda text: plain(text, text=printable_lines), kept)
     return {**found, **{name: line(str(found[name])) for name in SHOWN if name in found}}
 
 

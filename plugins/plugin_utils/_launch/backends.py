@@ -97,8 +97,8 @@ def check_made_for(launcher: str, facts: Workers) -> None:
     kept = [name for name in names if name != "intelmpi"] + ["mpich"] * (launcher == "intelmpi")  # they share a build
     backends = [name for name in ("mpi", "ccl") if name in facts[without[0]]["backends"]]
     given = json.dumps({"backends": backends, "mpis": [name for name in MPIS if name in (*kept, launcher)]})
-    told = f"on {', '.join(without)} it is made for {' and '.join(names)}, not for {launcher}"
-    raise InputError("backend", "mpi", f"{told}: ansible-playbook setup.yml -e '{given}', or -e launcher={names[0]}")
+    why = f"on {', '.join(without)} it is made for {' and '.join(names)}, not for {launcher}"
+    raise InputError("backend", "mpi", f"{why}: ansible-playbook setup.yml -e '{given}', or -e launcher={names[0]}")
 
 
 def lacking(facts: Workers, has: Callable[[Facts], bool]) -> str:

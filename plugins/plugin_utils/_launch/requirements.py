@@ -35,8 +35,8 @@ def check_reached(cluster: Cluster, facts: Mapping[str, Facts]) -> None:
     """InputError naming every node that the head cannot reach."""
     unreached = {name: fact["unreachable"] for name, fact in facts.items() if "unreachable" in fact}
     if unreached:
-        told = "; ".join(f"{name}: {reason}" for name, reason in unreached.items())
-        raise InputError("inventory", ", ".join(unreached), f"not reached from {cluster.head.name} ({told}): {MESH}")
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in unreached.items())
+        raise InputError("inventory", ", ".join(unreached), f"not reached from {cluster.head.name} ({reasons}): {MESH}")
 
 
 def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, Facts]) -> None:
@@ -46,8 +46,8 @@ def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, Facts]) -> N
     found = {host: facts[host]["launcher"] for host in hosts}
     versions = {launcher["version"] for launcher in found.values()}
     if len(versions) > 1:
-        told = ", ".join(f"{host} {launcher['version'] or 'none'}" for host, launcher in found.items())
-        raise InputError("launcher", name, f"not one version on all nodes ({told}); {SETUP}")
+        by_host = ", ".join(f"{host} {launcher['version'] or 'none'}" for host, launcher in found.items())
+        raise InputError("launcher", name, f"not one version on all nodes ({by_host}); {SETUP}")
     host, launcher = next(iter(found.items()))
     if not launcher["version"]:
         silent = f"{launcher['path']} tells no version {launcher['said']}".rstrip()
@@ -116,8 +116,8 @@ def not_alone(jobs: Mapping[tuple[str, str], Sequence[str]], free: Sequence[str]
     names = ",".join(free)
     others = f"or take -e nodes={names}" if free else f"or end it: ansible-playbook clean.yml -e job_id={job_id}"
     runs = "runs" if exclusive else "started alone just now (exclusive=true), and runs"
-    told = f"job {job_id} of {owner} {runs} on {', '.join(hosts)}: wait for its end, {others}"
-    return InputError("exclusive", "true" if exclusive else "false", told)
+    why = f"job {job_id} of {owner} {runs} on {', '.join(hosts)}: wait for its end, {others}"
+    return InputError("exclusive", "true" if exclusive else "false", why)
 
 
 def check_port(request: Request, node: Node, facts: Mapping[str, Facts]) -> None:
@@ -134,8 +134,8 @@ def check_fabric(names: Sequence[str], facts: Mapping[str, Facts]) -> None:
     """
     networks = {name: facts[name]["fabric"]["network"] for name in names if facts[name]["fabric"]}
     if len(names) > 1 and len(set(networks.values())) > 1:
-        told = ", ".join(f"{name} {network}" for name, network in networks.items())
-        raise InputError("fabric", told, "the chosen NICs are in different networks: ansible-playbook setup.yml")
+        chosen = ", ".join(f"{name} {network}" for name, network in networks.items())
+        raise InputError("fabric", chosen, "the chosen NICs are in different networks: ansible-playbook setup.yml")
     owners: dict[str, str] = {}
     for name in names:
         address = (facts[name]["fabric"] or {}).get("address") or name

@@ -108,20 +108,20 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def noted_run(job_id: str, told: str, runs_dir: str = "runs") -> tuple[Path, list[tuple[int, str]]]:
+def noted_run(job_id: str, noted_dir: str, runs_dir: str = "runs") -> tuple[Path, list[tuple[int, str]]]:
     """Return where a run of this controller lies, and its ranks with their hosts, by the plan that lies there.
 
     A node tells the directory; it is believed only if this controller wrote the plan of that very job into it.
     InputError if there is none: nothing is fetched that nobody here started.
     """
-    for run_dir in (Path(told), Path(runs_dir).expanduser().absolute() / job_id):
+    for run_dir in (Path(noted_dir), Path(runs_dir).expanduser().absolute() / job_id):
         try:
             plan = own_plan(run_dir) if run_dir.name == job_id else {}
             if plan.get("job_id") == job_id and run_dir.is_absolute() and not run_dir.is_symlink():
                 return run_dir, [(int(place["rank"]), str(place["host"])) for place in plan["placement"]]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
-    raise InputError("job_id", job_id, f"no plan of this job is in {told or 'runs'}: its files stay on the nodes")
+    raise InputError("job_id", job_id, f"no plan of this job is in {noted_dir or 'runs'}: its files stay on the nodes")
 
 
 def own_plan(run_dir: Path) -> Any:

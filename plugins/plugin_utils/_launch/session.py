@@ -199,13 +199,13 @@ class Session:
         """
         stop.check()
         self.remote.channel.send("run", order=order, beats=True)
-        told = False
+        end_sent = False
 
         def listen() -> bool:
-            nonlocal told
-            reason = "" if told else stop.reason()
+            nonlocal end_sent
+            reason = "" if end_sent else stop.reason()
             if reason:
-                told = True
+                end_sent = True
                 kind, _tab, detail = reason.partition("\t")
                 self.remote.channel.send("end", reason=kind, detail=detail)
             return stop.insisted()
@@ -224,9 +224,9 @@ class Session:
     def believed(self, result: Frame, order: Frame) -> Frame:
         """Return a result that is one of this job: its id and its ranks on their hosts. HeadLost for another."""
         planned = [(place["rank"], place["host"]) for place in order["placement"]]
-        told = [(row["rank"], row["host"]) for row in result["ranks"]]
+        reported = [(row["rank"], row["host"]) for row in result["ranks"]]
         seen = [(row["rank"], row["host"]) for row in result["placement"]]
-        if result["job_id"] != order["job_id"] or told != planned or seen != planned:
+        if result["job_id"] != order["job_id"] or reported != planned or seen != planned:
             raise HeadLost(f"the head {self.head.name} is not believed: its result is of another job")
         return result
 
@@ -246,7 +246,7 @@ class Session:
         """
         self.remote.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True)
         frame, allowed, left = self.answer(give_up), fetched_names(placement) if placement is not None else None, limit
-        patience, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
+        allowance, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
         while frame["kind"] != "fetched":
             if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
                 what = str(frame.get("name", frame["kind"]))[:100]
@@ -254,8 +254,8 @@ class Session:
                     f"the head {self.head.name} is not believed: it sent {what!r}, which is no file of the job"
                 )
             left -= len(frame["data"])
-            patience -= len(frame["data"]) + FRAME_BYTES
-            if patience < -RESULT_BYTES:
+            allowance -= len(frame["data"]) + FRAME_BYTES
+            if allowance < -RESULT_BYTES:
                 return [f"{self.head.name}: it sends more than {limit:,} bytes (fetch_limit), and does not end"]
             names.add(frame["name"])
             if allowed is None and len(names) > FILES_MOST:

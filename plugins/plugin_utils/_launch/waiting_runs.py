@@ -48,7 +48,9 @@ def place_for(run: Result, given: Result) -> tuple[Path, list[tuple[int, str]] |
 
 def of_others(runs: list[Result], head: str) -> str:
     """Return one line on the runs that other controllers started and did not fetch."""
-    told = ", ".join(f"{run['job_id']} ({run['state']}, {run['seconds'] / DAY:.0f} days)" for run in runs[:SHOWN])
+    shown = ", ".join(f"{run['job_id']} ({run['state']}, {run['seconds'] / DAY:.0f} days)" for run in runs[:SHOWN])
     more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
-    ways = "clean.yml -e job_id=... fetches one, with -e drop_run=true it is dropped; -e drop_after=30 drops all older"
-    return f"of other controllers on {head}: {told}{more}: {ways}"
+    help_text = (
+        "clean.yml -e job_id=... fetches one, with -e drop_run=true it is dropped; -e drop_after=30 drops all older"
+    )
+    return f"of other controllers on {head}: {shown}{more}: {help_text}"

@@ -115,16 +115,16 @@ def check_homes(plan: LaunchPlan) -> None:
     """InputError if nodes keep their jobs in different places: one command line starts all ranks."""
     homes = {node.name: node.home for node in (plan.head, *plan.nodes)}
     if len(set(homes.values())) > 1:
-        told = ", ".join(f"{name} {home}" for name, home in homes.items())
-        raise InputError("torchfleet_home", told, f"{plan.launcher} needs one path on all nodes")
+        paths = ", ".join(f"{name} {home}" for name, home in homes.items())
+        raise InputError("torchfleet_home", paths, f"{plan.launcher} needs one path on all nodes")
 
 
 def check_cores(plan: LaunchPlan) -> None:
     """InputError for more ranks than cores: `--overcommit` makes Slurm 22.05 confine them all to one."""
     for node in plan.nodes:
         if node.ranks > node.cores:
-            told = f"it wants a core for each rank, {node.name} has {node.ranks} ranks and {node.cores} of them"
-            raise InputError("launcher", plan.launcher, f"{told}: -e launcher=openmpi, or fewer slots")
+            why = f"it wants a core for each rank, {node.name} has {node.ranks} ranks and {node.cores} of them"
+            raise InputError("launcher", plan.launcher, f"{why}: -e launcher=openmpi, or fewer slots")
 
 
 def unique_name(plan: LaunchPlan) -> str:

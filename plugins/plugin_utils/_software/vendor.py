@@ -38,7 +38,7 @@ def repositories_for(
 ) -> dict[str, list[Repository]]:
     """Return the repositories as they are on each system and machine that there are packages for: "debian12 x86_64"."""
     return {
-        f"{system} {machine}": [made_out(each, role, system, theirs) for each in repositories]
+        f"{system} {machine}": [repository_for(each, role, system, theirs) for each in repositories]
         for system in systems
         for machine, theirs in machines.items()
     }
@@ -49,17 +49,17 @@ def family_of(system: str) -> str:
     return "rpm" if system.startswith("rhel") else "deb"
 
 
-def made_out(told: Mapping[str, Any], role: str, system: str, machine: str) -> Repository:
+def repository_for(entry: Mapping[str, Any], role: str, system: str, machine: str) -> Repository:
     """Return a repository on a system: name, address, suite, components, key, fingerprints, keyring and files."""
-    filled = {"system": system, "machine": machine, "version": str(told.get("version", ""))}
-    key = pick(told["keys"], system) or {}
-    made: Repository = {name: pick(told.get(name, ""), system) for name in ("address", "suite", "components", "pin")}
+    filled = {"system": system, "machine": machine, "version": str(entry.get("version", ""))}
+    key = pick(entry["keys"], system) or {}
+    made: Repository = {name: pick(entry.get(name, ""), system) for name in ("address", "suite", "components", "pin")}
     made = {name: str(text or "").format(**filled) for name, text in made.items()}
     filled["address"] = made["address"].rstrip("/")
     made |= {
-        "name": told["name"],
+        "name": entry["name"],
         "key": key.get("url", "").format(**filled),
-        "keyring": f"{KEYRINGS}/{told['name']}.gpg",
+        "keyring": f"{KEYRINGS}/{entry['name']}.gpg",
     }
     made["fingerprints"] = key.get("fingerprint", "").split()
     made["files"] = {f"{SOURCES}/{made['name']}.sources": sources(made, role)}
@@ -68,11 +68,11 @@ def made_out(told: Mapping[str, Any], role: str, system: str, machine: str) -> R
     return made
 
 
-def pick(told: Any, system: str) -> Any:
-    """Return what is told for a system, else for its family, else for any. None if nothing is."""
-    if not isinstance(told, Mapping):
-        return told
-    return told.get(system, told.get(family_of(system), told.get("any")))
+def pick(entry: Any, system: str) -> Any:
+    """Return the value for a system, else for its family, else for `any`. None if there is none."""
+    if not isinstance(entry, Mapping):
+        return entry
+    return entry.get(system, entry.get(family_of(system), entry.get("any")))
 
 
 def sources(made: Repository, role: str) -> str:

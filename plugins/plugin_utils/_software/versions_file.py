@@ -66,14 +66,14 @@ def entry(lock: Lock, name: str, version: str = "") -> Any:
     return source(found, version or owner["version"], name) if name.endswith(".source") else found
 
 
-def source(told: dict[str, Any], version: str, name: str) -> dict[str, str]:
+def source(entry: dict[str, Any], version: str, name: str) -> dict[str, str]:
     """Return what is fetched of a version. InputError where its checksum is not known: then nothing is fetched."""
-    known = told.get("sha256")
+    known = entry.get("sha256")
     checksum = known.get(version, "") if isinstance(known, dict) else ""
     if not re.fullmatch("[0-9a-f]{64}", checksum):
         line = f"add the line {version}: SHA256 below {name}.sha256 in versions.yml, or in the file torchfleet_versions"
         raise InputError(name.replace(".source", ".version"), version, f"its checksum is not known: {line}")
-    url = told["url"].format(version=version)
+    url = entry["url"].format(version=version)
     owner = name.removesuffix(".source")
     file = url.rpartition("/")[2]
     return {

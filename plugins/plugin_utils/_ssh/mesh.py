@@ -155,9 +155,9 @@ def known_member(given: Mapping[str, Any]) -> Member:
     own = given["sshd"] == "own"
     found = checked(name, given)
     become, client = bool(given["become"]), bool(given["client"])
-    told = {**found, "key": found["key"] if client else "", "staged": found["staged"] and own}
+    fields = {**found, "key": found["key"] if client else "", "staged": found["staged"] and own}
     sshd = "own" if own else "system"
-    return Member(name=name, address=address, port=port, sshd=sshd, become=become, client=client, **told)
+    return Member(name=name, address=address, port=port, sshd=sshd, become=become, client=client, **fields)
 
 
 def is_loopback(text: str) -> bool:

@@ -29,9 +29,9 @@ def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], 
     """
     twins = one_machine_twice(mesh.members)
     found = [cloned(key, owners) for key, owners in twins.items()]
-    told = {owner.name for owners in twins.values() for owner in owners}
+    reported = {owner.name for owners in twins.values() for owner in owners}
     for member in mesh.members:
-        found += [] if member.name in told else changed_host_keys(member, before, accepted)
+        found += [] if member.name in reported else changed_host_keys(member, before, accepted)
     found += [] if found else same_address(mesh.members)
     found += [line for member in mesh.members for line in cannot_take_part(mesh, member)]
     found += left_behind([member for member in mesh.members if member.sshd == "system" and runs_as_unit(member)])
