@@ -92,14 +92,14 @@ def test_a_job_that_was_told_of_the_other_is_not_kept_away(tmp_path: Path) -> No
 
 def test_the_order_of_another_user_keeps_nobody_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reproduced before: a user whose process named a directory of his own had each job of root's refused."""
-    first = Part(order_of_one(tmp_path, job_id="first", exclusive=True))
+    first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True))
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
-    second = Part(order_of_one(tmp_path, job_id="second"))
+    second = NodeJob(order_of_one(tmp_path, job_id="second"))
     with pytest.raises(NotAlone):
-        Part(order_of_one(tmp_path, job_id="third", exclusive=True))
+        NodeJob(order_of_one(tmp_path, job_id="third", exclusive=True))
     for part in (first, second):
-        part.take_back()
+        part.unstage()
 
 
 def test_a_node_without_ranks_is_no_node_of_the_job(tmp_path: Path) -> None:

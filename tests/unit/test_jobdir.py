@@ -19,9 +19,9 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
     JobDir,
-    aside,
     jobs,
     remove,
+    write_in_thread,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import final_metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import Follower, last_line
@@ -280,7 +280,7 @@ def test_what_is_written_aside_is_written_where_no_thread_can_be_started(tmp_pat
     try:
         with pytest.raises(RuntimeError, match="start new thread"):
             threading.Thread(target=int).start()
-        aside(lambda: job.claim_end("rank_failed", "rank 0 failed"))
+        write_in_thread(lambda: job.claim_end("rank_failed", "rank 0 failed"))
     finally:
         threading.stack_size(before)
     assert (job.end() or {})["reason"] == "rank_failed"

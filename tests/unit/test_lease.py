@@ -253,14 +253,14 @@ def test_a_part_is_ended_where_no_thread_can_be_started(tmp_path: Path, killed: 
     """As by a job that takes all processes of its container: guard and supervisor died of it, and the job went on."""
     hook = f"""if True:
         from {PACKAGE} import node_job
-        start, be_guard = node_job.Part.start, node_job.Part.be_guard
+        start, be_guard = node_job.NodeJob.start, node_job.NodeJob.be_guard
         def start_no_more(part):
             start(part)
             threading.stack_size(1 << 50)  # more than there is
         def be_guard_without(part, heard, says):
             threading.stack_size(1 << 50)
             be_guard(part, heard, says)
-        node_job.Part.start, node_job.Part.be_guard = start_no_more, be_guard_without"""
+        node_job.NodeJob.start, node_job.NodeJob.be_guard = start_no_more, be_guard_without"""
     script = f"setsid sleep 600 & echo $! $PPID > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/program"
     link = supervisor(hook)
     begin(link, order_of_one(tmp_path, ("/bin/sh", "-c", script + "; wait" * killed)))
