@@ -122,9 +122,10 @@ class ActionModule(Action):
             missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted)
         except OSError as error:
             return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, order["host"]))}
-        if stop.noted:
+        lines = list(summary(outcome, missing, plan.run_dir, view.width, request.result_query))
+        if stop.noted:  # last: from here on Ansible shows nothing
             screen.take_over(stop.terminal)
-        for line in summary(outcome, missing, plan.run_dir, view.width, request.result_query):
+        for line in lines:
             view.say(line)
         if not screen.flush(stop.reason):
             os._exit(1)  # told to end, and nobody reads: handing over the result would wait for ever

@@ -291,7 +291,11 @@ class Supervisor:
                     continue
                 own = order["controller"] == frame["controller"]
                 over = {"run_dir": order["run_dir"], "own": own, "seconds": age(job)}
-                waiting.append({"job_id": job.job_id, "state": self.state_of(job, order, frame["dry_run"]), **over})
+                try:
+                    state = self.state_of(job, order, frame["dry_run"])
+                except OSError:  # its directory takes no result: its program may have closed it
+                    state = "lost"
+                waiting.append({"job_id": job.job_id, "state": state, **over})
         self.channel.send("waiting", jobs=waiting)
 
     def on_forget(self, frame: dict[str, Json]) -> None:

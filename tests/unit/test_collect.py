@@ -1,0 +1,33 @@
+"""A supervisor tells a controller of the jobs that are over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisors import PACKAGE, order_of_one, supervisor
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+
+
+def test_a_directory_that_takes_no_result_hides_no_other_job(tmp_path: Path) -> None:
+    """A program may make its job's directory read-only: then clean.yml failed for every run, each time."""
+    for name in ("closed", "open"):
+        job = JobDir(str(tmp_path / "jobs" / name))
+        job.create([0])
+        order = order_of_one(tmp_path, job_id=name, started=1.0, run_dir=f"/runs/{name}", controller="c", peers=[])
+        launcher = {"name": "openmpi", "version": "5.0.11"}
+        job.write(
+            "order.json", {**order, "backend": "gloo", "shown_command": ["x"], "private_tmp": "", "launcher": launcher}
+        )
+    hook = f"""if True:
+        from {PACKAGE} import job_directory
+        write = job_directory.JobDir.write
+        def write_unless_closed(job, name, value):
+            if job.job_id == "closed":
+                raise PermissionError(13, "Permission denied")
+            write(job, name, value)
+        job_directory.JobDir.write = write_unless_closed"""
+    remote = supervisor(hook)
+    answer = remote.expect("collect", 30.0, "waiting", home=str(tmp_path), controller="c", dry_run=False)
+    assert sorted(row["job_id"] for row in answer["jobs"]) == ["closed", "open"]
+    remote.close()
