@@ -45,6 +45,8 @@ PASSING = (
     *(
         "*/.torchfleet/lib",
         "*/.torchfleet/lib/*",
+        "*/.torchfleet/head.lock",
+        "*/.torchfleet/node.lock",
         "*:/tmp/torchfleet-*",
         "*:/tmp/ompi*",
         "*:/tmp/.ansible*",
