@@ -129,8 +129,8 @@ options:
     default: 60
   fetch_limit:
     description:
-      - Bytes of all files of a run that are brought home, such as C(500M) or C(2G). What is more stays on the nodes,
-        and is told; C(clean.yml) brings all of it.
+      - Bytes of all files of a run that are fetched, such as C(500M) or C(2G). The rest stays on the nodes, and a line
+        says so. C(clean.yml) fetches it, up to half of the free disk or its own C(fetch_limit).
     type: str
     default: 1G
   exclusive:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.programs import load
+
 FILES = Path(__file__).parents[2] / "roles/mpi/files"
 
 
-def load(name: str) -> ModuleType:
-    """Return a program of the role as a module."""
-    spec = importlib.util.spec_from_file_location(name, FILES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-prove, package = load("prove"), load("package")
+prove, package = load(FILES / "prove.py"), load(FILES / "package.py")
 
 
 # --- prove ----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,27 +11,18 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.filter.files_of import files_of
+from tests.programs import load
 
 FILES = Path(__file__).parents[2] / "roles/python_venv/files"
 PROGRAM = FILES / "environment.py"
 
 
-def load(name: str) -> ModuleType:
-    """Return a program of the role as a module."""
-    spec = importlib.util.spec_from_file_location(name, FILES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-environment, wheels = load("environment"), load("wheels")
+environment, wheels = load(FILES / "environment.py"), load(FILES / "wheels.py")
 
 
 def add_wheel(wheelhouse: Path, name: str, version: str, tag: str = "py3-none-any", needs: str = "") -> None:
@@ -582,7 +572,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return send_to
 
     def send_on(request: dict[str, Any], host: str, others: list[str]) -> Any:
-        there = load("environment")
+        there = load(FILES / "environment.py")
         monkeypatch.setattr(there, "send_to", on(host))
         monkeypatch.setattr(there, "send_on", send_on)
         return there.send({**request, "to": others})

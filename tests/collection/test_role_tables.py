@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.programs import load
 
 REPO = Path(__file__).parents[2]
 ROLES = sorted(path.name for path in (REPO / "roles").iterdir())
 
 
-def load() -> ModuleType:
-    """Return the script as a module."""
-    spec = importlib.util.spec_from_file_location("role_tables", REPO / "docs/role_tables.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tables = load()
+tables = load(REPO / "docs/role_tables.py")
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-import importlib.util
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,21 +13,13 @@ import yaml
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software import vendor
+from tests.programs import load
 
 REPO = Path(__file__).parents[2]
 VERSIONS = yaml.load((REPO / "versions.yml").read_text(), Loader=yaml.BaseLoader)
 
 
-def load() -> ModuleType:
-    """Return the program as a module."""
-    spec = importlib.util.spec_from_file_location("packages", REPO / "roles/vendor_packages/files/packages.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-packages = load()
+packages = load(REPO / "roles/vendor_packages/files/packages.py")
 
 
 def request_for(**given: Any) -> dict[str, Any]:

@@ -30,6 +30,10 @@ class Signer:
         argv = ["gpg", "--batch", "--quiet", "--yes", *words]
         return subprocess.run(argv, env=self.env, capture_output=True, check=True).stdout
 
+    def end_agent(self) -> None:
+        """End the process that gpg left behind."""
+        subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=self.env, check=True)
+
     def fingerprint(self) -> str:
         lines = self.gpg("--with-colons", "--list-keys").decode().splitlines()
         return next(line.split(":")[9] for line in lines if line.startswith("fpr"))
@@ -118,4 +122,6 @@ def make_all(directory: Path, repositories: dict[str, dict[str, Any]]) -> str:
     for path, told in repositories.items():
         make(public / path, told, signer)
     (public / "key.gpg").write_bytes(signer.published())
-    return signer.fingerprint()
+    fingerprint = signer.fingerprint()
+    signer.end_agent()
+    return fingerprint

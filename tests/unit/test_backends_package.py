@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
+
+from tests.programs import load
 
 SOURCE = Path(__file__).parents[2] / "torch_backends/src/torchfleet_backends/__init__.py"
 
 
 def test_an_mpi_is_told_of_the_libfabric_beside_it(tmp_path: Path) -> None:
     """Intel MPI asks the loader for libfabric.so.1 once ranks are on several nodes: a bare machine has none."""
-    spec = importlib.util.spec_from_file_location("package", SOURCE)
-    assert spec is not None and spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(package)
+    package = load(SOURCE)
     library = tmp_path / "libmpi_abi.so.1"
     assert package.beside(library) == {}
     (tmp_path / "libfabric.so.1").touch()

@@ -208,9 +208,6 @@ def test_honest_nodes_get_a_fabric() -> None:
     assert "NCCL_IB_HCA==mlx5_0:1\n" in step["files"]["n3"]["fabric.env"]
 
 
-OWN_FABRIC = {"n1": carried_through(lambda _what, said: said)["files"]["n1"]["fabric.env"]}
-
-
 @pytest.mark.parametrize("lie", ["listened", "reached", "listened again", "measured"])
 @pytest.mark.parametrize("seed", range(100))
 def test_no_line_of_another_nodes_fabric_is_of_a_nodes_making(lie: str, seed: int) -> None:

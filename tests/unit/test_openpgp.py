@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,8 +37,10 @@ class Gpg:
 
 
 @pytest.fixture(scope="module")
-def gpg(tmp_path_factory: pytest.TempPathFactory) -> Gpg:
-    return Gpg(tmp_path_factory.mktemp("gpg") / "home")
+def gpg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpg]:
+    made = Gpg(tmp_path_factory.mktemp("gpg") / "home")
+    yield made
+    subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=made.env, check=True)
 
 
 @pytest.fixture(scope="module")

@@ -152,7 +152,7 @@ def judge(targets: Sequence[Target], answers: Mapping[str, Answer], limits: Limi
     return findings + drift_findings(drift, before_setup=True)
 
 
-# --- the inventory (the plan's own checks come first: _border.cluster_from_hostvars and _plan.check_cluster) ------
+# --- the inventory (after the checks of hostvars.cluster_from_hostvars and cluster.check_cluster) ---------------------
 
 
 def inventory_findings(targets: Sequence[Target]) -> Iterator[Finding]:
