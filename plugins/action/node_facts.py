@@ -12,7 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import clock_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import clock_of, has_reason
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import facts_of, usual_facts_of
 
@@ -40,9 +40,23 @@ class ActionModule(Action):
             said = self._low_level_execute_command("date +%s.%N")["stdout"]
             return {**checked(variables, answer), "clock": clock_of(said, sent, time.time())}
         except AnsibleConnectionFailure as error:
-            return {"problem": str(error)}
+            return {"problem": self.connection_problem(str(error))}
         except (AnsibleError, InputError) as error:
             return {"failure": str(error)}
+
+    def connection_problem(self, said: str) -> str:
+        """Return why the node cannot be reached.
+
+        If ssh ends while Ansible still sends it the module, Ansible drops what ssh said (`_send_initial_data` of its
+        connection plugin). A command without data is answered with it.
+        """
+        if has_reason(said):
+            return said
+        try:
+            self._low_level_execute_command("true")
+        except AnsibleConnectionFailure as error:
+            return str(error)
+        return said
 
     @staticmethod
     def reason(answer: Result) -> str:

@@ -66,3 +66,14 @@ def test_a_missing_inventory_is_an_error(verb: str, tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert f"{tmp_path}/none.yml" in done.stderr
+
+
+def test_a_login_that_is_refused_is_told_even_if_ssh_ends_while_it_is_sent_the_module(tmp_path: Path) -> None:
+    """Ansible then says "Broken pipe" and drops what ssh said."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\nexec <&-\nsleep 0.3\necho 'Permission denied (publickey).' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    variables = json.dumps({"ansible_ssh_executable": str(ssh), "ansible_python_interpreter": "/usr/bin/python3"})
+    argv = [BIN / "ansible", "-i", "192.0.2.1,", "all", "-m", "torchfleet.cluster.node_facts", "-e", variables]
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=True)
+    assert "Permission denied" in done.stdout

@@ -198,6 +198,11 @@ PREFACE = r"^(Task failed: |Failed to connect to the host via ssh: |Data could n
 GOODBYE = r"(Shared connection|Connection) to .* closed"  # of ssh, after whatever the program there said
 
 
+def has_reason(text: str) -> bool:
+    """Return whether SSH or Ansible said something that is known."""
+    return any(re.search(says, text, re.IGNORECASE) for says, _name in SAYINGS)
+
+
 def silence(target: Target, answer: Answer) -> Finding:
     """Return why a node told nothing, from the most telling line of what SSH or the failed module said."""
     text = answer.problem or answer.failure
