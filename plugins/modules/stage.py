@@ -69,6 +69,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import survey
 
 
@@ -89,11 +90,7 @@ def main() -> None:
     options = {
         "home": {"type": "path", "default": "~/.torchfleet"},
         "python": {"type": "path", "default": ""},
-        "launcher": {
-            "type": "str",
-            "choices": ["openmpi", "mpich", "intelmpi", "torchrun", "srun", "sbatch"],
-            "default": "openmpi",
-        },
+        "launcher": {"type": "str", "choices": list(LAUNCHERS), "default": DEFAULT},
         "launcher_path": {"type": "path", "default": ""},
         "role": {"type": "list", "elements": "str", "choices": ["head", "worker"], "default": ["head", "worker"]},
     }

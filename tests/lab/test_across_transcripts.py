@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import IDENTITIES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 from tests import transcripts
 from tests.lab import slurm
 from tests.lab.cluster import SLURM, Cluster
@@ -65,7 +65,7 @@ class Stage:
             **dict(zip(("10.1.0.0/24", "10.1.0.11", "10.1.0.12", "eth0"), (network, *addresses, "eth1"), strict=True)),
         }
         for node in ("n1", "n2"):
-            names = IDENTITIES[kind][:3]
+            names = LAUNCHERS[kind].identity[:3]
             files = {"torchfleet-rank": TELL.format(names=names, node=node, place=PLACE)}
             files["torchfleet-agent"] = AGENT.format(home=HOME, path=self.path)
             lines = [f"printf %s {shlex.quote(text)} > {PLACE}/job/bin/{file}" for file, text in files.items()]

@@ -1,45 +1,37 @@
-"""A launcher, a backend and a vendor of GPUs are in every table that has a row for each (CONTRIBUTING.md)."""
+"""A launcher, a backend and a vendor of GPUs have one row each; what cannot derive from it agrees (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import gpus
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
     frames,
-    launcher_programs,
-    rank,
     survey,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import (
     backends,
     environment,
     plan,
     request,
-    requirements,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import registry
 from tests import transcripts
 
 REPO = Path(__file__).parents[2]
-LAUNCHERS, BACKENDS = set(request.LAUNCHERS), set(request.BACKENDS)
-PROGRAMS = LAUNCHERS - {"torchrun"}  # which is a part of torch: its program is the ranks' Python
+BACKENDS = set(request.BACKENDS)
 STOCK = {"gloo", "nccl"}  # backends of PyTorch's own wheels
-
-
-def of_stage() -> list[str]:
-    """Return the launchers that stage's code takes."""
-    found = re.search(r'"choices": (\["openmpi".*\])', (REPO / "plugins/modules/stage.py").read_text())
-    assert found
-    return re.findall(r'"(\w+)"', found[1])
 
 
 def of_page(page: str, row: str) -> list[str]:
@@ -48,26 +40,48 @@ def of_page(page: str, row: str) -> list[str]:
     return re.findall(r"`(\w+)`", " ".join(lines))
 
 
+def option(role: str, name: str) -> dict[str, Any]:
+    """Return what a role documents of one of its options."""
+    specs = yaml.safe_load((REPO / "roles" / role / "meta" / "argument_specs.yml").read_text())
+    found: dict[str, Any] = specs["argument_specs"]["main"]["options"][name]
+    return found
+
+
 @pytest.mark.parametrize(
-    ("table", "names", "wanted"),
+    ("place", "names", "wanted"),
     [
-        ("_launchers/registry.py LAUNCHERS", registry.LAUNCHERS, LAUNCHERS),
-        ("requirements.py ON_WORKERS, ON_HEAD", (*requirements.ON_WORKERS, *requirements.ON_HEAD), LAUNCHERS),
-        ("hostvars.py LAUNCHER_VARIABLES", hostvars.LAUNCHER_VARIABLES, PROGRAMS),
-        ("launcher_programs.py SAYS", launcher_programs.SAYS, PROGRAMS),
-        ("launcher_programs.py PROGRAMS", launcher_programs.PROGRAMS, PROGRAMS),
-        ("rank.py IDENTITIES", rank.IDENTITIES, LAUNCHERS),
+        ("_launchers/registry.py COMMANDS", registry.COMMANDS, LAUNCHERS),
         ("modules/launch.py", documented("launch")["launcher"]["choices"], LAUNCHERS),
-        ("modules/stage.py DOCUMENTATION", documented("stage")["launcher"]["choices"], LAUNCHERS),
-        ("modules/stage.py main()", of_stage(), LAUNCHERS),
+        ("modules/stage.py", documented("stage")["launcher"]["choices"], LAUNCHERS),
         ("tests/transcripts.py", [program.launcher for program in transcripts.PROGRAMS.values()], LAUNCHERS),
         ("docs/launchers.md", of_page("launchers.md", r"`\w+`(?:, `\w+`)* \| \S.*\d.*"), LAUNCHERS),
-        ("verify.py LAUNCHERS", verify.LAUNCHERS, {*backends.MPIS, "torchrun"}),
+        ("roles/verify", option("verify", "verify_launchers")["choices"], verify.TRIED),
+        ("roles/verify, the default", option("verify", "verify_launchers")["default"], verify.TRIED),
+        ("roles/torch_backends", option("torch_backends", "torch_backends_mpis")["choices"], MPIS),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_launcher_is_in(table: str, names: Any, wanted: set[str]) -> None:
-    assert set(names) >= wanted if table.startswith("docs/") else set(names) == wanted
+def test_every_launcher_is_in(place: str, names: Any, wanted: Collection[str]) -> None:
+    assert set(names) >= set(wanted) if place.startswith("docs/") else set(names) == set(wanted)
+
+
+@pytest.mark.parametrize("name", MPIS)
+def test_an_mpi_can_be_installed(name: str) -> None:
+    """By a role of its name, in the version and the wheel that are locked."""
+    assert (REPO / "roles" / name / "tasks" / "main.yml").exists()
+    assert yaml.safe_load((REPO / "versions.yml").read_text())[name]["version"]
+    wheel = LAUNCHERS[name].wheel.replace("_", "-")
+    assert re.search(rf"^{wheel}==", (REPO / "locks" / f"{name}.txt").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_row_is_whole(name: str) -> None:
+    """A launcher with a program says where it may be and what it is called; an MPI why versions must not be mixed."""
+    row = LAUNCHERS[name]
+    assert len(row.identity) in (3, 4)
+    assert bool(row.programs) == bool(row.version) == bool(row.variable)
+    assert row.hostfile in ("", *hostfile.SPELLINGS)
+    assert bool(row.wheel) == bool(row.mixed)
 
 
 @pytest.mark.parametrize(

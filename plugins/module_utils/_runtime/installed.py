@@ -9,11 +9,13 @@ from __future__ import annotations
 import glob
 import os
 
+from .launchers import MPIS
+
 # The MPIs that each part of backend mpi is for: what is compiled for an ABI, and mpi4py for whatever has none.
 MPI_PARTS = {
     "torchfleet_backends/_openmpi.so": ("openmpi",),
     "torchfleet_backends/_abi.so": ("mpich", "intelmpi"),
-    "mpi4py": ("openmpi", "mpich", "intelmpi"),
+    "mpi4py": MPIS,
 }
 
 

@@ -11,23 +11,9 @@ import re
 import subprocess
 from typing import Mapping, Sequence
 
+from .launchers import LAUNCHERS
+
 SECONDS = 20.0  # for a program that is asked for something
-# What each says on --version. MPICH's launcher is Hydra; Slurm's version has no program's name in it.
-SAYS = {
-    "openmpi": r"\(Open MPI\) (\d[\w.]*)",
-    "mpich": r"HYDRA build details:\s+Version:\s+(\d[\w.]*)",
-    "intelmpi": r"Intel\(R\) MPI Library[^,]*, Version (\d[\w. ]*?)(?: Build|$)",
-    "srun": r"^slurm\S* (\d[\w.]*)",
-    "sbatch": r"^slurm\S* (\d[\w.]*)",
-}
-# Names of the program. Intel's mpirun is a shell script that leaves its ranks running when it dies.
-PROGRAMS = {
-    "openmpi": ("mpirun", "mpirun.openmpi"),
-    "mpich": ("mpiexec", "mpiexec.hydra", "mpiexec.mpich"),
-    "intelmpi": ("mpiexec.hydra",),
-    "srun": ("srun",),
-    "sbatch": ("sbatch",),
-}
 
 
 def find_launcher(name: str, path: str, home: str) -> dict[str, str]:
@@ -36,8 +22,9 @@ def find_launcher(name: str, path: str, home: str) -> dict[str, str]:
     It is the one at `path` if that is given, else the one that our role installed, else the first one of that kind on
     the search path.
     """
-    own = os.path.expanduser(path) if path else os.path.join(home, name, "bin", PROGRAMS[name][0])
-    others = [] if path else [on_search_path(program) for program in PROGRAMS[name]]
+    programs = LAUNCHERS[name].programs
+    own = os.path.expanduser(path) if path else os.path.join(home, name, "bin", programs[0])
+    others = [] if path else [on_search_path(program) for program in programs]
     found = {"path": "", "version": "", "wanted": own, "said": ""}
     for candidate in filter(None, [own if os.access(own, os.X_OK) else "", *others]):
         version, said = launcher_version(name, candidate)
@@ -58,7 +45,7 @@ def on_search_path(program: str) -> str:
 def launcher_version(name: str, path: str) -> tuple[str, str]:
     """Return the version that a launcher tells of itself, else what it said."""
     rc, out, err = ask([path, "--version"])
-    match = re.search(SAYS[name], out, re.MULTILINE) if rc == 0 else None
+    match = re.search(LAUNCHERS[name].version, out, re.MULTILINE) if rc == 0 else None
     words = " ".join((err or out).replace("-", " ").split())
     return (match.group(1), "") if match else ("", f"({words[:200]})" if words else "")
 
@@ -78,10 +65,11 @@ def refusal(name: str, launcher: Mapping[str, str], words: Sequence[str]) -> str
     """Return what a launcher says of options that it does not take, by starting `true` once with them on this node."""
     if not words or not launcher["version"]:
         return ""
-    lacks = lacking_component(launcher["path"], words) if name == "openmpi" else ""
+    row, path = LAUNCHERS[name], launcher["path"]
+    lacks = lacking_component(path, words) if row.components else ""
     if lacks:
         return lacks
-    rc, out, err = ask([*trial(name, launcher, words), "true"])
+    rc, out, err = ask([path, *row.trial(launcher["version"], words), "true"])
     printed = [line.strip() for line in (err + out).splitlines() if line.strip("- ")]
     return f"{' '.join(words)} ({' '.join(printed[:3])[:300]})" if rc else ""
 
@@ -106,17 +94,3 @@ def lacking_component(mpirun: str, words: Sequence[str]) -> str:
             has = ", ".join(sorted(known or ()))
             return f"{option} {key} {value} (there is no {framework} {', '.join(lacks)}: it has {has})"
     return ""
-
-
-def trial(name: str, launcher: Mapping[str, str], words: Sequence[str]) -> list[str]:
-    """Return the command that starts one process here with the user's options."""
-    path, root = launcher["path"], os.getuid() == 0
-    if name == "openmpi":
-        old = launcher["version"].startswith("4.")
-        no_ssh = ["--mca", "plm", "isolated"] if old else ["--prtemca", "plm_ssh_agent", "false"]
-        return [path, *["--allow-run-as-root"] * root, "--np", "1", *no_ssh, *words]
-    if name == "torchrun":
-        return [path, "-m", "torch.distributed.run", "--nproc-per-node", "1", *words, "--no-python"]
-    if name in ("srun", "sbatch"):
-        return [path, "--test-only", *words, *["--wrap"] * (name == "sbatch")]
-    return [path, "-launcher", "fork", "-n", "1", *words]

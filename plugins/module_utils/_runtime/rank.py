@@ -19,6 +19,7 @@ import time
 from typing import Any, Mapping
 
 from .job_directory import JobDir, open_file
+from .launchers import LAUNCHERS, STARTED_BY_SLURMD
 from .processes import (
     GRACE_SECONDS,
     become_subreaper,
@@ -29,16 +30,6 @@ from .processes import (
 )
 from .rank_output import CHUNK, Stream, open_streams
 
-# Where a launcher puts rank, world size, local rank and local size. Others may be inherited and wrong.
-IDENTITIES = {
-    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "openmpi": tuple("OMPI_COMM_WORLD_" + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
-    "mpich": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "intelmpi": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # the plan knows the local size
-    "sbatch": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-}
-STARTED_BY_SLURMD = ("srun", "sbatch")  # launchers: Slurm's daemon, not our guard, is above their ranks
 GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
 MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
@@ -56,9 +47,10 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 def identify(order: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[int, int, int, int]:
     """Return (rank, world size, local rank, local size). LookupError if the launcher did not put them there."""
     launcher = order["launcher"]["name"]
-    values = [environ.get(name, "") for name in IDENTITIES[launcher]]
+    names = LAUNCHERS[launcher].identity  # others may be inherited and wrong
+    values = [environ.get(name, "") for name in names]
     if not all(value.isdigit() for value in values):
-        raise LookupError(f"{launcher} gave this process no {', '.join(IDENTITIES[launcher])}")
+        raise LookupError(f"{launcher} gave this process no {', '.join(names)}")
     planned = sum(place["host"] == order["host"] for place in order["placement"])
     rank, size, local_rank, local_size = [*map(int, values), planned][:4]
     return rank, size, local_rank, local_size
@@ -76,7 +68,7 @@ def rank_environment(
     places = (order["path_first"], inherited.get("PATH", os.defpath))  # the first is empty where there is no Python
     variables["PATH"] = os.pathsep.join(filter(None, places))
     for launcher in GIVEN:
-        variables.update(zip(IDENTITIES[launcher], texts))
+        variables.update(zip(LAUNCHERS[launcher].identity, texts))
     if order["launcher"]["name"] != "torchrun":  # which has set them
         variables.update(elastic_environment(order, identity))
     variables.update(MASTER_ADDR=order["master_addr"], MASTER_PORT=str(order["master_port"]))

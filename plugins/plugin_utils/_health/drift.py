@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.distribution import words
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .findings import Finding, Rule, found, text_table
@@ -53,8 +54,7 @@ def differs(severity: str, title: str, why: str, source: str, mend: str = SETUP)
 
 
 NOTHING = "nothing has to be done"
-LAUNCHER = "the daemons of different versions do not understand each other: unknown options, unpack errors, hangs"
-MEASURED = "seen with Open MPI: ompi#13093"
+MIXED = "the daemons of different versions do not understand each other: unknown options, unpack errors, hangs"
 PROPERTIES: Mapping[str, Property] = {
     "arch": Property(
         differs(
@@ -131,9 +131,10 @@ PROPERTIES: Mapping[str, Property] = {
         workers_only=True,
         may_lack=True,
     ),
-    "openmpi": Property(differs("error", "Open MPI", LAUNCHER, "ompi#13093, ompi#4437"), by_setup=True),
-    "mpich": Property(differs("error", "MPICH", LAUNCHER, MEASURED), by_setup=True),
-    "intelmpi": Property(differs("error", "Intel MPI", LAUNCHER, MEASURED), by_setup=True),
+    **{
+        name: Property(differs("error", LAUNCHERS[name].title, MIXED, LAUNCHERS[name].mixed), by_setup=True)
+        for name in MPIS
+    },
     "ucx": Property(
         differs(
             "warning",

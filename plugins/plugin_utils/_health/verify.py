@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -26,7 +27,7 @@ VERSION = 1  # of the report
 SECONDS = 0.15  # per pair and direction: enough for a rate, and a minute holds 200 nodes
 MANY_NODES = 12  # above this the matrix is told in figures, and is whole in the report
 # Launcher, and the version that says it is there.
-LAUNCHERS = {"openmpi": "openmpi", "mpich": "mpich", "intelmpi": "intelmpi", "torchrun": "torch"}
+TRIED = {**{name: name for name in MPIS}, "torchrun": "torch"}
 
 RULES: Mapping[str, Rule] = {
     "TF-VERIFY-NODE": Rule(
@@ -140,7 +141,7 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     steps = link_matrix.steps({network: seats}, agents, SECONDS) if len(seats) > 1 else {}
     runs = [
         {"launcher": launcher, "backend": backend}
-        for launcher, what in LAUNCHERS.items()
+        for launcher, what in TRIED.items()
         for backend in ("gloo", "nccl", "mpi", "ccl")
         if has_launcher(answers, launcher, what, head, [name for name in workers if name in nodes])
         and all(has_backend(answers[name].facts, backend, launcher) for name in workers if name in nodes)
@@ -164,7 +165,7 @@ def has_backend(facts: Json, backend: str, launcher: str) -> bool:
 
 def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:
     """Whether a launcher is on every node that it is started on."""
-    nodes = set(workers) if launcher == "torchrun" else {*workers, head}
+    nodes = {*workers, head} if LAUNCHERS[launcher].on_head else set(workers)
     return bool(workers) and all((answers[name].facts or {}).get("versions", {}).get(what) for name in nodes)
 
 

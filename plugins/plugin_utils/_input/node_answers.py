@@ -36,6 +36,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
     whole,
     words,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
 
 from .errors import InputError
@@ -370,7 +371,7 @@ SEAT = exact(
 SYSTEM = exact(dict.fromkeys(("kernel", "arch", "os", "os_version", "os_name", "libc"), short()))
 VERSIONS = (
     *("kernel", "python", "torch", "torch_backends", "nccl", "driver", "driver_library", "ucx"),
-    *("openmpi", "mpich", "intelmpi"),
+    *MPIS,
 )
 FACTS = exact(
     {

@@ -15,6 +15,7 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     LEASE_SECONDS,
@@ -23,15 +24,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 )
 
 from .cluster import Cluster, Node
-
-# Host variables that say where a launcher's program is.
-LAUNCHER_VARIABLES = {
-    "openmpi": "torchfleet_mpirun",
-    "mpich": "torchfleet_mpiexec",
-    "intelmpi": "torchfleet_mpiexec",
-    "srun": "torchfleet_srun",
-    "sbatch": "torchfleet_srun",
-}
 
 ALIVE_SECONDS = 5  # between two questions of ssh whether the head is there
 
@@ -202,7 +194,7 @@ def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
         slots=parse_whole(f"slots of {name}", to_plain(variables.get("slots")), 1, None, "slots: 2"),
         home=text("torchfleet_home"),
         python=text("torchfleet_python"),
-        launcher_paths={launcher: text(variable) for launcher, variable in LAUNCHER_VARIABLES.items()},
+        launcher_paths={name: text(row.variable) for name, row in LAUNCHERS.items() if row.variable},
         interpreter=interpreter,
         env=parse_environment(to_plain(variables.get("torchfleet_env") or {}), f"torchfleet_env of {name}"),
         vaulted=vaulted_names(variables.get("torchfleet_env")),

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Facts
 
 from .request import Request
 
 Workers = Mapping[str, Facts]
-MPIS = ("openmpi", "mpich", "intelmpi")
 # Whoever gets these has a torch that is not the stock wheel.
 PROVIDERS = {
     "xccl": "PyTorch's wheels for Intel GPUs have it",

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import AGENT_PROGRAM, RANK_PROGRAM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostfile import hostfile_lines
@@ -65,6 +66,11 @@ def words_of(options: Iterable[Option]) -> tuple[str, ...]:
     return tuple(word for option in options for word in option.words)
 
 
+def program_option(plan: LaunchPlan) -> Option:
+    """Return the launcher's program."""
+    return Option((plan.launcher_path,), f"{LAUNCHERS[plan.launcher].title} {plan.launcher_version}", "measured")
+
+
 def count_option(plan: LaunchPlan, flag: str) -> Option:
     """Return the number of ranks of the first app context."""
     _kind, ranks = plan.contexts[0]
@@ -86,10 +92,10 @@ def rank_option(plan: LaunchPlan, *again: str) -> Option:
     return Option(tuple(words), WRAPPER + f" ({kinds})" * bool(more), "inventory" if more else "default")
 
 
-def hostfile(plan: LaunchPlan, kind: str) -> str:
-    """Return the host file of a plan: its nodes in rank order. `kind` as for hostfile_lines()."""
+def hostfile(plan: LaunchPlan) -> str:
+    """Return the host file of a plan: its nodes in rank order."""
     entries = [(node.address if plan.others else "localhost", node.slots) for node in plan.nodes]
-    return "".join(line + "\n" for line in hostfile_lines(kind, entries))
+    return "".join(line + "\n" for line in hostfile_lines(LAUNCHERS[plan.launcher].hostfile, entries))
 
 
 def agent_path(plan: LaunchPlan) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import TREE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import (
     Cluster,
@@ -22,7 +23,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from .backends import choose_backend
 from .request import LauncherOptions, Request
 from .requirements import (
-    ON_HEAD,
     check_alone,
     check_fabric,
     check_launcher,
@@ -260,7 +260,7 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     nodes = tuple(plan_node(node, facts, placement, slots[node.name], job) for node in workers)
     head = next((node for node in nodes if node.name == cluster.head.name), None)
     head = head or plan_node(cluster.head, facts, placement, 0, job)
-    launcher = facts[head.name if request.launcher in ON_HEAD else nodes[0].name]["launcher"]
+    launcher = facts[head.name if LAUNCHERS[request.launcher].on_head else nodes[0].name]["launcher"]
     return LaunchPlan(
         job_id=job.job_id,
         token=job.token,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     LEASE_SECONDS,
@@ -28,7 +29,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
     parse_words,
 )
 
-LAUNCHERS = ("openmpi", "mpich", "intelmpi", "torchrun", "srun", "sbatch")
 BACKENDS = ("gloo", "nccl", "xccl", "ucc", "mpi", "ccl")
 MAPPINGS = {"slot": "fill each node before the next", "node": "one rank on each node in turn"}
 BINDINGS = {
@@ -72,7 +72,7 @@ class Request:
     workload: str
     workload_args: tuple[str, ...] = ()
     backend: str | None = None
-    launcher: str = "openmpi"
+    launcher: str = DEFAULT
     np: int | None = None
     ranks_per_node: int | None = None
     nodes: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         workload=workload,
         workload_args=parse_words("workload_args", given.get("workload_args", ())),
         backend=parse_choice("backend", given.get("backend"), BACKENDS),
-        launcher=parse_choice("launcher", given.get("launcher"), LAUNCHERS) or "openmpi",
+        launcher=parse_choice("launcher", given.get("launcher"), tuple(LAUNCHERS)) or DEFAULT,
         np=parse_whole("np", given.get("np"), 1, None),
         ranks_per_node=parse_whole("ranks_per_node", given.get("ranks_per_node"), 1, None),
         nodes=parse_names("nodes", given.get("nodes", ())),

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import (
+    DEFAULT,
+    LAUNCHERS,
+    MPIS,
+    STARTED_BY_SLURMD,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import ASKED_OTHERWISE, NOT_PREFERRED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -21,9 +27,6 @@ LEAST_FREE_BYTES = 64 << 20  # for a job's own files; what a rank writes is the 
 SETUP = "install it with: ansible-playbook setup.yml"
 MESH = "ansible-playbook setup.yml --tags ssh_mesh"
 FABRIC = "ansible-playbook setup.yml --tags fabric"
-# Who needs the launcher's program: MPI's daemons are on every node, torchrun's agents where ranks are.
-ON_WORKERS = ("openmpi", "mpich", "intelmpi", "torchrun")
-ON_HEAD = ("openmpi", "mpich", "intelmpi", "srun", "sbatch")
 # Variables whose value is the name of a NIC. A wrong one is ignored by some libraries and hangs others for ever.
 NIC_NAMES = (
     *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "I_MPI_HYDRA_IFACE"),
@@ -41,8 +44,8 @@ def check_reached(cluster: Cluster, facts: Mapping[str, Facts]) -> None:
 
 def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, Facts]) -> None:
     """InputError if a node lacks the launcher, or nodes have different versions: says who has what."""
-    hosts = [cluster.head.name] if name in ON_HEAD else []
-    hosts += [node.name for node in cluster.workers if name in ON_WORKERS and node.name not in hosts]
+    hosts = [cluster.head.name] if LAUNCHERS[name].on_head else []
+    hosts += [node.name for node in cluster.workers if LAUNCHERS[name].on_workers and node.name not in hosts]
     found = {host: facts[host]["launcher"] for host in hosts}
     versions = {launcher["version"] for launcher in found.values()}
     if len(versions) > 1:
@@ -59,9 +62,10 @@ def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, Facts]) -> N
 
 def remedy(launcher: str) -> str:
     """Return how to get a launcher."""
-    if launcher in ("mpich", "intelmpi"):
+    if launcher in MPIS and launcher != DEFAULT:
         return f"""{SETUP} -e '{{"mpis": ["{launcher}"]}}'"""
-    return "it is part of Slurm; torchfleet_srun says where it lies" if launcher in ("srun", "sbatch") else SETUP
+    row = LAUNCHERS[launcher]
+    return f"it is part of {row.title}; {row.variable} says where it lies" if launcher in STARTED_BY_SLURMD else SETUP
 
 
 def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], needs_torch: bool) -> None:
@@ -215,7 +219,7 @@ def warnings_for(
         yield f"master_port {request.master_port} is taken on {nodes[0].name}: using {port}"
     if ports and len(nodes) > 1:
         yield "ports: gloo and NCCL take any port: open net.ipv4.ip_local_port_range between the nodes too"
-    if ports and request.launcher in ("srun", "sbatch"):
+    if ports and request.launcher in STARTED_BY_SLURMD:
         yield "ports: srun takes those of SrunPortRange in slurm.conf, any where there is none"
     for (job_id, owner), hosts in jobs_on(nodes, facts).items():
         beside = f"job {job_id} of {owner} runs on {fold_names(hosts)} too, they share what is there"

@@ -16,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command
     agent_path,
     count_option,
     hostfile,
+    program_option,
     rank_option,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import Setting
@@ -35,12 +36,11 @@ class Hydra:
 
     versions: tuple[str, ...] = ("3.", "4.", "5.")
     placed_by: Mapping[str, str] = PLACED_BY
-    name = "MPICH"
 
     def command(self, plan: LaunchPlan) -> LaunchCommand:
         """Return the mpiexec command of a plan."""
         options = [
-            Option((plan.launcher_path,), f"{self.name} {plan.launcher_version}", "measured"),
+            program_option(plan),
             count_option(plan, "-n"),
             *self.mapping(plan),
             Option(("-genvnone",), "the head's environment is not that of the other nodes", "default"),
@@ -66,7 +66,7 @@ class Hydra:
 
     def hostfile(self, plan: LaunchPlan) -> str:
         """Return the host file: the planned nodes and their slots."""
-        return hostfile(plan, "hydra")
+        return hostfile(plan)
 
     def ways_to_nodes(self, plan: LaunchPlan) -> list[Option]:
         """Return how Hydra starts its proxies and which network they use."""
@@ -102,7 +102,6 @@ class IntelMPI(Hydra):
     """mpiexec.hydra of Intel MPI. Its mpirun is a shell script: whoever ends that leaves all ranks running."""
 
     versions: tuple[str, ...] = ("2021.", "2022.")
-    name = "Intel MPI"
 
     def mapping(self, plan: LaunchPlan) -> list[Option]:
         """Return which ranks go where: Intel MPI does not look at the slots of what `-f` names."""

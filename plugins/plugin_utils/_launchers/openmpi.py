@@ -15,6 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command
     agent_path,
     count_option,
     hostfile,
+    program_option,
     rank_option,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
@@ -37,7 +38,7 @@ class OpenMPI:
         """Return the mpirun command of a plan. A host file is always given: `-H` with addresses fails (prrte#2258)."""
         old = plan.launcher_version.startswith("4.")
         options = [
-            Option((plan.launcher_path,), f"Open MPI {plan.launcher_version}", "measured"),
+            program_option(plan),
             count_option(plan, "--np"),
             Option(("--hostfile", f"{plan.head.job_dir}/hostfile"), "the planned nodes and their slots", "inventory"),
             Option(("--map-by", plan.options.map_by), plan.options.mapping_reason, plan.options.source("map_by")),
@@ -50,7 +51,7 @@ class OpenMPI:
         options += self.ports(plan, old)
         options += self.ways_to_nodes(plan, old) if plan.others else [self.no_agent(old)]
         command = (*options, rank_option(plan, "--np"))
-        files = {"hostfile": hostfile(plan, "openmpi")}
+        files = {"hostfile": hostfile(plan)}
         return LaunchCommand({plan.head.name: command}, files=files)
 
     @staticmethod

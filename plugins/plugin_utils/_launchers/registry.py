@@ -33,7 +33,7 @@ class Launcher(Protocol):
         """Return the command of a plan. InputError for what this launcher cannot do."""
 
 
-LAUNCHERS: Mapping[str, Launcher] = {
+COMMANDS: Mapping[str, Launcher] = {
     "openmpi": OpenMPI(),
     "mpich": Hydra(),
     "intelmpi": IntelMPI(),
@@ -45,7 +45,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
 
 def render(plan: LaunchPlan) -> LaunchCommand:
     """Return the command of a plan, launcher_args in it. InputError for a version whose dialect is not known."""
-    launcher = LAUNCHERS[plan.launcher]
+    launcher = COMMANDS[plan.launcher]
     if not plan.launcher_version.startswith(launcher.versions):
         known = " or ".join(version + "x" for version in launcher.versions)
         raise InputError("launcher", f"{plan.launcher} {plan.launcher_version}", f"{plan.launcher_path} is not {known}")

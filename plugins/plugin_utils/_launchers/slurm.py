@@ -15,6 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command
     WRAPPER,
     LaunchCommand,
     Option,
+    program_option,
     words_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
@@ -44,7 +45,7 @@ class Srun:
     def program(self, plan: LaunchPlan) -> tuple[Option, ...]:
         """Return the program and the name of the allocation."""
         return (
-            Option((plan.launcher_path,), f"Slurm {plan.launcher_version}", "measured"),
+            program_option(plan),
             Option(
                 (f"--job-name={unique_name(plan)}",),
                 "which no other has: by it it is cancelled, whoever dies",
