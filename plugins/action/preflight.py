@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Action of torchfleet.cluster.preflight: judge, show and keep what nodes told. Documentation: plugins/modules."""
+"""Action of torchfleet.cluster.preflight: judge the facts of the nodes, show and store the findings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ActionModule(Action):
         return preflight_input.target_of(name, known, hostvars.to_plain(variables["groups"]))
 
     def refusals(self, variables: dict[str, Any]) -> Iterator[findings_module.Finding]:
-        """Yield what the plan of a job would refuse of this inventory."""
+        """Yield what a job's plan would refuse in this inventory."""
         try:
             check_cluster(hostvars.cluster_from_hostvars(hostvars.to_plain(variables["groups"]), variables["hostvars"]))
         except InputError as error:

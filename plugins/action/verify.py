@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Action of torchfleet.cluster.verify: plan what is tried, judge what came back. Documentation: plugins/modules."""
+"""Action of torchfleet.cluster.verify: plan the tests, judge their results. Documentation: plugins/modules."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class ActionModule(Action):
     BYPASS_HOST_LOOP = True
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Return what is to be tried, or report and msg; failed if there are errors among the findings.
+        """Return the tests to run, or report and msg; failed if there are errors among the findings.
 
-        InputError for what no node can have told.
+        Raise InputError for an answer that no node can have given.
         """
         groups = hostvars.to_plain(variables["groups"])
         asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
@@ -64,14 +64,14 @@ class ActionModule(Action):
         return self.judge(outcome, given["report"], given["ignore"])
 
     def judge(self, outcome: verify.Outcome, path: str, ignore: list[str]) -> Result:
-        """Show and keep the verdict. InputError for a report that cannot be written, or ids that are none."""
+        """Show and store the findings. Raise InputError for a report that cannot be written, or an unknown id."""
         known = {**verify.RULES, **RULES}
         findings = sort_out(verify.judge(outcome), check_ids("verify_ignore", ignore, known))
         at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         kept = keep_report("verify_report", path, verify.report(outcome, findings, at))
         for run in outcome.runs:
             if not run["failed"]:
-                shutil.rmtree(run["run_dir"], ignore_errors=True)  # what it told is in the report
+                shutil.rmtree(run["run_dir"], ignore_errors=True)  # the report has its results
         lines = verify.show(outcome, findings)
         display.display("\n".join(lines))
         stops = errors(findings)
@@ -83,7 +83,7 @@ class ActionModule(Action):
 
 
 def run_of(run: Mapping[str, Any]) -> Result:
-    """Return what counts of a run of torchfleet.cluster.launch in a loop."""
+    """Return the relevant values of one run of torchfleet.cluster.launch in a loop."""
     failed = bool(run.get("failed") or run.get("state") != "succeeded")
     words = {key: str(run.get(key) or "") for key in ("msg", "run_dir", "job_id")}
     return {**run["item"], "failed": failed, **words}

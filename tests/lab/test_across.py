@@ -309,7 +309,7 @@ def test_verify_names_a_dead_node_and_proves_the_others(cluster: Cluster) -> Non
     cluster.lab.restart("n4")
     assert verified.process.returncode == 2
     assert "1 error: TF-VERIFY-NODE on n4" in verified.output
-    assert "openmpi gloo all-reduce right" in verified.output and "6 links" in verified.output
+    assert "openmpi gloo all-reduce correct" in verified.output and "6 links" in verified.output
     assert "mpich gloo" not in verified.output  # which was not asked for
 
 

@@ -105,7 +105,7 @@ def test_a_machine_without_apt_is_told_how_to_have_a_compiler(os: str) -> None:
     target = Target("n2", "192.0.2.12", user="fleet", head=True, slots=2)
     found = judged(answers, Limits(compiles=True, supported_os=(os,)), (target,))
     finding = only([each for each in found if each.id == "TF-NO-COMPILER"])
-    assert "only apt is used" in finding.seen
+    assert "only with apt" in finding.seen
     assert managers_in(finding.mend) == {TOOLS[os]} and "gcc-c++ python3-devel" in finding.mend
 
 

@@ -84,7 +84,7 @@ def test_what_a_difference_weighs(name: str, first: str, second: str, severity: 
     assert severities(drift) == {name: severity}
     (finding,) = drift_findings(drift)
     assert (finding.id, finding.severity, finding.nodes) == (rule_id(name), severity, ("n3",))
-    assert finding.seen == f"{first}: n1 n2; {second or 'not there'}: n3"
+    assert finding.seen == f"{first}: n1 n2; {second or 'none'}: n3"
     assert drift.digests["n1"] == drift.digests["n2"] != drift.digests["n3"]
 
 

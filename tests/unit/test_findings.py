@@ -55,14 +55,14 @@ def test_a_block_tells_everything_and_each_step_in_a_line() -> None:
         "ERROR TF-B: b is wrong",
         "  seen  n1: so",
         "  why   it hurts [man b]",
-        "  mend  on n1: mend-b",
+        "  fix   on n1: mend-b",
         "        or: leave-b",
     ]
 
 
 def test_what_mends_several_nodes_differently_stands_at_each() -> None:
     lines = findings.render(findings.sort_out([finding("TF-B", "n1"), finding("TF-B", "n2")]))
-    assert [line for line in lines if "mend-b" in line] == ["  mend  on n1: mend-b", "  mend  on n2: mend-b"]
+    assert [line for line in lines if "mend-b" in line] == ["  fix   on n1: mend-b", "  fix   on n2: mend-b"]
     assert len([line for line in lines if "why" in line]) == 1
 
 

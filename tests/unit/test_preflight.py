@@ -86,7 +86,7 @@ def test_a_backend_that_nobody_of_a_kind_can_build(changed: dict[str, Any], name
     found = [finding for finding in findings if finding.id == "TF-NO-COMPILER"]
     assert tuple(name for finding in found for name in finding.nodes) == names
     if names:
-        assert "Python.h, and no root" in only(found).seen
+        assert "Python.h; installing it needs root" in only(found).seen
     assert not [finding for finding in judged(answers) if finding.id == "TF-NO-COMPILER"]
 
 
@@ -95,29 +95,29 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-OS-UNSUPPORTED", {"system__kernel": "Darwin"}, "Darwin"),
     ("TF-DISK-HOME", {"home__free": 10**9}, "1.0 GB free in /home/fleet (overlay of overlay); needed: 3.0 GB"),
     ("TF-DISK-HOME", {"home__free": 0}, "0 MB free"),
-    ("TF-DISK-HOME", {"home__free_inodes": 0}, "and no inode"),
+    ("TF-DISK-HOME", {"home__free_inodes": 0}, "and no inodes"),
     ("TF-HOME-READONLY", {"home__read_only": True, "home__writable": False}, "is mounted read-only"),
-    ("TF-HOME-READONLY", {"home__writable": False}, "fleet may not write in /home/fleet"),
+    ("TF-HOME-READONLY", {"home__writable": False}, "fleet cannot write to /home/fleet"),
     ("TF-HOME-NOEXEC", {"home__noexec": True}, "noexec"),
     (
         "TF-HOME-LOOSE",
         {"home__loose": [{"path": "/home/fleet", "why": "everybody"}]},
-        "everybody may write in /home/fl",
+        "every user can write to /home/fleet",
     ),
-    ("TF-HOME-LOOSE", {"home__loose": [{"path": "/srv/tf", "why": "owner"}]}, "/srv/tf belongs to somebody else"),
+    ("TF-HOME-LOOSE", {"home__loose": [{"path": "/srv/tf", "why": "owner"}]}, "/srv/tf belongs to another user"),
     ("TF-DISK-TMP", {"tmp__free": 10**8}, "100 MB free in /tmp; needed: 200 MB"),
-    ("TF-DISK-TMP", {"tmp__writable": False}, "/tmp cannot be written"),
+    ("TF-DISK-TMP", {"tmp__writable": False}, "/tmp is not writable"),
     ("TF-SHM-FULL", {"shm__free": 10**6}, "1 MB of 268 MB free"),
     ("TF-SHM-SMALL", {"shm__free": 64 << 20, "shm__size": 64 << 20}, "67 MB of 67 MB"),
     ("TF-MEMORY-LOW", {"memory__limit": 512 << 20}, "the control group of this session has 537 MB"),
     ("TF-MEMORY-LOW", {"memory__total": 512 << 20}, "the machine has 537 MB"),
-    ("TF-MEMLOCK", {"rdma": ["mlx5_0"]}, "ulimit -l is 8192 KiB, and there is RDMA: mlx5_0"),
+    ("TF-MEMLOCK", {"rdma": ["mlx5_0"]}, "ulimit -l is 8192 KiB; RDMA devices: mlx5_0"),
     ("TF-NOFILE", {"limits__nofile": 4096}, "ulimit -Hn is 4096; recommended: 16384"),
     ("TF-NPROC", {"limits__nproc": 100}, "ulimit -u is 100"),
     ("TF-HOSTNAME-LOOPBACK", {"host__addresses": ["127.0.1.1"]}, "n2 is 127.0.1.1"),
     ("TF-HOSTNAME-LOOPBACK", {"host__addresses": ["10.91.0.12", "127.0.1.1"]}, "127.0.1.1"),
     ("TF-HOSTNAME-UNRESOLVED", {"host__addresses": []}, "n2: no address"),
-    ("TF-HOSTNAME-UNRESOLVED", {"host__addresses": None}, "n2: nobody answered"),
+    ("TF-HOSTNAME-UNRESOLVED", {"host__addresses": None}, "n2: the lookup timed out"),
     ("TF-MAXSTARTUPS", {"sshd__max_startups": "1:30:60"}, "MaxStartups 1:30:60"),
     ("TF-PORTS-BUSY", {"ports__listening": list(range(20000, 29950))}, "50 of the ports 20000-29999"),
     ("TF-PORT-RANGE", {"ports__local_range": [1024, 65535]}, "1024-65535"),
@@ -293,7 +293,7 @@ def test_a_silent_node_does_not_hide_the_others() -> None:
 
 
 def test_a_node_that_was_not_asked_is_no_silence() -> None:
-    assert preflight_input.answer_of({}).problem == "it was not asked"
+    assert preflight_input.answer_of({}).problem == "the node was not asked"
     assert preflight_input.answer_of({"msg": "timed out", "failed": True}).failure == "timed out"
 
 

@@ -112,7 +112,7 @@ def test_a_sound_cluster_has_no_findings() -> None:
     found = outcome()
     assert ids(found) == []
     text = "\n".join(verify.show(found, []))
-    assert "1,000 / 50" in text and "all-reduce right" in text and "verify of 3 nodes: nothing found" in text
+    assert "1,000 / 50" in text and "all-reduce correct" in text and "verify of 3 nodes: nothing found" in text
     assert verify.report(found, [], "now")["links"][0] == {"from": "n1", "to": "n2", "mbit": 1000.0, "rtt_us": 50.0}
 
 
@@ -138,12 +138,12 @@ def test_a_node_that_does_not_answer_hides_no_other() -> None:
         (
             {"listened": {**HEARD, "n2": listened("10.2.0.12", "10.2.0.0/24")}},
             "TF-VERIFY-FABRIC",
-            "has chosen 10.2.0.0",
+            "its network is 10.2.0.0",
         ),
-        ({"measured": {**links(), "n2": []}}, "TF-VERIFY-LINK", "to n3: it told nothing of them"),
+        ({"measured": {**links(), "n2": []}}, "TF-VERIFY-LINK", "to n3: it reported no measurement"),
         ({"measured": links(n1_n2=10.0)}, "TF-VERIFY-SLOW", "n1 -> n2: 10 Mbit/s, the median is 1,000"),
         ({"runs": [run(failed=True, msg="rank 1 on n2: killed")]}, "TF-VERIFY-RUN", "rank 1 on n2: killed"),
-        ({"runs": []}, "TF-VERIFY-LAUNCHER", "none of those in verify_launchers"),
+        ({"runs": []}, "TF-VERIFY-LAUNCHER", "none of verify_launchers"),
     ],
 )
 def test_each_fault_is_named(changed: dict[str, Any], name: str, seen: str) -> None:

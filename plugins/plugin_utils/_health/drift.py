@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Drift: what differs between nodes that have to agree, as one table with a digest per node and one of all. Pure."""
+"""Drift: differences between nodes that must be equal, as a table with a digest of each node and of all. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_nam
 
 from .findings import Finding, Rule, found, text_table
 
-SETUP = "ansible-playbook setup.yml makes them equal"
+SETUP = "run ansible-playbook setup.yml, which makes them equal"
 
 
 def same(value: str) -> str:
@@ -32,20 +32,20 @@ def minor(value: str) -> str:
 
 
 def release(value: str) -> str:
-    """Return "2.13.0" of "2.13.0+cpu": what comes after is the build, for other hardware."""
+    """Return "2.13.0" of "2.13.0+cpu": the rest names the build, which differs with the hardware."""
     return value.partition("+")[0]
 
 
 @dataclass(frozen=True)
 class Property:
-    """What nodes are compared by. A difference that `coarse` does not see weighs `fine`."""
+    """One property that is compared. A difference that `coarse` removes has the severity `fine`."""
 
     rule: Rule
     coarse: Callable[[str], str] = same
     fine: str = "info"
     workers_only: bool = False
-    by_setup: bool = False  # setup.yml makes it equal: before that, a difference is news and no fault
-    may_lack: bool = False  # that some nodes do not have it is no fault
+    by_setup: bool = False  # setup.yml makes it equal: before that, a difference is only an info
+    may_lack: bool = False  # a node may be without it
 
 
 def differs(severity: str, title: str, why: str, source: str, mend: str = SETUP) -> Rule:
@@ -53,25 +53,25 @@ def differs(severity: str, title: str, why: str, source: str, mend: str = SETUP)
     return Rule(severity, f"{title} differs", why, source, mend)
 
 
-NOTHING = "nothing has to be done"
-MIXED = "the daemons of different versions do not understand each other: unknown options, unpack errors, hangs"
+NOTHING = "nothing to do"
+MIXED = "daemons of different versions do not work together: unknown options, unpack errors, hangs"
 PROPERTIES: Mapping[str, Property] = {
     "arch": Property(
         differs(
             "error",
             "processor architecture",
-            "one environment has to run on all nodes",
+            "all nodes need the same environment, and wheels are made for one architecture",
             "PyTorch has a wheel for each architecture",
-            "give the nodes of each architecture an inventory of their own",
+            "write an inventory for each architecture",
         )
     ),
-    "os": Property(differs("info", "distribution", "good to know when more differs", "precaution", NOTHING)),
-    "kernel": Property(differs("info", "kernel", "good to know when speeds differ", "precaution", NOTHING)),
+    "os": Property(differs("info", "distribution", "it may explain other differences", "precaution", NOTHING)),
+    "kernel": Property(differs("info", "kernel", "it may explain different speeds", "precaution", NOTHING)),
     "libc": Property(
         differs(
             "warning",
             "C library",
-            "what is built on the newer one does not start on the older one (version GLIBC_2.x not found)",
+            "programs built with the newer one do not start on the older one (version GLIBC_2.x not found)",
             "ld.so(8)",
             "install the same distribution on all nodes",
         )
@@ -79,18 +79,18 @@ PROPERTIES: Mapping[str, Property] = {
     "base_python": Property(
         differs(
             "warning",
-            "Python of the system",
-            "the environment of the ranks is made with it and inherits its version",
+            "system Python",
+            "the ranks' environment is created with it and has its version",
             "roles/pytorch",
-            "install one Python on all nodes and name it: pytorch_python: /usr/bin/python3.11",
+            "install the same Python on all nodes and set it: pytorch_python: /usr/bin/python3.11",
         ),
         coarse=minor,
     ),
     "python": Property(
         differs(
             "warning",
-            "Python of the ranks",
-            "ranks exchange pickled objects, and what marshal writes holds for one version only",
+            "the ranks' Python",
+            "ranks exchange pickled objects, and marshal's format is specific to one version",
             "Python library, pickle and marshal",
         ),
         coarse=minor,
@@ -101,7 +101,7 @@ PROPERTIES: Mapping[str, Property] = {
         differs(
             "error",
             "PyTorch",
-            "ranks of different versions may hang when they meet",
+            "ranks with different versions may hang when they communicate",
             "precaution: PyTorch promises nothing between versions",
         ),
         coarse=release,
@@ -110,12 +110,12 @@ PROPERTIES: Mapping[str, Property] = {
         by_setup=True,
     ),
     "torch_backends": Property(
-        differs("error", "backend mpi", "ranks of different versions do not understand each other", "precaution"),
+        differs("error", "backend mpi", "ranks with different versions do not work together", "precaution"),
         workers_only=True,
         by_setup=True,
     ),
     "nccl": Property(
-        differs("error", "NCCL", "ranks with different NCCL hang or fail when they connect", "nccl#286"),
+        differs("error", "NCCL", "ranks with different versions of NCCL hang or fail to connect", "nccl#286"),
         workers_only=True,
         by_setup=True,
         may_lack=True,
@@ -124,9 +124,9 @@ PROPERTIES: Mapping[str, Property] = {
         differs(
             "warning",
             "GPU driver",
-            "collectives of GPUs under different drivers may hang",
+            "collectives between GPUs with different drivers may hang",
             "pytorch#129749",
-            "install one version of the driver and hold it: {hold_driver}",
+            "install the same version of the driver and prevent upgrades: {hold_driver}",
         ),
         workers_only=True,
         may_lack=True,
@@ -139,9 +139,9 @@ PROPERTIES: Mapping[str, Property] = {
         differs(
             "warning",
             "UCX",
-            "one side may choose a transport that the other does not have",
+            "one node may choose a transport that the other does not have",
             "precaution",
-            "install one version on all nodes",
+            "install the same version on all nodes",
         ),
         may_lack=True,
     ),
@@ -149,7 +149,7 @@ PROPERTIES: Mapping[str, Property] = {
         differs(
             "info",
             "torchfleet's own code",
-            "the next job lays the present version on every node",
+            "the next job copies the current version to every node",
             "runtime_archive.py",
             NOTHING,
         )
@@ -158,7 +158,7 @@ PROPERTIES: Mapping[str, Property] = {
 
 
 def rule_id(name: str) -> str:
-    """Return the id of the finding that says: this property differs."""
+    """Return the id of the finding about a property that differs."""
     return f"TF-DRIFT-{name.upper().replace('_', '-')}"
 
 
@@ -167,7 +167,7 @@ RULES: Mapping[str, Rule] = {rule_id(name): each.rule for name, each in PROPERTI
 
 @dataclass(frozen=True)
 class Row:
-    """One property: its values with the nodes that have each, the most common first; severity is empty if equal."""
+    """One property: each value with its nodes, the most common first. The severity is empty if all are equal."""
 
     name: str
     values: tuple[tuple[str, tuple[str, ...]], ...]
@@ -184,7 +184,7 @@ class Drift:
 
 
 def versions_of(facts: Mapping[str, Any], wrapper: str) -> dict[str, str]:
-    """Return what a node is compared by, from its facts. `wrapper` is the digest of the controller's own code."""
+    """Return the compared properties of a node, from its facts. `wrapper` is the digest of the controller's code."""
     system, laid = facts["system"], facts["wrappers"]
     return {
         "arch": system["arch"],
@@ -204,12 +204,12 @@ def compare(versions: Mapping[str, Mapping[str, str]], workers: Collection[str])
 
 
 def digest_of(value: object) -> str:
-    """Return twelve digits that stand for a value."""
+    """Return the first 12 hexadecimal digits of a value's SHA-256."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def row_of(name: str, versions: Mapping[str, Mapping[str, str]], workers: Collection[str]) -> Row:
-    """Return the row of one property: only nodes that need it are compared."""
+    """Return the row of one property; only nodes that need the property are compared."""
     asked = [node for node in versions if node in workers or not PROPERTIES[name].workers_only]
     groups: dict[str, list[str]] = {}
     for node in asked:
@@ -219,7 +219,7 @@ def row_of(name: str, versions: Mapping[str, Mapping[str, str]], workers: Collec
 
 
 def weight(name: str, values: Collection[str]) -> str:
-    """Return how much different values weigh: empty for none."""
+    """Return the severity of a difference; empty if there is none."""
     if len(values) < 2:
         return ""
     each = PROPERTIES[name]
@@ -231,38 +231,38 @@ def weight(name: str, values: Collection[str]) -> str:
 
 
 def drift_findings(drift: Drift, before_setup: bool = False) -> list[Finding]:
-    """Return the differences as findings, on the nodes that are not like the most.
+    """Return the differences as findings, on the nodes that differ from the majority.
 
-    Before setup.yml has run, what it makes equal is news and no fault.
+    Before setup.yml has run, a difference that setup.yml removes is only an info.
     """
     findings = []
     for row in drift.rows:
         if row.severity:
             odd = [node for _value, nodes in row.values[1:] for node in nodes]
-            finding = found(RULES, rule_id(row.name), odd, told(row, "; "), **words(distribution(drift, odd)))
+            finding = found(RULES, rule_id(row.name), odd, values_text(row, "; "), **words(distribution(drift, odd)))
             severity = "info" if before_setup and PROPERTIES[row.name].by_setup else row.severity
             findings.append(Finding(**{**vars(finding), "severity": severity}))
     return findings
 
 
 def distribution(drift: Drift, nodes: Collection[str]) -> str:
-    """Return the distribution of nodes; empty if they have several."""
+    """Return the distribution of these nodes; empty if they have different ones."""
     (row,) = [row for row in drift.rows if row.name == "os"]
     found_there = {value.partition(" ")[0] for value, names in row.values if set(names) & set(nodes)}
     return found_there.pop() if len(found_there) == 1 else ""
 
 
-def told(row: Row, separator: str) -> str:
-    """Return the values of a row with their nodes: "2.13.0: n1-n3; not there: n4"."""
-    return separator.join(f"{value or 'not there'}: {fold_names(nodes)}" for value, nodes in row.values)
+def values_text(row: Row, separator: str) -> str:
+    """Return the values of a row with their nodes: "2.13.0: n1-n3; none: n4"."""
+    return separator.join(f"{value or 'none'}: {fold_names(nodes)}" for value, nodes in row.values)
 
 
 def drift_table(drift: Drift) -> list[str]:
-    """Return the table to show: a row per property that any node has, and the digests last."""
+    """Return the table to show: a row for each property that any node has, then the digests."""
     rows = []
     for row in drift.rows:
         if any(value for value, _nodes in row.values):
-            value = row.values[0][0] if len(row.values) == 1 else told(row, "\n")
+            value = row.values[0][0] if len(row.values) == 1 else values_text(row, "\n")
             rows.append((row.name.replace("_", " "), row.severity or "equal", value))
     groups: dict[str, list[str]] = {}
     for node, digest in drift.digests.items():

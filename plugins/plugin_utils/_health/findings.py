@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Findings: what was seen on which nodes, why it matters, what mends it. One form for preflight and verify. Pure."""
+"""Findings of preflight and verify: what was seen on which nodes, why it matters, and how to fix it. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
-SEVERITIES = ("error", "warning", "info")  # only an error stops
-WIDTH = 100  # columns that everything shown here fits
+SEVERITIES = ("error", "warning", "info")  # only an error stops the run
+WIDTH = 100  # columns of the output
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is known of a kind of finding before it is seen. `mend` may hold {words} that the finding fills in."""
+    """The fixed part of a kind of finding. `mend` may contain {words}, which each finding fills in."""
 
     severity: str
     title: str
@@ -34,7 +34,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be. Ignored ones are shown, and stop nothing."""
+    """One problem. Ignored findings are shown, but do not stop the run."""
 
     id: str
     severity: str
@@ -48,14 +48,14 @@ class Finding:
 
 
 def found(rules: Mapping[str, Rule], name: str, nodes: Sequence[str], seen: str, /, **words: object) -> Finding:
-    """Return a finding by its rule."""
+    """Return a finding of the rule called `name`."""
     rule = rules[name]
     mend = line(rule.mend.format(**words))
     return Finding(name, rule.severity, tuple(nodes), line(seen), rule.title, rule.why, rule.source, mend)
 
 
 def sort_out(findings: Iterable[Finding], ignore: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Return the findings with equal ones of several nodes made one, the worst first; the nodes keep their order."""
+    """Return the findings, the worst first. Equal findings of several nodes are merged; the nodes keep their order."""
     merged: dict[Finding, list[str]] = {}
     for finding in findings:
         key = dataclasses.replace(finding, nodes=(), ignored=finding.id in ignore)
@@ -65,16 +65,16 @@ def sort_out(findings: Iterable[Finding], ignore: Collection[str] = ()) -> tuple
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """Return what stops."""
+    """Return the findings that stop the run."""
     return [finding for finding in findings if finding.severity == "error" and not finding.ignored]
 
 
 def check_ids(name: str, given: Sequence[str], rules: Collection[str]) -> frozenset[str]:
-    """Return the ids of findings in a list. InputError for one that is none: it would ignore nothing, silently."""
+    """Return the given ids. Raise InputError for an unknown id, which would ignore nothing."""
     for word in given:
         if word not in rules:
             near = difflib.get_close_matches(str(word).upper(), list(rules), 1, 0.4) or [min(rules)]
-            raise InputError(name, word, f"give ids of findings, as docs/preflight.md lists them: {name}: [{near[0]}]")
+            raise InputError(name, word, f"give ids of findings from docs/preflight.md: {name}: [{near[0]}]")
     return frozenset(given)
 
 
@@ -82,7 +82,7 @@ def check_ids(name: str, given: Sequence[str], rules: Collection[str]) -> frozen
 
 
 def wrapped(label: str, text: str, width: int = WIDTH, indent: int = 8) -> list[str]:
-    """Return a text beside its label, its further lines below itself; words (paths, options) are never torn."""
+    """Return the lines of a text after its label, the text aligned; words (paths, options) are never split."""
     first = f"  {label:<{indent - 2}}"
     return textwrap.wrap(
         text,
@@ -95,13 +95,13 @@ def wrapped(label: str, text: str, width: int = WIDTH, indent: int = 8) -> list[
 
 
 def steps(mend: str, width: int = WIDTH) -> list[str]:
-    """Return what mends, each step in a line of its own, so that a command can be copied."""
+    """Return the steps of the fix, each on a line of its own, so that a command can be copied."""
     parts = mend.split("; ")
-    return [line for at, part in enumerate(parts) for line in wrapped("" if at else "mend", part, width)]
+    return [line for at, part in enumerate(parts) for line in wrapped("" if at else "fix", part, width)]
 
 
 def block(findings: Sequence[Finding], width: int = WIDTH) -> list[str]:
-    """Return the lines of findings that share id and severity: why and mend once, where they are the same."""
+    """Return the lines of findings with the same id and severity. Reason and fix are shown once if they are equal."""
     first = findings[0]
     lines = [f"{'ignored' if first.ignored else first.severity.upper()} {first.id}: {first.title}"]
     mends = list(dict.fromkeys(finding.mend for finding in findings))
@@ -114,7 +114,7 @@ def block(findings: Sequence[Finding], width: int = WIDTH) -> list[str]:
 
 
 def render(findings: Sequence[Finding], width: int = WIDTH) -> list[str]:
-    """Return all findings as lines to read, a block per id."""
+    """Return the lines of all findings, a block for each id."""
     groups: dict[tuple[str, str, bool], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.id, finding.severity, finding.ignored), []).append(finding)
@@ -148,7 +148,7 @@ def report(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Return a table with a line under its head. The widest columns are wrapped until it fits."""
+    """Return a table with a line under its header. The widest columns are wrapped until the table fits."""
     cells = [[str(cell) for cell in row] for row in (head, *rows)]
     widths = [
         max(len(line) for row in cells for line in row[column].splitlines() or [""]) for column in range(len(head))

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Preflight: from the inventory and the facts of all nodes to findings, before anything is changed. Pure.
+"""Preflight: findings from the inventory and the facts of all nodes, before anything is changed. Pure.
 
-What is known of each finding (severity, why, source, mend) stands in preflight_rules.py.
+preflight_rules.py has the rules (severity, why, source, mend).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Facts = Mapping[str, Any]
 GB, MB = 10**9, 10**6
 ARCHITECTURES = ("x86_64", "aarch64")  # for which PyTorch and the MPI wheels exist
 LEAST_LIBC = (2, 28)  # manylinux_2_28: PyTorch's wheels since 2.6
-LEAST_HOME = 250 * MB  # without PyTorch to install: an MPI, our code, a job's files
+LEAST_HOME = 250 * MB  # if PyTorch is not installed there: an MPI, our code, a job's files
 LEAST_SHM = 16 * MB  # one launcher's session and a few ranks
 LEAST_MEMORY = 400 * MB  # of a rank that has imported PyTorch
-LEAST_PORTS = 100  # of those a job may choose from
-LEAST_FILES = 16384  # 4096 is the kernel's own limit, where neither systemd nor limits.conf raised it
+LEAST_PORTS = 100  # of the ports that a job may choose
+LEAST_FILES = 16384  # 4096 is the kernel's own limit, if neither systemd nor limits.conf raised it
 LEAST_PROCESSES = 1024
 SHARED_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A host of the inventory, as Ansible reaches it. Empty texts: as the SSH client decides."""
+    """A host of the inventory, as Ansible reaches it. An empty text leaves the choice to the SSH client."""
 
     name: str
     address: str
@@ -52,7 +52,7 @@ class Target:
 
     @property
     def words(self) -> dict[str, str]:
-        """Return what a rule's mend may speak of: among others the command that tries what Ansible tried."""
+        """Return the words for a rule's mend, among them the SSH command that repeats what Ansible tried."""
         where = f"{f'-p {self.port} ' if self.port else ''}{f'{self.user}@' if self.user else ''}{self.address}"
         return {
             "name": self.name,
@@ -66,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Clock:
-    """How far a node's clock is ahead of the controller's, in seconds, and how far off that may be."""
+    """How far a node's clock is ahead of the controller's, and the uncertainty of that, both in seconds."""
 
     offset: float
     uncertainty: float
@@ -74,7 +74,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a node answered: facts, or what went wrong on the way there (`problem`) or on the node (`failure`)."""
+    """The answer of a node: facts, or an error of the connection (`problem`) or on the node (`failure`)."""
 
     facts: Facts | None = None
     clock: Clock | None = None
@@ -84,7 +84,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Limits:
-    """The thresholds a user may set; each is a variable of the role."""
+    """The thresholds that a user can set; each is a variable of the role."""
 
     min_disk_gb: float = 3.0
     min_tmp_mb: float = 200
@@ -94,12 +94,12 @@ class Limits:
     python_max: str = "3.14"
     supported_os: tuple[str, ...] = ("debian 12", "debian 13")
     needs_root: bool = False
-    compiles: bool = False  # a backend is built, where it is not there yet
+    compiles: bool = False  # a backend is compiled on nodes that do not have it yet
 
 
 @dataclass(frozen=True)
 class Case:
-    """One node that answered, with all it is judged by."""
+    """One node that answered, with everything that its findings depend on."""
 
     target: Target
     facts: Facts
@@ -115,16 +115,16 @@ class Case:
 
 
 def type_there(facts: Iterable[Facts]) -> dict[str, str]:
-    """Return what to type on nodes, as the mend of a rule takes it; for nodes of several distributions, for any."""
+    """Return the commands for a rule's mend, in the form for these nodes' distribution, or for any if they differ."""
     systems = {fact["system"]["os"] for fact in facts}
     return distribution.words(systems.pop() if len(systems) == 1 else "")
 
 
 def clock_of(said: str, sent: float, received: float) -> dict[str, float] | None:
-    """Return offset and uncertainty of a clock from what `date +%s.%N` said between two looks at our own.
+    """Return offset and uncertainty of a clock from the output of `date +%s.%N` and our own times around the call.
 
-    The answer was given somewhere between the two, so the offset lies between `said - received` and `said - sent`.
-    A `date` without %N says nothing of the second's fraction. None if it said no time at all.
+    `date` ran between `sent` and `received`, so the offset is between `said - received` and `said - sent`.
+    A `date` without %N gives no fraction of the second. Return None if the output is not a time.
     """
     match = re.match(r"(\d{1,12})(?:\.(\d{1,12}))?(?!\d)", said, re.ASCII)
     if not match:
@@ -136,7 +136,7 @@ def clock_of(said: str, sent: float, received: float) -> dict[str, float] | None
 
 
 def judge(targets: Sequence[Target], answers: Mapping[str, Answer], limits: Limits, drift: Drift) -> list[Finding]:
-    """Return all findings, of every node that answered and of every one that did not. `answers` by node name."""
+    """Return all findings, also of nodes that did not answer. `answers` by node name."""
     findings = list(inventory_findings(targets))
     cases = []
     for target in targets:
@@ -156,7 +156,7 @@ def judge(targets: Sequence[Target], answers: Mapping[str, Answer], limits: Limi
 
 
 def inventory_findings(targets: Sequence[Target]) -> Iterator[Finding]:
-    """Yield what is wrong with names and addresses although each is valid by itself."""
+    """Yield findings about names and addresses that are valid one by one, but not together."""
     labels = defaultdict(list)
     for target in targets:
         if not re.fullmatch(r"[\d.]+", target.name):
@@ -171,7 +171,7 @@ def inventory_findings(targets: Sequence[Target]) -> Iterator[Finding]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address or name is one that every machine has for itself."""
+    """Whether an address or name means the machine itself on every machine."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -180,7 +180,7 @@ def is_loopback(address: str) -> bool:
 
 # --- nodes that gave no facts ------------------------------------------------------------------------------------
 
-# What OpenSSH's client (ssh/clientloop.c, sshconnect.c) and Ansible say, the most telling first.
+# Messages of OpenSSH's client (ssh/clientloop.c, sshconnect.c) and of Ansible, the most specific first.
 SAYINGS = (
     (r"Failed to create temporary directory", "TF-ANSIBLE-TMP"),
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed", "TF-HOST-KEY-CHANGED"),
@@ -195,16 +195,16 @@ SAYINGS = (
     (r"No space left on device|No usable temporary directory", "TF-DISK-TMP"),
 )
 PREFACE = r"^(Task failed: |Failed to connect to the host via ssh: |Data could not be sent.*?: )+"  # of Ansible
-GOODBYE = r"(Shared connection|Connection) to .* closed"  # of ssh, after whatever the program there said
+GOODBYE = r"(Shared connection|Connection) to .* closed"  # of ssh, after the messages of the remote program
 
 
 def has_reason(text: str) -> bool:
-    """Return whether SSH or Ansible said something that is known."""
+    """Return whether a text contains a known message of SSH or Ansible."""
     return any(re.search(says, text, re.IGNORECASE) for says, _name in SAYINGS)
 
 
 def silence(target: Target, answer: Answer) -> Finding:
-    """Return why a node told nothing, from the most telling line of what SSH or the failed module said."""
+    """Return why a node has no facts, from the most specific line that SSH or the failed module printed."""
     text = answer.problem or answer.failure
     lines = [line.strip(" @\r") for line in text.splitlines() if line.strip(" @\r") and not re.match(GOODBYE, line)]
     telling = [(name, line) for says, name in SAYINGS for line in lines if re.search(says, line, re.IGNORECASE)]
@@ -218,20 +218,20 @@ def silence(target: Target, answer: Answer) -> Finding:
 
 
 def operating_system(case: Case) -> Iterator[Finding]:
-    """Linux with a C library and a processor that there are wheels for; one that this was run on."""
+    """Linux with a C library and a processor that have wheels; a distribution that was tested."""
     system = case.facts["system"]
     libc = re.fullmatch(r"glibc (\d+)\.(\d+).*", system["libc"])
     if system["kernel"] != "Linux" or not libc or (int(libc[1]), int(libc[2])) < LEAST_LIBC:
-        yield case.found("TF-OS-UNSUPPORTED", f"{system['kernel']}, {system['libc'] or 'a C library that is no glibc'}")
+        yield case.found("TF-OS-UNSUPPORTED", f"{system['kernel']}, {system['libc'] or 'a C library other than glibc'}")
     if system["arch"] not in ARCHITECTURES:
         yield case.found("TF-ARCH-UNSUPPORTED", system["arch"])
     name = f"{system['os']} {system['os_version']}".strip()
     if not any(name == known or name.startswith((f"{known} ", f"{known}.")) for known in case.limits.supported_os):
-        yield case.found("TF-OS-UNTESTED", system["os_name"] or name or "no /etc/os-release", os=name)
+        yield case.found("TF-OS-UNTESTED", system["os_name"] or name or "it has no /etc/os-release", os=name)
 
 
 def python(case: Case) -> Iterator[Finding]:
-    """An interpreter to make the ranks' environment with, where there will be ranks."""
+    """An interpreter for the ranks' environment, on workers."""
     about, limits = case.facts["python"], case.limits
     if not case.target.worker:
         return
@@ -249,15 +249,15 @@ def number(version: str) -> tuple[int, ...]:
 
 
 def root(case: Case) -> Iterator[Finding]:
-    """Root, where it was said to be needed."""
+    """Root, if preflight_needs_root says that setup needs it."""
     state = case.facts["user"]["sudo"]
     if case.limits.needs_root and (state == "missing" or (state == "no" and not case.target.may_ask_password)):
-        seen = "there is no sudo" if state == "missing" else "sudo asks for a password, or forbids"
+        seen = "sudo is not installed" if state == "missing" else "sudo asks for a password, or refuses this user"
         yield case.found("TF-NO-SUDO", f"{case.facts['user']['name']}: {seen}", user=case.facts["user"]["name"])
 
 
 def home(case: Case) -> Iterator[Finding]:
-    """A home that can be written, with programs that may run, room for them, and no other node in it."""
+    """A home that is writable, allows programs to run, has enough space, and belongs to this node and user only."""
     place, limits = case.facts["home"], case.limits
     words = {"home": place["path"], "near": place["near"], "user": case.facts["user"]["name"]}
     where = f"{place['near']} ({place['kind']} of {place['source']})"
@@ -266,16 +266,16 @@ def home(case: Case) -> Iterator[Finding]:
     if place["read_only"]:
         yield case.found("TF-HOME-READONLY", f"{where} is mounted read-only", **words)
     elif not place["writable"]:
-        yield case.found("TF-HOME-READONLY", f"{words['user']} may not write in {where}", **words)
+        yield case.found("TF-HOME-READONLY", f"{words['user']} cannot write to {where}", **words)
     elif place["free"] < need or place["free_inodes"] == 0:
-        inodes = " and no inode" if place["free_inodes"] == 0 else ""
+        inodes = " and no inodes" if place["free_inodes"] == 0 else ""
         yield case.found(
             "TF-DISK-HOME", f"{size(place['free'])}{inodes} free in {where}; needed: {size(need)}", **words
         )
     if place["noexec"]:
         yield case.found("TF-HOME-NOEXEC", f"{where} is mounted noexec", **words)
     for each in place["loose"] if place["writable"] else ():
-        seen = {"owner": "{} belongs to somebody else", "everybody": "everybody may write in {}"}[each["why"]]
+        seen = {"owner": "{} belongs to another user", "everybody": "every user can write to {}"}[each["why"]]
         yield case.found("TF-HOME-LOOSE", seen.format(each["path"]), **{**words, "loose": each["path"]})
 
 
@@ -284,7 +284,7 @@ def temporary(case: Case) -> Iterator[Finding]:
     place, need = case.facts["tmp"], case.limits.min_tmp_mb * MB
     if place["free"] < need or place["free_inodes"] == 0 or not place["writable"]:
         seen = f"{size(place['free'])} free in {place['near']}; needed: {size(need)}"
-        yield case.found("TF-DISK-TMP", seen if place["writable"] else f"{place['near']} cannot be written")
+        yield case.found("TF-DISK-TMP", seen if place["writable"] else f"{place['near']} is not writable")
 
 
 def shared_memory(case: Case) -> Iterator[Finding]:
@@ -298,7 +298,7 @@ def shared_memory(case: Case) -> Iterator[Finding]:
 
 
 def memory(case: Case) -> Iterator[Finding]:
-    """Memory for the ranks, whichever is less: the machine's or the control group's."""
+    """Memory for the ranks: the machine's or the control group's limit, whichever is less."""
     facts = case.facts["memory"]
     limit = facts["limit"] or facts["total"]
     need = LEAST_MEMORY * (case.target.slots or 1)
@@ -309,11 +309,11 @@ def memory(case: Case) -> Iterator[Finding]:
 
 
 def limits_of_the_session(case: Case) -> Iterator[Finding]:
-    """ulimit -l, -Hn, -u as a session over SSH has them: limits.conf and systemd may say otherwise elsewhere."""
+    """ulimit -l, -Hn, -u of an SSH session: with limits.conf and systemd, other sessions may have other limits."""
     facts = case.facts["limits"]
     if case.facts["rdma"] and facts["memlock"] is not None:
         devices = ", ".join(case.facts["rdma"])
-        yield case.found("TF-MEMLOCK", f"ulimit -l is {facts['memlock'] >> 10} KiB, and there is RDMA: {devices}")
+        yield case.found("TF-MEMLOCK", f"ulimit -l is {facts['memlock'] >> 10} KiB; RDMA devices: {devices}")
     if facts["nofile"] is not None and facts["nofile"] < LEAST_FILES:
         yield case.found("TF-NOFILE", f"ulimit -Hn is {facts['nofile']}; recommended: {LEAST_FILES}")
     if facts["nproc"] is not None and facts["nproc"] < LEAST_PROCESSES and case.facts["user"]["uid"] != 0:
@@ -321,7 +321,7 @@ def limits_of_the_session(case: Case) -> Iterator[Finding]:
 
 
 def clock(case: Case) -> Iterator[Finding]:
-    """A clock that is off by more than is allowed, beyond doubt."""
+    """A clock whose offset exceeds the limit by more than the uncertainty."""
     if case.clock and abs(case.clock.offset) - case.clock.uncertainty > case.limits.max_clock_offset:
         side = "ahead of" if case.clock.offset > 0 else "behind"
         seen = f"{abs(case.clock.offset):.1f} s {side} the controller, give or take {case.clock.uncertainty:.1f} s"
@@ -329,17 +329,17 @@ def clock(case: Case) -> Iterator[Finding]:
 
 
 def own_name(case: Case) -> Iterator[Finding]:
-    """A host name that leads back to the node itself: others are told that address."""
+    """A host name that resolves to a loopback address, or to none: Gloo gives the address to other ranks."""
     name, addresses = case.facts["host"]["name"], case.facts["host"]["addresses"]
     if case.count > 1 and not addresses:
-        seen = "nobody answered in time" if addresses is None else "no address"
+        seen = "the lookup timed out" if addresses is None else "no address"
         yield case.found("TF-HOSTNAME-UNRESOLVED", f"{name}: {seen}", hostname=name)
     elif case.count > 1 and any(is_loopback(address) for address in addresses):
         yield case.found("TF-HOSTNAME-LOOPBACK", f"{name} is {', '.join(addresses)}", hostname=name)
 
 
 def ports(case: Case) -> Iterator[Finding]:
-    """Ports for jobs, and that outgoing connections do not take them."""
+    """Free ports for jobs, which outgoing connections do not use."""
     facts = case.facts["ports"]
     free = len(PORTS) - len(facts["listening"])
     span = f"{PORTS.start}-{PORTS.stop - 1}"
@@ -347,34 +347,34 @@ def ports(case: Case) -> Iterator[Finding]:
         yield case.found("TF-PORTS-BUSY", f"{free} of the ports {span} are free")
     first, last = facts["local_range"] or (0, 0)
     if first < PORTS.stop and last >= PORTS.start:
-        yield case.found("TF-PORT-RANGE", f"outgoing connections take {first}-{last}, jobs listen on {span}")
+        yield case.found("TF-PORT-RANGE", f"outgoing connections use {first}-{last}, jobs listen on {span}")
 
 
 def firewall(case: Case) -> Iterator[Finding]:
-    """A firewall that drops what it does not know."""
+    """A firewall, which may block connections between nodes."""
     if case.count > 1 and case.facts["firewall"]:
         yield case.found("TF-FIREWALL", "; ".join(case.facts["firewall"]))
 
 
 def logins(case: Case) -> Iterator[Finding]:
-    """An sshd that lets all other nodes in at once, as a test of all pairs comes."""
+    """An sshd that accepts all other nodes at once, as a test of all pairs needs."""
     about = case.facts["sshd"]
     begin = number(about["max_startups"])[:1]
     if begin and begin[0] < case.count:
-        seen = f"MaxStartups {about['max_startups']} ({about['from']}), and there are {case.count} nodes"
+        seen = f"MaxStartups {about['max_startups']} ({about['from']}), for {case.count} nodes"
         yield case.found("TF-MAXSTARTUPS", seen, count=case.count, full=max(100, 2 * case.count))
 
 
 def ssh_client(case: Case) -> Iterator[Finding]:
     """The head logs in to the workers."""
     if case.count > 1 and case.target.head and not case.facts["ssh"]:
-        yield case.found("TF-NO-SSH", "no ssh on the search path")
+        yield case.found("TF-NO-SSH", "ssh is not on the search path")
 
 
 def gpu_drivers(case: Case) -> Iterator[Finding]:
-    """A driver for each GPU that jobs could use, NVIDIA's of the same version as its library."""
+    """A driver for each GPU that jobs could use; for NVIDIA, of the same version as its library."""
     gpus = case.facts["accelerators"]["gpus"]
-    idle = [gpu for gpu in gpus if gpu["driver"] in ("", "nouveau")]  # which drives screens alone
+    idle = [gpu for gpu in gpus if gpu["driver"] in ("", "nouveau")]  # nouveau is for screens only
     if case.target.worker and idle:
         yield case.found("TF-GPU-NO-DRIVER", f"{len(idle)} of {len(gpus)}: {idle[0]['model'] or idle[0]['id']}")
     module = case.facts["versions"]["driver"].partition("nvidia ")[2]
@@ -398,7 +398,7 @@ def size(count: float) -> str:
 
 
 def twins(facts: Mapping[str, Facts]) -> Iterator[Finding]:
-    """Yield what several nodes have in common and must not: the machine itself, its keys, ids, names and home."""
+    """Yield what several nodes share but must not: the machine itself, its keys, ids, names and home."""
     known = set(shared_by(facts, lambda fact: [fact["host"]["network"]]).values())
     for names in known:
         yield found(RULES, "TF-SAME-MACHINE", names, "the same boot, network namespace and interfaces")
@@ -414,7 +414,7 @@ def twins(facts: Mapping[str, Facts]) -> Iterator[Finding]:
 
 
 def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
-    """Yield the machines of a kind none of which can build a backend: one of each kind builds it for the others."""
+    """Yield each kind of machine of which none can build a backend: one of each kind builds it for the others."""
     kinds = defaultdict(list)
     for case in cases:
         if case.target.worker and case.limits.compiles:
@@ -424,13 +424,13 @@ def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
         if not any(can_build(case) for case in kind):
             lacks = ["g++"] * (not kind[0].facts["compiler"]) + ["Python.h"] * (not kind[0].facts["python"]["headers"])
             names = [case.target.name for case in kind]
-            why = "no root to install it" if installs(kind[0].facts) else "only apt is used to install it"
+            why = "installing it needs root" if installs(kind[0].facts) else "torchfleet installs it only with apt"
             words = {"name": names[0], **type_there([kind[0].facts])}
-            yield found(RULES, "TF-NO-COMPILER", names, f"{' and '.join(lacks)}, and {why}", **words)
+            yield found(RULES, "TF-NO-COMPILER", names, f"missing: {' and '.join(lacks)}; {why}", **words)
 
 
 def can_build(case: Case) -> bool:
-    """Whether a machine can build a backend, can become root to install what that takes, or has it built."""
+    """Whether a machine has a built backend, can build one, or can become root to install the build tools."""
     facts = case.facts
     has_tools = facts["compiler"] and facts["python"]["headers"]
     root = facts["user"]["sudo"] in ("root", "yes") or case.target.may_ask_password
@@ -438,12 +438,12 @@ def can_build(case: Case) -> bool:
 
 
 def installs(facts: Facts) -> bool:
-    """Whether the roles install packages of the distribution there."""
+    """Whether the roles can install packages of this distribution."""
     return distribution.family(facts["system"]["os"]) == "deb"
 
 
 def shared_by(facts: Mapping[str, Facts], values_of: Callable[[Facts], Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return each value that several nodes have, with the nodes."""
+    """Return each value that several nodes share, with these nodes."""
     nodes = defaultdict(list)
     for name, fact in facts.items():
         for value in values_of(fact):
@@ -452,6 +452,6 @@ def shared_by(facts: Mapping[str, Facts], values_of: Callable[[Facts], Sequence[
 
 
 def shared_home(fact: Facts) -> list[str]:
-    """Return source and path of a home on a file system that other machines may have too, else nothing."""
+    """Return source and path of a home on a file system that other machines may mount too, else nothing."""
     place = fact["home"]
     return [f"{place['source']} at {place['path']}"] if place["kind"] in SHARED_FILE_SYSTEMS else []

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What comes into preflight and what it leaves: the arguments of its action, the hosts, and the report. Pure."""
+"""Input and output of preflight: the arguments of its action, the hosts, and the report. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .drift import Drift, drift_report
 from .preflight import Answer, Clock, Limits, Target
 
 VERSION = 1  # of the report
-# What of a host's variables says how it is reached.
+# The variables of a host that say how it is reached.
 HOST_VARIABLES = (
     *("ansible_host", "ansible_port", "ansible_user", "slots"),
     *("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass"),
@@ -38,7 +38,7 @@ class Options:
 
 
 def parse_options(given: Mapping[str, Any], known_ids: Collection[str]) -> Options:
-    """Return the arguments of the action. InputError names the variable of the role."""
+    """Return the checked arguments of the action. An InputError names the variable of the role."""
     limits = Limits()
     return Options(
         answers={name: answer_of(answer or {}) for name, answer in dict(given.get("answers") or {}).items()},
@@ -61,7 +61,7 @@ def parse_options(given: Mapping[str, Any], known_ids: Collection[str]) -> Optio
 
 
 def parse_least(name: str, value: Any) -> float:
-    """Return a number of at least 0."""
+    """Return a number that is at least 0."""
     try:
         number = float(value) if not isinstance(value, bool) else -1.0
     except (TypeError, ValueError):
@@ -79,12 +79,12 @@ def parse_version(name: str, value: Any) -> str:
 
 
 def answer_of(answer: Mapping[str, Any]) -> Answer:
-    """Return what torchfleet.cluster.node_facts returned for a node; nothing at all means that it was not asked."""
+    """Return the answer of torchfleet.cluster.node_facts for a node. No answer means that the node was not asked."""
     clock = answer.get("clock")
     return Answer(
         facts=answer.get("facts"),
         clock=Clock(clock["offset"], clock["uncertainty"]) if clock else None,
-        problem=answer.get("problem") or ("" if answer else "it was not asked"),
+        problem=answer.get("problem") or ("" if answer else "the node was not asked"),
         failure=answer.get("failure") or answer.get("msg") or "",  # msg: the task itself failed, as by its timeout
     )
 

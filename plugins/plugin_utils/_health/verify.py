@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The proof of a cluster: what is to be tried on which nodes, and what is said of all that came back. Pure."""
+"""verify.yml: which tests run on which nodes, and the findings from their results. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .preflight import Answer
 
 Json = Any
 VERSION = 1  # of the report
-SECONDS = 0.15  # per pair and direction: enough for a rate, and a minute holds 200 nodes
-MANY_NODES = 12  # above this the matrix is told in figures, and is whole in the report
-# Launcher, and the version that says it is there.
+SECONDS = 0.15  # per pair and direction: long enough for a rate; 200 nodes take a minute
+MANY_NODES = 12  # above this only a summary of the matrix is shown; the report has it all
+# Launcher, and the version that proves that it is installed.
 TRIED = {**{name: name for name in MPIS}, "torchrun": "torch"}
 
 RULES: Mapping[str, Rule] = {
@@ -35,40 +35,41 @@ RULES: Mapping[str, Rule] = {
         "the node does not answer",
         "a job needs all of its nodes",
         "Ansible's own connection failed",
-        "ansible {node} -m ping, and what it says; or take the node out of the inventory",
+        "see the error: ansible {node} -m ping; or remove the node from the inventory",
     ),
     "TF-VERIFY-LOGIN": Rule(
         "error",
         "a login between nodes fails",
-        "the launcher's daemons are started through it: a job would not start",
-        "tried with strict host keys, as a job does",
+        "the launcher starts its daemons over SSH: a job would not start",
+        "tested with strict host keys, as in a job",
         "ansible-playbook setup.yml --tags ssh_mesh",
     ),
     "TF-VERIFY-FABRIC": Rule(
         "error",
         "no NIC was chosen",
-        "libraries guess, and a wrong guess hangs without a word",
+        "without it libraries guess a NIC, and a wrong guess hangs without a message",
         "Open MPI, gloo and Intel MPI with a dead second NIC",
         "ansible-playbook setup.yml --tags fabric",
     ),
     "TF-VERIFY-LINK": Rule(
         "error",
-        "two nodes do not reach each other over the chosen NICs",
+        "two nodes cannot reach each other over the chosen NICs",
         "collectives between them would hang",
-        "tried over TCP",
-        "look at cable, switch and firewall between them; ansible-playbook setup.yml --tags fabric chooses anew",
+        "tested over TCP",
+        "check cable, switch and firewall between them; or choose the NICs again: "
+        "ansible-playbook setup.yml --tags fabric",
     ),
     "TF-VERIFY-SLOW": Rule(
         "warning",
         "a link is much slower than the others",
         "every all-reduce waits for the slowest link",
         "measured against the median of all links",
-        "look at speed, duplex and cable: ethtool <NIC> there",
+        "check speed, duplex and cable, on the node: ethtool <NIC>",
     ),
     "TF-VERIFY-LAUNCHER": Rule(
         "error",
-        "no launcher that was asked for is on all nodes",
-        "nothing could start ranks",
+        "none of the requested launchers is on all nodes",
+        "a job could not start its ranks",
         "versions found on the nodes",
         "ansible-playbook setup.yml",
     ),
@@ -76,7 +77,7 @@ RULES: Mapping[str, Rule] = {
         "error",
         "an all-reduce failed",
         "training would fail the same way",
-        "run as a job, its placement and sums checked",
+        "run as a job, with its placement and sums checked",
         "ansible-playbook train.yml -e workload=all_reduce_bench -e launcher={launcher} -e backend={backend}",
     ),
 }
@@ -84,7 +85,7 @@ RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """What is to be tried: nodes that answer, logins, the schedule of each for the matrix, runs (launcher, backend)."""
+    """The tests to run: nodes that answer, logins, each node's steps of the matrix, runs (launcher, backend)."""
 
     nodes: tuple[str, ...]
     logins: tuple[Mapping[str, str], ...]
@@ -94,13 +95,13 @@ class Trial:
 
 
 def answering(answers: Mapping[str, Answer]) -> tuple[str, ...]:
-    """Return the nodes that could be looked at."""
+    """Return the nodes whose facts were read."""
     return tuple(name for name, answer in answers.items() if answer.facts)
 
 
 @dataclass(frozen=True)
 class CheckedAnswers:
-    """The checked answers of the nodes. An impossible answer is empty, and `answers` has the reason."""
+    """The checked answers of the nodes. An invalid answer is replaced by an empty one; `answers` has the reason."""
 
     answers: Mapping[str, Answer]
     listened: Mapping[str, Json]
@@ -120,7 +121,7 @@ def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: 
 
 
 def listened_of(name: str, listened: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the fabric.json and the agent of a node, from the answer of torchfleet.cluster.fabric_probe."""
+    """Return fabric.json and probe server of a node, from the answer of torchfleet.cluster.fabric_probe."""
     facts = node_answers.networks_of(name, listened["facts"]) if listened.get("facts") else {"files": {}}
     agent = node_answers.agent_of(name, listened["agent"]) if listened.get("agent") else {}
     return {"fabric": node_answers.published(facts["files"].get("fabric.json") or ""), "agent": agent}
@@ -132,7 +133,7 @@ def published(listened: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head: str, workers: Sequence[str]) -> Trial:
-    """Return what is to be tried. A node that does not answer, or has no fabric, is left out of it."""
+    """Return the tests to run. Nodes that do not answer or have no fabric are left out."""
     nodes = answering(answers)
     fabrics = {name: fabric for name, fabric in published(listened).items() if listened[name].get("agent")}
     network = next((fabrics[name]["network"] for name in (head, *fabrics) if name in fabrics), "")
@@ -151,12 +152,12 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
 
 
 def login_to(name: str, facts: Json) -> dict[str, str]:
-    """Return a node as torchfleet.cluster.ssh_mesh_prove wants it."""
+    """Return a node in the form that torchfleet.cluster.ssh_mesh_prove takes."""
     return {"name": name, "config": f"{facts['home']['path']}/ssh/config", "address": name}
 
 
 def has_backend(facts: Json, backend: str, launcher: str) -> bool:
-    """Whether a node has what a backend takes; mpi is made for some MPIs, any launcher will do for ccl."""
+    """Whether a node has the software of a backend. mpi is built for certain MPIs; ccl works with any launcher."""
     if backend in ("mpi", "ccl"):
         wanted = f"mpi:{launcher}" if backend == "mpi" else backend
         return wanted in (facts["versions"].get("torch_backends") or "").split()
@@ -164,19 +165,19 @@ def has_backend(facts: Json, backend: str, launcher: str) -> bool:
 
 
 def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:
-    """Whether a launcher is on every node that it is started on."""
+    """Whether a launcher is installed on every node that starts it."""
     nodes = {*workers, head} if LAUNCHERS[launcher].on_head else set(workers)
     return bool(workers) and all((answers[name].facts or {}).get("versions", {}).get(what) for name in nodes)
 
 
 def has_gpus(facts: Json) -> bool:
-    """Whether a node has a GPU and the library that joins GPUs."""
+    """Whether a node has a GPU driver and NCCL."""
     return bool(facts["versions"].get("nccl") and facts["versions"].get("driver"))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that came back of a trial."""
+    """The results of a trial."""
 
     answers: Mapping[str, Answer]
     listened: Mapping[str, Json]
@@ -188,7 +189,7 @@ class Outcome:
 
 
 def judge(outcome: Outcome) -> Iterator[Finding]:
-    """Yield what is not as it should be."""
+    """Yield the findings of a trial."""
     for name, answer in outcome.answers.items():
         if not answer.facts:
             yield found(RULES, "TF-VERIFY-NODE", [name], answer.problem or answer.failure, node=name)
@@ -197,7 +198,7 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
         yield found(RULES, "TF-VERIFY-LOGIN", [login["from"]], f"to {login['to']}: {login['why']}")
     yield from judge_links(outcome)
     if not outcome.runs:
-        yield found(RULES, "TF-VERIFY-LAUNCHER", [], "none of those in verify_launchers")
+        yield found(RULES, "TF-VERIFY-LAUNCHER", [], "none of verify_launchers")
     for run in outcome.runs:
         if run["failed"]:
             seen = f"{run['launcher']} with {run['backend']}: {run['msg']}"
@@ -205,17 +206,17 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
 
 
 def judge_links(outcome: Outcome) -> Iterator[Finding]:
-    """Yield what is wrong with the network between the nodes."""
+    """Yield the findings about the network between the nodes."""
     fabrics = published(outcome.listened)
     without = [name for name in outcome.trial.nodes if name not in fabrics]
     if without and len(outcome.answers) > 1:
         yield found(RULES, "TF-VERIFY-FABRIC", without, "there is no fabric.json")
     for name, fabric in fabrics.items():
         if outcome.trial.network and fabric["network"] != outcome.trial.network:
-            seen = f"it has chosen {fabric['network']}, and the head {outcome.trial.network}"
+            seen = f"its network is {fabric['network']}, that of the head is {outcome.trial.network}"
             yield found(RULES, "TF-VERIFY-FABRIC", [name], seen)
     for name, others in unmeasured(outcome).items():
-        yield found(RULES, "TF-VERIFY-LINK", [name], f"to {fold_names(others)}: it told nothing of them")
+        yield found(RULES, "TF-VERIFY-LINK", [name], f"to {fold_names(others)}: it reported no measurement")
     for name, rows in outcome.measured.items():
         for row in rows:
             if row["error"]:
@@ -225,7 +226,7 @@ def judge_links(outcome: Outcome) -> Iterator[Finding]:
 
 
 def unmeasured(outcome: Outcome) -> dict[str, list[str]]:
-    """Return the links that a node did not report though it was to measure them. One without facts failed before."""
+    """Return the links that a node should have measured but did not report. A node without facts failed before."""
     missing = {}
     for name, steps in outcome.trial.steps.items():
         measured = {row["node"] for row in outcome.measured.get(name, ()) if row["network"] == outcome.trial.network}
@@ -236,7 +237,7 @@ def unmeasured(outcome: Outcome) -> dict[str, list[str]]:
 
 
 def round_trips(measured: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[tuple[str, str], float]:
-    """Return the shortest round trip of each pair in microseconds, both ways round."""
+    """Return the shortest round trip of each pair in microseconds, for both orders of the pair."""
     trips = {}
     for name, rows in measured.items():
         for row in rows:
@@ -246,7 +247,7 @@ def round_trips(measured: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[tu
 
 
 def matrix_table(outcome: Outcome) -> list[str]:
-    """Return Mbit/s from row to column, and microseconds of a round trip; of many nodes just the figures."""
+    """Return a table of Mbit/s from row to column and microseconds of a round trip; only a summary for many nodes."""
     rates, trips = link_matrix.rates(outcome.measured, outcome.trial.network), round_trips(outcome.measured)
     if not rates:
         return []
@@ -267,9 +268,9 @@ def matrix_table(outcome: Outcome) -> list[str]:
 
 
 def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
-    """Return all that is worth reading, the verdict last."""
+    """Return the lines to show, the summary last."""
     runs = [
-        (run["launcher"], run["backend"], "failed" if run["failed"] else "all-reduce right") for run in outcome.runs
+        (run["launcher"], run["backend"], "failed" if run["failed"] else "all-reduce correct") for run in outcome.runs
     ]
     parts = [
         drift_table(outcome.drift),
