@@ -26,7 +26,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -42,6 +42,7 @@ help:
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
 	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
+	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
 	@echo 'make release      the collection, the source of torch_backends and their checksums, in release/'
 	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
 
@@ -102,7 +103,7 @@ stack: $(DEV_READY)
 
 # What takes less than a minute, before every commit: no job is started, and no playbook. Of tests/collection those that only
 # compare files.
-COMPARED := $(addprefix tests/collection/test_,docs.py roles.py role_tables.py)
+COMPARED := $(addprefix tests/collection/test_,changelog.py docs.py roles.py role_tables.py)
 check: ruff ruff-format types
 	$(call in_venv,python -m pytest -q tests/unit $(COMPARED))
 
@@ -163,11 +164,16 @@ stress-backends: $(DEV_READY) setup
 	$(call in_venv,OPERATIONS=1000000 python -m pytest -q --durations=5 torch_backends/tests/test_backend_mpi.py \
 	  --timeout 3600 -k 'many_small_ones and (openmpi or mpich)')
 
+changelog: $(READY)
+	$(call in_venv,python docs/changelog.py)
+
 # Of what is committed, and nothing else. The version is that of galaxy.yml.
 VERSION = $(shell sed -n 's/^version: //p' galaxy.yml)
 release: $(READY)
 	@changes=$$(git status --porcelain) && [ -z "$$changes" ] || \
 	  { echo "$$changes" >&2; echo 'release: the working tree has changes: commit them, or put them aside' >&2; exit 1; }
+	@left=$$(git ls-files 'changelogs/fragments/*.yml') && [ -z "$$left" ] || \
+	  { echo "$$left" >&2; echo 'release: CHANGELOG.md lacks these changes: type make changelog, and commit' >&2; exit 1; }
 	rm -rf release && mkdir release
 	$(call in_venv,ansible-galaxy collection build --output-path release)
 	git archive --prefix=torch_backends-$(VERSION)/ --output=release/torch_backends-$(VERSION).tar.gz HEAD:torch_backends

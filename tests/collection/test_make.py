@@ -119,7 +119,7 @@ def test_where_everything_fails_everything_was_tried_and_is_told(nothing: Path) 
 def test_check_runs_what_is_fast_and_starts_no_job(nothing: Path) -> None:
     done = run(["make", "--dry-run", "check"], nothing)
     commands = re.findall(r"/bin:\$PATH\" (.*)", done.stdout)
-    compared = " ".join(f"tests/collection/test_{name}.py" for name in ("docs", "roles", "role_tables"))
+    compared = " ".join(f"tests/collection/test_{name}.py" for name in ("changelog", "docs", "roles", "role_tables"))
     fast = f"python -m pytest -q tests/unit {compared}"
     assert commands == ["ruff check", "ruff format --check", "mypy", fast], done.stdout + done.stderr
 
@@ -157,4 +157,16 @@ def test_a_release_of_what_is_not_committed_is_refused(committed: Path, name: st
     done = run(["make", "release"], committed)
     assert done.returncode == 2
     assert name in done.stderr and "release: the working tree has changes" in done.stderr
+    assert not (committed / "release").exists()
+
+
+def test_a_release_whose_changes_are_not_in_the_changelog_is_refused(committed: Path) -> None:
+    (committed / "changelogs/fragments").mkdir(parents=True)
+    (committed / "changelogs/fragments/new.yml").touch()
+    who = ["-c", "user.name=me", "-c", "user.email=me@here.example"]
+    for words in (["add", "."], [*who, "commit", "-q", "-m", "more"]):
+        assert run(["git", *words], committed).returncode == 0
+    done = run(["make", "release"], committed)
+    assert done.returncode == 2
+    assert "changelogs/fragments/new.yml\nrelease: CHANGELOG.md lacks these changes: type make changelog" in done.stderr
     assert not (committed / "release").exists()
