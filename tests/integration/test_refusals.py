@@ -138,6 +138,21 @@ def test_what_ansible_would_silently_ignore(fleet: Fleet, words: list[str], text
     assert not fleet.runs.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("accelerators", ["gpu"], """give a list of cuda, rocm: -e '{"accelerators": ["cuda"]}'"""),
+        ("mpis", "mpich", """give a list of openmpi, mpich, intelmpi: -e '{"mpis": ["openmpi"]}'"""),
+    ],
+)
+def test_setup_refuses_a_name_that_is_none_before_it_does_anything(name: str, value: object, told: str) -> None:
+    command = ["ansible-playbook", "setup.yml", "-e", json.dumps({name: value})]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    assert f"{name}: got {value}; {told}" in done.stdout + done.stderr
+    assert "PLAY [Preflight]" not in done.stdout
+
+
 def test_a_job_id_is_used_once(fleet: Fleet) -> None:
     assert fleet.play(workload=TELL, job_id="once").rc == 0
     before = (fleet.runs / "once" / "result.json").read_bytes()

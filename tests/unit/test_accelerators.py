@@ -49,7 +49,7 @@ def tree(root: Path, *devices: str) -> Path:
 def test_what_computes_is_a_gpu(tmp_path: Path, devices: list[str], vendors: list[str]) -> None:
     found = gpus.survey(str(tree(tmp_path, *devices)))
     assert [gpu["vendor"] for gpu in found["gpus"]] == vendors
-    assert found["nvswitches"] == 0 and found["modules"] == {} and found["usable"] == {"nvidia": 0, "amd": 0}
+    assert found["nvswitches"] == 0 and found["modules"] == {} and not any(found["usable"].values())
 
 
 def test_what_is_told_of_a_gpu(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import pytest
 from nodes import fabric, facts_of_a_node, launcher
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import ASKED_OTHERWISE, NOT_PREFERRED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import requirements
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import (
-    ROCM_LIMITS,
-    backend_environment,
+    BACKENDS,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import plan_report
@@ -73,7 +73,7 @@ def test_gpus_of_one_vendor_are_the_default(plan_two: Planner) -> None:
         ("nccl", NVIDIA, False, {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "8"}),
         ("mpi", NONE, False, {"UCX_TLS": "tcp,sm,self", "FI_PROVIDER": "tcp"}),
         ("mpi", NVIDIA, True, {"UCX_TLS": "rc,tcp,sm,self,cuda"}),
-        ("mpi", AMD, True, {"UCX_TLS": "rc,tcp,sm,self,rocm", **dict.fromkeys(ROCM_LIMITS, "0")}),
+        ("mpi", AMD, True, {"UCX_TLS": "rc,tcp,sm,self,rocm", **dict.fromkeys(VENDORS["amd"].detours, "0")}),
         ("ucc", NVIDIA, True, {"UCX_TLS": "rc,tcp,sm,self,cuda", "UCC_TLS": "ucp,self,nccl"}),
         ("ucc", NONE, False, {"UCX_TLS": "tcp,sm,self", "UCC_TLS": "ucp,self"}),
         ("ccl", NONE, False, {"FI_PROVIDER": "tcp", **ONECCL}),
@@ -83,7 +83,7 @@ def test_gpus_of_one_vendor_are_the_default(plan_two: Planner) -> None:
 def test_environment_of_a_backend(
     backend: str, accelerators: dict[str, int], rdma: bool, wanted: dict[str, str]
 ) -> None:
-    told = backend_environment(backend, accelerators, rdma)
+    told = BACKENDS[backend].environment(accelerators, rdma)
     assert {key: value for key, (value, _reason) in told.items()} == wanted
     assert all(reason for _value, reason in told.values())
 

@@ -16,7 +16,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import launcher_programs, processes, survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    gpu_vendors,
+    launcher_programs,
+    processes,
+    survey,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BLOCK, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
@@ -220,8 +225,8 @@ def test_our_own_backends_are_known_without_importing_torch(tmp_path: Path) -> N
     for name in ("torchfleet_backends-0.1.0.dist-info", "torchfleet_backends/oneccl"):
         (packages / name).mkdir(parents=True)
     python = str(tmp_path / "pytorch/bin/python")  # there is none: it cannot be asked
-    assert survey.backends(python, "ccl") == ["ccl"] == survey.backends(python, "gloo")
-    assert survey.backends(python, "mpi") == []
+    assert survey.backends(python, "ccl") == ["ccl"] == survey.backends(python, "")
+    assert survey.backends(python, "mpi") == ["ccl"]
 
 
 def test_torch_is_read_without_importing_it(tmp_path: Path) -> None:
@@ -241,7 +246,7 @@ def test_accelerators_by_their_device_files(tmp_path: Path) -> None:
         path = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
         path.mkdir(parents=True)
         (path / "gpu_id").write_text(gpu + "\n")
-    assert survey.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1}
+    assert gpu_vendors.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1}
 
 
 def test_the_runtime_is_whole_and_repeatable() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,34 +12,43 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import gpus
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
-    frames,
-    survey,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import gpu_vendors, installed, survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import (
-    backends,
-    environment,
-    plan,
-    request,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import registry
 from tests import transcripts
 
 REPO = Path(__file__).parents[2]
-BACKENDS = set(request.BACKENDS)
-STOCK = {"gloo", "nccl"}  # backends of PyTorch's own wheels
+OURS = [name for name, row in BACKENDS.items() if row.ours]
+VERSIONS = yaml.safe_load((REPO / "versions.yml").read_text())
+SETUP = yaml.safe_load((REPO / "playbooks" / "setup.yml").read_text())
 
 
-def of_page(page: str, row: str) -> list[str]:
-    """Return the words in code that open the lines of a page which match."""
-    lines = re.findall(rf"^\| {row} \|", (REPO / "docs" / page).read_text(), re.MULTILINE)
-    return re.findall(r"`(\w+)`", " ".join(lines))
+def of_page(page: str, head: str) -> list[str]:
+    """Return the words in code in the first cells of the table of a page that begins with this cell."""
+    table = (REPO / "docs" / page).read_text().partition(f"\n| {head} |")[2].partition("\n\n")[0]
+    return [word for row in table.splitlines()[2:] for word in re.findall(r"`(\w+)`", row.split(" | ")[0])]
+
+
+def carried() -> dict[str, str]:
+    """Return the devices of the backends that do not carry CPU tensors, as the workloads have them."""
+    found = re.search(r"^ACCELERATORS = (\{.*\})$", (REPO / "workloads/_common.py").read_text(), re.MULTILINE)
+    assert found
+    return {str(name): str(device) for name, device in ast.literal_eval(found[1]).items()}
+
+
+def everything_of_ours() -> set[str]:
+    """Return our own backends as they are found where all their files are."""
+    with tempfile.TemporaryDirectory() as root:
+        packages = Path(root, "backends", "lib", "python3.11", "site-packages")
+        for name in (*installed.MPI_PARTS, "torchfleet_backends/oneccl", "torchfleet_backends-0.1.0.dist-info"):
+            (packages / name).mkdir(parents=True)
+        found = installed.own_backends(f"{root}/pytorch/bin/python").split()[1:]
+        return {name.partition(":")[0] for name in found}
 
 
 def option(role: str, name: str) -> dict[str, Any]:
@@ -54,7 +65,7 @@ def option(role: str, name: str) -> dict[str, Any]:
         ("modules/launch.py", documented("launch")["launcher"]["choices"], LAUNCHERS),
         ("modules/stage.py", documented("stage")["launcher"]["choices"], LAUNCHERS),
         ("tests/transcripts.py", [program.launcher for program in transcripts.PROGRAMS.values()], LAUNCHERS),
-        ("docs/launchers.md", of_page("launchers.md", r"`\w+`(?:, `\w+`)* \| \S.*\d.*"), LAUNCHERS),
+        ("docs/launchers.md", of_page("launchers.md", "`launcher`"), LAUNCHERS),
         ("roles/verify", option("verify", "verify_launchers")["choices"], verify.TRIED),
         ("roles/verify, the default", option("verify", "verify_launchers")["default"], verify.TRIED),
         ("roles/torch_backends", option("torch_backends", "torch_backends_mpis")["choices"], MPIS),
@@ -62,14 +73,14 @@ def option(role: str, name: str) -> dict[str, Any]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_launcher_is_in(place: str, names: Any, wanted: Collection[str]) -> None:
-    assert set(names) >= set(wanted) if place.startswith("docs/") else set(names) == set(wanted)
+    assert set(names) == set(wanted)
 
 
 @pytest.mark.parametrize("name", MPIS)
 def test_an_mpi_can_be_installed(name: str) -> None:
     """By a role of its name, in the version and the wheel that are locked."""
     assert (REPO / "roles" / name / "tasks" / "main.yml").exists()
-    assert yaml.safe_load((REPO / "versions.yml").read_text())[name]["version"]
+    assert VERSIONS[name]["version"]
     wheel = LAUNCHERS[name].wheel.replace("_", "-")
     assert re.search(rf"^{wheel}==", (REPO / "locks" / f"{name}.txt").read_text(), re.MULTILINE)
 
@@ -85,26 +96,50 @@ def test_a_row_is_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "names", "wanted"),
+    ("place", "names", "wanted"),
     [
         ("modules/launch.py", documented("launch")["backend"]["choices"], BACKENDS),
-        ("backends.py PROVIDERS", backends.PROVIDERS, BACKENDS - STOCK),
-        ("survey.py ASKED", survey.ASKED, BACKENDS - STOCK),
+        ("docs/launchers.md", of_page("launchers.md", "`backend`"), BACKENDS),
+        ("roles/torch_backends", option("torch_backends", "torch_backends_names")["choices"], OURS),
+        ("installed.py", everything_of_ours(), OURS),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_backend_is_in(table: str, names: Any, wanted: set[str]) -> None:
-    assert set(names) == wanted
+def test_every_backend_is_in(place: str, names: Any, wanted: Collection[str]) -> None:
+    assert set(names) == set(wanted)
 
 
-def test_only_backends_are_in_the_tables_that_have_a_row_for_some() -> None:
-    assert set(environment.LOOPBACK) <= BACKENDS
+def test_workloads_know_which_backends_carry_other_tensors_than_those_of_the_cpu() -> None:
+    assert carried() == {name: row.device for name, row in BACKENDS.items() if row.device != "cpu"}
 
 
-@pytest.mark.parametrize("vendor", survey.accelerators())
-def test_every_vendor_is_in(vendor: str) -> None:
-    """Those whose GPUs a job can use: the facts of a node are checked twice, by the head and by the controller."""
-    assert vendor in plan.VENDORS
-    assert vendor in gpus.VENDORS.values()
-    frames.FACTS["accelerators"]({vendor: 1})
-    node_answers.USABLE({vendor: 1})
+def test_backends_that_come_with_a_module_are_some() -> None:
+    assert set(survey.PLUGINS) <= set(BACKENDS)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_whose_gpus_a_backend_needs(name: str) -> None:
+    """They are counted, and it is known by which name torch is built for them."""
+    for vendor in BACKENDS[name].vendors:
+        assert vendor in gpu_vendors.USABLE
+        assert VENDORS[vendor].build
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_vendor_has_what_its_row_says(vendor: str) -> None:
+    row = VENDORS[vendor]
+    assert not row.role or (REPO / "roles" / row.role / "tasks" / "main.yml").exists()
+    assert vendor in {build.get("vendor") for build in VERSIONS["pytorch"]["builds"].values()}
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("accelerators", [row.role for row in VENDORS.values() if row.role]),
+        ("mpis", MPIS),
+        ("backends", OURS),
+    ],
+)
+def test_setup_offers(name: str, wanted: Collection[str]) -> None:
+    (play,) = (play for play in SETUP if "choices" in play.get("vars", {}))
+    assert play["vars"]["choices"][name] == list(wanted)

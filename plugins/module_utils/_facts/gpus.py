@@ -12,14 +12,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import accelerators
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import (
+    MODULES,
+    VENDORS,
+    accelerators,
+)
 
 from .versions import driver_library, text_of
 
-VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel"}
+BY_PCI = {row.pci: name for name, row in VENDORS.items()}
 # PCI base class and subclass: VGA, 3D and other display controllers, processing accelerators.
 GPU_CLASSES = {0x0300, 0x0302, 0x0380, 0x1200}
-NVSWITCH = (0x10DE, 0x0680)  # a bridge of another kind
+NVSWITCH = (VENDORS["nvidia"].pci, 0x0680)  # a bridge of another kind
 # A VGA controller of Intel's is in the processor and drives a screen: what computes is of the other classes.
 SCREENS = {("intel", 0x0300)}
 FIRST_TURING = 0x1E00  # of NVIDIA's device ids: older GPUs have neither open kernel modules nor CUDA 13
@@ -30,7 +34,6 @@ TARGETS = {
     **dict.fromkeys((0x74A0, 0x74A1, 0x74A2, 0x74A5, 0x74A9, 0x74B5), "gfx942"),  # MI300, MI325
     **dict.fromkeys((0x75A0, 0x75A3), "gfx950"),  # MI350
 }
-MODULES = ("nvidia", "nouveau", "amdgpu", "xe", "i915")
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 # What others are built with: where it may be, and a header of it.
 LIBRARIES = {
@@ -108,7 +111,7 @@ def pci_devices(root: str) -> Iterator[dict[str, Any]]:
 
 def is_gpu(device: dict[str, Any]) -> bool:
     """Say whether a PCI device can compute for a job."""
-    vendor = VENDORS.get(device["vendor"], "")
+    vendor = BY_PCI.get(device["vendor"], "")
     return bool(vendor) and device["class"] in GPU_CLASSES and (vendor, device["class"]) not in SCREENS
 
 
@@ -117,7 +120,7 @@ def gpu(device: dict[str, Any], root: str) -> dict[str, Any]:
 
     Of AMD's also the target to compile for, if it is known; of NVIDIA's whether open kernel modules drive it.
     """
-    vendor = VENDORS[device["vendor"]]
+    vendor = BY_PCI[device["vendor"]]
     node = text_of(os.path.join(device["path"], "numa_node")).strip()
     driver = os.path.join(device["path"], "driver")
     return {

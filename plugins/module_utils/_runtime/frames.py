@@ -17,6 +17,7 @@ import re
 import sys
 from typing import Any, Callable, Mapping
 
+from .gpu_vendors import BUILDS, USABLE
 from .job_directory import JOB_ID
 
 Json = Any
@@ -308,9 +309,9 @@ FACTS: dict[str, Check] = {
     "python_wanted": words,
     "cores": whole(1, CPUS_MOST),
     "uid": whole(0, (1 << 32) - 1),
-    "accelerators": mapped(one_of("nvidia", "amd"), whole(0, 64), 2),
+    "accelerators": mapped(one_of(*USABLE), whole(0, 64), len(USABLE)),
     "fabric": optional(fabric),
-    "torch": optional(just(dict.fromkeys(("version", "cuda", "hip"), either(short, "")))),
+    "torch": optional(just(dict.fromkeys(("version", *BUILDS), either(short, "")))),
     "hostname": either(like(re.compile(r"[A-Za-z0-9_.-]{0,255}\Z"), "the name of a host"), ""),
     "nics": listed(like(NIC, "the name of a NIC"), 4096),
     "launcher": just({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),

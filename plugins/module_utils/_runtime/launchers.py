@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The launchers: one row each, which everything else about launchers is taken from, on nodes and on the controller.
+"""The launchers: one row each. Nodes and the controller take all else about launchers from it.
 
-What renders a launcher's command is a class of plugin_utils/_launchers.
+A class in plugin_utils/_launchers renders the command.
 """
 
 from __future__ import annotations

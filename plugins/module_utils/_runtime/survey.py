@@ -18,21 +18,22 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from . import job_directory, processes
 from .frames import ROWS
+from .gpu_vendors import BUILDS, accelerators
 from .installed import own_backends
 from .job_directory import JOB_ID, JobDir, fits
 from .launcher_programs import find_launcher, refusal
 from .reap import leftovers
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
-ASKED = ("xccl", "ucc", "mpi", "ccl")  # backends that no file name of torch tells of
+PLUGINS = {"ccl": "oneccl_bindings_for_pytorch"}  # of torch: the module that brings a backend
 TORCH_DEFAULT_PORT = 29500  # leftovers of other tools sit here (pytorch#126510)
 
 
 def survey(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of this node.
 
-    `request`: home, python, launcher, launcher_path, backend (each may be empty for the default), launcher_args, port
-    (wanted, or null), ports (first and last that a firewall lets through, or null).
+    `request`: home, python, launcher_path (each may be empty for the default), launcher, backend (that torch is asked
+    for, or empty), launcher_args, port (wanted, or null), ports (first and last that a firewall lets through, or null).
     """
     home = home_path(request["home"])
     python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
@@ -134,7 +135,7 @@ def row(job_id: str, path: str) -> dict[str, str]:
 
 
 def torch_build(python: str) -> dict[str, str] | None:
-    """Return version, cuda and hip of the torch that an interpreter has, without importing it (that takes 1 s)."""
+    """Return version and BUILDS of the torch that an interpreter has, without importing it (that takes 1 s)."""
     prefix = os.path.dirname(os.path.dirname(python))
     found = sorted(glob.glob(os.path.join(prefix, "lib", "python3*", "*-packages", "torch", "version.py")))
     path = found[0] if found else _ask_for_torch(python)
@@ -143,7 +144,7 @@ def torch_build(python: str) -> dict[str, str] | None:
     with open(path) as file:
         text = file.read()
     build = {}
-    for key, name in (("version", "__version__"), ("cuda", "cuda"), ("hip", "hip")):
+    for key, name in (("version", "__version__"), *zip(BUILDS, BUILDS)):
         match = re.search(rf"^{name}\b[^=]*=\s*'([^']*)'", text, re.MULTILINE)
         build[key] = match.group(1) if match else ""
     return build
@@ -161,29 +162,30 @@ def launcher(request: Mapping[str, Any], home: str, python: str) -> dict[str, st
 
 
 def backends(python: str, wanted: str) -> list[str]:
-    """Return the backends that an interpreter's torch can start, of those that not every torch has.
+    """Return the backends that we added to an interpreter's torch, and the wanted one if its torch can start it.
 
-    Our own are known by their files; importing torch to ask takes seconds.
+    `wanted` is empty for a backend that torch need not be asked for. Our own are known by their files; importing torch
+    to ask takes seconds.
     """
     own = own_backends(python).split()[1:]
-    if wanted in own or wanted not in ASKED:
-        return own
-    return backends_of_torch(python)
+    return own if not wanted or wanted in own else [*own, *ask_torch(python, wanted)]
 
 
-def backends_of_torch(python: str) -> list[str]:
-    """Return the backends that an interpreter's torch can start, by importing it.
+def ask_torch(python: str, backend: str) -> list[str]:
+    """Return a backend if an interpreter's torch can start it, by importing that.
 
     Our own mpi says that it is there only where the job's backend is mpi.
     """
-    asking = {**os.environ, "TORCHFLEET_BACKEND": "mpi"}
-    code = f"""if True:
-        import importlib.util, torch.distributed as dist
-        found = [name for name in {ASKED!r} if dist.is_available() and dist.is_backend_available(name)]
-        print(*found, *["ccl"] * bool(importlib.util.find_spec("oneccl_bindings_for_pytorch")))
+    code = """if True:
+        import importlib.util, sys, torch.distributed as dist
+        backend, plugin = sys.argv[1:]
+        there = dist.is_available() and dist.is_backend_available(backend)
+        print(backend if there or plugin and importlib.util.find_spec(plugin) else "")
     """
+    argv = [python, "-c", code, backend, PLUGINS.get(backend, "")]
+    env = {**os.environ, "TORCHFLEET_BACKEND": backend}
     try:
-        done = subprocess.run([python, "-c", code], env=asking, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.split()
@@ -199,16 +201,6 @@ def _ask_for_torch(python: str) -> str:
     origin = done.stdout.strip()
     path = os.path.join(os.path.dirname(origin), "version.py")
     return path if origin and os.path.isfile(path) else ""
-
-
-def accelerators(root: str = "/") -> dict[str, int]:
-    """Return how many GPUs a program can open here, by vendor: NVIDIA's device files, AMD's KFD nodes with a GPU."""
-    nvidia = [path for path in glob.glob(os.path.join(root, "dev", "nvidia*")) if re.search(r"nvidia\d+\Z", path)]
-    amd = 0
-    for path in glob.glob(os.path.join(root, "sys/class/kfd/kfd/topology/nodes/*/gpu_id")):
-        with open(path) as file:
-            amd += file.read().strip() not in ("", "0")
-    return {"nvidia": len(nvidia), "amd": amd}
 
 
 def free_bytes(path: str) -> int:

@@ -16,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 
 from . import findings as findings_module
 from .drift import Drift, drift_findings, drift_report, drift_table
@@ -143,9 +144,10 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     runs = [
         {"launcher": launcher, "backend": backend}
         for launcher, what in TRIED.items()
-        for backend in ("gloo", "nccl", "mpi", "ccl")
-        if has_launcher(answers, launcher, what, head, [name for name in workers if name in nodes])
-        and all(has_backend(answers[name].facts, backend, launcher) for name in workers if name in nodes)
+        for backend, row in BACKENDS.items()
+        if row.tried
+        and has_launcher(answers, launcher, what, head, [name for name in workers if name in nodes])
+        and all(row.tried(versions_on(answers, name), launcher) for name in workers if name in nodes)
     ]
     logins = tuple(login_to(name, answers[name].facts) for name in nodes) if len(answers) > 1 else ()
     return Trial(nodes, logins, network, steps, tuple(runs) if head in nodes else ())
@@ -156,23 +158,16 @@ def login_to(name: str, facts: Json) -> dict[str, str]:
     return {"name": name, "config": f"{facts['home']['path']}/ssh/config", "address": name}
 
 
-def has_backend(facts: Json, backend: str, launcher: str) -> bool:
-    """Whether a node has the software of a backend. mpi is built for certain MPIs; ccl works with any launcher."""
-    if backend in ("mpi", "ccl"):
-        wanted = f"mpi:{launcher}" if backend == "mpi" else backend
-        return wanted in (facts["versions"].get("torch_backends") or "").split()
-    return backend == "gloo" or has_gpus(facts)
+def versions_on(answers: Mapping[str, Answer], name: str) -> Mapping[str, str]:
+    """Return the versions on a node; none where it did not answer."""
+    versions: Mapping[str, str] = (answers[name].facts or {}).get("versions", {})
+    return versions
 
 
 def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:
     """Whether a launcher is installed on every node that starts it."""
     nodes = {*workers, head} if LAUNCHERS[launcher].on_head else set(workers)
-    return bool(workers) and all((answers[name].facts or {}).get("versions", {}).get(what) for name in nodes)
-
-
-def has_gpus(facts: Json) -> bool:
-    """Whether a node has a GPU driver and NCCL."""
-    return bool(facts["versions"].get("nccl") and facts["versions"].get("driver"))
+    return bool(workers) and all(versions_on(answers, name).get(what) for name in nodes)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
     whole,
     words,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import MODULES, USABLE, VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
 
@@ -337,7 +338,7 @@ LOOSE = exact({"path": short(4096), "why": one_of("owner", "everybody")})
 GPU = exact(
     {
         "address": DEVICE,
-        "vendor": one_of("nvidia", "amd", "intel"),
+        "vendor": one_of(*VENDORS),
         "id": like(re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}\Z"), "the id of a device"),
         "model": short(100),
         "target": WORD,
@@ -346,16 +347,16 @@ GPU = exact(
         "driver": WORD,
     }
 )
-USABLE = mapped(one_of("nvidia", "amd"), whole(0, 64), 2)
+ACCELERATOR_COUNTS = mapped(one_of(*USABLE), whole(0, 64), len(USABLE))
 LIBRARY = one_of("cuda", "rocm", "verbs", "ucx", "ucc")
 ACCELERATORS = exact(
     {
         "gpus": listed(GPU, 64),
         "nvswitches": whole(0, 256),
-        "modules": mapped(one_of("nvidia", "nouveau", "amdgpu", "xe", "i915"), WORD),
+        "modules": mapped(one_of(*MODULES), WORD),
         "secure_boot": optional(flag),
         "driver_library": WORD,
-        "usable": USABLE,
+        "usable": ACCELERATOR_COUNTS,
         "libraries": mapped(LIBRARY, empty_or(rooted)),
         "versions": mapped(LIBRARY, WORD),
     }
@@ -364,7 +365,7 @@ SEAT = exact(
     {
         "home": rooted,
         "cores": whole(1, 1 << 16),
-        "accelerators": USABLE,
+        "accelerators": ACCELERATOR_COUNTS,
         "fabric": optional(FABRIC),
     }
 )

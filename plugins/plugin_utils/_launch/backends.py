@@ -2,54 +2,159 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What carries the collectives: which backend, whether the nodes have it, and the environment that it wants."""
+"""What carries the collectives: one row per backend, whether the nodes have it, and the environment that it wants."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Facts
 
-from .request import Request
-
 Workers = Mapping[str, Facts]
-# Whoever gets these has a torch that is not the stock wheel.
-PROVIDERS = {
-    "xccl": "PyTorch's wheels for Intel GPUs have it",
-    "ucc": "a PyTorch that was built with UCC has it",
-    "mpi": """ansible-playbook setup.yml -e '{"backends": ["mpi"]}' installs it""",
-    "ccl": """ansible-playbook setup.yml -e '{"backends": ["ccl"]}' installs it""",
+Accelerators = Mapping[str, int]  # GPUs of a node by vendor
+Values = dict[str, tuple[str, str]]  # value and reason by the name of a variable
+
+
+def no_environment(_accelerators: Accelerators, _rdma: bool) -> Values:
+    """Return nothing: the NIC is enough."""
+    return {}
+
+
+def nccl_environment(_accelerators: Accelerators, rdma: bool) -> Values:
+    """Return more sockets for a link without RDMA."""
+    reason = "one TCP stream does not fill a fast link; the product is at most 64 (NCCL docs)"
+    return {} if rdma else {"NCCL_SOCKET_NTHREADS": ("4", reason), "NCCL_NSOCKS_PERTHREAD": ("8", reason)}
+
+
+def ucx_environment(accelerators: Accelerators, rdma: bool) -> Values:
+    """Return UCX's transports, and no detours for small GPU buffers (seed 000)."""
+    here = [row for vendor, row in VENDORS.items() if accelerators.get(vendor)]
+    transports = [*["rc"] * rdma, "tcp", "sm", "self", *(row.ucx for row in here if row.ucx)]
+    detours = {name: ("0", "GPU buffers never detour") for row in here for name in row.detours}
+    return {"UCX_TLS": (",".join(transports), "what this node's memory and network have"), **detours}
+
+
+def ucc_environment(accelerators: Accelerators, rdma: bool) -> Values:
+    """Return what UCX wants, and UCC's layers."""
+    layers = ["ucp", "self", *(row.ucc for vendor, row in VENDORS.items() if accelerators.get(vendor) and row.ucc)]
+    own = (",".join(layers), "UCX carries it, and the GPUs' own library")
+    return {**ucx_environment(accelerators, rdma), "UCC_TLS": own}
+
+
+def libfabric_environment(rdma: bool) -> Values:
+    """Return libfabric's provider where there is no choice."""
+    return {} if rdma else {"FI_PROVIDER": ("tcp", "no RDMA: libfabric need not guess")}
+
+
+def mpi_environment(accelerators: Accelerators, rdma: bool) -> Values:
+    """Return what UCX and libfabric want: MPIs take the one or the other."""
+    return {**ucx_environment(accelerators, rdma), **libfabric_environment(rdma)}
+
+
+def ccl_environment(_accelerators: Accelerators, rdma: bool) -> Values:
+    """Return what oneCCL wants."""
+    return {
+        **libfabric_environment(rdma),
+        "CCL_ATL_TRANSPORT": ("ofi", "oneCCL needs no MPI, and a process has but one"),
+        "CCL_PROCESS_LAUNCHER": ("torchrun", "LOCAL_RANK and LOCAL_WORLD_SIZE are set under every launcher"),
+        "CCL_WORKER_COUNT": ("1", "one progress thread per rank"),
+    }
+
+
+def with_gpus(versions: Mapping[str, str], _launcher: str) -> bool:
+    """Whether a node with these versions has a GPU and the library that joins GPUs."""
+    return bool(versions.get("nccl") and versions.get("driver"))
+
+
+def with_mpi(versions: Mapping[str, str], launcher: str) -> bool:
+    """Whether a node with these versions has our mpi, made for a launcher's MPI."""
+    return f"mpi:{launcher}" in (versions.get("torch_backends") or "").split()
+
+
+def with_ccl(versions: Mapping[str, str], _launcher: str) -> bool:
+    """Whether a node with these versions has our ccl."""
+    return "ccl" in (versions.get("torch_backends") or "").split()
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One backend.
+
+    `provider`: who has a torch with it, for one that the stock wheels lack; the node's torch is asked for it. `ours`:
+    it is of role torch_backends, which setup.yml installs. `needs_mpi`: the launcher has to be an MPI. `vendors`: it
+    needs their GPUs, alike on all workers. `device`: torch's name of the device whose tensors it carries. `loopback`:
+    the variables that keep it within a machine; one without finds its way there by itself. `environment`: what it wants
+    beside the NIC on several nodes. `tried`: whether verify.yml can try it on a node with these versions, under a
+    launcher; None: it is not tried.
+    """
+
+    provider: str = ""
+    ours: bool = False
+    needs_mpi: bool = False
+    vendors: tuple[str, ...] = ()
+    device: str = "cpu"
+    loopback: Mapping[str, str] = field(default_factory=dict)
+    environment: Callable[[Accelerators, bool], Values] = no_environment
+    tried: Callable[[Mapping[str, str], str], bool] | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a node's torch is asked for it."""
+        return self.ours or bool(self.provider)
+
+
+BACKENDS: Mapping[str, Backend] = {
+    "gloo": Backend(loopback={"GLOO_SOCKET_IFNAME": "lo"}, tried=lambda _versions, _launcher: True),
+    "nccl": Backend(
+        vendors=("nvidia", "amd"),
+        device="cuda",
+        loopback={"NCCL_SOCKET_IFNAME": "=lo"},  # = means exactly (NCCL docs)
+        environment=nccl_environment,
+        tried=with_gpus,
+    ),
+    "xccl": Backend(provider="PyTorch's wheels for Intel GPUs have it", device="xpu"),
+    "ucc": Backend(provider="a PyTorch that was built with UCC has it", environment=ucc_environment),
+    "mpi": Backend(ours=True, needs_mpi=True, environment=mpi_environment, tried=with_mpi),
+    "ccl": Backend(
+        ours=True,
+        loopback={"CCL_KVS_IFACE": "lo", "FI_TCP_IFACE": "lo"},
+        environment=ccl_environment,
+        tried=with_ccl,
+    ),
 }
-# Small copies of GPU buffers take a detour through the host otherwise (seed 000; names from UCX, UCC and Open MPI).
-ROCM_LIMITS = (
-    *("UCX_ROCM_COPY_D2H_THRESH", "UCX_ROCM_COPY_H2D_THRESH"),
-    *("UCC_EC_ROCM_REDUCE_HOST_LIMIT", "UCC_EC_ROCM_COPY_HOST_LIMIT"),
-    *("OMPI_MCA_mpi_accelerator_rocm_memcpyD2H_limit", "OMPI_MCA_mpi_accelerator_rocm_memcpyH2D_limit"),
-)
 
 
-def choose_backend(request: Request, facts: Workers, our_torch: bool = True) -> tuple[str, str, str]:
+def choose_backend(asked: str | None, launcher: str, facts: Workers, our_torch: bool = True) -> tuple[str, str, str]:
     """Return the backend, why, and where that comes from. InputError for one that the workers cannot run.
 
     `our_torch`: the program uses the torch that the facts tell of. One that is no script may bring its own.
     """
-    if request.backend is None:
-        usable = all(map(has_gpus, facts.values())) and len(vendors(facts)) == 1 and all(map(can, facts.values()))
-        if usable:
-            return "nccl", "default: every worker has GPUs and a torch that can use them", "default"
-        return "gloo", "default: not every worker has GPUs and a torch that can use them", "default"
-    if request.backend == "nccl":
-        check_nccl(facts, our_torch)
-    if request.backend in PROVIDERS and our_torch:
-        check_provided(request.backend, facts)
-    if request.backend == "mpi" and request.launcher not in MPIS:
-        raise InputError("backend", "mpi", f"{request.launcher} starts no MPI; use -e launcher=openmpi")
-    if request.backend == "mpi" and our_torch:
-        check_made_for(request.launcher, facts)
-    return request.backend, "asked for", "user"
+    if asked is None:
+        return default_backend(facts)
+    backend = BACKENDS[asked]
+    if backend.vendors:
+        check_gpus(asked, facts, our_torch)
+    if backend.asked and our_torch:
+        check_provided(asked, facts)
+    if backend.needs_mpi and launcher not in MPIS:
+        raise InputError("backend", asked, f"{launcher} starts no MPI; use -e launcher=openmpi")
+    if backend.needs_mpi and our_torch:
+        check_made_for(asked, launcher, facts)
+    return asked, "asked for", "user"
+
+
+def default_backend(facts: Workers) -> tuple[str, str, str]:
+    """Return the backend of the workers' GPUs if all have those of one vendor and a torch for them, else gloo."""
+    for name, backend in BACKENDS.items():
+        usable = [has_gpus(fact, backend.vendors) and can(fact, backend.vendors) for fact in facts.values()]
+        if all(usable) and len(vendors(facts)) == 1:
+            return name, "default: every worker has GPUs and a torch that can use them", "default"
+    return "gloo", "default: not every worker has GPUs and a torch that can use them", "default"
 
 
 def vendors(facts: Workers) -> set[str]:
@@ -57,78 +162,54 @@ def vendors(facts: Workers) -> set[str]:
     return {vendor for fact in facts.values() for vendor, count in fact["accelerators"].items() if count}
 
 
-def has_gpus(fact: Facts) -> bool:
-    """Whether a node has GPUs."""
-    return any(fact["accelerators"].values())
+def has_gpus(fact: Facts, of: tuple[str, ...]) -> bool:
+    """Whether a node has GPUs of some of these vendors."""
+    return any(fact["accelerators"].get(vendor) for vendor in of)
 
 
-def can(fact: Facts) -> bool:
-    """Whether a node's torch can use NVIDIA's or AMD's GPUs."""
-    return bool(fact["torch"] and (fact["torch"]["cuda"] or fact["torch"]["hip"]))
+def can(fact: Facts, of: tuple[str, ...]) -> bool:
+    """Whether a node's torch is built for GPUs of some of these vendors."""
+    return bool(fact["torch"] and any(fact["torch"][VENDORS[vendor].build] for vendor in of))
 
 
-def check_nccl(facts: Workers, our_torch: bool) -> None:
-    """InputError where GPUs or a torch for them lack, or vendors differ."""
-    without, cpu_only = lacking(facts, has_gpus), lacking(facts, can)
+def check_gpus(backend: str, facts: Workers, our_torch: bool) -> None:
+    """InputError if a worker has no GPU that the backend works with, or no torch for it, or vendors are mixed."""
+    of = BACKENDS[backend].vendors
+    without, cpu_only = lacking(facts, lambda fact: has_gpus(fact, of)), lacking(facts, lambda fact: can(fact, of))
     if without:
-        raise InputError("backend", "nccl", f"no GPU on {without}; use -e backend=gloo")
+        raise InputError("backend", backend, f"no GPU on {without}; use -e backend=gloo")
     if len(vendors(facts)) > 1:
-        reason = "NVIDIA and AMD GPUs cannot be mixed under nccl; use -e backend=mpi or -e backend=gloo"
-        raise InputError("backend", "nccl", reason)
+        titles = " and ".join(VENDORS[vendor].title for vendor in VENDORS if vendor in vendors(facts))
+        reason = f"{titles} GPUs cannot be mixed under {backend}; use -e backend=mpi or -e backend=gloo"
+        raise InputError("backend", backend, reason)
     if cpu_only and our_torch:
-        raise InputError("backend", "nccl", f"torch on {cpu_only} has no GPU support; use -e backend=gloo")
+        raise InputError("backend", backend, f"torch on {cpu_only} has no GPU support; use -e backend=gloo")
 
 
 def check_provided(backend: str, facts: Workers) -> None:
     """InputError where torch has no such backend."""
     without = lacking(facts, lambda fact: backend in fact["backends"])
     if without:
-        reason = f"torch on {without} has no such backend ({PROVIDERS[backend]}); use -e backend=gloo"
+        install = f"""ansible-playbook setup.yml -e '{{"backends": ["{backend}"]}}' installs it"""
+        provider = install if BACKENDS[backend].ours else BACKENDS[backend].provider
+        reason = f"torch on {without} has no such backend ({provider}); use -e backend=gloo"
         raise InputError("backend", backend, reason)
 
 
-def check_made_for(launcher: str, facts: Workers) -> None:
+def check_made_for(backend: str, launcher: str, facts: Workers) -> None:
     """InputError where our own mpi is not made for the launcher's MPI. A torch with one of its own does not say."""
-    made = {host: [name for name in MPIS if f"mpi:{name}" in fact["backends"]] for host, fact in facts.items()}
+    made = {host: [name for name in MPIS if f"{backend}:{name}" in fact["backends"]] for host, fact in facts.items()}
     without = [host for host, names in made.items() if names and launcher not in names]
     if not without:
         return
     names = made[without[0]]
     kept = [name for name in names if name != "intelmpi"] + ["mpich"] * (launcher == "intelmpi")  # they share a build
-    backends = [name for name in ("mpi", "ccl") if name in facts[without[0]]["backends"]]
-    given = json.dumps({"backends": backends, "mpis": [name for name in MPIS if name in (*kept, launcher)]})
+    ours = [name for name, row in BACKENDS.items() if row.ours and name in facts[without[0]]["backends"]]
+    given = json.dumps({"backends": ours, "mpis": [name for name in MPIS if name in (*kept, launcher)]})
     why = f"on {', '.join(without)} it is made for {' and '.join(names)}, not for {launcher}"
-    raise InputError("backend", "mpi", f"{why}: ansible-playbook setup.yml -e '{given}', or -e launcher={names[0]}")
+    raise InputError("backend", backend, f"{why}: ansible-playbook setup.yml -e '{given}', or -e launcher={names[0]}")
 
 
 def lacking(facts: Workers, has: Callable[[Facts], bool]) -> str:
     """Return the nodes that lack something."""
     return ", ".join(host for host, fact in facts.items() if not has(fact))
-
-
-def backend_environment(backend: str, accelerators: Mapping[str, int], rdma: bool) -> dict[str, tuple[str, str]]:
-    """Return what a backend wants of the environment beside the NIC: value and reason by name."""
-    values: dict[str, tuple[str, str]] = {}
-    if backend == "nccl" and not rdma:
-        reason = "one TCP stream does not fill a fast link; the product is at most 64 (NCCL docs)"
-        values.update(NCCL_SOCKET_NTHREADS=("4", reason), NCCL_NSOCKS_PERTHREAD=("8", reason))
-    if backend in ("mpi", "ucc"):
-        values["UCX_TLS"] = (transports(accelerators, rdma), "what this node's memory and network have")
-        values.update({name: ("0", "GPU buffers never detour") for name in ROCM_LIMITS if accelerators.get("amd")})
-    if backend == "ucc":
-        own = {"amd": ",rccl", "nvidia": ",nccl"}
-        gpus = "".join(own[vendor] for vendor, count in accelerators.items() if count)
-        values["UCC_TLS"] = ("ucp,self" + gpus, "UCX carries it, and the GPUs' own library")
-    if backend in ("mpi", "ccl") and not rdma:
-        values["FI_PROVIDER"] = ("tcp", "no RDMA: libfabric need not guess")
-    if backend == "ccl":
-        values["CCL_ATL_TRANSPORT"] = ("ofi", "oneCCL needs no MPI, and a process has but one")
-        values["CCL_PROCESS_LAUNCHER"] = ("torchrun", "LOCAL_RANK and LOCAL_WORLD_SIZE are set under every launcher")
-        values["CCL_WORKER_COUNT"] = ("1", "one progress thread per rank")
-    return values
-
-
-def transports(accelerators: Mapping[str, int], rdma: bool) -> str:
-    """Return UCX's transports for a node."""
-    names = ["rc"] * rdma + ["tcp", "sm", "self"]
-    return ",".join(names + ["cuda"] * bool(accelerators.get("nvidia")) + ["rocm"] * bool(accelerators.get("amd")))

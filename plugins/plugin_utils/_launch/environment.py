@@ -10,16 +10,9 @@ from dataclasses import dataclass
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
 
-from .backends import backend_environment
+from .backends import BACKENDS
 from .plan import LaunchPlan, NodePlan
 from .secrets import HIDDEN
-
-# = means exactly (NCCL docs). Backends that are not here find a way within a machine without a name.
-LOOPBACK = {
-    "gloo": {"GLOO_SOCKET_IFNAME": "lo"},
-    "nccl": {"NCCL_SOCKET_IFNAME": "=lo"},
-    "ccl": {"CCL_KVS_IFACE": "lo", "FI_TCP_IFACE": "lo"},
-}
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
 
 def cpu_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
     """Return what frameworks must be told on a node without GPUs. Those of Intel are known by the backend alone."""
-    if any(node.accelerators.values()) or plan.backend == "xccl":
+    if any(node.accelerators.values()) or BACKENDS[plan.backend].device != "cpu":
         return []
     reason = "no GPU here: Accelerate and the Trainer would run each rank alone (accelerate 1.15)"
     return [Setting("ACCELERATE_USE_CPU", "true", reason, "measured")]
@@ -68,7 +61,7 @@ def fabric_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
     """Return the NIC choice for every library. On one machine it is loopback, which no cable or host name can break."""
     if len(plan.nodes) == 1:
         reason = "all ranks are on this machine: loopback, which no host name breaks (Debian's 127.0.1.1)"
-        return [Setting(name, value, reason, "measured") for name, value in LOOPBACK.get(plan.backend, {}).items()]
+        return [Setting(name, value, reason, "measured") for name, value in BACKENDS[plan.backend].loopback.items()]
     if node.fabric is None:
         return []
     reason = f"{node.fabric['nic']} in {node.fabric['network']} was proven by role fabric"
@@ -80,5 +73,5 @@ def backend_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
     if len(plan.nodes) == 1:
         return []
     rdma = bool(node.fabric and node.fabric.get("rdma"))
-    wanted = backend_environment(plan.backend, node.accelerators, rdma)
+    wanted = BACKENDS[plan.backend].environment(node.accelerators, rdma)
     return [Setting(name, value, reason, "measured") for name, (value, reason) in wanted.items()]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import TREE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -33,8 +34,6 @@ from .requirements import (
     warnings_for,
 )
 from .secrets import secret_names
-
-VENDORS = {"nvidia": "NVIDIA", "amd": "AMD"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class NodePlan:
     @property
     def vendors(self) -> str:
         """Return whose GPUs it has, in words."""
-        names = sorted(VENDORS[vendor] for vendor, count in self.accelerators.items() if count)
+        names = sorted(VENDORS[vendor].title for vendor, count in self.accelerators.items() if count)
         return " and ".join([*names[:-1], f"{names[-1]} GPUs"]) if names else "no GPU"
 
     @property
@@ -246,7 +245,9 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     check_launcher(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=job.program.runs_python)
     worker_facts = {node.name: facts[node.name] for node in cluster.workers}
-    backend, backend_reason, backend_source = choose_backend(request, worker_facts, our_torch=job.program.runs_python)
+    backend, backend_reason, backend_source = choose_backend(
+        request.backend, request.launcher, worker_facts, our_torch=job.program.runs_python
+    )
     slots = slots_of(cluster.workers, facts, request.ranks_per_node)
     world_size, np_reason, np_source = count_ranks(request, slots)
     workers = in_order(request.options, cluster.workers, facts)

@@ -29,7 +29,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
     parse_words,
 )
 
-BACKENDS = ("gloo", "nccl", "xccl", "ucc", "mpi", "ccl")
+from .backends import BACKENDS
+
 MAPPINGS = {"slot": "fill each node before the next", "node": "one rank on each node in turn"}
 BINDINGS = {
     "none": "a rank bound to one core trains many times slower",
@@ -106,7 +107,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
     return Request(
         workload=workload,
         workload_args=parse_words("workload_args", given.get("workload_args", ())),
-        backend=parse_choice("backend", given.get("backend"), BACKENDS),
+        backend=parse_choice("backend", given.get("backend"), tuple(BACKENDS)),
         launcher=parse_choice("launcher", given.get("launcher"), tuple(LAUNCHERS)) or DEFAULT,
         np=parse_whole("np", given.get("np"), 1, None),
         ranks_per_node=parse_whole("ranks_per_node", given.get("ranks_per_node"), 1, None),

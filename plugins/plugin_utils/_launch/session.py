@@ -32,6 +32,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 
 from . import runtime_archive
+from .backends import BACKENDS
 from .request import Request
 from .requirements import by_job, not_alone
 from .run_directory import FETCHED
@@ -319,5 +320,5 @@ def survey_request(node: Node, request: Request) -> Frame:
         "launcher": request.launcher,
         "launcher_path": node.launcher_paths.get(request.launcher, ""),
         "launcher_args": list(request.options.args),
-        "backend": request.backend or "",
+        "backend": request.backend if request.backend and BACKENDS[request.backend].asked else "",
     }
