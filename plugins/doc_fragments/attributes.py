@@ -14,10 +14,10 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 attributes:
   check_mode:
-    description: Does the same.
+    description: Runs the same in check mode.
     support: full
   diff_mode:
-    description: Has no diff.
+    description: Returns no diff.
     support: none
 """
 
@@ -34,6 +34,6 @@ attributes:
     ONCE = r"""
 attributes:
   bypass_host_loop:
-    description: Forces a single run, whatever the number of hosts of the play; set C(run_once) beside it.
+    description: Runs once, whatever the number of hosts in the play. Set C(run_once) too.
     support: full
 """

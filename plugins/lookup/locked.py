@@ -8,36 +8,36 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: locked
-short_description: What the lockfile says
+short_description: Read entries of the lockfile
 description:
-  - Reads C(versions.yml) of this collection, or what a file of the user's own says instead.
+  - Reads C(versions.yml) of this collection. Entries of the user's own file replace those of the same name.
 version_added: 0.4.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   _terms:
-    description: Names of entries, parts separated by dots.
+    description: Names of entries, with dots between the parts.
     required: true
   version:
-    description: The version of a source, if it is not the one that the lockfile has.
+    description: The version of a source, if it is not the version in the lockfile.
     type: str
     default: ''
   torchfleet_versions:
-    description: A file on the controller with entries that take the place of those of the same name.
+    description: A file on the controller with entries that replace those of the same name.
     type: str
     vars:
       - name: torchfleet_versions
 """
 
 EXAMPLES = r"""
-- name: Tell the version of Open MPI
+- name: Show the version of Open MPI
   ansible.builtin.debug:
     msg: "{{ lookup('torchfleet.cluster.locked', 'openmpi.version') }}"
 """
 
 RETURN = r"""
 _raw:
-  description: The entries. C({version}) in an address is replaced; C(sha256) is that of the version.
+  description: The entries. C({version}) in an address is replaced. C(sha256) is that of the version.
   type: list
   elements: raw
 """

@@ -8,30 +8,30 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: accelerator_facts
-short_description: Tell what GPUs a node has, what drives them, and which libraries others can be built with
+short_description: Read a node's GPUs, their drivers, and the libraries that other software can be built with
 description:
-  - Reads sysfs and procfs. Needs no root, no driver and no other program, and changes nothing.
+  - Reads sysfs and procfs. Needs no root, no driver and no other program. Changes nothing.
 version_added: 0.1.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   root:
-    description: Where C(/sys), C(/proc), C(/dev) and C(/usr) are.
+    description: Directory that contains C(/sys), C(/proc), C(/dev) and C(/usr).
     type: path
     default: /
   home:
-    description: The directory of torchfleet, which may have libraries too; C(~) is the user's home.
+    description: torchfleet's directory, in which libraries are searched too. C(~) is the user's home.
     type: path
     default: ~/.torchfleet
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Reads the same.
+    description: Reads the same in check mode.
 """
 
 EXAMPLES = r"""
-- name: Look at the GPUs of the node
+- name: Read the GPUs of the node
   torchfleet.cluster.accelerator_facts:
   register: found
 """
@@ -39,12 +39,13 @@ EXAMPLES = r"""
 RETURN = r"""
 facts:
   description:
-    - What was found.
-    - C(target) is what AMD's compiler calls the GPU. C(open_modules) is whether NVIDIA's open kernel modules drive it.
-    - C(modules) are the kernel modules that drive GPUs and are loaded. C(usable) is how many GPUs a program can open.
-    - C(secure_boot) is none where the firmware does not tell.
-    - C(libraries) are the directories in which each is with its headers; empty where it is not. C(versions) are
-      theirs, as far as a file there tells them.
+    - The facts of the node.
+    - C(target) is the name that AMD's compiler uses for the GPU. C(open_modules) is whether NVIDIA's open kernel
+      modules support it.
+    - C(modules) are the loaded kernel modules of GPU drivers. C(usable) is the number of GPUs that a program can open.
+    - C(secure_boot) is null if the firmware does not report it.
+    - C(libraries) has the directory of each library that is installed with its headers, or an empty text. C(versions)
+      are their versions, if a file of the library contains one.
   returned: success
   type: dict
   sample:

@@ -8,13 +8,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: fabric_choose
-short_description: Choose the network that carries the cluster
+short_description: Choose the network for the jobs of the cluster
 description:
-  - Takes what M(torchfleet.cluster.fabric_probe) found on every node, and returns what comes next. The role
-    C(torchfleet.cluster.fabric) shows the order.
-  - A network is chosen if every node has an address in it and reaches every other node by it, in both directions, with
-    full packets, and by the NIC that has the address. If there are several, the fastest.
-  - Fails with the reason of each network if there is none.
+  - Takes the results of M(torchfleet.cluster.fabric_probe) from every node, and returns the next step. The role
+    C(torchfleet.cluster.fabric) shows the order of the steps.
+  - A network qualifies if every node has an address in it and reaches every other node over it, in both directions,
+    with full packets, and over the NIC that has the address. If several qualify, the fastest is chosen.
+  - Fails if no network qualifies, with the reason for each network.
 version_added: 0.1.0
 author:
   - The torchfleet authors (@torchfleet)
@@ -25,38 +25,38 @@ options:
     elements: str
     required: true
   listened:
-    description: What O(torchfleet.cluster.fabric_probe#module:state=listen) returned on each node.
+    description: The result of O(torchfleet.cluster.fabric_probe#module:state=listen) on each node.
     type: dict
     default: {}
   seen:
     description:
-      - What each node told before, as O(listened) but without an agent. A choice that is published and rests on the
-        same facts stands, and nothing has to be tried; else RV(state) is V(listen).
+      - The facts of each node, as O(listened) but without an agent. If the nodes have published a choice that is based
+        on the same facts, it is kept and nothing is tested. Otherwise RV(state) is V(listen).
     type: dict
   reached:
-    description: What O(torchfleet.cluster.fabric_probe#module:state=connect) returned on each node.
+    description: The result of O(torchfleet.cluster.fabric_probe#module:state=connect) on each node.
     type: dict
     default: {}
   measuring:
-    description: What a second V(listen) returned on each node, if there is something to measure.
+    description: The result of a second V(listen) on each node, if speeds have to be measured.
     type: dict
     default: {}
   measured:
-    description: What O(torchfleet.cluster.fabric_probe#module:state=collect) returned on each node.
+    description: The result of O(torchfleet.cluster.fabric_probe#module:state=collect) on each node.
     type: dict
     default: {}
   earlier:
-    description: RV(batches) of the choice before, if it was to measure once more.
+    description: RV(batches) of the previous call, if that asked for another measurement.
     type: list
     elements: dict
     default: []
     version_added: 0.5.0
   subnet:
-    description: The network that the user asks for.
+    description: The network that the user requires. The default is any.
     type: str
     default: ''
   nccl_gid:
-    description: Whether C(NCCL_IB_GID_INDEX) is published. See the role.
+    description: Whether C(NCCL_IB_GID_INDEX) is published. The role describes the choices.
     type: str
     choices: [auto, always, never]
     default: auto
@@ -70,7 +70,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Choose
+- name: Choose the network
   torchfleet.cluster.fabric_choose:
     nodes: "{{ ansible_play_hosts_all }}"
     listened: "{{ dict(ansible_play_hosts_all | zip(ansible_play_hosts_all | map('extract', hostvars, 'found'))) }}"
@@ -81,37 +81,37 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: What comes next, V(listen), V(connect), V(measure) or V(done).
+  description: The next step, V(listen), V(connect), V(measure) or V(done).
   returned: success
   type: str
 peers:
-  description: For each node, whom it has to reach.
+  description: The nodes that each node has to reach.
   returned: with V(connect)
   type: dict
 steps:
-  description: For each node, its part of the measurement. Empty until O(measuring) is given.
+  description: The measurements of each node. Empty until O(measuring) is given.
   returned: with V(measure)
   type: dict
 batches:
   description:
-    - What was measured so far, for O(earlier). A network is slow if it was so three times, seconds apart.
+    - All measurements so far, for O(earlier). A network counts as slow if it was slow three times, seconds apart.
   returned: with V(measure)
   type: list
   elements: dict
 fabric:
-  description: For each node, what becomes its C(fabric.json).
+  description: The content of C(fabric.json) of each node.
   returned: with V(done)
   type: dict
 files:
-  description: For each node, the text of C(fabric.json) and C(fabric.env).
+  description: The text of C(fabric.json) and C(fabric.env) of each node.
   returned: with V(done)
   type: dict
 publish:
-  description: For each node, whether it does not have those files yet.
+  description: Whether each node needs these files, because it does not have them yet.
   returned: with V(done)
   type: dict
 msg:
-  description: The choice for people.
+  description: The choice as a sentence.
   returned: with V(done)
   type: str
   sample: '10.91.0.0/24, the only network that joins all nodes; eth0 on n1, n2'

@@ -8,39 +8,39 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: fabric_facts
-short_description: Tell what networks a node has
+short_description: Read the networks of a node
 description:
-  - Reads NICs and RDMA ports from sysfs, addresses and routes from the kernel. Needs no root and no other program, and
-    changes nothing.
+  - Reads NICs and RDMA ports from sysfs, addresses and routes from the kernel. Needs no root and no other program.
+    Changes nothing.
 version_added: 0.1.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   home:
-    description: Directory of torchfleet on the node.
+    description: torchfleet's directory on the node.
     type: path
     default: ~/.torchfleet
   sysfs_root:
-    description: Where sysfs is.
+    description: Directory where sysfs is mounted.
     type: path
     default: /sys
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Reads the same.
+    description: Reads the same in check mode.
 seealso:
   - module: torchfleet.cluster.fabric_probe
 """
 
 EXAMPLES = r"""
-- name: Look at the networks of the node
+- name: Read the networks of the node
   torchfleet.cluster.fabric_facts:
 """
 
 RETURN = r"""
 facts:
-  description: What was found. C(arrival) is the address that SSH came in by, C(files) what was published before.
+  description: The networks. C(arrival) is the node's address of the SSH connection, C(files) are the published files.
   returned: success
   type: dict
   sample:

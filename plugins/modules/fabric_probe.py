@@ -8,13 +8,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: fabric_probe
-short_description: Prove which networks join the nodes, and how fast they are
+short_description: Test which networks connect the nodes, and measure their speed
 description:
-  - One step of a probe between nodes, in this order - V(listen) on every node, then V(connect) on every node; or
+  - One step of a test between nodes, in this order - V(listen) on every node, then V(connect) on every node; or
     V(listen), V(measure), V(collect).
-  - V(listen) reads the networks of the node and leaves an agent behind, a small process that answers the other nodes.
-    It ends itself when all O(expected) nodes are through, and after O(seconds) in any case.
-  - Needs no root, and changes nothing.
+  - V(listen) reads the networks of the node and starts an agent, a small background process that answers the other
+    nodes. The agent exits when all O(expected) nodes have finished, or after O(seconds).
+  - Needs no root. Changes nothing else.
 version_added: 0.1.0
 author:
   - The torchfleet authors (@torchfleet)
@@ -22,36 +22,36 @@ options:
   state:
     description:
       - V(listen) starts the agent and returns RV(facts).
-      - V(connect) tries all O(peers) at the same time, then tells their agents that this node is through.
-      - V(measure) hands the agent its O(steps) and returns at once, so that it works with fewer forks than nodes.
-      - V(collect) waits for the agent to be through with them, returns RV(measured) and ends it.
-      - V(stop) ends the agent.
+      - V(connect) connects to all O(peers) at the same time, then tells their agents that this node has finished.
+      - V(measure) gives the agent its O(steps) and returns at once, so that fewer forks than nodes are enough.
+      - V(collect) waits until the agent has done all steps, returns RV(measured) and stops the agent.
+      - V(stop) stops the agent.
     type: str
     choices: [listen, connect, measure, collect, stop]
     required: true
   name:
-    description: The name of the node in the inventory.
+    description: The node's name in the inventory.
     type: str
     required: true
   home:
-    description: Directory of torchfleet on the node.
+    description: torchfleet's directory on the node.
     type: path
     default: ~/.torchfleet
   sysfs_root:
-    description: Where sysfs is.
+    description: Directory where sysfs is mounted.
     type: path
     default: /sys
   expected:
-    description: The nodes of the cluster, for V(listen). With no other node among them no agent is started.
+    description: The nodes of the cluster, for V(listen). If this is the only node, no agent is started.
     type: list
     elements: str
     default: []
   ports:
-    description: The port of the agent as V(29000), or a range as V(29000-29099); any free one if empty.
+    description: The agent's port, such as V(29000), or a range, such as V(29000-29099). Empty for any free port.
     type: str
     default: ''
   seconds:
-    description: How long the agent lives at most.
+    description: Seconds after which the agent exits in any case.
     type: int
     default: 120
   timeout:
@@ -59,20 +59,20 @@ options:
     type: float
     default: 2
   wish:
-    description: What the user wants of this node; returned as it is.
+    description: The user's constraints for this node. They are returned unchanged.
     type: dict
     default: {}
     suboptions:
       nic:
-        description: The NIC.
+        description: The NIC to use.
         type: str
         default: ''
       address:
-        description: The address.
+        description: The address to use.
         type: str
         default: ''
   peers:
-    description: Whom to reach, for V(connect).
+    description: The nodes to reach, for V(connect).
     type: list
     elements: dict
     default: []
@@ -82,27 +82,27 @@ options:
         type: str
         required: true
       network:
-        description: The network to reach it in.
+        description: The network to test.
         type: str
         required: true
       address:
-        description: Its address there.
+        description: The other node's address in that network.
         type: str
         required: true
       port:
-        description: The port of its agent.
+        description: The port of the other node's agent.
         type: int
         required: true
       token:
-        description: The token of its agent.
+        description: The token of the other node's agent.
         type: str
         required: true
       nic:
-        description: The NIC of this node that has to be used.
+        description: The NIC of this node that the connection must use.
         type: str
         required: true
       source:
-        description: The address of this node that has to be used.
+        description: The address of this node that the connection must use.
         type: str
         required: true
       mtu:
@@ -110,12 +110,12 @@ options:
         type: int
         required: true
   steps:
-    description: The schedule of this node, for V(measure).
+    description: The measurements of this node, for V(measure).
     type: list
     elements: dict
     default: []
   agent:
-    description: What V(listen) returned as RV(agent), for V(measure), V(collect) and V(stop).
+    description: RV(agent) as returned by V(listen), for V(measure), V(collect) and V(stop).
     type: dict
     default: {}
 extends_documentation_fragment:
@@ -125,21 +125,21 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Listen
+- name: Start an agent on every node
   torchfleet.cluster.fabric_probe:
     state: listen
     name: "{{ inventory_hostname }}"
     expected: "{{ ansible_play_hosts_all }}"
   register: found
 
-- name: Choose whom to reach
+- name: Choose the nodes that each node has to reach
   torchfleet.cluster.fabric_choose:
     nodes: "{{ ansible_play_hosts_all }}"
     listened: "{{ dict(ansible_play_hosts_all | zip(ansible_play_hosts_all | map('extract', hostvars, 'found'))) }}"
   register: plan
   run_once: true
 
-- name: Connect
+- name: Connect to the other nodes
   torchfleet.cluster.fabric_probe:
     state: connect
     name: "{{ inventory_hostname }}"
@@ -148,26 +148,26 @@ EXAMPLES = r"""
 
 RETURN = r"""
 facts:
-  description: What M(torchfleet.cluster.fabric_facts) returns.
+  description: The networks of the node, as M(torchfleet.cluster.fabric_facts) returns them.
   returned: with O(state=listen)
   type: dict
 agent:
-  description: Port, token and pid of the agent. The token is worth nothing once the agent has ended.
+  description: Port, token and pid of the agent. The token is useless once the agent has exited.
   returned: with O(state=listen)
   type: dict
 wish:
-  description: The constraints, as they were given.
+  description: The constraints, unchanged.
   returned: with O(state=listen)
   type: dict
 reached:
-  description: For each of O(peers) why it was not reached as it should be, or an empty text and the MTU of the path.
+  description: For each of O(peers), why the test failed, or an empty text and the MTU of the path.
   returned: with O(state=connect)
   type: list
   elements: dict
   sample:
     - {node: n2, network: 10.91.0.0/24, reason: '', mtu: 1500}
 measured:
-  description: What this node measured, in Mbit/s for both directions and microseconds for a round trip.
+  description: The measurements of this node, Mbit/s in both directions and microseconds of a round trip.
   returned: with O(state=collect)
   type: list
   elements: dict

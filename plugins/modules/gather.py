@@ -8,42 +8,42 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: gather
-short_description: Bring home the runs whose controller had died
+short_description: Fetch the results of runs whose controller died
 description:
-  - A job outlives a controller that is killed just long enough to end cleanly; its files then wait on the head.
-    This brings them to the run directory they were meant for. Only runs that this controller had started are taken, and
-    the one that O(job_id) names.
-  - A controller is a random word in C(~/.torchfleet/controller) of its user, made once. Runs of others are listed.
-  - Run it after M(torchfleet.cluster.reap), as C(clean.yml) does.
+  - If the controller is killed, its job ends cleanly and keeps its files on the head. This module fetches them to the
+    planned run directory. It takes the runs that this controller started, and the run that O(job_id) names.
+  - A controller is identified by a random word in its user's C(~/.torchfleet/controller), created once. Runs of other
+    controllers are listed.
+  - Use it after M(torchfleet.cluster.reap), as C(clean.yml) does.
 version_added: 0.1.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   job_id:
-    description: A run to fetch whoever started it, into O(runs_dir) if this controller has no plan of it.
+    description: A run to fetch, whoever started it. It goes to O(runs_dir) if this controller did not plan it.
     type: str
     default: ''
     version_added: 0.5.0
   drop_run:
-    description: The run that O(job_id) names is not fetched but dropped, with all its files.
+    description: Delete the run that O(job_id) names, with all its files, instead of fetching it.
     type: bool
     default: false
     version_added: 0.5.0
   drop_after:
-    description: Drops the runs of other controllers that nobody fetched for this many days, more than 0.
+    description: Delete runs of other controllers that were not fetched for this many days, more than 0.
     type: float
     version_added: 0.5.0
   runs_dir:
-    description: Directory on the controller for runs that were planned elsewhere.
+    description: Directory on this controller for runs that another controller planned.
     type: path
     default: runs
     version_added: 0.5.0
   fetch_limit:
-    description: Bytes of all files of a run that come home, such as C(2G), where half of the free disk is more.
+    description: Limit for the bytes of a run's files that are fetched, such as C(2G), besides half of the free disk.
     type: str
     version_added: 0.5.0
   only_check:
-    description: Refuses mistakes in the other options and does no more. C(clean.yml) asks for that before it acts.
+    description: Check the other options and do nothing else. C(clean.yml) does this before it changes anything.
     type: bool
     default: false
     version_added: 0.5.0
@@ -53,22 +53,22 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes.once
 attributes:
   check_mode:
-    description: Says what would come home and brings nothing.
+    description: Lists the runs that would be fetched, and fetches none.
 seealso:
   - module: torchfleet.cluster.launch
   - module: torchfleet.cluster.reap
 """
 
 EXAMPLES = r"""
-- name: Bring home the runs that wait on the head
+- name: Fetch the runs that are stored on the head
   torchfleet.cluster.gather:
   run_once: true
 """
 
 RETURN = r"""
 runs:
-  description: One entry for each run that came home, or would in check mode. One that was home already is not fetched
-    again; the head lets it go.
+  description: One entry for each run that was fetched, or would be in check mode. A run that was fetched before is not
+    fetched again, and its files on the head are deleted.
   returned: success
   type: list
   elements: dict
@@ -79,12 +79,12 @@ runs:
       own: true
       seconds: 3600.5
 dropped:
-  description: The same of the runs that were dropped, or would be.
+  description: The same for the runs that were deleted, or would be.
   returned: success
   type: list
   elements: dict
 others:
-  description: The same of the runs of other controllers, which stay where they are.
+  description: The same for the runs of other controllers, which are left alone.
   returned: success
   type: list
   elements: dict

@@ -8,46 +8,46 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: lab
-short_description: Nodes in containers on this machine, and what can befall them
+short_description: Run nodes in containers on this machine, and inject faults
 description:
   - Starts nodes (systemd, SSH server, any number of NICs with fixed addresses) in containers under Podman, writes an
-    inventory with pinned host keys for them, and removes exactly its own. Their images are made from Debian's
+    inventory with pinned host keys for them, and removes only what it created. Images are built from Debian's
     packages, so no container registry is needed.
-  - Disturbs nodes and links from outside, so that what a cluster does about it can be seen.
+  - Injects faults into nodes and links, to see how a cluster reacts.
   - Runs on the controller and needs root there.
 version_added: 0.1.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   name:
-    description: Name of the lab; several can be there at a time. Containers are called C(<name>-n1) and so on.
+    description: Name of the lab. Several labs can exist at a time. Containers are called C(<name>-n1) and so on.
     type: str
     default: lab
   directory:
-    description: Where C(hosts.yml), C(known_hosts), C(key) and C(key.pub) are written.
+    description: Directory for C(hosts.yml), C(known_hosts), C(key) and C(key.pub).
     type: path
     required: true
   context:
-    description: Directory with the C(Containerfile) and C(init) of the nodes. Needed for O(state=present).
+    description: Directory with the nodes' C(Containerfile) and C(init). Required for O(state=present).
     type: path
     default: ''
   state:
     description:
-      - V(present) makes all nodes run, V(absent) removes the lab with its files.
-      - V(cut) drops all that passes between a NIC and other nodes; this machine still gets in. V(shape) limits its
-        bandwidth in both directions to O(rate). V(heal) takes both back.
-      - V(pause) stops all processes of a node where they stand, V(resume) lets them go on.
-      - V(kill) ends them at once. V(restart) boots a node again, after ending it if it runs; it comes back with its
-        files, its addresses and its host keys, and healed.
+      - V(present) starts all nodes, V(absent) removes the lab and its files.
+      - V(cut) drops all packets between a NIC and other nodes; this machine can still reach the node. V(shape) limits
+        the NIC's bandwidth in both directions to O(rate). V(heal) undoes both.
+      - V(pause) stops all processes of a node, V(resume) continues them.
+      - V(kill) kills them. V(restart) boots a node again, after killing it if it runs. The node keeps its files,
+        addresses and host keys, and its links are healed.
     type: str
     choices: [present, absent, cut, heal, shape, pause, resume, kill, restart]
     default: present
   node:
-    description: Which node is disturbed, or V(all).
+    description: The node for a fault, or V(all).
     type: str
     default: ''
   nic:
-    description: Which of its NICs. The default is every one.
+    description: The NIC for a fault. The default is all NICs of the node.
     type: str
     default: ''
   rate:
@@ -55,15 +55,15 @@ options:
     type: str
     default: ''
   nodes:
-    description: How many nodes.
+    description: Number of nodes.
     type: int
     default: 2
   nics:
-    description: How many NICs each has. The first one leads out.
+    description: Number of NICs of each node. The first one also reaches the outside.
     type: int
     default: 1
   subnets:
-    description: A network for each NIC. The default is free ones, the same for the same name.
+    description: A network for each NIC. By default free ones are chosen, always the same for the same name.
     type: list
     elements: str
     default: []
@@ -73,13 +73,13 @@ options:
     default: bookworm
   image:
     description:
-      - What the nodes have beside Python and sshd. V(tools) is venv, rsync, ping, ethtool, nft and Ansible's apt
-        bindings. V(bare) is nothing, as on a machine that was just installed.
+      - What is installed besides Python and sshd. V(tools) means venv, rsync, ping, ethtool, nft and Ansible's apt
+        bindings. V(bare) means nothing, as on a machine that was just installed.
     type: str
     choices: [tools, bare]
     default: tools
   packages:
-    description: Debian packages that the nodes have from the beginning.
+    description: More Debian packages for the nodes' image.
     type: list
     elements: str
     default: []
@@ -88,11 +88,11 @@ options:
     type: str
     default: ''
   user:
-    description: Who Ansible is on the nodes. This user may do everything by sudo, without a password.
+    description: The user that Ansible logs in as on the nodes. It has sudo for everything, without a password.
     type: str
     default: fleet
   slots:
-    description: How many ranks each node takes.
+    description: Number of ranks for each node.
     type: int
     default: 2
   shm_mb:
@@ -100,44 +100,44 @@ options:
     type: int
     default: 256
   overrides:
-    description: What is different on one node, by its name. Any of C(release), C(user), C(port), C(slots), C(hostname).
+    description: Values for single nodes, by node name. Any of C(release), C(user), C(port), C(slots), C(hostname).
     type: dict
     default: {}
   mounts:
-    description: Directories of this machine that all nodes can read, as C(/here) or C(/here:/there).
+    description: Directories of this machine to mount read-only on all nodes, as C(/here) or C(/here:/there).
     type: list
     elements: str
     default: []
   ca_bundle:
-    description: Certificates of the authorities that the nodes trust, in place of Debian's.
+    description: File with the CA certificates that the nodes trust, instead of Debian's.
     type: path
     default: ''
   pip_config:
-    description: Whether pip on the nodes finds packages where it does on this machine. Directories are mounted.
+    description: Whether pip on the nodes uses the package sources of this machine. Local directories are mounted.
     type: bool
     default: true
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Says what would be done and does nothing.
+    description: Reports what would change, and changes nothing.
 """
 
 EXAMPLES = r"""
-- name: Two nodes with two NICs each
+- name: Start two nodes with two NICs each
   torchfleet.cluster.lab:
     directory: "{{ playbook_dir }}/inventory/lab"
     context: "{{ role_path }}/files"
     nics: 2
 
-- name: Break the second link of one
+- name: Cut the second link of one node
   torchfleet.cluster.lab:
     directory: "{{ playbook_dir }}/inventory/lab"
     state: cut
     node: n2
     nic: eth1
 
-- name: Remove all of it
+- name: Remove the lab
   torchfleet.cluster.lab:
     directory: "{{ playbook_dir }}/inventory/lab"
     state: absent
@@ -145,19 +145,19 @@ EXAMPLES = r"""
 
 RETURN = r"""
 nodes:
-  description: The nodes of the lab, or those that were removed or disturbed.
+  description: The nodes of the lab, or those that were removed or that a fault was injected into.
   returned: success
   type: list
   elements: str
   sample: [n1, n2]
 packages:
-  description: Debian packages that are missing on this machine. Only told in check mode; otherwise it is an error.
+  description: Debian packages that are missing on this machine, in check mode. Otherwise missing packages are an error.
   returned: success
   type: list
   elements: str
   sample: [podman, runc]
 msg:
-  description: The outcome for people.
+  description: The outcome as a sentence.
   returned: always
   type: str
 """

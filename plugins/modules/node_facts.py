@@ -8,18 +8,18 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: node_facts
-short_description: Read in one go what a node is, has and runs
+short_description: Read all facts of a node that preflight and verify need
 description:
-  - Reads system, room, limits, names, keys, ports and versions of a node without changing anything, and measures how
-    far its clock is from the controller's.
-  - A node that cannot be reached or asked is no failure of this task. RV(problem) or RV(failure) tell why, so that the
-    answers of the other nodes are not lost. M(torchfleet.cluster.preflight) judges all of them.
+  - Reads system, free space, limits, names, keys, ports and versions of a node, and measures the offset of its clock
+    from the controller's. Changes nothing.
+  - The task does not fail if a node is unreachable or gives no facts. RV(problem) or RV(failure) has the reason, so
+    that the answers of the other nodes are not lost. M(torchfleet.cluster.preflight) judges all answers.
 version_added: 0.2.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   home:
-    description: Directory of torchfleet on the node.
+    description: torchfleet's directory on the node.
     type: path
     default: ~/.torchfleet
   python:
@@ -27,17 +27,17 @@ options:
     type: str
     default: ''
   base_python:
-    description: The interpreter that their environment is made with. The default is the one that Ansible uses there.
+    description: Interpreter that the ranks' environment is created with. The default is Ansible's on the node.
     type: str
     default: ''
   mpirun:
-    description: Open MPI's program, where it is not C(openmpi/bin/mpirun) under O(home) and not on the search path.
+    description: Open MPI's program, if it is neither C(openmpi/bin/mpirun) under O(home) nor on the search path.
     type: str
     default: ''
   sudo:
     description:
-      - Whether sudo may be tried. It tells whether root is to be had, and shows what only root can see.
-      - A user whom sudo does not know is reported by it, hence the default.
+      - Whether to try sudo. It shows whether the user can become root, and gives facts that only root can read.
+      - The default is false because sudo reports unknown users to the administrator.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -45,19 +45,19 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes.controller
 attributes:
   action:
-    description: Runs as an action plugin on the controller, which calls the module on the node once.
+    description: Runs as an action plugin on the controller, which runs the module on the node once.
   check_mode:
-    description: Reads the same.
+    description: Reads the same in check mode.
 seealso:
   - module: torchfleet.cluster.preflight
 """
 
 EXAMPLES = r"""
-- name: Look at every node
+- name: Read the facts of every node
   torchfleet.cluster.node_facts:
   register: seen
 
-- name: Tell the clocks
+- name: Show the offset of the clocks
   ansible.builtin.debug:
     msg: "{{ seen.clock.offset | round(3) }} s, give or take {{ seen.clock.uncertainty | round(3) }} s"
   when: seen.facts is defined
@@ -65,7 +65,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 facts:
-  description: What was found. Sizes are bytes; a limit of null means that there is none.
+  description: The facts. Sizes are in bytes. A limit of null means unlimited.
   returned: when the node answered
   type: dict
   sample:
@@ -78,18 +78,18 @@ ansible_facts:
   type: dict
   sample: {system: Linux, machine: x86_64, env: {HOME: /home/mpi}, python: {executable: /usr/bin/python3}}
 clock:
-  description: How far the clock of the node is ahead of the controller's, in seconds, and how far off that may be.
+  description: How far the node's clock is ahead of the controller's, and the uncertainty of that, in seconds.
   returned: when the node answered
   type: dict
   sample: {offset: 0.004, uncertainty: 0.008}
 problem:
-  description: Why the node could not be reached, in the words of SSH.
-  returned: when it could not
+  description: Why the node could not be reached, as reported by SSH.
+  returned: when the node could not be reached
   type: str
   sample: "ssh: connect to host 192.0.2.12 port 22: Connection refused"
 failure:
-  description: Why the node could be reached and told nothing.
-  returned: when it was so
+  description: Why a node that could be reached gave no facts.
+  returned: when the node was reached but gave no facts
   type: str
   sample: The module interpreter '/usr/bin/python3' was not found.
 """

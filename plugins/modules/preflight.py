@@ -8,51 +8,51 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: preflight
-short_description: Judge an inventory and its machines before anything is changed
+short_description: Check an inventory and its machines before anything is changed
 description:
-  - Takes what M(torchfleet.cluster.node_facts) returned for every node, and finds what would go wrong later. Each
-    finding has an id, a severity, the nodes, what was seen, why it matters, the source of that, and what mends it.
-  - An error fails the task, a warning informs. Everything is shown, and kept as JSON in O(report).
-  - Changes nothing on any node. The role C(preflight) is how it is used; its variables are these options.
+  - Takes the results of M(torchfleet.cluster.node_facts) from every node, and finds problems before they cause
+    failures. Each finding has an id, a severity, the nodes, what was seen, why it matters, the source, and the fix.
+  - An error fails the task, a warning does not. All findings are shown, and stored as JSON in O(report).
+  - Changes nothing on any node. Use it through the role C(preflight), whose variables are these options.
 version_added: 0.2.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   answers:
-    description: What M(torchfleet.cluster.node_facts) returned, by the name of the host. Empty for one not asked.
+    description: The results of M(torchfleet.cluster.node_facts) by host name. Empty for a host that was not asked.
     type: dict
     required: true
   report:
-    description: File on the controller for the report, from the directory that C(ansible-playbook) is started in.
+    description: File on the controller for the report, relative to the directory where C(ansible-playbook) runs.
     type: path
     default: reports/preflight.json
   ignore:
-    description: Ids of findings that stop nothing. They are shown as ignored.
+    description: Ids of findings that do not fail the task. They are shown as ignored.
     type: list
     elements: str
     default: []
   min_disk_gb:
-    description: Free space that a worker without PyTorch needs in torchfleet's home.
+    description: Free space in GB that a worker without PyTorch needs in torchfleet's home.
     type: float
     default: 3.0
   min_tmp_mb:
-    description: Free space that is needed for temporary files.
+    description: Free space in MB that is needed for temporary files.
     type: int
     default: 200
   min_shm_mb:
-    description: Size of C(/dev/shm) below which there is a warning.
+    description: Size of C(/dev/shm) in MB below which there is a warning.
     type: int
     default: 256
   max_clock_offset:
-    description: Seconds that a clock may be off from the controller's.
+    description: Seconds by which a clock may differ from the controller's.
     type: float
     default: 5.0
   python_min:
-    description: The oldest Python that PyTorch can be installed with.
+    description: The oldest Python version that PyTorch is installed with.
     type: str
     default: '3.11'
   python_max:
-    description: The newest Python that PyTorch can be installed with.
+    description: The newest Python version that PyTorch is installed with.
     type: str
     default: '3.14'
   supported_os:
@@ -61,11 +61,11 @@ options:
     elements: str
     default: [debian 12, debian 13]
   needs_root:
-    description: Whether it is an error if root is not to be had.
+    description: Whether it is an error if the user cannot become root.
     type: bool
     default: false
   compiles:
-    description: Whether a backend is compiled, which takes a compiler, or root, on a machine of each kind.
+    description: Whether a backend is compiled. That needs a compiler, or root, on one machine of each kind.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -77,11 +77,11 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Look at every node
+- name: Read the facts of every node
   torchfleet.cluster.node_facts:
   register: seen
 
-- name: Judge what was seen
+- name: Judge the facts
   torchfleet.cluster.preflight:
     answers: "{{ dict(ansible_play_hosts_all | zip(ansible_play_hosts_all | map('extract', hostvars, 'seen'))) }}"
     ignore: [TF-OS-UNTESTED]
@@ -91,7 +91,7 @@ EXAMPLES = r"""
 RETURN = r"""
 report:
   description:
-    - Where the report is. It has the findings, the clocks, the drift and the facts of all nodes.
+    - Path of the report. It has the findings, the clocks, the drift and the facts of all nodes.
   returned: always
   type: str
   sample: /home/me/torchfleet/reports/preflight.json

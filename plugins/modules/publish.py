@@ -8,26 +8,26 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: publish
-short_description: Write small text files that everybody may read
+short_description: Write small text files that every user can read
 description:
-  - Writes all files in one go, each at once or not at all.
+  - Writes several files in one task, each atomically.
 version_added: 0.3.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   directory:
-    description: Where they lie, on the node. It is made where it is not there.
+    description: Directory of the files on the node. It is created if it does not exist.
     type: path
     required: true
   files:
-    description: The text of each file by its name.
+    description: The text of each file, by file name.
     type: dict
     required: true
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Says whether something would change.
+    description: Reports whether a file would change.
   diff_mode:
     description: Shows the files before and after.
     support: full
@@ -44,7 +44,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 files:
-  description: The paths of the files that were not yet as they should be.
+  description: The paths of the files that were written, or would be in check mode.
   returned: success
   type: list
   elements: path

@@ -8,17 +8,17 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: reap
-short_description: End what jobs left on a node
+short_description: End leftover processes of jobs on a node, and remove their files
 description:
   - Finds processes by the job id in their environment, never by name, and ends those whose job is over.
-    Processes of other users and of jobs that still run are not touched.
-  - Takes away what finished jobs had staged on the node, and shipped files that no job has asked for in 14 days.
+    Processes of other users and of running jobs are not touched.
+  - Removes the staged files of finished jobs, and shipped files that no job has used for 14 days.
 version_added: 0.1.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   home:
-    description: Directory of torchfleet on the node.
+    description: torchfleet's directory on the node.
     type: path
     default: ~/.torchfleet
   job_id:
@@ -27,15 +27,15 @@ options:
     default: ''
   drop_outputs:
     description:
-      - Takes away finished jobs although their programs left files in the job's own tree (what a relative path names).
-        Without it such a job is kept, and the files are told.
+      - Remove finished jobs even if their programs left files in the job's own tree (which relative paths refer to).
+        Without this option such a job is kept, and its files are listed.
     type: bool
     default: false
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Says what would be ended and ends nothing.
+    description: Reports what would be ended and removed, and changes nothing.
 seealso:
   - module: torchfleet.cluster.launch
 """
@@ -51,7 +51,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ended:
-  description: The processes that were ended. C(ended) is the signal it took, or null if nothing ended it.
+  description: The processes that were ended. C(ended) is the signal that ended the process, or null if none did.
   returned: success
   type: list
   elements: dict
@@ -61,18 +61,18 @@ ended:
       command: python train.py
       ended: SIGTERM
 cancelled:
-  description: The job that O(job_id) names, if it ran; in check mode it still does.
+  description: The job that O(job_id) names, if it was running; in check mode it still is.
   returned: success
   type: list
   elements: str
   version_added: 0.5.0
 removed:
-  description: Jobs whose staged files were taken away.
+  description: Jobs whose staged files were removed.
   returned: success
   type: list
   elements: str
 outputs:
-  description: Jobs that are kept, because their programs left files in their trees.
+  description: Jobs that are kept because their programs left files in their trees.
   returned: success
   type: list
   elements: dict
@@ -82,33 +82,33 @@ outputs:
       files: 3
       bytes: 1048576
 store:
-  description: How many shipped files went that no job had asked for lately, and their bytes.
+  description: Number and bytes of shipped files that were removed because no job had used them lately.
   returned: success
   type: dict
   sample:
     files: 12
     bytes: 34567
 runtimes:
-  description: Versions of torchfleet's code on the node that nothing was started of lately; they are gone.
+  description: Versions of torchfleet's code on the node that were removed because nothing had used them lately.
   returned: success
   type: list
   elements: str
 running:
-  description: Jobs that still run and were left alone.
+  description: Jobs that are still running and were left alone.
   returned: success
   type: list
   elements: str
 waiting:
-  description: Jobs that are over and whose files wait here to be brought home.
+  description: Jobs that are over and whose files on this node have not been fetched yet.
   returned: success
   type: list
   elements: str
 known:
-  description: Whether the node has, or had until now, the job that O(job_id) names.
+  description: Whether the node knows the job that O(job_id) names, or knew it until this task removed it.
   returned: success
   type: bool
 msg:
-  description: The same for people.
+  description: The result as a sentence.
   returned: success
   type: str
   sample: ended 1 leftover (pid 4711 of 20261120-101500-mnist-3f9a2c, python train.py)

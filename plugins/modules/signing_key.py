@@ -8,33 +8,33 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: signing_key
-short_description: Fetch the key that a package repository is signed with
+short_description: Fetch the signing key of a package repository
 description:
-  - Fetches a file with OpenPGP keys, takes those whose fingerprints are known, and writes them as apt reads them.
-  - The file may be binary, armored text, or one behind the other. Nothing but Python is needed.
-  - A key whose fingerprint was not named is never written.
+  - Fetches a file with OpenPGP keys, and writes the keys with the given fingerprints as a keyring for apt.
+  - The file may be binary, armored text, or a mixture of both. Only Python is needed.
+  - A key with another fingerprint is never written.
 version_added: 0.4.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   url:
-    description: Where the node fetches the keys from, with C(https://), C(http://) or C(file://).
+    description: Address that the node fetches the keys from, with C(https://), C(http://) or C(file://).
     type: str
     required: true
   fingerprints:
-    description: The whole fingerprints of the keys that are wanted. Each must be there.
+    description: The full fingerprints of the keys. Each key must be in the file.
     type: list
     elements: str
     required: true
   dest:
-    description: The keyring to write. Its directory is made where it is not there.
+    description: The keyring to write. Its directory is created if it does not exist.
     type: path
     required: true
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Fetches and compares, and does not write.
+    description: Fetches and compares the keys, and writes nothing.
 """
 
 EXAMPLES = r"""

@@ -8,36 +8,36 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: ssh_mesh_apply
-short_description: Do on a node what the plan of the SSH mesh says
+short_description: Set up a node's part of the SSH mesh
 description:
-  - Third step of the role P(torchfleet.cluster.ssh_mesh#role). Puts new keys in place, writes ssh's files, its own
-    block in C(authorized_keys), and runs an sshd of the user's own if that is wanted.
+  - Third step of the role P(torchfleet.cluster.ssh_mesh#role). Activates new keys, writes ssh's files and our block in
+    C(authorized_keys), and runs an sshd of the user's own if the plan has one.
   - As root (with C(become)) it also writes a drop-in for the system's sshd, which is tested with C(sshd -t) before it
-    is put in place, or the systemd unit of the user's own sshd. What is the user's is then still written as the user.
-  - A reload leaves open sessions alone.
+    is activated, or the systemd unit of the user's own sshd. The user's files are still written as the user.
+  - A reload of sshd does not close open sessions.
 version_added: 0.2.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   cluster:
-    description: Name of the cluster. It marks what is ours in C(authorized_keys).
+    description: Name of the cluster. It marks our block in C(authorized_keys).
     type: str
     required: true
   work:
-    description: What M(torchfleet.cluster.ssh_mesh_plan) returned for this node.
+    description: The result of M(torchfleet.cluster.ssh_mesh_plan) for this node.
     type: dict
     required: true
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Says what would change and changes nothing.
+    description: Reports what would change, and changes nothing.
 seealso:
   - module: torchfleet.cluster.ssh_mesh_plan
 """
 
 EXAMPLES = r"""
-- name: Write what was decided
+- name: Set up this node's part of the mesh
   torchfleet.cluster.ssh_mesh_apply:
     cluster: mine
     work: "{{ plan.nodes[inventory_hostname] }}"
@@ -45,7 +45,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What changed, or would.
+  description: The changes that were made, or would be in check mode.
   returned: success
   type: list
   elements: str

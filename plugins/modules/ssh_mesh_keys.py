@@ -8,15 +8,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: ssh_mesh_keys
-short_description: Read the SSH keys and addresses of a node, and make its own keys
+short_description: Read a node's SSH host keys and addresses, and create its keys for the mesh
 description:
-  - First step of the role P(torchfleet.cluster.ssh_mesh#role). Reads the public host keys on the node itself, which is
-    reached over a connection that is already trusted, so nothing has to be believed at first sight.
-  - Makes the ed25519 key by which the node logs in to others, and the host key of an sshd of its own. Private keys
-    stay on the node. A new key waits beside the old one until M(torchfleet.cluster.ssh_mesh_apply) puts it in place.
-  - This module has a corresponding action plugin. It checks what the node answers, every field by its form and size,
-    and fails for an answer that is not as it must be. Name, address, port and the like are what was asked for,
-    whatever the node says.
+  - First step of the role P(torchfleet.cluster.ssh_mesh#role). Reads the public host keys on the node itself, over a
+    connection that is already trusted, so no key is trusted on first use.
+  - Creates the ed25519 key with which the node logs in to others, and the host key of an sshd of its own. Private keys
+    stay on the node. A new key is stored beside the old one until M(torchfleet.cluster.ssh_mesh_apply) activates it.
+  - This module has a corresponding action plugin. It checks form and size of every field of the node's answer, and
+    fails if one is wrong. Name, address, port and the like are taken from the task, not from the answer.
 version_added: 0.2.0
 author:
   - The torchfleet authors (@torchfleet)
@@ -30,36 +29,36 @@ options:
     type: str
     required: true
   home:
-    description: Directory of torchfleet on the node.
+    description: torchfleet's directory on the node.
     type: path
     default: ~/.torchfleet
   address:
-    description: Address at which others reach the node, if it is not C(ansible_host).
+    description: Address at which other nodes reach this one. The default is C(ansible_host).
     type: str
     default: ''
   port:
-    description: Port at which others reach its sshd. V(0) is Ansible's port, or 2222 for an sshd of its own.
+    description: Port at which other nodes reach its sshd. V(0) is Ansible's port, or 2222 for an sshd of its own.
     type: int
     default: 0
   sshd:
-    description: Whose sshd others log in to.
+    description: The sshd that others log in to, the system's or the user's own.
     type: str
     choices: [system, own]
     default: system
   become:
-    description: Whether the role may write what needs root.
+    description: Whether the role may write files as root.
     type: bool
     default: false
   client:
-    description: Whether the node logs in to others, and so needs a key.
+    description: Whether the node logs in to others, for which it needs a key.
     type: bool
     default: false
   rotate:
-    description: Make new keys although there are some.
+    description: Create new keys even if the node has some.
     type: bool
     default: false
   state:
-    description: With V(absent) nothing is made.
+    description: With V(absent) no keys are created.
     type: str
     choices: [present, absent]
     default: present
@@ -67,7 +66,7 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Makes no keys and reads the rest.
+    description: Creates no keys, and reads the rest.
 seealso:
   - module: torchfleet.cluster.ssh_mesh_plan
 """
@@ -81,7 +80,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 member:
-  description: What M(torchfleet.cluster.ssh_mesh_plan) needs to know about the node.
+  description: The facts about the node that M(torchfleet.cluster.ssh_mesh_plan) takes.
   returned: success
   type: dict
   sample:

@@ -8,12 +8,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: ssh_mesh_plan
-short_description: Decide on the controller how the nodes of a cluster trust each other
+short_description: Plan which nodes of a cluster trust each other, and sign their certificates
 description:
-  - Second step of the role P(torchfleet.cluster.ssh_mesh#role). Refuses what cannot work or must not be done silently
-    (a changed host key, cloned machines, two nodes at one address, a wrong clock), keeps the certificate authorities
-    of the cluster and signs, and returns the work of each node.
-  - Nodes that were part of the mesh and are not in this play (C(--limit), unreachable) stay in it as they were.
+  - Second step of the role P(torchfleet.cluster.ssh_mesh#role). Refuses what cannot work or needs a decision (a changed
+    host key, cloned machines, two nodes at one address, a wrong clock), keeps the cluster's certificate authorities,
+    signs certificates, and returns the work of each node.
+  - Nodes of the mesh that are not in this play (C(--limit), unreachable) stay in the mesh unchanged.
   - This module has a corresponding action plugin and runs on the controller only.
 version_added: 0.2.0
 author:
@@ -24,34 +24,34 @@ options:
     type: str
     required: true
   directory:
-    description: Directory on the controller for the certificate authorities and what is known about the nodes.
+    description: Directory on the controller for the certificate authorities and the known host keys of the nodes.
     type: path
     required: true
   members:
-    description: What M(torchfleet.cluster.ssh_mesh_keys) returned for each node.
+    description: The results of M(torchfleet.cluster.ssh_mesh_keys) from all nodes.
     type: list
     elements: dict
     required: true
   trust:
-    description: How keys are trusted.
+    description: Whether nodes trust certificates or single keys.
     type: str
     choices: [certificates, keys]
     default: certificates
   any_to_any:
-    description: Whether every node logs in to every other.
+    description: Whether every node can log in to every other node, not only the head.
     type: bool
     default: false
   extra_sources:
-    description: Addresses or networks, besides the nodes' own, from which their keys may be used.
+    description: More addresses or networks from which the nodes' keys are accepted, besides the nodes' own addresses.
     type: list
     elements: str
     default: []
   valid_days:
-    description: For how many days certificates are valid.
+    description: Days for which certificates are valid.
     type: int
     default: 365
   rotate:
-    description: Make new authorities and certificates.
+    description: Create new certificate authorities and certificates.
     type: bool
     default: false
   accept_changed:
@@ -60,7 +60,7 @@ options:
     elements: str
     default: []
   state:
-    description: Whether there shall be a mesh.
+    description: V(present) sets the mesh up, V(absent) removes it.
     type: str
     choices: [present, absent]
     default: present
@@ -68,11 +68,11 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Makes and signs nothing.
+    description: Creates and signs nothing.
 """
 
 EXAMPLES = r"""
-- name: Decide how the nodes trust each other
+- name: Plan the SSH mesh
   torchfleet.cluster.ssh_mesh_plan:
     cluster: mine
     directory: ~/.torchfleet/ca/mine
@@ -87,7 +87,7 @@ nodes:
   returned: success
   type: dict
 open:
-  description: The nodes that have something to do.
+  description: The nodes on which something has to change.
   returned: success
   type: list
   elements: str
@@ -97,7 +97,7 @@ proof:
   type: list
   elements: dict
 findings:
-  description: What is no reason to refuse, but should be known.
+  description: Warnings.
   returned: success
   type: list
   elements: str

@@ -8,16 +8,16 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: ssh_mesh_prove
-short_description: Log in from the head to all nodes, and from each to all
+short_description: Test the logins from the head to all nodes, and between all nodes
 description:
-  - Last step of the role P(torchfleet.cluster.ssh_mesh#role). Logs in to every node at once, as jobs do, with strict
-    host keys, and names every login that fails with its cause, in one message.
+  - Last step of the role P(torchfleet.cluster.ssh_mesh#role). Logs in to all nodes at the same time, as jobs do, with
+    strict host keys. Lists every failed login with its cause, in one message.
 version_added: 0.2.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   name:
-    description: Name in the inventory of the node that it runs on.
+    description: Inventory name of the node that the module runs on.
     type: str
     required: true
   nodes:
@@ -31,11 +31,11 @@ options:
         type: str
         required: true
       config:
-        description: The mesh's configuration of ssh on that node. Empty if it logs in to nobody.
+        description: The mesh's ssh configuration on that node. Empty if that node does not log in to others.
         type: str
         default: ''
       address:
-        description: Where it is reached, for messages.
+        description: Its address, for messages.
         type: str
         required: true
       port:
@@ -43,14 +43,14 @@ options:
         type: int
         default: 22
   any_to_any:
-    description: Whether each node shall log in to all as well.
+    description: Whether to test the logins from each node to all others too.
     type: bool
     default: false
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Logs in all the same, unless there is no mesh yet.
+    description: Logs in as well, unless the mesh does not exist yet.
 """
 
 EXAMPLES = r"""

@@ -8,16 +8,16 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: stage
-short_description: Tell whether a node can take a job
+short_description: Check whether a node can run a job
 description:
-  - Reads what M(torchfleet.cluster.launch) would find on a node (launcher, Python, torch, cores, GPUs, space, a free
-    port, leftovers of earlier jobs) and fails with what to do if a job could not run there. Changes nothing.
+  - Reads what M(torchfleet.cluster.launch) needs on a node (launcher, Python, torch, cores, GPUs, space, a free port,
+    leftovers of earlier jobs). Fails with the fix if a job could not run there. Changes nothing.
 version_added: 0.1.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   home:
-    description: Directory of torchfleet on the node.
+    description: torchfleet's directory on the node.
     type: path
     default: ~/.torchfleet
   python:
@@ -25,16 +25,16 @@ options:
     type: path
     default: ''
   launcher:
-    description: Launcher to look for.
+    description: The launcher to check.
     type: str
     choices: [openmpi, mpich, intelmpi, torchrun, srun, sbatch]
     default: openmpi
   launcher_path:
-    description: Its program. The default is the one below C(<launcher>/bin) under O(home), then the search path.
+    description: Path of the launcher's program. The default is C(<launcher>/bin) under O(home), then the search path.
     type: path
     default: ''
   role:
-    description: What the node must be able to do. A V(head) needs the launcher, a V(worker) Python and torch.
+    description: The node's part in a job. A V(head) needs the launcher, a V(worker) needs Python and torch.
     type: list
     elements: str
     choices: [head, worker]
@@ -43,20 +43,20 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Reads the same.
+    description: Reads the same in check mode.
 seealso:
   - module: torchfleet.cluster.launch
 """
 
 EXAMPLES = r"""
-- name: Prove that the node can take a job
+- name: Check that the node can run ranks
   torchfleet.cluster.stage:
     role: [worker]
 """
 
 RETURN = r"""
 facts:
-  description: What was found.
+  description: The facts of the node.
   returned: always
   type: dict
   sample:

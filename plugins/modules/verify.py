@@ -8,12 +8,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: verify
-short_description: Plan the proof of a cluster, and judge what came of it
+short_description: Plan the tests of a cluster, and judge their results
 description:
-  - The steps of the role P(torchfleet.cluster.verify#role) that are one for all nodes. V(plan) says which nodes answer,
-    in which rounds they measure each other, and which launchers and backends are to be tried. V(judge) takes all that
-    came back, shows it, keeps it as JSON, and fails if the cluster is not fit to train on.
-  - One node's failure names the node and does not hide the others.
+  - The steps of the role P(torchfleet.cluster.verify#role) that run once for all nodes. V(plan) returns the nodes that
+    answer, the measurements between them, and the launchers and backends to test. V(judge) takes all results, shows
+    them, stores them as JSON, and fails if the cluster cannot run training.
+  - A failure names its node and does not hide those of other nodes.
 version_added: 0.2.0
 author:
   - The torchfleet authors (@torchfleet)
@@ -24,24 +24,24 @@ options:
     choices: [plan, judge]
     required: true
   answers:
-    description: What M(torchfleet.cluster.node_facts) returned, by the name of the host.
+    description: The results of M(torchfleet.cluster.node_facts) by host name.
     type: dict
     required: true
   listened:
-    description: What M(torchfleet.cluster.fabric_probe) with V(listen) returned, by the name of the host.
+    description: The results of M(torchfleet.cluster.fabric_probe) with V(listen) by host name.
     type: dict
     required: true
   logins:
-    description: The failures that M(torchfleet.cluster.ssh_mesh_prove) returned.
+    description: The failures returned by M(torchfleet.cluster.ssh_mesh_prove).
     type: list
     elements: dict
     default: []
   measured:
-    description: What M(torchfleet.cluster.fabric_probe) with V(collect) measured, by the name of the host.
+    description: The measurements of M(torchfleet.cluster.fabric_probe) with V(collect) by host name.
     type: dict
     default: {}
   runs:
-    description: What M(torchfleet.cluster.launch) returned in a loop over RV(runs) of the plan.
+    description: The results of M(torchfleet.cluster.launch) in a loop over RV(runs) of the plan.
     type: list
     elements: dict
     default: []
@@ -50,7 +50,7 @@ options:
     type: path
     default: reports/verify.json
   ignore:
-    description: Ids of findings that do not fail the proof. They are still shown.
+    description: Ids of findings that do not fail the task. They are still shown.
     type: list
     elements: str
     default: []
@@ -59,7 +59,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Plan
+- name: Plan the tests
   torchfleet.cluster.verify:
     state: plan
     answers: "{{ facts_by_host }}"
@@ -79,11 +79,11 @@ logins:
   type: list
   elements: dict
 steps:
-  description: The schedule of each node for M(torchfleet.cluster.fabric_probe).
+  description: The measurements of each node, for M(torchfleet.cluster.fabric_probe).
   returned: with O(state=plan)
   type: dict
 runs:
-  description: What is to be launched.
+  description: The jobs to launch.
   returned: with O(state=plan)
   type: list
   elements: dict
