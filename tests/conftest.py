@@ -21,7 +21,7 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "setup" and report.failed and call.excinfo is not None:
         seen = item.session.stash.setdefault(SEEN, [])
-        report.not_run = any(call.excinfo.value is error for error in seen)
+        report.__dict__["not_run"] = any(call.excinfo.value is error for error in seen)
         seen.append(call.excinfo.value)
     return report
 

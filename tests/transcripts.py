@@ -20,13 +20,14 @@ DIRECTORY = Path(__file__).parent / "transcripts"
 CORES = 2  # of a node
 ALONE = "alone"  # no other machine
 AS_ROOT = "root"
-TWO = {"two nodes": {}, "three ranks": {"np": 3}}
-TURN = {"in turn": {"map_by": "node"}}
-BOUND = {f"bound to a {kind}": {"bind_to": kind} for kind in ("core", "numa", "socket")}
-MIXED = {"NVIDIA and AMD": {"mixed": True}}
-PORTS = {"ports": {"ports": "24000-24999"}}
-ROOT: dict[str, dict[str, Any]] = {f"{ALONE}, as {AS_ROOT}": {}, f"two nodes, as {AS_ROOT}": {}}
-MPI = {ALONE: {}, **TWO, **TURN, **BOUND, **PORTS, **MIXED}
+Cases = dict[str, dict[str, Any]]  # launch options by what they are for
+TWO: Cases = {"two nodes": {}, "three ranks": {"np": 3}}
+TURN: Cases = {"in turn": {"map_by": "node"}}
+BOUND: Cases = {f"bound to a {kind}": {"bind_to": kind} for kind in ("core", "numa", "socket")}
+MIXED: Cases = {"NVIDIA and AMD": {"mixed": True}}
+PORTS: Cases = {"ports": {"ports": "24000-24999"}}
+ROOT: Cases = {f"{ALONE}, as {AS_ROOT}": {}, f"two nodes, as {AS_ROOT}": {}}
+MPI: Cases = {ALONE: {}, **TWO, **TURN, **BOUND, **PORTS, **MIXED}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Program:
     launcher: str
     path: str
     version: str
-    cases: dict[str, dict[str, Any]]
+    cases: Cases
 
 
 PROGRAMS = {

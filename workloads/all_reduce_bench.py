@@ -64,7 +64,7 @@ def seconds_each(buffer: torch.Tensor, repeats: int) -> float:
     synchronize()
     slowest = torch.tensor(time.perf_counter() - started, device=buffer.device)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return slowest.item() / repeats
+    return float(slowest) / repeats
 
 
 def measure(length: int, options: argparse.Namespace, rank: Rank) -> Row:

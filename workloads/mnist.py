@@ -89,7 +89,7 @@ class Training:
     def finish(self) -> float:
         """Train the epochs that are left, save and report each; return the accuracy on the test images, 0 to 1."""
         self.warm_up()
-        accuracy = self.accuracy()
+        accuracy: float = self.accuracy()
         while self.done < self.options.epochs:
             loss = self.train_epoch()
             accuracy = self.accuracy()
@@ -110,7 +110,7 @@ class Training:
                 self.report(step, loss=losses.item() / step)
         self.scheduler.step()
         dist.all_reduce(losses)
-        loss = losses.item() / len(self.batches) / self.rank.world_size
+        loss = float(losses) / len(self.batches) / self.rank.world_size
         self.speed.count(0)  # A GPU has done its work only now that its result was read.
         return loss
 
@@ -131,7 +131,7 @@ class Training:
             images, labels = self.test[start : min(start + EVALUATION_BATCH, mine.stop)]
             hits += (self.model.module(images).argmax(dim=1) == labels).sum()
         dist.all_reduce(hits)
-        return hits.item() / len(self.test)
+        return float(hits) / len(self.test)
 
     def report(self, step: int, **values: float) -> None:
         """Report values after a step (from 1) of the running epoch."""

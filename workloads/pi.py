@@ -25,7 +25,7 @@ def pi(intervals: int, rank: Rank) -> float:
     """Integrate this rank's share and add up all ranks' shares."""
     total = integral(share(intervals, rank.world_size, rank.rank), 1 / intervals, rank.device)
     dist.all_reduce(total)
-    return total.item()
+    return float(total)
 
 
 def main() -> int:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fleet import INSTALLED, SCRIPTS, Fleet
+
+from tests.integration.fleet import INSTALLED, SCRIPTS, Fleet
 
 
 @pytest.fixture

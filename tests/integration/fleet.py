@@ -75,7 +75,7 @@ class Fleet:
         results = [event["event_data"].get("res", {}) for event in events]
         stdout = run.stdout.read()
         shutil.rmtree(data, ignore_errors=True)
-        last = next((found for found in reversed(results) if found), {})
+        last: dict[str, Any] = next((found for found in reversed(results) if found), {})
         run_dir = Path(last["run_dir"]) if "run_dir" in last else None
         return Played(run.rc, stdout, str(last.get("msg", "")), events, run_dir)
 

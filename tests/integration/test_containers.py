@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from fleet import INSTALLED, REPO, SCRIPTS, Fleet
+
+from tests.integration.fleet import INSTALLED, REPO, SCRIPTS, Fleet
 
 PAGE = (REPO / "docs" / "containers.md").read_text()
 WRAPPERS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

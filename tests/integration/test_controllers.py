@@ -9,8 +9,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from fleet import SCRIPTS, Fleet, Started, pids
 from test_ending import parent
+
+from tests.integration.fleet import SCRIPTS, Fleet, Started, pids
 
 SLEEPER = str(SCRIPTS / "sleeper.py")
 

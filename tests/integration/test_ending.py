@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import SCRIPTS, Fleet, Started, pids, running
+
+from tests.integration.fleet import SCRIPTS, Fleet, Started, pids, running
 
 GONE = f"long-gone-{os.getpid()}"
 SLEEPER = str(SCRIPTS / "sleeper.py")

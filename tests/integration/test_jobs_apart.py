@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import INSTALLED, Fleet, Played
+
+from tests.integration.fleet import INSTALLED, Fleet, Played
 
 SSH = """#!/bin/sh
 # ssh -F <config> -o <option> <host> <command>

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fleet import Fleet
+
+from tests.integration.fleet import Fleet
 
 MEET = (
     "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\ndist.destroy_process_group()\n"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import REPO, Fleet
+
+from tests.integration.fleet import REPO, Fleet
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("launch", {"lanucher": "torchrun", "np": 7}, 'launch: got "lanucher"; did you mean launcher'),

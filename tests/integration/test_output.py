@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from fleet import SCRIPTS, Fleet, pids
+
+from tests.integration.fleet import SCRIPTS, Fleet, pids
 
 EXPECTED = {
     "million": b"".join(b"line %d of a million\n" % number for number in range(1_000_000)),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import REPO, SCRIPTS, Fleet, Played
+
+from tests.integration.fleet import REPO, SCRIPTS, Fleet, Played
 
 TELL = str(SCRIPTS / "tell.py")
 

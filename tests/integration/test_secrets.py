@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fleet import REPO, SCRIPTS, Fleet
 from test_jobs_apart import TwoNodes
+
+from tests.integration.fleet import REPO, SCRIPTS, Fleet
 
 SCRIPT = str(SCRIPTS / "secrets.py")
 VALUES = {"ALPHA": "hush-one-4711", "BETA": "hush two\n4712", "GAMMA": "hush-three-4713", "HF_TOKEN": "hush-four-4714"}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import REPO, SCRIPTS, Fleet, Started, running
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
+from tests.integration.fleet import REPO, SCRIPTS, Fleet, Started, running
 
 SLEEPER = str(SCRIPTS / "sleeper.py")
 LAST_WORDS = ("job typed cancelled in ", " rank   host ", '["ended", "ended"]')

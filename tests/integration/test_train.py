@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fleet import REPO, SCRIPTS, Fleet, Played
+
+from tests.integration.fleet import REPO, SCRIPTS, Fleet, Played
 
 LAUNCHERS = ("openmpi", "torchrun")
 

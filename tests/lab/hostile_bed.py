@@ -162,8 +162,7 @@ class Bed:
     def nothing_left(self, job: Job) -> None:
         """No process of a job is left on an honest node, nor one that was started on this machine."""
         job.all_gone("n1", "n3")
-        for node in ("n1", "n3"):
-            job.wait_until(lambda node=node: not supervisors(self.lab, node))
+        job.wait_until(lambda: not any(supervisors(self.lab, node) for node in ("n1", "n3")))
         job.wait_until(lambda: not started_by(job))
 
 

@@ -14,18 +14,22 @@ A lie: `on` (kind of the frame, or name of the module) and what to do with that 
   silent   not it, and nothing that comes after it
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import subprocess
 import sys
+from typing import IO, Any
 
 REAL = "/usr/bin/python3"
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHUNK = 1 << 16
+Lie = dict[str, Any]
 
 
-def put(value, path, content):
+def put(value: Any, path: str, content: Any) -> None:
     """Set what a dotted path names in nested objects and lists."""
     *above, last = path.split(".")
     for name in above:
@@ -33,18 +37,18 @@ def put(value, path, content):
     value[int(last) if isinstance(value, list) else last] = content
 
 
-def say(data):
+def say(data: bytes) -> None:
     """Write all of it. Who hangs up ends us."""
     while data:
         data = data[os.write(1, data) :]
 
 
-def text(raw):
+def text(raw: str) -> bytes:
     """Return the bytes of a text of the table. Surrogates there are bytes that are no UTF-8."""
     return raw.encode("utf-8", "surrogateescape")
 
 
-def told(lie, answer):
+def told(lie: Lie, answer: dict[str, Any]) -> dict[str, Any]:
     """Return an answer with the lie in it."""
     for path, content in lie.get("set", {}).items():
         put(answer, path, content)
@@ -53,12 +57,12 @@ def told(lie, answer):
     return answer
 
 
-def framed(frame, data=b""):
+def framed(frame: dict[str, Any], data: bytes = b"") -> bytes:
     size = {"size": len(data)} if data else {}
     return text(json.dumps({**frame, **size}, ensure_ascii=False) + "\n") + data
 
 
-def lie_of(lies, kind):
+def lie_of(lies: list[Lie], kind: str) -> Lie | None:
     """Take the first lie about an answer of this kind out of the table."""
     found = next((lie for lie in lies if lie["on"] == kind), None)
     if found and not found.get("again"):
@@ -66,15 +70,16 @@ def lie_of(lies, kind):
     return found
 
 
-def drain(stream):
+def drain(stream: IO[bytes]) -> None:
     """Read a stream to its end, so that who writes into it is not held up."""
     while stream.read(CHUNK):
         pass
 
 
-def converse(argv, lies):
+def converse(argv: list[str], lies: list[Lie]) -> int:
     """Be the runtime: pass its frames on, but for those that there is a lie about."""
     real = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert real.stdout
     for line in iter(real.stdout.readline, b""):
         try:
             frame = json.loads(line)
@@ -99,7 +104,7 @@ def converse(argv, lies):
     return real.wait()
 
 
-def answer(argv, lies):
+def answer(argv: list[str], lies: list[Lie]) -> int:
     """Be a module of Ansible, which comes on stdin: run it and print its answer with the lie in it."""
     module = sys.stdin.buffer.read()
     done = subprocess.run(argv, check=False, input=module, stdout=subprocess.PIPE)
@@ -115,7 +120,7 @@ def answer(argv, lies):
     return done.returncode
 
 
-def main():
+def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     with open(os.path.join(HERE, "lies.json")) as file:
         lies = json.load(file)

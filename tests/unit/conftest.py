@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nodes import HERE, plan_here, plan_on_two
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from tests.unit.nodes import HERE, plan_here, plan_on_two
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ TEXTS = (
     f"{{{{ lookup('pipe', '{MARK}') }}}}",
     MARK * 5000,
 )
-ODD = (None, True, False, 0, -1, 2**70, 1.5, float("nan"), float("inf"), "", [], {}, [[]], {"": ""}, "*", "!*", "?")
+NO_TEXTS: tuple[Any, ...] = (None, True, False, 0, -1, 2**70, 1.5, float("nan"), float("inf"), [], {}, [[]], {"": ""})
+ODD = (*NO_TEXTS, "", "*", "!*", "?")
 
 
 def hostile_value(dice: random.Random, depth: int = 0) -> Any:

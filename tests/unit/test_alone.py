@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisors import PACKAGE, order_of_one, supervisor
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import alone as alone_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
@@ -17,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.alone 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import refusal
+from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
 NO_OTHERS = f"from {PACKAGE} import processes as marks\n"
 NO_OTHERS += "marks.marked = lambda *_given: []"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import fabric, facts_of_a_node, launcher
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
@@ -23,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environ
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from tests.unit.nodes import fabric, facts_of_a_node, launcher
 
 Planner = Callable[..., LaunchPlan]
 ONECCL = {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "torchrun", "CCL_WORKER_COUNT": "1"}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisors import PACKAGE, order_of_one, supervisor
-
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
 
 def test_a_directory_that_takes_no_result_hides_no_other_job(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import order_of_a_job
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
@@ -25,6 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting
     of_others,
     place_for,
 )
+from tests.unit.nodes import order_of_a_job
 
 REPO = Path(__file__).parents[2]
 GIVEN: dict[str, Any] = {"job_id": "", "drop_run": False, "drop_after": None, "runs_dir": "runs"}

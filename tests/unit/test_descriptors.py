@@ -6,10 +6,9 @@ import os
 import select
 from pathlib import Path
 
-from supervisors import begin, order_of_one, supervisor, wait_until
-
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from tests.unit.supervisors import begin, order_of_one, supervisor, wait_until
 
 MANY = """if True:
     import resource

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nets import FAULT, LO, net, nic, pair, reached, roce
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import (
     Choice,
@@ -27,6 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publica
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from tests.unit.nets import FAULT, LO, net, nic, pair, reached, roce
 
 PLUGIN_UTILS = Path(__file__).parents[2] / "plugins" / "plugin_utils"
 A, B = "10.91.0.0/24", "10.92.0.0/24"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nets import Sysfs, write
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import netlink, nics, probe, probe_server
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.link_matrix import (
@@ -21,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.link_ma
     steps,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import node_net
+from tests.unit.nets import Sysfs, write
 
 
 @pytest.fixture

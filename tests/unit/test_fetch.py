@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nodes import order_of_a_job
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import supervisor as supervisor_module
@@ -19,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
+from tests.unit.nodes import order_of_a_job
 
 # In place of ssh: nodes are homes of this machine, and the dead ones refuse when all of them were asked.
 SSH = """#!/bin/sh

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodes import facts_of_a_node
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
@@ -14,6 +13,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     hostfile_lines,
     hostfiles,
 )
+from tests.unit.nodes import facts_of_a_node
 
 NODES = (Node("n1", "10.1.0.11", slots=2), Node("n2", "host.example.org", slots=3))
 TWO = Cluster(NODES[0], NODES)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from nodes import Facts, launcher
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand, words_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from tests.unit.nodes import Facts, launcher
 
 Planner = Callable[..., LaunchPlan]
 PROGRAMS = {

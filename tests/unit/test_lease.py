@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from supervisors import PACKAGE, begin, order_of_one, supervisor, wait_until
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import link as link_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, result
@@ -28,6 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import ssh_words
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from tests.unit.supervisors import PACKAGE, begin, order_of_one, supervisor, wait_until
 
 
 def program_of(job: JobDir) -> processes.Process:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from nodes import fabric, facts_of_a_node, launcher
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node, check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, Place, place_ranks
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import check_fabric
+from tests.unit.nodes import fabric, facts_of_a_node, launcher
 
 Planner = Callable[..., LaunchPlan]
 

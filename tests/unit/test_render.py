@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from nodes import Facts, facts_of_a_node, launcher
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
@@ -19,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from tests.unit.nodes import Facts, facts_of_a_node, launcher
 
 Planner = Callable[..., LaunchPlan]
 WRAPPER = "/usr/bin/python3 -I -S /home/me/.torchfleet/lib/d/torchfleet.py rank /home/me/.torchfleet/jobs/job"

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nodes import plan_here, plan_on_two
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.secrets import SOCKET, Keeper, take
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -18,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets import USUAL
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from tests.unit.nodes import plan_here, plan_on_two
 
 SECRET = """HF_TOKEN WANDB_API_KEY WANDB_KEY AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY DATABASE_URL REDIS_URI SENTRY_DSN
 GITHUB_PAT DB_PASS DB_PASSWORD PGPASSWORD OLD_PWD SSH_PASSPHRASE SESSION_COOKIE HTTP_AUTHORIZATION BASIC_AUTH

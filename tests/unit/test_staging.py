@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from supervisors import COLLECTIONS, PACKAGE, order_of_one
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import node_job
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
+from tests.unit.supervisors import COLLECTIONS, PACKAGE, order_of_one
 
 STAGE = f"""
 import json, sys

@@ -278,11 +278,10 @@ class Group(dist.ProcessGroup):
 
     def parts_of(self, tensor: torch.Tensor, sizes: Sequence[int]) -> Tensors:
         """Return the parts of a tensor along its first dimension: equal ones if no sizes are given."""
-        if sizes:
-            return tensor.split(list(sizes))
         told = f"the first dimension is {len(tensor)}, no multiple of {self.size()} ranks; give split sizes"
-        self.refuse_unless(len(tensor) % self.size() == 0, f"all_to_all: {told}")
-        return tensor.chunk(self.size())
+        self.refuse_unless(bool(sizes) or len(tensor) % self.size() == 0, f"all_to_all: {told}")
+        parts: Tensors = tensor.split(list(sizes)) if sizes else tensor.chunk(self.size())
+        return parts
 
     def refuse_unless(self, good: bool, told: str) -> None:
         """ValueError with the name of the backend."""

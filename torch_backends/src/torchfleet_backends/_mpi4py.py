@@ -10,7 +10,7 @@ import itertools
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -61,7 +61,9 @@ def offsets(sizes: Sequence[int]) -> list[int]:
 class Communicator:
     """Collectives of a group of ranks, as _group.Communicator tells."""
 
-    name, types, operations = "mpi", TYPES.keys(), OPERATIONS.keys()
+    name = "mpi"
+    types: Collection[torch.dtype] = TYPES.keys()
+    operations: Collection[str] = OPERATIONS.keys()
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
@@ -112,7 +114,7 @@ world_rank, world_size, told_by_all = MPI.COMM_WORLD.Get_rank, MPI.COMM_WORLD.Ge
 
 def library_version() -> str:
     """Return which MPI it is."""
-    return MPI.Get_library_version().partition(",")[0].partition("\n")[0]
+    return str(MPI.Get_library_version()).partition(",")[0].partition("\n")[0]
 
 
 @functools.cache

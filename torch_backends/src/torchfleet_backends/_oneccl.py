@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -104,7 +104,9 @@ def check(library: ctypes.CDLL, status: int, call: str, comm: ctypes.c_void_p | 
 class Communicator:
     """Collectives of a group of ranks, as _group.Communicator tells."""
 
-    name, types, operations = "ccl", TYPES.keys(), OPERATIONS.keys()
+    name = "ccl"
+    types: Collection[torch.dtype] = TYPES.keys()
+    operations: Collection[str] = OPERATIONS.keys()
 
     def __init__(self, library: ctypes.CDLL, shared: bytes, rank: int, size: int) -> None:
         self.library, self.comm = library, ctypes.c_void_p()
