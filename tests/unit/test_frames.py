@@ -126,6 +126,7 @@ def test_a_survey_that_lies_is_refused(lie: dict[str, Any]) -> None:
         b'{"kind": "line", "rank": -1, "stream": "stdout", "text": "", "skipped": 0}\n',
         b'{"kind": "left", "rc": 1e3, "text": ""}\n',
         b'{"kind": "ending", "reason": "lost\\nx", "detail": ""}\n',
+        b'{"kind": "ending", "reason": "because", "detail": ""}\n',
     ],
 )
 def test_what_is_no_frame_ends_the_conversation(raw: bytes) -> None:
@@ -449,6 +450,7 @@ def test_what_a_plan_reads_of_a_node_is_there_whatever_the_node_leaves_out() -> 
 RECORD: dict[str, Any] = {
     **{"rank": 2, "local_rank": 0, "host": "n2", "wrapper_pid": 1, "cpus": [0], "started": 1.0},
     **{"pid": 2, "ended": 2.0, "rc": 0, "signal": None, "finished": False, "error": "", "told": False},
+    "error_code": "",
 }
 
 
@@ -463,6 +465,7 @@ RECORD: dict[str, Any] = {
         ("over", {"started_tick": -1e12}),
         ("over", {"ended_tick": 1e12}),
         ("over", {"cpus": [0] * 65536}),
+        ("over", {"error_code": "because"}),
     ],
 )
 def test_what_a_node_says_fits_what_the_head_makes_of_it(kind: str, lie: dict[str, Any]) -> None:

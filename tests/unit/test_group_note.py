@@ -14,7 +14,8 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import group_of, ranks_never_met_note
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_record import group_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import ranks_never_met_note
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive, view
 
 C10D = """

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import link as link_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, rank_record, result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
@@ -188,17 +188,17 @@ def test_a_clock_that_is_set_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> Non
     head_job.order["job_timeout"] = None
     assert head_job.reason_to_end() is None
     head_job.started -= 303
-    assert head_job.reason_to_end() == ("placement", "ranks on n2 not started after 302 s")
+    assert head_job.reason_to_end() == ("not_started", "ranks on n2 not started after 302 s")
 
 
 @pytest.mark.parametrize("step", [-3600.0, 0.0, 3600.0])
 def test_a_clock_that_is_set_changes_neither_blame_nor_times(step: float) -> None:
     record = {"rank": 0, "started": 100.0, "started_tick": 5.0, "ended": 110.0 + step, "ended_tick": 15.0, "rc": 1}
-    assert result.rank_state(record, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
-    assert result.rank_state(record, {"reason": "cancelled", "at": 109.5, "tick": 14.5}) == "ended"
+    assert rank_record.rank_state(record, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
+    assert rank_record.rank_state(record, {"reason": "cancelled", "at": 109.5, "tick": 14.5}) == "ended"
     assert result.rank_row({"rank": 0, "host": "n1"}, record, "failed", "")["seconds"] == 10.0
     forged = {**record, "ended": 110.0, "ended_tick": "x"}
-    assert result.rank_state(forged, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
+    assert rank_record.rank_state(forged, {"reason": "cancelled", "at": 110.5, "tick": 15.5}) == "failed"
     assert result.rank_row({"rank": 0, "host": "n1"}, forged, "failed", "")["seconds"] == 10.0
 
 

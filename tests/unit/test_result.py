@@ -10,13 +10,17 @@ import jsonschema
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame import (
+    blame_launcher,
+    blame_lost_node,
+    deaths_of,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import ITEMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FILE_BYTES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RANK_ERRORS, STATES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import (
-    blame_launcher,
     cancelled_by_node_note,
-    node_lost,
     summarize,
     write_result,
 )
@@ -48,6 +52,11 @@ def record(rank: int, rc: int | None = 0, ended: float = 9.0, **changed: Any) ->
     """Return the record of a rank that ended (or runs: rc None) so many seconds after the start."""
     done = {} if rc is None else {"rc": rc, "signal": None, "finished": False, "error": "", "ended": START + ended}
     return {"rank": rank, "pid": 100 + rank, "cpus": [0], "started": START + 1, **done, **changed}
+
+
+def orphan(rank: int, ended: float = 1.9) -> dict[str, Any]:
+    """Return the record of a rank whose wrapper died, as the guard writes it."""
+    return record(rank, 1, ended, error_code="wrapper_died", error="its wrapper died")
 
 
 def summary(
@@ -198,8 +207,8 @@ def test_the_launcher_is_blamed_where_no_rank_is() -> None:
 
 
 def test_a_wrapper_that_died_is_a_failure_of_its_rank() -> None:
-    dead, other = record(0, 1, 5.0, error="its wrapper died"), record(1, 143, 5.5, signal=15)
-    result = summary([dead, other], ("rank_failed", "the wrapper of rank 0 died", 5.1))
+    dead, other = orphan(0, 5.0), record(1, 143, 5.5, signal=15)
+    result = summary([dead, other], ("wrapper_died", "the wrapper of rank 0 died", 5.1))
     assert states(result) == ["failed", "ended"]
     assert result["first_failure"]["cause"] == "its wrapper died"
 
@@ -212,7 +221,8 @@ def test_a_program_that_saves_its_state_when_told_to_end_was_not_done(reason: st
 
 def test_misplaced_rank() -> None:
     end = ("rank_failed", "", 0.5)
-    result = summary([record(0), record(1, 77, error="placement: world size is 1, planned 2")], end)
+    misplaced = record(1, 77, error_code="misplaced", error="placement: world size is 1, planned 2")
+    result = summary([record(0), misplaced], end)
     assert result["first_failure"]["cause"] == "placement: world size is 1, planned 2"
 
 
@@ -236,19 +246,29 @@ KILLED = [
 ]
 
 
+def blame(
+    end: dict[str, Any] | None,
+    launcher: dict[str, Any],
+    daemons: dict[str, dict[str, Any]],
+    records: dict[int, dict[str, Any]],
+) -> dict[str, Any] | None:
+    return blame_launcher(end, deaths_of({"n1": launcher, **daemons}, "n1"), records, "n1")
+
+
 @pytest.mark.parametrize(("claimed", "launcher", "daemon", "blamed"), KILLED)
 def test_whoever_was_killed_first_is_blamed(
     claimed: str, launcher: dict[str, Any], daemon: dict[str, Any], blamed: str
 ) -> None:
-    end, known = blame_launcher(death(claimed), {**launcher, "host": "n1"}, {"n2": daemon}, {})
-    assert end and (end["host"] or "n1", known["host"]) == (blamed, blamed)
+    end = blame(death(claimed), launcher, {"n2": daemon}, {})
+    assert end and (end["host"] or "n1") == blamed
 
 
 def test_what_is_no_death_of_a_launcher_is_left_alone() -> None:
-    launcher = {**ended(143, 3, unasked=False), "host": "n1"}
-    failed = death("n2", "rank_failed")
-    assert blame_launcher(failed, launcher, {"n2": ended(137, 0)}, {})[0] == failed
-    assert blame_launcher(None, launcher, {}, {}) == (None, launcher)
+    launcher = ended(143, 3, unasked=False)
+    for reason in ("rank_failed", "wrapper_died", "lost", "cancelled"):
+        other = death("n2", reason)
+        assert blame(other, launcher, {"n2": ended(137, 0)}, {}) == other
+    assert blame(None, launcher, {}, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -262,9 +282,8 @@ def test_what_is_no_death_of_a_launcher_is_left_alone() -> None:
 def test_a_wrapper_that_died_with_a_launcher(
     launcher: dict[str, Any], daemon: dict[str, Any], host: str, told: bool | None
 ) -> None:
-    torn = {"host": "n1", "ended": START + 1.5, "error": "its wrapper died"}
-    claimed = {**death("n1", "rank_failed"), "detail": "the wrapper of rank 0 died"}
-    end, _known = blame_launcher(claimed, {**launcher, "host": "n1"}, {"n2": daemon}, {0: torn})
+    torn = {"host": "n1", "ended": START + 1.5, "error_code": "wrapper_died"}
+    end = blame(death("n1", "wrapper_died"), launcher, {"n2": daemon}, {0: torn})
     assert end and (end["host"], torn.get("told")) == (host, told)
 
 
@@ -280,16 +299,33 @@ def test_a_wrapper_that_died_with_a_launcher(
 def test_a_rank_that_slurm_killed_with_its_srun(launcher: dict[str, Any], number: int, host: str) -> None:
     """Its program went before its wrapper, so that it looks as if the rank had failed, on whatever node."""
     killed = {"host": "n2", "ended": START + 1.5, "signal": number}
-    claimed = {**death("n2", "rank_failed"), "detail": "rank 2 failed"}
-    end, known = blame_launcher(claimed, {**launcher, "host": "n1"}, {}, {2: killed})
-    assert end and (end["host"], known["host"], killed.get("told", False)) == (host, "n1", host == "n1")
+    end = blame(death("n2", "rank_failed"), launcher, {}, {2: killed})
+    assert end and (end["host"], killed.get("told", False)) == (host, host == "n1")
+
+
+WORDS = ("", "the wrapper of rank 0 died", "its wrapper died", "placement: x", "lost\tx")
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_sentences_decide_nothing(words: str) -> None:
+    """Codes do. Reproduced before: another wording of "the wrapper of" blamed another process."""
+    for code in RANK_ERRORS:
+        errors = {"error_code": code, "error": words}
+        result = summary([record(0, 0, 4.0), record(1, 0, 4.0, **errors)], ("rank_failed", words, 5.0))
+        assert (result["state"] == "failed") == (code == "misplaced"), code
+    for reason, state in STATES.items():
+        assert summary([record(0)], (reason, words, 5.0))["state"] == state
+        torn = {0: orphan(0, 2.0) | {"host": "n1", "error": words}}
+        end = blame({**death("n1", reason), "detail": words}, ended(137, 1.9), {}, torn)
+        ours = reason in ("launcher_died", "wrapper_died")
+        assert end and (end["reason"] == "launcher_died", torn[0].get("told", False)) == (ours, ours)
 
 
 GONE = "RuntimeError: Connection closed by peer [10.0.0.2]:2345"
 SILENCE = [
     ("launcher_died", ended(0, 1.9), {}, "", "lost"),  # mpirun left because its daemon was gone
     ("rank_failed", {"pid": 7}, {0: record(0, 1, 1.9)}, GONE, "lost"),
-    ("rank_failed", {"pid": 7}, {0: record(0, 1, 1.9, error="its wrapper died")}, "", "lost"),  # Hydra killed it
+    ("wrapper_died", {"pid": 7}, {0: orphan(0)}, "", "lost"),  # Hydra killed it
     ("rank_failed", {"pid": 7}, {0: record(0, 1, 1.9)}, "ValueError: x", "rank_failed"),
     ("rank_failed", {"pid": 7}, {0: record(0, 139, 1.9, signal=11)}, GONE, "rank_failed"),
     ("launcher_died", ended(137, 1.9), {}, "", "launcher_died"),  # it was killed
@@ -302,9 +338,9 @@ def test_a_node_that_did_not_answer_at_the_end_is_the_cause(
     claimed: str, launcher: dict[str, Any], records: dict[int, dict[str, Any]], line: str, reason: str
 ) -> None:
     lines = {0: ("stderr", line)}
-    end = node_lost(death("n1", claimed), ["n2"], launcher, records, lines)
+    end = blame_lost_node(death("n1", claimed), ["n2"], launcher, records, lines)
     assert end and (end["reason"], end["host"]) == (reason, "n2" if reason == "lost" else "n1")
-    answered = node_lost(death("n1", claimed), [], launcher, records, lines)
+    answered = blame_lost_node(death("n1", claimed), [], launcher, records, lines)
     assert answered == death("n1", claimed)
 
 

@@ -19,6 +19,8 @@ from typing import Any, Callable, Mapping
 
 from .gpu_vendors import BUILDS, USABLE
 from .job_directory import JOB_ID
+from .reasons import RANK_ERRORS
+from .reasons import STATES as STATES_BY_REASON
 
 Json = Any
 Check = Callable[[Json], Json]
@@ -349,6 +351,7 @@ RECORD = shaped(
         "ended_tick": moment,
         "rc": whole(0, 255),
         "finished": flag,
+        "error_code": one_of(*RANK_ERRORS),
         "error": short,
         "told": flag,
         "group": RANK,
@@ -389,7 +392,7 @@ def launcher(value: Json) -> dict[str, Json]:
     return found
 
 
-REASON = like(re.compile(r"[a-z_]{1,40}\Z"), "a reason")
+CODE = like(re.compile(r"[a-z_]{1,40}\Z"), "a code")
 DIGITS = like(re.compile(r"[0-9]{1,7}\Z"), "a rank")
 REPORT = shaped(
     {
@@ -430,7 +433,7 @@ RESULT = shaped(
         ),
         "leftovers": mapped(HOST, listed(LEFTOVER, 2 * ROWS)),
         "metrics": mapped(metric_name, metric),
-        "notes": listed(just({"code": REASON, "text": words}), 100),
+        "notes": listed(just({"code": CODE, "text": words}), 100),
     }
 )
 LINE: dict[str, Check] = {
@@ -473,7 +476,7 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "beat": {},
     "line": LINE,
     "report": VALUES,
-    "ending": {"reason": REASON, "detail": short},
+    "ending": {"reason": one_of(*STATES_BY_REASON), "detail": short},
     "placed": {},
     "done": {},
     "left": {"rc": whole(0, 255), "text": either(words, "")},

@@ -24,6 +24,7 @@ import time
 from typing import Any, Collection, Mapping, NamedTuple
 
 from . import processes as processes_module
+from . import reasons
 from .channel import BEAT_SECONDS, ready
 from .ending import Ending, Trees, trees_below
 from .job_directory import JobDir, write_in_thread
@@ -31,8 +32,8 @@ from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .processes import Process
 from .rank_output import Stream, open_streams
+from .reasons import ITS_WRAPPER_DIED, SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIMED_OUT, WRAPPER_DIED, Reason
 from .remote_shell import shell_pids
-from .result import WRAPPER_DIED, signal_name
 
 LOOK_SECONDS = 0.25  # between two checks, unless an event comes
 LEAVE_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.11 sometimes never does)
@@ -90,7 +91,7 @@ class Guard:
         self.started = False
         self.leave_by: float | None = None
         self.detached = to_supervisor < 0  # no supervisor reports when the ranks of other nodes are done
-        self.end_requested: tuple[str, str] | None = None  # reason and detail of the supervisor's request
+        self.end_requested: Reason | None = None  # by the supervisor
         self.placed = False
         self.done: dict[int, int] = {}  # the pid of the wrapper of each rank that is done
         self.streams: dict[int, list[Stream]] = {}  # by rank; its wrapper reads them while it lives
@@ -116,7 +117,7 @@ class Guard:
                 self.read_supervisor()
             reason = self.end_requested or self.check_lease(self.from_supervisor in found) or self.reason_to_end()
         if reason:
-            self.send("ending", reason=reason[0], detail=reason[1])
+            self.send("ending", reason=reason.code, detail=reason.detail)
         self.finish(reason)
 
     def start_clock(self) -> None:
@@ -124,7 +125,7 @@ class Guard:
         if self.order["job_timeout"] and not self.deadline:
             self.deadline = time.monotonic() + self.order["job_timeout"]
 
-    def check_lease(self, received: bool) -> tuple[str, str] | None:
+    def check_lease(self, received: bool) -> Reason | None:
         """Return why the job must end if the supervisor was silent for the lease, and kill the supervisor.
 
         Time in which this process was stopped does not count: the node was frozen, or its disk hung.
@@ -135,7 +136,7 @@ class Guard:
         if self.silent_seconds <= self.order["lease"]:
             return None
         self.kill_supervisor()
-        return "lost", f"the supervisor was silent for {self.order['lease']:g} s"
+        return reasons.silent("supervisor", self.order["lease"])
 
     def kill_supervisor(self) -> None:
         """Kill a supervisor that hangs: whoever waits for it sees its end."""
@@ -164,11 +165,11 @@ class Guard:
         """Handle the supervisor's messages. End of file means that it died, and ends the job."""
         chunk = os.read(self.from_supervisor, 65536)
         if not chunk:
-            self.end_requested, self.detached = ("lost", "the supervisor died"), True
+            self.end_requested, self.detached = SUPERVISOR_DIED, True
         *lines, self.buffer = (self.buffer + chunk).split(b"\n")
         for message in map(json.loads, lines):
             if message["kind"] == "end" and not self.end_requested:
-                self.end_requested = (message["reason"], message["detail"])
+                self.end_requested = Reason(message["reason"], message["detail"])
             elif message["kind"] == "begin":
                 self.job.write("begin.json", {"at": time.time()})
                 self.job.open_gate()
@@ -210,12 +211,12 @@ class Guard:
         restore_files()
         os.execve(command[0], command, kept)
 
-    def reason_to_end(self) -> tuple[str, str] | None:
+    def reason_to_end(self) -> Reason | None:
         """Return why the job must end now, or None: check the launcher, the records and the clock."""
         self.collect_children()
         end = self.job.end()  # a misplaced rank writes it
         if end:
-            return end["reason"], end["detail"]
+            return Reason(end["reason"], end["detail"])
         self.copy_orphaned_output()
         return self.check_ranks() or self.check_clock_and_launcher()
 
@@ -233,7 +234,7 @@ class Guard:
             if processes_module.read(wrapper) is None:
                 copy_all(self.streams.get(rank, ()))
 
-    def check_ranks(self) -> tuple[str, str] | None:
+    def check_ranks(self) -> Reason | None:
         """Note which ranks are done. Return why the job must end if one failed."""
         if not self.placed and all(self.job.record(rank) for rank in self.ranks):
             self.placed = True
@@ -246,31 +247,33 @@ class Guard:
             if "rc" in record:
                 self.done[rank] = record["wrapper_pid"]
                 if record["rc"] != 0 and not record["finished"]:
-                    return "rank_failed", f"rank {rank} failed"
+                    return reasons.rank_failed(rank)
                 if len(self.done) == len(self.ranks):
                     self.send("done")
             elif processes_module.read(record["wrapper_pid"]) is None and self.job.record(rank) == record:
                 self.record_wrapper_death(rank, record)
-                return "rank_failed", f"the wrapper of rank {rank} died"
+                return reasons.wrapper_died(rank)
         return None
 
-    def check_clock_and_launcher(self) -> tuple[str, str] | None:
+    def check_clock_and_launcher(self) -> Reason | None:
         """Return why the job must end by the clock, the launcher or a stopped supervisor, or None."""
         if self.deadline and time.monotonic() >= self.deadline:
-            return "timed_out", f"job_timeout of {self.order['job_timeout']:g} s"
+            return reasons.timed_out(self.order["job_timeout"])
         if self.started and not self.launcher and len(self.done) < len(self.ranks):
-            return "launcher_died", self.launcher_exit_text()
+            status = self.job.launcher().get("rc", 0)
+            return reasons.launcher_ended(self.order["launcher"]["name"], self.order["host"], status)
         stopped = processes_module.stopped_for(self.supervisor_pid, self.supervisor_stopped_since)
         self.supervisor_stopped_since = stopped
         if stopped is not None and time.monotonic() - stopped > STOPPED_SECONDS:
             self.kill_supervisor()
-            return "lost", "the supervisor was stopped"
+            return SUPERVISOR_STOPPED
         return None
 
     def record_wrapper_death(self, rank: int, record: dict[str, Any]) -> None:
         """Write the record of a rank whose wrapper died before it could."""
         now = {"ended": time.time(), "ended_tick": time.monotonic()}
-        end = {"rc": 1, "signal": None, "finished": False, "error": WRAPPER_DIED, **now}
+        error = {"error_code": WRAPPER_DIED, "error": ITS_WRAPPER_DIED}
+        end = {"rc": 1, "signal": None, "finished": False, **error, **now}
         write_in_thread(lambda: self.job.write(os.path.join("ranks", str(rank), "record.json"), {**record, **end}))
 
     def collect_children(self) -> None:
@@ -291,12 +294,7 @@ class Guard:
     def record_launcher_exit(self, end: dict[str, Any]) -> None:
         write_in_thread(lambda: self.job.write("launcher.json", end))
 
-    def launcher_exit_text(self) -> str:
-        rc = self.job.launcher().get("rc", 0)
-        how = f"was killed by {signal_name(rc - 128)}" if rc > 128 else f"ended with status {rc}"
-        return f"{self.order['launcher']['name']} on {self.order['host']} {how}"
-
-    def finish(self, reason: tuple[str, str] | None) -> None:
+    def finish(self, reason: Reason | None) -> None:
         """End all that is left, and copy its unread output into the files."""
         if not self.streams:
             self.open_streams()
@@ -304,7 +302,7 @@ class Guard:
         for streams in self.streams.values():
             copy_all(streams)
 
-    def end_all(self, reason: tuple[str, str] | None) -> None:
+    def end_all(self, reason: Reason | None) -> None:
         """End ranks first so that they can write their records, then the rest; record what had outlived them."""
         self.collect_children()  # these were not ended by us
         self.ending = True
@@ -313,7 +311,7 @@ class Guard:
             # Before the programs: by end.json a wrapper knows that its program did not leave by itself.
             write_in_thread(lambda: self.job.claim_end(*reason))
             self.job.open_gate()
-            self.end_ranks(stacks=reason[0] == "timed_out")
+            self.end_ranks(stacks=reason.code == TIMED_OUT)
         elif not self.snapshot().processes:
             return
         self.end_own()

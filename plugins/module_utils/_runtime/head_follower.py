@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 
+from . import reasons
 from .channel import BEAT_SECONDS, ready
 from .head_job import LOOK_SECONDS, Controller
 from .node_job import NodeJob
+from .reasons import HEAD_GONE, THE_GUARD_DIED, Reason
 
 
 class HeadFollower:
@@ -32,7 +34,7 @@ class HeadFollower:
                 for message in self.node_job.messages():
                     self.channel.send(**message)
                 if self.node_job.guard_status and not self.node_job.end_reason:
-                    self.channel.send("ending", reason="guard_died", detail="the guard died")
+                    self.channel.send("ending", reason=THE_GUARD_DIED.code, detail=THE_GUARD_DIED.detail)
             self.handle_frames()
             self.beat()
             self.node_job.beat()
@@ -53,24 +55,23 @@ class HeadFollower:
             while frame:
                 self.last_received = time.monotonic()
                 if frame["kind"] == "end":
-                    self.node_job.end(frame["reason"], frame["detail"])
+                    self.node_job.end(Reason(frame["reason"], frame["detail"]))
                 elif frame["kind"] in ("leave", "start", "begin"):
                     self.node_job.send(frame["kind"], command=frame.get("command", ""))
                 frame = self.channel.receive(0)
         except EOFError:
             pass
         if self.channel.lost:
-            self.end_alone("the head is gone")
+            self.end_alone(HEAD_GONE)
         elif time.monotonic() - self.last_received > self.lease:
-            self.end_alone(f"the head was silent for {self.lease:g} s")
+            self.end_alone(reasons.silent("head", self.lease))
         if self.supervisor.signalled:
-            self.node_job.end(
-                "cancelled", f"{self.supervisor.signalled} to the supervisor on {self.node_job.order['host']}"
-            )
+            whom = f"the supervisor on {self.node_job.order['host']}"
+            self.node_job.end(reasons.signalled(self.supervisor.signalled, whom))
 
-    def end_alone(self, detail: str) -> None:
+    def end_alone(self, reason: Reason) -> None:
         """End the job without the head: nobody reports the other nodes' ranks, so the guard waits for its own only."""
-        self.node_job.end("lost", detail)
+        self.node_job.end(reason)
         if not self.ended_alone:
             self.ended_alone = True
             self.node_job.send("leave")

@@ -12,12 +12,14 @@ import socket
 import time
 from typing import Any, Protocol
 
+from . import reasons
 from .alone import WHOLE_JOB, staging_lock
 from .channel import BEAT_SECONDS, Channel, ready
 from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
 from .peer import RemoteNode, stage_on_all
+from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, Reason
 from .remote_shell import SHELL_SOCKET, localized
 from .result import write_result
 from .shipment import Shipment
@@ -123,14 +125,14 @@ class HeadJob:
             for message in peer.messages():
                 self.on_message(message, peer)
             if peer.lost and not peer.report:
-                self.end("lost", f"{peer.name} is lost: {peer.lost}", peer.name)
+                self.end(reasons.node_lost(peer.name, peer.lost), peer.name)
             if peer.over:
                 self.note_done(peer.name)
         if self.node_job.from_guard in found:
             for message in self.node_job.messages():
                 self.on_message(message)
             if self.node_job.guard_status:
-                self.end("guard_died", "the guard died", self.order["host"])
+                self.end(THE_GUARD_DIED, self.order["host"])
             if self.node_job.guard_gone:
                 self.note_done(self.order["host"])
         if self.shell_socket.fileno() in found:
@@ -146,7 +148,7 @@ class HeadJob:
                 return  # a node speaks for its own ranks only
             self.channel.offer(**{name: value for name, value in message.items() if name != "data"})
         elif message["kind"] == "ending":
-            self.end(message["reason"], message["detail"], host)
+            self.end(Reason(message["reason"], message["detail"]), host)
         elif message["kind"] == "placed":
             self.unplaced.discard(host)
             self.timeout_start = self.timeout_start or time.monotonic()
@@ -174,35 +176,35 @@ class HeadJob:
         """End the job if the controller, its loss, a signal or the clock requires it."""
         reason = None if self.ended else self.reason_to_end()
         if reason:
-            self.end(*reason)
+            self.end(reason)
 
-    def end(self, reason: str, detail: str, host: str = "") -> None:
+    def end(self, reason: Reason, host: str = "") -> None:
         """End the job on every node, the others first: this node's disk may hang. The first reason stands."""
         if self.ended:
             return
         self.ended = True
         for peer in self.peers:
-            peer.send("end", reason=reason, detail=detail)
-        write_in_thread(lambda: self.node_job.job.claim_end(reason, detail, host))
-        self.node_job.end(reason, detail)
+            peer.send("end", reason=reason.code, detail=reason.detail)
+        write_in_thread(lambda: self.node_job.job.claim_end(*reason, host))
+        self.node_job.end(reason)
 
-    def reason_to_end(self) -> tuple[str, str] | None:
+    def reason_to_end(self) -> Reason | None:
         """Return why the job must end now, or None."""
         timeout, now = self.order["job_timeout"], time.monotonic()
         if timeout and self.timeout_start and now > self.timeout_start + timeout + 1.0:
-            return "timed_out", f"job_timeout of {timeout:g} s"
+            return reasons.timed_out(timeout)
         most = START_SECONDS + RANK_SECONDS * self.order["world_size"]
         if (
             self.unplaced and now > self.started + most and self.order["launcher"]["name"] not in STARTED_BY_SLURMD
         ):  # which may queue
-            return "placement", f"ranks on {', '.join(sorted(self.unplaced))} not started after {most:.0f} s"
+            return reasons.not_started(self.unplaced, most)
         if self.controller.signalled:
-            return "cancelled", f"{self.controller.signalled} to the supervisor"
+            return reasons.signalled(self.controller.signalled, "the supervisor")
         try:
             frame = self.channel.receive(0)
         except EOFError:
-            return "lost", "the controller died"
-        return (frame["reason"], frame["detail"]) if frame and frame["kind"] == "end" else None
+            return CONTROLLER_DIED
+        return Reason(frame["reason"], frame["detail"]) if frame and frame["kind"] == "end" else None
 
     def on_shell(self, connection: socket.socket) -> None:
         """Handle the request of a remote shell: start this command on that node."""

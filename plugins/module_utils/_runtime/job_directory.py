@@ -46,7 +46,7 @@ LAUNCHER = {"pid": int}
 LEFTOVER = {"pid": int, "command": str}
 RECORD = {"rank": int, "local_rank": int, "host": str, "wrapper_pid": int, "cpus": list, "started": NUMBER}
 OVER = {"rc": int, "ended": NUMBER, "finished": bool, "error": str}  # what a record has at its end, all or none
-TICKS = ("started_tick", "ended_tick")  # a record may have them
+LATE = {"started_tick": NUMBER, "ended_tick": NUMBER, "error_code": str}  # a record may have them
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 QUEUE_NUMBER = re.compile(r"[0-9]{1,18}\Z")  # of a job in a batch system
 NUMBERS = itertools.count()
@@ -178,7 +178,7 @@ class JobDir:
         """Return the record of a rank; None for one that its wrapper did not write, and cannot have."""
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
         whole = fits(found, RECORD) and found["rank"] == rank and isinstance(found.get("signal"), (int, type(None)))
-        whole = whole and fits(found, {name: NUMBER for name in TICKS if name in found})
+        whole = whole and fits(found, {name: kind for name, kind in LATE.items() if name in found})
         return found if whole and (fits(found, OVER) or not any(name in found for name in OVER)) else None
 
     def end(self) -> dict[str, Json] | None:

@@ -27,12 +27,8 @@ from .job_directory import JobDir, remove
 from .metrics import Metrics
 from .output_follower import Following
 from .output_lines import last_line
-from .result import (
-    ended_by_us,
-    last_line_of,
-    leftovers_of,
-    records_of,
-)
+from .rank_record import ended_by_us, last_line_of, leftovers_of, records_of
+from .reasons import THE_GUARD_DIED, Reason
 from .secrets import Keeper
 
 Json = Any
@@ -70,7 +66,8 @@ class NodeJob:
         self.guard_status = 0  # its wait status when it is gone
         self.cleanup_thread: threading.Thread | None = None
         self.excluded_pids: Collection[int] = ()  # children of the supervisor outside the job: ssh to other nodes
-        self.end_reason, self.guard_deadline = "", 0.0
+        self.end_reason: Reason | None = None
+        self.guard_deadline = 0.0
         self.guard_stopped_since: float | None = None
         self.last_beat = 0.0  # when the guard was last sent a sign of life
         self.final_report: dict[str, Json] | None = None  # the report, when the job is over here
@@ -154,12 +151,12 @@ class NodeJob:
         except BrokenPipeError:
             pass
 
-    def end(self, reason: str, detail: str) -> None:
+    def end(self, reason: Reason) -> None:
         """Have the guard end the job on this node. The first reason stands."""
         if not self.end_reason:
-            self.end_reason = f"{reason}\t{detail}"
+            self.end_reason = reason
             self.guard_deadline = time.monotonic() + 2 * processes.longest(self.order["grace"]) + END_SECONDS
-            self.send("end", reason=reason, detail=detail)
+            self.send("end", reason=reason.code, detail=reason.detail)
 
     def beat(self) -> None:
         """Send the guard a sign of life, unless its pipe is full: a hanging guard must not block this."""
@@ -211,8 +208,7 @@ class NodeJob:
     def finish_for_guard(self) -> None:
         """Do the guard's work if it did not exit by itself; then end the processes that escaped it."""
         if self.guard_status != 0:
-            reason, _tab, detail = (self.end_reason or "guard_died\tthe guard died").partition("\t")
-            Guard(self.job, self.order, -1, -1, self.excluded_pids).finish((reason, detail))
+            Guard(self.job, self.order, -1, -1, self.excluded_pids).finish(self.end_reason or THE_GUARD_DIED)
 
         def escaped_processes() -> list[processes.Process]:
             return [process for process, mark in processes.marked() if mark.job_dir == self.job.path]

@@ -29,6 +29,7 @@ from .processes import (
     listen_for_children,
 )
 from .rank_output import CHUNK, Stream, open_streams
+from .reasons import DISK_FULL, MISPLACED, OUTPUT_LOST, RANK_FAILED
 
 GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
@@ -201,9 +202,9 @@ class RankWrapper:
         if first:
             self.save()
         self.wait_for_other_records()
-        self.job.claim_end("rank_failed", wrong)
+        self.job.claim_end(RANK_FAILED, wrong)
         if first:
-            return self.close(EXIT_PLACEMENT << 8, error=wrong)
+            return self.close(EXIT_PLACEMENT << 8, (MISPLACED, wrong))
         self.job.wake()  # another process is this rank already, and keeps its record
         self.hold()
         return EXIT_PLACEMENT
@@ -271,12 +272,13 @@ class RankWrapper:
 
         return take(self.job.path, self.order["secret_names"])
 
-    def close(self, status: int, error: str = "") -> int:
-        """Write how the rank ended and return the exit status for the launcher."""
+    def close(self, status: int, error: tuple[str, str] = ("", "")) -> int:
+        """Write how the rank ended and return the exit status for the launcher. `error`: its code and sentence."""
         self.copy_all()
-        error = error or next((stream.error for stream in self.streams.values() if stream.error), "")
+        lost = next((stream.error for stream in self.streams.values() if stream.error), "")
+        code, error_text = error if any(error) else (OUTPUT_LOST if lost else "", lost)
         rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-        rc = EXIT_LOST if error and rc == 0 else rc
+        rc = EXIT_LOST if code and rc == 0 else rc
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         finished = number in TEARDOWN_SIGNALS and self.finished()
         well = (rc == 0 or finished) and not self.job.end()
@@ -285,9 +287,9 @@ class RankWrapper:
         if well and self.order["launcher"]["name"] in STARTED_BY_SLURMD:  # no guard is above the leftovers
             grace = self.order["grace"] or GRACE_SECONDS
             self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), grace)
-        if rc and not error and disk_is_full(self.job.path):
-            error = f"exit status {rc}, no space left in {self.job.path}"
-        self.record.update(rc=rc, signal=number, finished=finished, error=error)
+        if rc and not code and disk_is_full(self.job.path):
+            code, error_text = DISK_FULL, f"exit status {rc}, no space left in {self.job.path}"
+        self.record.update(rc=rc, signal=number, finished=finished, error_code=code, error=error_text)
         self.save()
         if not well:
             self.hold()

@@ -19,8 +19,13 @@ from collections.abc import Collection
 from types import FrameType, TracebackType
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import LOST, Reason, signalled
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-TERMINAL_CLOSED = "lost\tthe terminal of ansible-playbook was closed; tmux, nohup or systemd-run keep a long run"
+TERMINAL_CLOSED = Reason(
+    LOST, "the terminal of ansible-playbook was closed; tmux, nohup or systemd-run keep a long run"
+)
+KILLED = Reason(LOST, "ansible-playbook was killed")
 NOTHING_LEFT = "stopped before the job was started: nothing of it is left"
 
 
@@ -102,13 +107,13 @@ class StopWatch:
             self.say(NOTHING_LEFT)
             raise Stopped
 
-    def reason(self) -> str:
-        """Return "state<tab>detail" if the job is to end, else an empty text."""
+    def reason(self) -> Reason | None:
+        """Return why the job is to end, or None."""
         if self.first == "SIGHUP" or (not self.noted and self.orphaned() and self.hung_up()):
             return TERMINAL_CLOSED
         if self.noted:
-            return f"cancelled\t{self.first} to ansible-playbook"
-        return "lost\tansible-playbook was killed" if self.orphaned() else ""
+            return signalled(self.first, "ansible-playbook")
+        return KILLED if self.orphaned() else None
 
     @property
     def first(self) -> str:

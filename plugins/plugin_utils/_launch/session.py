@@ -204,11 +204,10 @@ class Session:
 
         def listen() -> bool:
             nonlocal end_sent
-            reason = "" if end_sent else stop.reason()
+            reason = None if end_sent else stop.reason()
             if reason:
                 end_sent = True
-                kind, _tab, detail = reason.partition("\t")
-                self.remote.channel.send("end", reason=kind, detail=detail)
+                self.remote.channel.send("end", reason=reason.code, detail=reason.detail)
             return stop.insisted()
 
         while True:

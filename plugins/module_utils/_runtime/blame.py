@@ -1,0 +1,172 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Who is to blame for the end of a job: of all that died together, what went first and of itself. Pure functions."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import Any, Collection, Iterable, Mapping, NamedTuple
+
+from . import reasons
+from .rank_record import cause_of, ended_at, rank_state
+from .reasons import LAUNCHER_DIED, LOST, RANK_FAILED, TIMED_OUT, WRAPPER_DIED
+
+Json = Any
+# What a rank says when its peer went first: a consequence, named as the cause only if nothing better is known.
+CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed out waiting|SIGPIPE|RendezvousConn")
+SAME_MOMENT = 0.05  # seconds
+
+
+class Death(NamedTuple):
+    """The end of a launcher's process by a signal, before we had begun to end the job."""
+
+    host: str
+    signal: int
+    at: float
+    on_head: bool
+
+    @property
+    def precedence(self) -> tuple[bool, bool, float]:
+        """The cause comes first: SIGKILL before signals by which a process aborts, and a launcher before its daemons.
+
+        Nothing that befalls the daemons kills their launcher.
+        """
+        return self.signal != signal.SIGKILL, not self.on_head, self.at
+
+
+def deaths_of(launchers: Mapping[str, Mapping[str, Json]], head: str) -> list[Death]:
+    """Return the deaths of launcher processes. `launchers`: their states by host."""
+    killed = [(host, signal_of(row)) for host, row in launchers.items()]
+    return [Death(host, number, launchers[host]["at"], host == head) for host, number in killed if number]
+
+
+def signal_of(row: Mapping[str, Json]) -> int:
+    """Return the signal that ended a launcher or a daemon before we had begun to, 0 if none did."""
+    number = int(row.get("rc", 0)) - 128
+    return number if row.get("unasked") and 0 < number <= signal.SIGRTMAX else 0
+
+
+def blame_lost_node(
+    end: dict[str, Json] | None,
+    silent: Iterable[str],
+    launcher: Mapping[str, Json],
+    records: Mapping[int, Mapping[str, Json]],
+    lines: Mapping[int, tuple[str, str]],
+) -> dict[str, Json] | None:
+    """Return why the job ended: the loss of a node, if that explains everything recorded before.
+
+    A launcher leaves by itself when one of its nodes is gone (Open MPI 5.0.11 with status 0), ranks lose a connection;
+    the loss of the node itself is noticed only when its lease is over.
+    """
+    lost = next(iter(silent), "")
+    if not lost or not end or end["reason"] not in (LAUNCHER_DIED, RANK_FAILED, WRAPPER_DIED) or signal_of(launcher):
+        return end
+    failed = [rank for rank, record in records.items() if rank_state(record, end) == "failed"]
+    orphaned = [rank for rank in failed if is_orphan(records[rank])]
+    if all(rank in orphaned or is_consequence(records[rank], lines[rank][1]) for rank in failed):
+        code, detail = reasons.node_lost(lost, "it did not answer when the job ended")
+        return {**end, "reason": code, "host": lost, "detail": detail}
+    return end
+
+
+def blame_launcher(
+    end: dict[str, Json] | None, deaths: Collection[Death], records: Mapping[int, dict[str, Json]], head: str
+) -> dict[str, Json] | None:
+    """Return why the job ended: the death of a launcher's process, if that explains it.
+
+    One death takes the rest down at once (a launcher its daemons, a daemon the launcher, Hydra's daemons the rank
+    wrappers), and which of them we hear of first is chance. Ranks that died with a launcher are marked as ended.
+    """
+    if end is None or end["reason"] not in (LAUNCHER_DIED, RANK_FAILED, WRAPPER_DIED):
+        return end
+    host, claimed = end.get("host") or head, end["reason"] == LAUNCHER_DIED
+    orphans = [record for record in records.values() if is_orphan(record)]
+    killed = [] if claimed else killed_with_srun(deaths, records.values(), host)
+    victims = [*orphans, *killed] if killed or end["reason"] != RANK_FAILED else []
+    if not claimed:  # a daemon counts only if it died before the first wrapper
+        before = min((record["ended"] for record in orphans), default=end["at"])
+        deaths = [death for death in deaths if death.on_head or death.at < before] if victims else []
+    culprit = min(deaths, key=lambda death: death.precedence, default=None)
+    if culprit is None:
+        return end
+    for record in victims:
+        record["told"] = True
+    if claimed and culprit.host == host:
+        return end
+    code, detail = reasons.launcher_killed(culprit.host, culprit.signal)
+    return {**end, "reason": code, "host": culprit.host, "detail": detail}
+
+
+def is_orphan(record: Mapping[str, Json]) -> bool:
+    """Whether the wrapper of a rank died before it could write how its program ended."""
+    return record.get("error_code") == WRAPPER_DIED
+
+
+def killed_with_srun(deaths: Iterable[Death], records: Iterable[dict[str, Json]], host: str) -> list[dict[str, Json]]:
+    """Return the records of ranks on a host that Slurm killed because their srun was killed.
+
+    It kills what is left of the step, and a rank's program may go before its wrapper.
+    """
+    if not any(death.on_head and death.signal == signal.SIGKILL for death in deaths):
+        return []
+    return [record for record in records if record["host"] == host and record.get("signal") == signal.SIGKILL]
+
+
+def is_consequence(ended: Mapping[str, Json], line: str) -> bool:
+    """Whether a rank ended because another had gone, by its last line."""
+    return ended.get("signal") is None and bool(CONSEQUENCE.search(line))
+
+
+def first_failed(rows: Iterable[Mapping[str, Json]], records: Mapping[int, Mapping[str, Json]]) -> int | None:
+    """Return the rank to blame: of those that failed the earliest, consequences (a peer hung up) last.
+
+    Of two at the same moment the one that says why.
+    """
+    failed = [row for row in rows if row["state"] == "failed"]
+
+    def order(row: Mapping[str, Json]) -> tuple[bool, float]:
+        consequence = is_consequence(row, row["last_line"])
+        return consequence, ended_at(records[row["rank"]]) - (SAME_MOMENT if row["last_line"] else 0.0)
+
+    return min(failed, key=order)["rank"] if failed else None
+
+
+def first_failure(
+    order: Mapping[str, Json],
+    state: str,
+    rows: list[dict[str, Json]],
+    blamed: int | None,
+    records: Mapping[int, Mapping[str, Json]],
+    end: Mapping[str, Json] | None,
+    launcher: Mapping[str, Json],
+    last_lines: Mapping[int, tuple[str, str]],
+) -> dict[str, Json] | None:
+    """Return rank, host, cause, message and log of what went wrong first; null if nothing did, or a person ended it."""
+    if state in ("succeeded", "cancelled"):
+        return None
+    if blamed is not None and state == "failed":
+        row = next(row for row in rows if row["rank"] == blamed)
+        return failure_of_rank(order, row, cause_of(records[blamed]), last_lines[blamed][0])
+    if end and end["reason"] in (TIMED_OUT, LOST):
+        undone = [row for row in rows if row["state"] != "succeeded"] or rows
+        late = next((row for row in undone if row["host"] == end.get("host")), undone[0])
+        return failure_of_rank(order, late, end["detail"], last_lines[late["rank"]][0])
+    silent = next((row for row in rows if row["state"] == "silent"), None)
+    if silent and not launcher.get("rc") and (not end or end["reason"] == LAUNCHER_DIED):
+        how = f"it left no record, and {order['launcher']['name']} ended with status 0"
+        return failure_of_rank(order, silent, how, last_lines[silent["rank"]][0])
+    cause = end["detail"] if end else f"{order['launcher']['name']} ended with status {launcher.get('rc')}"
+    host = launcher.get("host", order["host"])
+    name = "launcher.out" if host == order["host"] else f"launcher.{host}.out"
+    log = os.path.join(order["run_dir"], name)
+    return {"rank": None, "host": host, "cause": cause, "message": launcher.get("last_line", ""), "log": log}
+
+
+def failure_of_rank(order: Mapping[str, Json], row: Mapping[str, Json], cause: str, stream: str) -> dict[str, Json]:
+    """Return the first_failure entry of a rank whose last words are in that stream."""
+    log = os.path.join(order["run_dir"], "ranks", str(row["rank"]), stream)
+    return {"rank": row["rank"], "host": row["host"], "cause": cause, "message": row["last_line"], "log": log}
