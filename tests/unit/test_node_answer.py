@@ -88,6 +88,7 @@ def test_no_variable_of_a_host_is_made_by_it(machine: dict[str, Any]) -> None:
     ("change", "where"),
     [
         ({"user": {"name": "me", "uid": -1, "sudo": "yes"}}, "facts, user.uid"),
+        ({"user": {"name": "me", "uid": 0, "sudo": "perhaps"}}, "facts, user.sudo"),
         ({"host": 5}, "facts, host"),
         ({"ports": {"local_range": [1], "listening": []}}, "facts, ports.local_range"),
         ({"limits": {"nofile": "many"}}, "facts, limits.memlock"),
@@ -100,6 +101,12 @@ def test_the_refusal_names_the_node_and_the_field(machine: dict[str, Any], chang
         node_answers.facts_of("n2", {**machine, **change})
     assert str(refusal.value).startswith(f'answer of n2: got "{where}"')
     printed([str(refusal.value)])
+
+
+def test_a_path_of_a_node_leads_nowhere_else(machine: dict[str, Any]) -> None:
+    for path in ("/home/me/../../etc", "/..", "/home/me/$(id)", "/home/'me'", "home/me"):
+        with pytest.raises(InputError, match=r"facts, home\.path"):
+            node_answers.facts_of("n2", {**machine, "home": {**machine["home"], "path": path}})
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -244,6 +251,12 @@ def test_a_published_fabric_is_read_in_its_form(seed: int) -> None:
     assert node_answers.published(json.dumps(honest)) == honest
     found = node_answers.published(json.dumps(worse(dice, honest)))
     assert not found or (found["nic"] and found["address"].startswith("10.91.0."))
+
+
+@pytest.mark.parametrize("change", [{"address": "192.0.2.9"}, {"network": "10.99.0.0/24"}, {"address": "::1"}])
+def test_a_published_address_that_is_not_in_its_network_counts_for_nothing(change: dict[str, str]) -> None:
+    honest = carried_through(lambda _what, said: said)["fabric"]["n1"]
+    assert node_answers.published(json.dumps({**honest, **change})) == {}
 
 
 # --- host files and environments --------------------------------------------------------------------------------------

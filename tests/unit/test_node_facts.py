@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -174,6 +176,34 @@ def test_what_tells_machines_apart_is_no_secret(tmp_path: Path) -> None:
 def test_a_name_that_nobody_knows_has_no_address() -> None:
     assert node.resolve("no-such-host.invalid") in ([], None)
     assert node.resolve("localhost")
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(node, "RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_words, **_more: [over.wait(20.0)][:0])
+    assert node.resolve("n1") is None
+    over.set()
+
+
+@pytest.mark.parametrize(
+    ("program", "may_try", "state"),
+    [
+        ("exit 0", True, "yes"),
+        ("exit 1", True, "no"),
+        ("exit 0", False, "not tried"),  # a try that fails is logged, and root gets a mail
+        ("", True, "missing"),
+    ],
+)
+def test_sudo_is_tried_only_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: None, program: str, may_try: bool, state: str
+) -> None:
+    if program:
+        (tmp_path / "sudo").write_text(f"#!/bin/sh\necho tried >{tmp_path}/tried\n{program}\n")
+        (tmp_path / "sudo").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert node.sudo_state(may_try) == state
+    assert (tmp_path / "tried").exists() == (state in ("yes", "no"))
 
 
 # --- versions ------------------------------------------------------------------------------------------------------

@@ -390,6 +390,14 @@ def test_who_keeps_an_sshd_of_the_users_own_running(second: dict[str, Any], kind
     assert files.own_service(mesh, mesh.members[1])["kind"] == kind
 
 
+@pytest.mark.parametrize("system", [True, False])
+def test_a_restart_of_sshd_leaves_the_ranks_below_it_alone(system: bool) -> None:
+    """systemd.kill(5): without KillMode=process the whole control group goes, and with it every job of the node."""
+    mesh = mesh_of_two(sshd="own", become=system, service="system" if system else "user")
+    text = files.unit(mesh, mesh.members[1], system)
+    assert {"KillMode=process", "OOMPolicy=continue", "TasksMax=infinity"} < set(text.splitlines())
+
+
 def test_removal_names_every_file_that_is_ever_written() -> None:
     for second in (
         {"become": True},

@@ -194,6 +194,7 @@ def test_a_claim_to_another_nodes_address_is_told_and_takes_nothing_from_it() ->
         ({"addresses": ["224.0.0.1"]}, "addresses of n2"),
         ({"addresses": ["2001:db8::1%eth0\nHost *"]}, "addresses of n2"),
         ({"addresses": ["::ffff:192.0.2.3"]}, "addresses of n2"),
+        *[({"addresses": [text]}, "addresses of n2") for text in ("127.0.0.1", "::1", "fe80::1", "255.255.255.255")],
         ({"addresses": [f"10.0.{n // 250}.{n % 250}" for n in range(129)]}, "at most 128 addresses"),
         ({"host_keys": [f"{KEY}\n@cert-authority * {CA}"]}, "host_keys of n2.*no public key"),
         ({"host_keys": [f"{KEY} comment"]}, "host_keys of n2"),

@@ -1,0 +1,27 @@
+"""Values as people type them: what a message shows of them, and which names are the plan's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import rank_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_environment
+
+ORDER = {
+    **{"host": "n1", "placement": [{"rank": 0, "local_rank": 0, "host": "n1"}], "job_id": "unit", "environment": {}},
+    **{"launcher": {"name": "openmpi"}, "tmpdir": "", "path_first": "", "master_addr": "127.0.0.1", "master_port": 1},
+}
+PLACE = rank_environment(ORDER, (0, 1, 0, 1), {}).keys() - {"PATH"}
+
+
+@pytest.mark.parametrize("name", sorted(PLACE))
+def test_whatever_tells_a_rank_its_place_cannot_be_set_by_the_user(name: str) -> None:
+    with pytest.raises(InputError, match=f'got "{name}"; this name belongs to the plan'):
+        parse_environment({name: "7"})
+
+
+def test_a_message_shows_the_beginning_of_what_was_given() -> None:
+    given = "x" * 100_000
+    for error in (InputError("np", given, "give a number"), InputError("np", [given], "give a number")):
+        assert len(str(error)) < 200 and "xxx..." in str(error) and str(error).endswith("; give a number")
