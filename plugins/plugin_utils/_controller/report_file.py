@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -17,14 +18,18 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 
 def keep_report(variable: str, name: str, report: Mapping[str, Any]) -> str:
     """Write a report, all or nothing, and return its path. InputError, in the name of `variable`, if it cannot be."""
-    path = Path(name).expanduser().absolute()
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = None
     try:
+        path = Path(name).expanduser().absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{os.getpid()}")
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(json.dumps(report, indent=2) + "\n")
         part.replace(path)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # no such ~user; a name that no file can have
+        if part:
+            with contextlib.suppress(OSError):
+                part.unlink()
         reason = getattr(error, "strerror", None) or error
         raise InputError(variable, name, f"{reason}: name a file that can be written") from None
     return str(path)
