@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.act
     misspelled,
     values_of,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
@@ -47,6 +49,26 @@ def test_a_misspelled_variable_is_told_and_others_are_not() -> None:
     assert misspelled(["drop_ouputs", "drop_run", "drop_after", "runs_dir"], documented("reap")) == [
         "-e drop_ouputs: nothing of that name is read here; did you mean drop_outputs?"
     ]
+
+
+def test_what_a_module_of_ours_answers_is_checked_before_ansible_has_it() -> None:
+    """By itself Ansible would take a node's word for variables of the host, and shows whatever it says."""
+
+    class Lying(OnNode):
+        def _execute_module(self, **_given: Any) -> dict[str, Any]:
+            evil = {"ansible_facts": {"ansible_host": "203.0.113.9"}, "warnings": ["\x1b[2Jx"]}
+            return {**evil, "changed": False, "msg": "a\x1b]0;owned\x07b", "files": ["/etc/passwd"]}
+
+    action = object.__new__(Lying)
+    action._task = SimpleNamespace(delegate_to=None, args={})
+    found = action.act({}, {"inventory_hostname": "n1"})
+    assert found == {"changed": False, "msg": "a]0;ownedb", "files": ["/etc/passwd"]}
+    action._execute_module = lambda **_given: {"changed": float("nan")}  # type: ignore[method-assign]
+    with pytest.raises(InputError, match="answer of n1"):
+        action.act({}, {"inventory_hostname": "n1"})
+    action._task.delegate_to = "n2"
+    with pytest.raises(InputError, match="answer of n2"):
+        action.act({}, {"inventory_hostname": "n1"})
 
 
 def test_what_is_needed_is_asked_for() -> None:

@@ -50,6 +50,13 @@ def test_ssh_has_what_ansibles_connection_has() -> None:
     assert "-p 2222 -l mpi " in words(port=2222, user="mpi")
 
 
+@pytest.mark.parametrize(("lease", "count"), [(5.0, 1), (60.0, 12), (61.0, 13), (3600.0, 720)])
+def test_ssh_gives_a_silent_head_up_when_the_lease_is_over(lease: float, count: int) -> None:
+    """Sooner, and a job would end by an interruption that its lease allows."""
+    given = hostvars.ssh_words(connection(), N1, lease)
+    assert f"ServerAliveCountMax={count}" in given and "ServerAliveInterval=5" in given
+
+
 def test_host_keys_are_checked_whatever_ansible_is_told() -> None:
     with pytest.raises(InputError, match=r"host_key_checking of n1: .*take that setting away"):
         words(host_key_checking=False)

@@ -43,6 +43,7 @@ def test_an_identity_is_made_once_and_is_private(home: Path) -> None:
     assert first == identity.identity() and len(first) == 32
     (kept,) = (home / ".torchfleet").iterdir()
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
 
 
 def test_many_that_start_at_once_have_one_identity(home: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import select
+import signal
 import socket
 import threading
 from collections import Counter
@@ -43,6 +46,7 @@ def sysfs(tmp_path: Path) -> Sysfs:
         ("vlan", 0x1003, {"uevent": "DEVTYPE=vlan\nINTERFACE=eth0.7", "iflink": "3"}, []),
         ("tunnel", 0x1091, {"type": "65534", "uevent": "DEVTYPE=wireguard"}, []),
         ("tunnel", 0x1091, {"type": "512"}, []),
+        ("tunnel", 0x81, {"type": "65534"}, []),
         ("tunnel", 0x1003, {"tun_flags": "0x1002"}, []),
         ("tunnel", 0x10D1, {}, []),
         ("virtual", 0x83, {}, []),
@@ -144,8 +148,9 @@ def test_addresses_of_the_kernel() -> None:
     }
     other_end = IPV4.replace("08000100c0000202", "080001000a080001")
     assert (netlink.parse_address(bytes.fromhex(other_end)) or {})["peer"] == "10.8.0.1"
-    temporary = IPV6.replace("0800080080000000", "0800080001000000")
-    assert (netlink.parse_address(bytes.fromhex(temporary)) or {})["stable"] is False
+    for flag in (0x01, 0x08, 0x20, 0x40):  # temporary, a duplicate, deprecated, tentative (linux/if_addr.h)
+        unstable = IPV6.replace("0800080080000000", f"08000800{flag:02x}000000")
+        assert (netlink.parse_address(bytes.fromhex(unstable)) or {})["stable"] is False
 
 
 def test_this_machine_has_a_loopback() -> None:
@@ -237,6 +242,40 @@ def test_a_stranger_learns_nothing(start: Start, words: bytes) -> None:
         stranger.sendall(words)
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(100) == b""
+
+
+def test_a_way_that_takes_small_packets_only_is_told(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some switch between the nodes has a smaller MTU, and says nothing: a job would hang at its first tensor."""
+    monkeypatch.setattr(probe_server.Agent, "echo", lambda *_given: threading.Event().wait(5))
+    (row,) = probe.reach("n1", [seen_by(start("n2", "n1"), mtu=9000)], 0.1)
+    assert row["reason"] == "small packets pass, full ones do not: MTU 9000 is more than the way there takes"
+    assert row["mtu"] is None
+
+
+def test_a_line_without_end_is_no_message() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _address = listener.accept()
+    with one, other:
+        sending = threading.Thread(target=lambda: (one.sendall(bytes(2 << 20)), one.shutdown(socket.SHUT_WR)))
+        sending.start()
+        with pytest.raises(ValueError, match="no message"):
+            probe.Line(other).receive()
+        probe.discard(other)
+        sending.join(20)
+
+
+def test_an_agent_that_nobody_visits_ends_by_itself() -> None:
+    """Whoever started it may be gone: a second one would find its port taken."""
+    agent = probe_server.start("n1", [0], 1, ["n2"])
+    ended = os.pidfd_open(agent["pid"])
+    try:
+        assert select.select([ended], [], [], 30)[0], "it is still there"
+    finally:
+        signal.pidfd_send_signal(ended, signal.SIGKILL)
+        os.close(ended)
+        _pid, status = os.waitpid(agent["pid"], 0)
+    assert os.WTERMSIG(status) == signal.SIGALRM
 
 
 def test_agents_measure_in_rounds(start: Start) -> None:

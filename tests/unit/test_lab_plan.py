@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import host, lifecycle, spec
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import faults, host, lifecycle, spec
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.image import node_tag
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.spec import Lab, parse_disturbance, parse_lab
 
@@ -240,6 +240,8 @@ def test_a_cut_names_its_nic_and_spares_this_machine(lab: Lab) -> None:
     assert 'iifname "eth1" ip saddr != 10.200.2.1 drop' in rules
     assert 'oifname "eth1" ip daddr != 10.200.2.1 drop' in rules
     assert "eth0" not in rules
+    for direction in ("iifname", "oifname"):  # or nodes would still meet over link-local addresses
+        assert f'{direction} "eth1" meta nfproto ipv6 drop' in rules
 
 
 def test_a_fast_rate_gets_a_larger_bucket() -> None:
@@ -308,6 +310,53 @@ def test_a_lab_with_fewer_nodes_is_another_lab(seen: lifecycle.Seen, lab: Lab, t
     seen.strangers = set()
     with pytest.raises(ValueError, match=r"^lab_nodes: lab 'lab' is there and was made with another value; give that"):
         lifecycle.refuse_others(lab, seen, dict.fromkeys(spec.RELEASES, "image"), str(tmp_path))
+
+
+def test_a_subnet_that_this_machine_uses_is_not_taken(seen: lifecycle.Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen.networks = ()
+    routes = [{"dst": "default"}, {"dst": "10.200.7.0/25"}]
+    monkeypatch.setattr(lifecycle, "run", lambda *_argv, **_more: json.dumps(routes))
+    for taken in ("10.200.7.0/24", "10.88.0.0/16"):  # a route, and a network of podman's
+        with pytest.raises(ValueError, match=f"^lab_subnets: {taken} is in use on this machine; give another"):
+            lifecycle.choose_subnets(lab_options(nics=1, subnets=[taken]), seen)
+    free = lifecycle.choose_subnets(lab_options(nics=1, subnets=["10.200.8.0/24"]), seen)
+    assert free == [ipaddress.IPv4Network("10.200.8.0/24")]
+
+
+@pytest.fixture
+def nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be root on a machine without a lab."""
+    monkeypatch.setattr(host, "refuse_without_root", lambda: None)
+    monkeypatch.setattr(lifecycle, "look", lambda lab: lifecycle.Seen(lab, [], []))
+
+
+def test_files_of_the_users_own_are_not_removed_with_a_lab(tmp_path: Path, nothing_there: None) -> None:
+    for name in (*lifecycle.FILES, "notes.txt"):
+        (tmp_path / name).write_text("mine\n")
+    assert lifecycle.absent(lab_options(directory=str(tmp_path)), check=False)["changed"] is False
+    assert len(list(tmp_path.iterdir())) == len(lifecycle.FILES) + 1
+    (tmp_path / "hosts.yml").write_text(f"{spec.HEADER}all:\n")  # which a lab wrote
+    assert lifecycle.absent(lab_options(directory=str(tmp_path)), check=True)["changed"] is True
+    assert lifecycle.absent(lab_options(directory=str(tmp_path)), check=False)["changed"] is True
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_half_a_pair_of_keys_is_made_anew(tmp_path: Path) -> None:
+    """A run may be interrupted between the two files; ssh-keygen would ask whether to overwrite the one."""
+    place = tmp_path / "lab"
+    key = lifecycle.make_key(str(place))
+    assert key.startswith("ssh-ed25519 ") and lifecycle.make_key(str(place)) == key
+    (place / "key.pub").unlink()
+    assert lifecycle.make_key(str(place)) not in ("", key)
+
+
+@pytest.mark.parametrize("state", ["cut", "heal", "shape", "pause"])
+def test_a_node_that_does_not_run_is_not_disturbed(state: str) -> None:
+    for found in ("running", "paused"):
+        faults.refuse_the_dead(state, [lifecycle.Container("lab-n2", "{}", found, 1)])
+    with pytest.raises(ValueError, match=r"^lab_node: lab-n2 is exited; bring it back with lab_state=restart"):
+        faults.refuse_the_dead(state, [lifecycle.Container("lab-n2", "{}", "exited", 0)])
+    faults.refuse_the_dead("kill", [lifecycle.Container("lab-n2", "{}", "exited", 0)])
 
 
 def test_a_shape_survives_being_a_label(lab: Lab) -> None:

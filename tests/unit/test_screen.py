@@ -144,6 +144,35 @@ def test_a_pipe_without_a_reader_is_not_read(reader: Reader) -> None:
     os.close(outgoing)
 
 
+def test_nothing_is_handed_to_ansible_for_a_pipe_that_nobody_reads(reader: Reader) -> None:
+    """Its thread that displays dies of that write, and with it all that Ansible would still say."""
+    incoming, outgoing = os.pipe()
+    screen = screen_module.Screen()
+    screen.stdout = f"/proc/self/fd/{outgoing}"
+    os.close(incoming)
+    reader.looks.set()
+    screen.write("lost")
+    assert screen.flush(lambda: False)
+    assert reader.lines == []
+    os.close(outgoing)
+
+
+@pytest.mark.parametrize(("environment", "terminal"), [({}, True), ({"AWX_ISOLATED_DATA_DIR": "/runner"}, False)])
+def test_a_terminal_that_ansible_runner_made_has_no_bar(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], terminal: bool
+) -> None:
+    controller, inside = pty.openpty()
+    monkeypatch.delenv("AWX_ISOLATED_DATA_DIR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(screen_module, "terminal_of", lambda _pid, _numbers: os.dup(inside))
+    assert screen_module.Screen().is_terminal() is terminal
+    monkeypatch.setattr(screen_module, "terminal_of", lambda _pid, _numbers: -1)
+    assert screen_module.Screen().is_terminal() is False
+    os.close(inside)
+    os.close(controller)
+
+
 def test_what_cannot_be_opened_is_shown(reader: Reader, tmp_path: Path) -> None:
     """On a system without /proc, in a container that hides it, and where the pipe is another user's (`sudo -u`)."""
     screen = screen_module.Screen()

@@ -14,6 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
     TERMINAL_CLOSED,
+    NOTHING_LEFT,
     Stopped,
     StopWatch,
     terminal_of,
@@ -35,6 +36,23 @@ def test_before_a_job_a_signal_ends_whatever_is_waited_for(number: int) -> None:
         with pytest.raises(Stopped):
             os.read(silent, 1)
         assert stop.noted == [number.name]
+
+
+def test_the_first_signal_before_a_job_says_at_once_that_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible shows nothing of it before its worker is gone, if at all."""
+    said: list[str] = []
+    monkeypatch.setattr(StopWatch, "say", lambda _watch, text: said.append(text))
+    with pytest.raises(Stopped), StopWatch():
+        send(signal.SIGINT)
+    assert said == [NOTHING_LEFT]
+
+
+def test_a_login_that_is_lost_is_no_cancellation() -> None:
+    """Whoever reads the result must not take a lost connection for a decision of the user."""
+    with StopWatch() as stop:
+        stop.hold("ending the job")
+        send(signal.SIGHUP)
+        assert stop.reason().startswith("lost\tthe terminal of ansible-playbook was closed")
 
 
 def test_the_sigterm_that_ansible_sends_behind_a_ctrl_c_is_no_second_one() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_bytes, parse_environment
 
 ORDER = {
     **{"host": "n1", "placement": [{"rank": 0, "local_rank": 0, "host": "n1"}], "job_id": "unit", "environment": {}},
@@ -19,6 +19,14 @@ PLACE = rank_environment(ORDER, (0, 1, 0, 1), {}).keys() - {"PATH"}
 def test_whatever_tells_a_rank_its_place_cannot_be_set_by_the_user(name: str) -> None:
     with pytest.raises(InputError, match=f'got "{name}"; this name belongs to the plan'):
         parse_environment({name: "7"})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("512", 512), ("1K", 2**10), ("500m", 500 * 2**20), (" 2G ", 2 * 2**30), ("1T", 2**40), (7, 7)],
+)
+def test_letters_of_a_size_are_powers_of_1024(text: object, size: int) -> None:
+    assert parse_bytes("fetch_limit", text) == size
 
 
 def test_a_message_shows_the_beginning_of_what_was_given() -> None:

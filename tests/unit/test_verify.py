@@ -77,6 +77,15 @@ def test_every_pair_is_measured_and_every_launcher_tried() -> None:
     ]
 
 
+def test_an_mpi_is_tried_only_if_a_head_without_ranks_has_it_too() -> None:
+    answers = {"head": answer(openmpi=""), **ALL}
+    runs = verify.plan_trial(answers, HEARD, "head", NODES).runs
+    assert [each["launcher"] for each in runs] == ["torchrun"]  # whose agents are on the workers alone
+    answers["head"] = answer(torch="")
+    runs = verify.plan_trial(answers, HEARD, "head", NODES).runs
+    assert [each["launcher"] for each in runs] == ["openmpi", "torchrun"]
+
+
 def test_backend_mpi_is_tried_with_each_mpi_where_every_worker_has_it() -> None:
     having = {name: answer(torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
     runs = verify.plan_trial(having, HEARD, "n1", NODES).runs
