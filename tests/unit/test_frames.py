@@ -697,3 +697,14 @@ def test_a_leftover_of_another_node_is_as_the_result_has_it() -> None:
     assert frames_module.LEFTOVER({"pid": 1, "command": "a"}) == {"pid": 1, "command": "a", "ended": None}
     with pytest.raises(BadFrame, match="SIGTERM, SIGKILL"):
         frames_module.LEFTOVER({"pid": 1, "command": "a", "ended": "by n3"})
+
+
+@pytest.mark.parametrize("make", [lambda inner: [inner], lambda inner: {"a": inner}], ids=["lists", "objects"])
+def test_what_is_kept_as_it_came_is_bounded_in_depth(make: Any) -> None:
+    """It goes on to the controller and into result.json, which programs with less patience read."""
+    value: Any = "text"
+    for _level in range(frames_module.DEPTH - 1):
+        value = make(value)
+    assert frames_module.plain(value) == value
+    with pytest.raises(BadFrame, match="nested too deep"):
+        frames_module.plain(make(value))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import job_directory
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
     JobDir,
     jobs,
@@ -271,6 +272,44 @@ def test_a_pipe_in_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None:
     """Anybody's process may name a directory of its own as that of its job."""
     os.mkfifo(tmp_path / "lock")
     assert not JobDir(str(tmp_path)).running()
+
+
+def test_why_a_job_was_ended_is_what_was_noted_first(tmp_path: Path) -> None:
+    """What follows the cause (ranks that hang up, a launcher that leaves) would be blamed for it."""
+    job = made(tmp_path / "one")
+    assert job.end() is None
+    job.claim_end("timed_out", "job_timeout of 5 s")
+    job.claim_end("cancelled", "SIGINT to ansible-playbook", "n2")
+    end = job.end()
+    assert end is not None and (end["reason"], end["detail"], end["host"]) == ("timed_out", "job_timeout of 5 s", "")
+    assert [name for name in os.listdir(job.path) if name.startswith("end.")] == ["end.json"]
+
+
+def test_on_a_full_disk_what_was_kept_free_takes_what_is_said_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = made(tmp_path / "one")
+    ballast = tmp_path / "one" / "ballast"
+    assert ballast.stat().st_blocks * 512 >= 1 << 20  # a file with a hole in it keeps nothing free
+    write = job_directory.write_json
+
+    def full(path: str, value: Any) -> None:
+        if ballast.exists():
+            raise OSError(errno.ENOSPC, "no space left")
+        write(path, value)
+
+    monkeypatch.setattr(job_directory, "write_json", full)
+    job.write("result.json", {"state": "failed"})
+    assert job.read("result.json") == {"state": "failed"} and not ballast.exists()
+
+    def failing(_path: str, _value: Any) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    made(tmp_path / "two")
+    monkeypatch.setattr(job_directory, "write_json", failing)
+    with pytest.raises(OSError, match="the disk is broken"):
+        JobDir(str(tmp_path / "two")).write("result.json", {})
+    assert (tmp_path / "two" / "ballast").exists()
 
 
 def test_what_is_written_aside_is_written_where_no_thread_can_be_started(tmp_path: Path) -> None:

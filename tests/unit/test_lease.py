@@ -137,6 +137,15 @@ def test_work_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     remote.close()
 
 
+def test_a_node_that_beats_faster_than_any_clock_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep the head busy for as long as work may take."""
+    monkeypatch.setattr(link_module, "MOST_BEATS", 50)
+    remote = RemoteProcess(["sh", "-c", """yes '{"kind": "beat"}' | head -51; exec sleep 600"""])
+    with pytest.raises(ConnectionLost, match="it beat more than 50 times, and did not answer"):
+        remote.answer(60)
+    remote.close(0)
+
+
 def test_an_idle_supervisor_hears_a_signal() -> None:
     """Reproduced before: it noted the signal and waited on."""
     remote = supervisor()

@@ -387,6 +387,19 @@ def test_a_program_on_the_head_does_not_make_the_result_too_much(tmp_path: Path)
     frames.RESULT(write_result(job, metrics, {}))
 
 
+def test_a_node_reports_no_metric_for_a_rank_of_another(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    peers, places = [{"name": "n2"}, {"name": "n3"}], [place(0, "n2"), place(1, "n3")]
+    job.write("order.json", order() | {"started": 0.0, "host": "n1", "peers": peers, "placement": places})
+    part = {"lines": {}, "leftovers": [], "launcher": {}}
+    parts = {
+        "n2": {**part, "records": {"0": record(0)}, "metrics": [["loss", 0, 0.5]]},
+        "n3": {**part, "records": {"1": record(1)}, "metrics": [["loss", 0, 0.0], ["accuracy", 0, 1.0], ["own", 1, 7]]},
+    }
+    assert write_result(job, Metrics(job), parts)["metrics"] == {"loss": 0.5, "own": 7}
+
+
 def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
     """n2 is lost without a word. What n3, or a program on the head, left in the name of its rank is no success."""
     places = [place(0, "n1"), place(1, "n2"), place(2, "n3")]

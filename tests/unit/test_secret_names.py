@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import secrets as secrets_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.secrets import SOCKET, Keeper, take
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_environment
@@ -99,6 +101,26 @@ def test_ranks_take_them_until_the_job_is_over(tmp_path: Path, place: Callable[[
     assert not os.path.exists(os.path.join(directory, SOCKET))
     with pytest.raises(OSError):
         take(directory, secrets)
+
+
+@pytest.mark.parametrize("stranger", ["asks", "answers"])
+def test_secrets_go_from_one_user_to_the_same_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stranger: str
+) -> None:
+    keeper = Keeper(str(tmp_path), {"A": "s3cret"})
+    keeper.start()
+    monkeypatch.setattr(secrets_module, "user_of", lambda _connection: os.getuid() + 1)
+    try:
+        if stranger == "asks":
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(30)
+                connection.connect(str(tmp_path / SOCKET))
+                assert connection.recv(100) == b""
+        else:
+            with pytest.raises(PermissionError, match="somebody else answers for the supervisor"):
+                take(str(tmp_path), ["A"])
+    finally:
+        keeper.close()
 
 
 def test_a_supervisor_that_has_not_all_is_not_enough(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import file_store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import shipment as shipment_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_store import Store
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
@@ -246,6 +247,21 @@ def test_nothing_arrives_that_was_not_asked_for(tmp_path: Path) -> None:
         assert shipment.finish() != ""
         os.close(shipment.lock)
     assert not (tmp_path / "home" / "store" / stranger[:2] / stranger).exists()
+
+
+def test_more_than_was_announced_is_refused_before_it_fills_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = folder_of(str(folder(tmp_path / "project")))
+    digest = min(digest for digest, _executable in made.files.values())
+    monkeypatch.setattr(shipment_module, "MOST_BYTES", 10)
+    shipment = Shipment(str(tmp_path / "home"), made.listing())
+    for first in (True, False, False):
+        shipment.take({"name": digest, "first": first, "data": b"x" * 6})
+    (arriving,) = (tmp_path / "home" / "store" / "arriving").iterdir()
+    assert arriving.stat().st_size == 6
+    assert shipment.finish() == "more came than was announced"
+    assert list((tmp_path / "home" / "store" / "arriving").iterdir()) == []
 
 
 DIGEST = "0" * 64

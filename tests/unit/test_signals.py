@@ -1,0 +1,61 @@
+"""Which process gets a signal: the very one that was meant, and only one that has a use for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ending import tells_stacks
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.exit_note import STACKS_SIGNAL
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("pidfd", [True, False])
+def test_a_later_process_of_the_same_number_is_not_signalled(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, pidfd: bool
+) -> None:
+    if not pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
+    now = processes.read(sleeper.pid)
+    assert now is not None
+    earlier = now._replace(started=now.started - 1)
+    assert processes.send(earlier, signal.SIGKILL) is False
+    assert sleeper.poll() is None and processes.read(sleeper.pid) is not None
+    assert processes.send(now, signal.SIGKILL) is True
+    assert sleeper.wait(30) == -signal.SIGKILL
+
+
+def test_a_process_is_known_again_by_its_start(sleeper: subprocess.Popen[bytes]) -> None:
+    noted = processes.identity(sleeper.pid)
+    found = processes.identified(noted)
+    assert found is not None and found.pid == sleeper.pid
+    assert processes.identified({**noted, "started": noted["started"] - 1}) is None
+    assert processes.identified({"pid": "1"}) is None and processes.identified(None) is None
+
+
+def test_only_a_program_that_tells_its_stacks_is_asked_for_them() -> None:
+    """It kills what has no handler. Podman and apptainer have one for every signal, and hand it on to such programs."""
+    before = {number: signal.getsignal(number) for number in (STACKS_SIGNAL, STACKS_SIGNAL - 1)}
+    try:
+        for number in before:
+            signal.signal(number, signal.SIG_DFL)
+        assert not tells_stacks(os.getpid())
+        signal.signal(STACKS_SIGNAL, lambda *_: None)
+        assert tells_stacks(os.getpid())
+        signal.signal(STACKS_SIGNAL - 1, lambda *_: None)
+        assert not tells_stacks(os.getpid())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
