@@ -1,0 +1,187 @@
+"""Actions as Ansible runs them: what fails the task, what is kept, and whose word counts."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleConnectionFailure
+
+from ansible_collections.torchfleet.cluster.plugins.action import (
+    accelerator_facts,
+    gather,
+    node_facts,
+    preflight,
+    ssh_mesh_plan,
+    verify,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify as verify_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import Answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import Refused, member_from
+
+RECORDED = json.loads((Path(__file__).parent / "recorded/node_facts.json").read_text())
+CLOCK = {"offset": 0.004, "uncertainty": 0.008}
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJILq8aotMLm4OTu9eWN0vDPEkMCDHxRZ4DV2GWYOAq"
+
+
+# --- preflight ------------------------------------------------------------------------------------------------------
+
+
+def preflight_of(path: Path, n2: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Return what preflight says of the two recorded nodes, of which the second is changed."""
+    action = object.__new__(preflight.ActionModule)
+    action._play_context = SimpleNamespace(become_pass=None)
+    hostvars = {f"n{number}": {"ansible_host": f"192.0.2.1{number}", "slots": 2} for number in (1, 2)}
+    answers = {"n1": {"facts": RECORDED["n1"], "clock": CLOCK}, "n2": {"facts": n2, "clock": CLOCK}}
+    variables = {"hostvars": hostvars, "groups": {"head": ["n1"], "workers": ["n1", "n2"]}}
+    return action.act({"answers": answers, "report": str(path), **options}, variables)
+
+
+def test_a_node_without_room_fails_preflight_unless_that_is_ignored(tmp_path: Path) -> None:
+    full = copy.deepcopy(RECORDED["n2"])
+    full["home"]["free"] = 0
+    failed = preflight_of(tmp_path / "x.json", full)
+    assert failed["failed"] is True
+    assert failed["msg"] == f"1 error: TF-DISK-HOME on n2; report: {tmp_path / 'x.json'}"
+    report = json.loads((tmp_path / "x.json").read_text())
+    assert report["ok"] is False and report["findings"][0]["id"] == "TF-DISK-HOME"
+    ignored = preflight_of(tmp_path / "x.json", full, ignore=["TF-DISK-HOME"])
+    assert ignored["failed"] is False and ignored["msg"].endswith("1 ignored")
+    assert json.loads((tmp_path / "x.json").read_text())["ok"] is True
+    with pytest.raises(InputError, match="preflight_ignore"):
+        preflight_of(tmp_path / "x.json", full, ignore=["TF-DISC-HOME"])
+
+
+def test_an_inventory_that_is_no_cluster_fails_preflight(tmp_path: Path) -> None:
+    action = object.__new__(preflight.ActionModule)
+    action._play_context = SimpleNamespace(become_pass=None)
+    twice = {name: {"ansible_host": "192.0.2.11"} for name in ("n1", "n2")}
+    variables = {"hostvars": twice, "groups": {"head": ["n1"], "workers": ["n1", "n2"]}}
+    answers = {name: {"facts": RECORDED[name], "clock": CLOCK} for name in twice}
+    failed = action.act({"answers": answers, "report": str(tmp_path / "x.json")}, variables)
+    assert failed["failed"] is True and "TF-INVENTORY" in failed["msg"]
+
+
+# --- verify ---------------------------------------------------------------------------------------------------------
+
+
+def outcome(tmp_path: Path, **failed: bool) -> verify_module.Outcome:
+    """Return what came back of a machine alone; a run of each launcher, failed or not."""
+    runs = [
+        {"launcher": name, "backend": "gloo", "failed": lost, "msg": "x", "run_dir": str(tmp_path / name)}
+        for name, lost in failed.items()
+    ]
+    for run in runs:
+        Path(run["run_dir"]).mkdir()
+    trial = verify_module.Trial(("n1",), (), "", {}, ())
+    return verify_module.Outcome({"n1": Answer(RECORDED["n1"])}, {}, [], {}, runs, trial, compare({}, ["n1"]))
+
+
+def test_an_all_reduce_that_fails_fails_verify_and_keeps_its_run(tmp_path: Path) -> None:
+    action = object.__new__(verify.ActionModule)
+    found = action.judge(outcome(tmp_path, openmpi=True, torchrun=False), str(tmp_path / "x.json"), [])
+    assert found["failed"] is True and found["msg"].startswith("1 error: TF-VERIFY-RUN; report: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["openmpi", "x.json"]  # the good one is in the report
+    assert json.loads((tmp_path / "x.json").read_text())["ok"] is False
+    assert stat.S_IMODE((tmp_path / "x.json").stat().st_mode) == 0o600
+
+
+def test_what_verify_is_to_ignore_is_something_that_it_finds(tmp_path: Path) -> None:
+    action = object.__new__(verify.ActionModule)
+    found = action.judge(outcome(tmp_path, openmpi=True), str(tmp_path / "x.json"), ["TF-VERIFY-RUN"])
+    assert found["failed"] is False
+    with pytest.raises(InputError, match=r"verify_ignore: got .*TF-VERIFY-RUNS.*TF-VERIFY-RUN"):
+        action.judge(outcome(tmp_path, torchrun=True), str(tmp_path / "x.json"), ["TF-VERIFY-RUNS"])
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def asking(kind: Any, execute: Callable[..., Any], command: Callable[[str], Any] = lambda _words: {}) -> Any:
+    """Return an action whose module and commands on the node do this."""
+    action = object.__new__(kind.ActionModule)
+    action._task = SimpleNamespace(args={}, delegate_to=None)
+    action._execute_module, action._low_level_execute_command = execute, command
+    return action
+
+
+def unreachable(*_given: Any, **_more: Any) -> Any:
+    raise AnsibleConnectionFailure("ssh: connect to host 192.0.2.12 port 22: Connection refused")
+
+
+def test_a_node_that_cannot_be_reached_is_an_answer() -> None:
+    """As a failed task it would end the play, and nobody would hear of the other nodes."""
+    found = asking(node_facts, unreachable, unreachable).act({}, {"inventory_hostname": "n2"})
+    assert found == {"problem": "ssh: connect to host 192.0.2.12 port 22: Connection refused"}
+
+
+def test_a_node_that_cannot_be_believed_is_an_answer_too() -> None:
+    action = asking(node_facts, lambda **_given: {"facts": {"system": "evil"}}, lambda _words: {"stdout": "1.5"})
+    assert action.act({}, {"inventory_hostname": "n2"})["failure"].startswith('answer of n2: got "facts, ')
+    action = asking(node_facts, lambda **_given: {"msg": "no room", "module_stderr": "x"})
+    assert action.act({}, {"inventory_hostname": "n2"}) == {"failure": "no room\nx"}
+
+
+def test_gpus_are_believed_in_their_form_only() -> None:
+    honest = RECORDED["n1"]["accelerators"]
+    action = asking(accelerator_facts, lambda **_given: {"facts": honest, "ansible_facts": {"ansible_host": "x"}})
+    assert action.act({}, {"inventory_hostname": "n1"}) == {"changed": False, "facts": honest}
+    action = asking(accelerator_facts, lambda **_given: {"facts": {**honest, "usable": {"evil": 1}}})
+    with pytest.raises(InputError, match="answer of n1"):
+        action.act({}, {"inventory_hostname": "n1"})
+
+
+def test_a_run_may_fill_half_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1001))
+    assert gather.room_for(tmp_path) == 500
+
+
+# --- the SSH mesh ---------------------------------------------------------------------------------------------------
+
+
+def member(**changed: Any) -> Any:
+    found = {
+        **{"name": "n1", "address": "192.0.2.1", "port": 22, "sshd": "system", "become": False, "client": True},
+        **{"user": "fleet", "directory": "/home/fleet/.torchfleet/ssh", "key": KEY, "host_keys": [KEY]},
+        **{"addresses": ["192.0.2.1"], "authorized_keys": "/home/fleet/.ssh/authorized_keys"},
+    }
+    return member_from({**found, **changed}, {})
+
+
+def planned(place: Path, *members: Any, **changed: Any) -> dict[str, Any]:
+    given = {
+        **{"directory": str(place), "cluster": "mine", "state": "present", "trust": "keys", "any_to_any": False},
+        **{"extra_sources": [], "valid_days": 365, "accept_changed": [], "rotate": False},
+    }
+    return ssh_mesh_plan.plan({**given, **changed}, members, ["n1"], dry_run=False)
+
+
+def test_no_mesh_is_made_over_a_changed_host_key(tmp_path: Path) -> None:
+    assert planned(tmp_path / "ca", member())["open"] == ["n1"]
+    other = member(host_keys=[f"{KEY[:-4]}AAAA"])
+    with pytest.raises(Refused, match="the host key of n1 changed since the last setup"):
+        planned(tmp_path / "ca", other)
+    with pytest.raises(Refused, match="the host key of n1 changed"):  # it is not what is known now
+        planned(tmp_path / "ca", other)
+    planned(tmp_path / "ca", other, accept_changed=["n1"])
+    planned(tmp_path / "ca", other)
+
+
+def test_a_mesh_is_not_taken_away_without_what_root_wrote_for_it(tmp_path: Path) -> None:
+    """It would stay in force: sshd would go on to trust an authority that nobody has any more."""
+    planned(tmp_path / "ca", member())
+    left = member(root_files=["/etc/ssh/torchfleet-mine"])
+    with pytest.raises(Refused, match=r"/etc/ssh/torchfleet-mine is root's, .*: add -e ssh_mesh_become=true"):
+        planned(tmp_path / "ca", left, state="absent")
+    assert (tmp_path / "ca" / "nodes.json").exists()
+    planned(tmp_path / "ca", member(root_files=["/etc/ssh/torchfleet-mine"], become=True), state="absent")
+    assert not (tmp_path / "ca").exists()

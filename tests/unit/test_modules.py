@@ -1,0 +1,172 @@
+"""Modules as Ansible runs them: what fails the task, what check mode leaves alone, and what is written how."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import PodmanError
+
+Run = Callable[..., dict[str, Any]]
+FOUND: dict[str, Any] = {
+    **{name: [] for name in ("ended", "cancelled", "removed", "outputs", "runtimes", "running", "waiting")},
+    **{"store": {"files": 0, "bytes": 0}, "known": True},
+}
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"ansible_collections.torchfleet.cluster.plugins.modules.{name}")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a module with these arguments and returns what it printed."""
+
+    def started(name: str, /, check: bool = False, **arguments: Any) -> dict[str, Any]:
+        with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
+            module(name).main()
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    return started
+
+
+# --- reap -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job_id", ["../../etc", "a/b", "..", "a..b", "-x", "x" * 101])
+def test_a_job_id_that_is_a_path_ends_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, job_id: str) -> None:
+    monkeypatch.setattr(module("reap"), "reap", lambda *_given: pytest.fail("it looked for that"))
+    assert run("reap", job_id=job_id)["msg"] == f"job_id: got {job_id!r}; give the name of a run"
+
+
+def test_a_job_that_does_not_end_fails_the_task(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module("reap"), "reap", lambda *_given: {**FOUND, "cancelled": ["one"], "running": ["one"]})
+    failed = run("reap", job_id="one")
+    assert failed["failed"] is True and failed["msg"].startswith("one still runs: ")
+    would = run("reap", check=True, job_id="one")
+    assert not would.get("failed") and would["changed"] is True and would["msg"].startswith("would end job one")
+
+
+def test_a_process_that_outlives_sigkill_fails_the_task_and_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"pid": 7, "job_id": "one", "command": "cat /mnt/dead", "ended": None}
+    ended = {**row, "pid": 8, "command": "sleep", "ended": "SIGTERM"}
+    monkeypatch.setattr(module("reap"), "reap", lambda *_given: {**FOUND, "ended": [row, ended]})
+    failed = run("reap")
+    assert failed["failed"] is True
+    assert failed["msg"] == "not even SIGKILL ended: ended 1 leftover (pid 7 of one, cat /mnt/dead)"
+    assert run("reap", check=True).get("failed") is not True  # where nothing has been ended yet
+
+
+# --- publish --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_published_whole_for_all_to_read(run: Run, tmp_path: Path) -> None:
+    """Jobs that start meanwhile read it: half a fabric.env would send them to another NIC."""
+    given = {"directory": str(tmp_path / "home"), "files": {"fabric.env": "NIC=eth0\n"}}
+    before = os.umask(0o077)
+    try:
+        assert run("publish", **given)["changed"] is True
+    finally:
+        os.umask(before)
+    path = tmp_path / "home" / "fabric.env"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    with open(path) as reader:
+        run("publish", **{**given, "files": {"fabric.env": "NIC=eth1\n"}})
+        assert reader.read() == "NIC=eth0\n"  # who has begun to read it reads the old one to its end
+    assert path.read_text() == "NIC=eth1\n"
+    assert os.listdir(path.parent) == ["fabric.env"]
+    assert run("publish", **{**given, "files": {"fabric.env": "NIC=eth1\n"}})["changed"] is False
+
+
+def test_check_mode_publishes_nothing_and_shows_what_would_be(run: Run, tmp_path: Path) -> None:
+    found = run("publish", check=True, directory=str(tmp_path / "home"), files={"fabric.env": "NIC=eth0\n"})
+    assert found["changed"] is True and found["diff"][0]["after"] == "NIC=eth0\n"
+    assert not (tmp_path / "home").exists()
+
+
+# --- fabric_probe, stage, signing_key, lab --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ports", ["80", "1023-2000", "29099-29000", "65000-65536", "many", "1-2-3"])
+def test_ports_that_no_agent_can_have_are_refused(run: Run, ports: str) -> None:
+    told = f"fabric_ports: got {ports!r}; give one as 29000, or a range as 29000-29099"
+    assert run("fabric_probe", state="listen", name="n1", expected=["n2"], ports=ports)["msg"] == told
+
+
+@pytest.mark.parametrize(
+    ("changed", "role", "lacks"),
+    [
+        ({}, ["head", "worker"], []),
+        ({"launcher": {"version": "", "wanted": "/h/openmpi"}}, ["head", "worker"], ["openmpi (/h/openmpi)"]),
+        ({"launcher": {"version": "", "wanted": "/h/openmpi"}}, ["worker"], []),
+        ({"torch": None}, ["worker"], ["torch in /h/python"]),
+        ({"python": "", "torch": None}, ["worker"], ["Python (/wanted)"]),
+        ({"torch": None}, ["head"], []),
+    ],
+)
+def test_what_a_node_lacks_for_its_role(changed: dict[str, Any], role: list[str], lacks: list[str]) -> None:
+    facts = {
+        "launcher": {"version": "5.0.11", "wanted": "/h/openmpi"},
+        "python": "/h/python",
+        "python_wanted": "/wanted",
+        "torch": {"version": "2.13.0"},
+    }
+    assert module("stage").missing({**facts, **changed}, role, "openmpi") == lacks
+
+
+class Endless:
+    """An answer of a web server that never ends."""
+
+    def read(self, most: int = -1) -> bytes:
+        assert 0 < most <= 10**7, "it would be read for ever"
+        return b"x" * most
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    found = module("signing_key")
+    monkeypatch.setattr(found, "fetch", lambda _url: b"a key")
+    monkeypatch.setattr(found, "keyring", lambda data, _fingerprints: data)
+    yield found
+
+
+KEY = {"url": "https://vendor.example/key", "fingerprints": ["A" * 40]}
+
+
+def test_a_keyring_is_for_apts_own_user_to_read(run: Run, keys: Any, tmp_path: Path) -> None:
+    dest = tmp_path / "keyrings" / "cuda.gpg"
+    before = os.umask(0o077)
+    try:
+        assert run("signing_key", check=True, dest=str(dest), **KEY)["changed"] is True and not dest.exists()
+        assert run("signing_key", dest=str(dest), **KEY)["changed"] is True
+    finally:
+        os.umask(before)
+    assert (stat.S_IMODE(dest.stat().st_mode), dest.read_bytes()) == (0o644, b"a key")
+    assert run("signing_key", dest=str(dest), **KEY)["changed"] is False
+
+
+def test_an_address_that_answers_without_end_is_read_so_far(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module("signing_key"), "open_url", lambda *_given, **_more: Endless())
+    failed = run("signing_key", dest="/none/cuda.gpg", **KEY)
+    assert failed["failed"] is True and failed["msg"].startswith("https://vendor.example/key is not the key that is")
+
+
+@pytest.mark.parametrize("error", [ValueError("lab_name: no"), OSError("no podman"), PodmanError("`podman` ended")])
+def test_what_goes_wrong_in_a_lab_is_told_in_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(_given: Any, _check: bool) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setitem(module("lab").VERBS, "present", fails)
+    failed = run("lab", directory="/nowhere")
+    assert failed["failed"] is True and failed["msg"] == f"lab: {error}"
