@@ -52,6 +52,18 @@ def test_the_runs_of_another_controller_are_listed_and_can_be_fetched_or_dropped
     assert "of other controllers" not in fleet.play("clean.yml").stdout
 
 
+def test_check_mode_of_clean_names_what_waits_and_fetches_nothing(fleet: Fleet) -> None:
+    played = fleet.play(workload="/bin/true", np=1, job_id="waits")
+    assert played.run_dir is not None
+    (fleet.home / "jobs" / "waits" / "home").unlink()  # the controller was killed before it had the files
+    for name in ("fetched.json", "result.json"):
+        (played.run_dir / name).unlink()
+    for check in (True, False):
+        cleaned = fleet.play("clean.yml", check=check)
+        assert f"job waits succeeded; run: {played.run_dir}" in cleaned.stdout, cleaned.stdout
+        assert (played.run_dir / "result.json").exists() is not check
+
+
 def test_a_run_that_is_home_is_not_fetched_again(fleet: Fleet) -> None:
     """Reproduced before: a head that offered it once more wrote over its files."""
     played = fleet.play(workload="/bin/true", np=1, job_id="home")

@@ -111,6 +111,10 @@ INVENTORIES = {
     ),
     "empty address": ("head: {hosts: {a: {ansible_host: ''}}}, workers: {hosts: {a: }}", ["ansible_host of a"]),
     "user in address": ("head: {hosts: {a: {ansible_host: root@b}}}, workers: {hosts: {a: }}", ["ansible_host of a"]),
+    "become on a worker": (
+        "head: {hosts: {a: }}, workers: {hosts: {a: , b: {ansible_host: 127.0.0.5, ansible_become: true}}}",
+        ["ansible_become of b", "jobs run as the user that the head logs in as"],
+    ),
     "slots": ("head: {hosts: {a: }}, workers: {hosts: {a: {slots: 0}}}", ["slots of a"]),
 }
 
@@ -165,6 +169,16 @@ def test_a_job_id_is_used_once(fleet: Fleet) -> None:
     assert "was used on localhost" in other.msg
     assert not (fleet.root / "other").exists()
     assert (fleet.runs / "once" / "result.json").read_bytes() == before
+
+
+def test_a_job_that_the_node_refuses_leaves_no_run_behind(fleet: Fleet) -> None:
+    """Nor `latest`: it would show a run that never was."""
+    (fleet.home / "node.lock").mkdir()  # nothing of a job can be staged where this is no file
+    played = fleet.play(workload=TELL, job_id="refused")
+    assert played.rc != 0 and "cannot stage the job on localhost" in played.msg, played.stdout
+    assert list(fleet.runs.iterdir()) == []
+    (fleet.home / "node.lock").rmdir()
+    assert fleet.play(workload=TELL, job_id="refused").rc == 0
 
 
 def with_small_disk(fleet: Fleet, where: Path, mebibytes: int, **given: Any) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,13 @@
-"""What torchfleet_backends tells an MPI before it loads it."""
+"""What torchfleet_backends tells an MPI before it loads it, and which worlds it refuses."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
 
 from tests.programs import load
 
@@ -17,3 +22,128 @@ def test_an_mpi_is_told_of_the_libfabric_beside_it(tmp_path: Path) -> None:
     (tmp_path / "libfabric.so.1").touch()
     told = package.beside(library)
     assert told == {"I_MPI_OFI_LIBRARY": str(tmp_path / "libfabric.so.1"), "FI_PROVIDER_PATH": str(tmp_path)}
+
+
+# --- what cannot work is refused, with what to do -------------------------------------------------------------------
+
+
+@pytest.fixture
+def package() -> ModuleType:
+    return load(SOURCE)
+
+
+def test_an_mpi_is_chosen_by_the_launcher_and_not_by_names_that_scripts_look_for(package: ModuleType) -> None:
+    assert package.kind_of({"PMIX_RANK": "0", "PMI_RANK": "0"})[0] == "_openmpi"
+    assert package.kind_of({"PMI_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})[0] == "_abi"
+    for environment in ({}, {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "RANK": "0"}):
+        with pytest.raises(package.BackendError, match="no MPI launcher started this process: start it with mpirun"):
+            package.kind_of(environment)
+
+
+def test_the_library_that_the_user_names_comes_before_the_launchers_own(
+    package: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, library = tmp_path / "bin" / "mpirun", tmp_path / "lib" / "libmpi.so.40"
+    monkeypatch.setattr(package, "ancestors", lambda _pid: iter([Path("/usr/bin/python3"), program]))
+    assert package.find_library("libmpi.so.40", {}) == "libmpi.so.40"  # whatever the loader finds
+    library.parent.mkdir()
+    library.touch()
+    assert package.find_library("libmpi.so.40", {}) == str(library)
+    assert package.find_library("libmpi.so.40", {"TORCHFLEET_MPI_LIBRARY": "/mine/libmpi.so"}) == "/mine/libmpi.so"
+
+
+MAPS = "7f00-7f01 r-xp 00000000 08:01 7 {}\n7f02-7f03 r-xp 00000000 08:01 8 /usr/lib/libc.so.6\n"
+
+
+def test_another_mpi_in_the_process_is_refused_before_a_second_one_is_loaded(
+    package: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = str(tmp_path / "libmpi.so.40")
+    assert package.other_mpi(own, MAPS.format("/opt/mpich/lib/libmpich.so.12")) == "/opt/mpich/lib/libmpich.so.12"
+    assert package.other_mpi(own, MAPS.format(own)) == package.other_mpi(own, MAPS.format("/x/libmpicxx.so.1")) == ""
+    monkeypatch.setattr(package, "other_mpi", lambda _own, _maps: "/opt/mpich/lib/libmpi.so.12")
+    with pytest.raises(package.BackendError, match=r"/opt/mpich/lib/libmpi\.so\.12 is in this process, and"):
+        package.load_library("libmpi.so.40", {"TORCHFLEET_MPI_LIBRARY": own})
+
+
+class Mpi(SimpleNamespace):
+    """An MPI that sees so many ranks, of which each says a text."""
+
+    def world_size(self) -> int:
+        return len(self.says)
+
+    def library_version(self) -> str:
+        return "Open MPI v5.0.11"
+
+    def told_by_all(self, _text: str) -> list[str]:
+        return list(self.says)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Be a process with some version of torch."""
+    made = SimpleNamespace(__version__="2.13.0+cpu")
+    monkeypatch.setitem(sys.modules, "torch", made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("environment", "says", "told"),
+    [
+        ({"PMIX_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ["a"], "the launcher started 2 ranks, and Open MPI v5.0.11"),
+        ({"PMI_SIZE": "4"}, ["a"], "the launcher started 4 ranks, and .* sees 1: it is not the launcher's MPI"),
+        ({"PMI_SIZE": "2"}, ["torch 2", "torch 3"], "rank 1 has torch 3, rank 0 torch 2: have the same everywhere"),
+        ({"PMI_SIZE": "2"}, ["torch 2", "torch 2"], ""),
+        ({"PMI_SIZE": "1"}, ["torch 2"], ""),
+    ],
+)
+def test_ranks_that_are_no_world_are_refused(
+    package: ModuleType, torch: SimpleNamespace, environment: dict[str, str], says: list[str], told: str
+) -> None:
+    """Each would train alone, or misread what the others send, and say nothing of it."""
+    if not told:
+        package.check_world(Mpi(says=says), environment)
+        return
+    with pytest.raises(package.BackendError, match=told):
+        package.check_world(Mpi(says=says), environment)
+
+
+def test_what_was_built_for_another_torch_is_not_loaded(
+    package: ModuleType, torch: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its classes have another layout: the process would die of it, or compute nonsense."""
+    monkeypatch.setattr(package, "__file__", str(tmp_path / "__init__.py"))
+    (tmp_path / "built_for.txt").write_text("2.13.0\n")
+    package.check_torch()
+    torch.__version__ = "2.12.1+cpu"
+    with pytest.raises(package.BackendError, match=r"built for torch 2\.13\.0, and this is 2\.12\.1: build it anew"):
+        package.check_torch()
+
+
+def new_process_group() -> bool:
+    """As torch's own does, ask whether there is an mpi."""
+    return c10d.is_mpi_available()
+
+
+c10d = SimpleNamespace(is_mpi_available=lambda: False, _new_process_group_helper=new_process_group)
+
+
+@pytest.mark.parametrize(("backend", "shown"), [("", False), ("gloo", False), ("mpi", True)])
+def test_frameworks_see_mpi_in_a_job_that_uses_it_only(
+    monkeypatch: pytest.MonkeyPatch, backend: str, shown: bool
+) -> None:
+    """Accelerate takes mpi wherever it is there, also where no MPI has started the rank."""
+    monkeypatch.setenv("TORCHFLEET_BACKEND", backend)
+    dist = SimpleNamespace(distributed_c10d=SimpleNamespace(**vars(c10d)), is_mpi_available=lambda: False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(SOURCE.with_name("_autoload.py")).serve_mpi(dist)
+    assert dist.is_mpi_available() is shown and dist.distributed_c10d.is_mpi_available() is True
+
+
+def test_a_torch_that_asks_nobody_for_mpi_is_told_of() -> None:
+    """A later one may do it in another way: then init_process_group("mpi") fails, and this says what works."""
+    other = SimpleNamespace(is_mpi_available=lambda: False, _new_process_group_helper=lambda: None)
+    dist = SimpleNamespace(distributed_c10d=other, is_mpi_available=lambda: False)
+    with pytest.warns(UserWarning, match=r"takes no backend mpi from outside: say init_process_group\('torchfleet'\)"):
+        load(SOURCE.with_name("_autoload.py")).serve_mpi(dist)

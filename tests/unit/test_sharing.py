@@ -30,6 +30,13 @@ def test_machines_that_reach_the_others_send_it_on() -> None:
     assert share_out(looks, "n1", True)["n1"].senders == ("n2", "n3")
 
 
+def test_a_machine_that_has_what_it_takes_to_build_makes_it() -> None:
+    looks = {"n1": {**look(mesh=True), "lacks": ["g++"]}, "n2": look(mesh=True), "n3": look()}
+    shares = share_out(looks, "n1", True)
+    assert [name for name, share in shares.items() if share.makes] == ["n2"]
+    assert shares["n1"].source == shares["n3"].source == "n2"
+
+
 def test_where_all_have_the_same_there_is_nothing_to_do() -> None:
     looks = {"n1": look(A, mesh=True), "n2": look(A)}
     assert share_out(looks, "n1", True) == {"n1": Share(), "n2": Share()}

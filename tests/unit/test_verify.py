@@ -139,6 +139,15 @@ def test_a_node_that_does_not_answer_hides_no_other() -> None:
     assert ids(found) == ["TF-DRIFT-TORCH", "TF-VERIFY-LINK", "TF-VERIFY-NODE"]
 
 
+def test_a_node_whose_answer_cannot_be_is_a_finding_and_is_left_out() -> None:
+    """Its facts may look sound; what it says of its network shows that it is not to be believed."""
+    told = verify.take(ALL, {name: {} for name in NODES} | {"n2": {"facts": {"nics": 5}}}, {})
+    assert told.answers["n1"].facts and told.answers["n3"].facts and not told.answers["n2"].facts
+    given = outcome(answers=told.answers, listened=HEARD | {"n2": told.listened["n2"]}, measured={"n1": [], "n3": []})
+    (finding,) = [each for each in verify.judge(given) if each.id == "TF-VERIFY-NODE"]
+    assert finding.nodes == ("n2",) and finding.seen.startswith('answer of n2: got "networks, ')
+
+
 @pytest.mark.parametrize(
     ("changed", "name", "seen"),
     [
