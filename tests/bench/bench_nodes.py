@@ -20,7 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
 
-from tests.lab.lab import BIN, ENVIRONMENT, REPO, Lab
+from tests.driver import REPO
+from tests.lab.lab import BIN, ENVIRONMENT, Lab
 
 
 def timed(*argv: str) -> float:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.fleet import INSTALLED, SCRIPTS, Fleet
+from tests.driver import SCRIPTS
+from tests.integration.fleet import INSTALLED, Fleet
 
 
 @pytest.fixture

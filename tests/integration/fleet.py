@@ -6,20 +6,15 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ansible_runner
-import jsonschema
 
-REPO = Path(__file__).parents[2]
-SCRIPTS = Path(__file__).parent / "scripts"
-SCHEMA = json.loads((REPO / "docs" / "result.schema.json").read_text())
+from tests import driver
+from tests.driver import END_SECONDS, REPO, environment, pids, running, whole_result
+
 INSTALLED = Path(os.environ.get("TORCHFLEET_HOME", "~/.torchfleet")).expanduser()
-END_SECONDS = 5.0  # what the README promises for the end of a job
 
 
 @dataclasses.dataclass
@@ -84,16 +79,8 @@ class Fleet:
         job_id = given.setdefault("job_id", f"job-{len(list(self.root.glob('*.log')))}")
         log = self.root / f"{job_id}.log"
         extra = json.dumps(self.variables(**given))
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                ["ansible-playbook", *(["-i", str(inventory)] if inventory else []), "train.yml", "-e", extra],
-                cwd=REPO,
-                stdin=subprocess.DEVNULL,
-                stdout=output if stdout is None else stdout,
-                stderr=output,
-                start_new_session=True,
-            )
-        return Started(self, process, job_id, log)
+        argv = ["ansible-playbook", *(["-i", str(inventory)] if inventory else []), "train.yml", "-e", extra]
+        return Started(driver.start(argv, log, stdout=stdout), job_id, log, self.runs, self)
 
     def alive(self, job_id: str) -> list[int]:
         """Return the pids of processes that carry the mark of this job in their environment."""
@@ -102,31 +89,14 @@ class Fleet:
 
 
 @dataclasses.dataclass
-class Started:
-    """A playbook that runs."""
+class Started(driver.Started):
+    """A playbook that runs or has run, and the job it launched on this machine."""
 
     fleet: Fleet
-    process: subprocess.Popen[bytes]
-    job_id: str
-    log: Path
 
     @property
     def job_dir(self) -> Path:
         return self.fleet.home / "jobs" / self.job_id
-
-    @property
-    def run_dir(self) -> Path:
-        return self.fleet.runs / self.job_id
-
-    def wait_until(self, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-        """Wait until a condition holds and return its value."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.02)
-        raise AssertionError(f"not within {seconds} s; output so far:\n{self.log.read_text()}")
 
     def record(self, rank: int) -> dict[str, Any]:
         """Return the record of a rank whose program runs."""
@@ -146,47 +116,9 @@ class Started:
 
     def all_gone(self, *pids_seen: int, seconds: float = END_SECONDS) -> float:
         """Wait until no process of the job is left; return the seconds it took. Fails after the promised time."""
-        start = time.monotonic()
-        while left := [*self.fleet.alive(self.job_id), *(pid for pid in pids_seen if running(pid))]:
-            told = {pid: command(pid) for pid in left}
-            assert time.monotonic() - start < seconds + 1.0, f"still there: {told}\n{self.log.read_text()}"
-            time.sleep(0.02)
-        return time.monotonic() - start
+        return self.wait_until_gone(lambda: [*self.fleet.alive(self.job_id), *filter(running, pids_seen)], seconds)
 
     @property
     def result(self) -> dict[str, Any]:
         self.wait_until((self.run_dir / "fetched.json").exists)
         return whole_result(self.run_dir / "result.json")
-
-
-def whole_result(path: Path) -> dict[str, Any]:
-    """Return a result that fits the schema, whatever became of the job."""
-    result = json.loads(path.read_text())
-    jsonschema.validate(result, SCHEMA)
-    return dict(result)
-
-
-def pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False

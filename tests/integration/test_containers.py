@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.fleet import INSTALLED, REPO, SCRIPTS, Fleet
+from tests.driver import REPO, SCRIPTS
+from tests.integration.fleet import INSTALLED, Fleet
 
 PAGE = (REPO / "docs" / "containers.md").read_text()
 WRAPPERS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from test_ending import parent
 
-from tests.integration.fleet import SCRIPTS, Fleet, Started, pids
+from tests.driver import SCRIPTS, pids
+from tests.integration.fleet import Fleet, Started
 
 SLEEPER = str(SCRIPTS / "sleeper.py")
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.fleet import SCRIPTS, Fleet, Started, pids, running
+from tests.driver import SCRIPTS, parent, pids, running
+from tests.integration.fleet import Fleet, Started
 
 GONE = f"long-gone-{os.getpid()}"
 SLEEPER = str(SCRIPTS / "sleeper.py")
@@ -40,14 +41,6 @@ def ours(started: Started, what: str) -> int:
     if what == "supervisor":
         return supervisor
     return next(pid for pid in pids() if parent(pid) == supervisor)
-
-
-def parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return int(stat.read().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return 0
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])

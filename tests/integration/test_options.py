@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.fleet import REPO, Fleet
+from tests.driver import REPO
+from tests.integration.fleet import Fleet
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("launch", {"lanucher": "torchrun", "np": 7}, 'launch: got "lanucher"; did you mean launcher'),

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.fleet import SCRIPTS, Fleet, pids
+from tests.driver import SCRIPTS, pids
+from tests.integration.fleet import Fleet
 
 EXPECTED = {
     "million": b"".join(b"line %d of a million\n" % number for number in range(1_000_000)),

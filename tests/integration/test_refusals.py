@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.fleet import REPO, SCRIPTS, Fleet, Played
+from tests.driver import REPO, SCRIPTS
+from tests.integration.fleet import Fleet, Played
 
 TELL = str(SCRIPTS / "tell.py")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from test_jobs_apart import TwoNodes
 
-from tests.integration.fleet import REPO, SCRIPTS, Fleet
+from tests.driver import REPO, SCRIPTS
+from tests.integration.fleet import Fleet
 
 SCRIPT = str(SCRIPTS / "secrets.py")
 VALUES = {"ALPHA": "hush-one-4711", "BETA": "hush two\n4712", "GAMMA": "hush-three-4713", "HF_TOKEN": "hush-four-4714"}

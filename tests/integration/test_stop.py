@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
-from tests.integration.fleet import REPO, SCRIPTS, Fleet, Started, running
+from tests.driver import REPO, SCRIPTS, running
+from tests.integration.fleet import Fleet, Started
 
 SLEEPER = str(SCRIPTS / "sleeper.py")
 LAST_WORDS = ("job typed cancelled in ", " rank   host ", '["ended", "ended"]')
@@ -34,7 +35,7 @@ class Terminal:
         command = ["setsid", "--ctty", "ansible-playbook", "train.yml", "-e", extra, *words]
         process = subprocess.Popen(command, cwd=REPO, stdin=inside, stdout=inside, stderr=inside)
         os.close(inside)
-        self.started = Started(fleet, process, "typed", log)
+        self.started = Started(process, "typed", log, fleet.runs, fleet)
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.fleet import REPO, SCRIPTS, Fleet, Played
+from tests.driver import REPO, SCRIPTS
+from tests.integration.fleet import Fleet, Played
 
 LAUNCHERS = ("openmpi", "torchrun")
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import ipaddress
 import json
 import os
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+from tests import driver
+from tests.driver import END_SECONDS, command, parent, wait_until
+from tests.lab.lab import ENVIRONMENT, Lab
 
-from tests.lab.lab import ENVIRONMENT, REPO, Lab
-
-SCRIPTS = REPO / "tests" / "integration" / "scripts"
-SCHEMA = json.loads((REPO / "docs" / "result.schema.json").read_text())
 HYDRA = ["mpich", "intelmpi"]
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
 SLURM = ["srun", "sbatch"]
 LAUNCHERS = ["openmpi", "torchrun", *HYDRA, *SLURM]
-END_SECONDS = 5.0  # what the README promises for the end of a job that no network hides
 
 
 class Cluster:
@@ -59,10 +54,8 @@ class Cluster:
 
     def wait_for_sshd(self, node: str, seconds: float = 40.0) -> None:
         """Wait until a node that was started takes logins."""
-        deadline = time.monotonic() + seconds
-        while self.lab.ssh(node, "true", check=False).returncode != 0:
-            assert time.monotonic() < deadline, f"{node} takes no logins {seconds} s after its start"
-            time.sleep(0.2)
+        login = functools.partial(self.lab.ssh, node, "true", check=False)
+        wait_until(lambda: login().returncode == 0, seconds, lambda: f"{node} takes no logins")
 
     def write(self, name: str, **variables: str) -> None:
         """Add variables to the inventory."""
@@ -80,17 +73,7 @@ class Cluster:
         log = self.root / f"{playbook}.{job_id}.log"
         extra = json.dumps({"runs_dir": str(self.runs), **given})
         argv = ["ansible-playbook", "-i", str(self.lab.inventory), playbook, "-e", extra, *words]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                argv,
-                cwd=REPO,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        return Job(self, process, str(job_id), log)
+        return Job(driver.start(argv, log, env=self.environment), str(job_id), log, self.runs, self)
 
     def play(self, playbook: str = "train.yml", *words: str, **given: Any) -> Job:
         """Run a playbook to its end."""
@@ -110,28 +93,15 @@ class Cluster:
 
 
 @dataclasses.dataclass
-class Job:
-    """A playbook that runs or has run, and the job it launched."""
+class Job(driver.Started):
+    """A playbook that runs or has run, and the job it launched on lab nodes."""
 
     cluster: Cluster
-    process: subprocess.Popen[bytes]
-    job_id: str
-    log: Path
 
     @property
     def output(self) -> str:
         """Return what was printed, white space folded."""
         return " ".join(self.log.read_text().split())
-
-    @property
-    def run_dir(self) -> Path:
-        return self.cluster.runs / self.job_id
-
-    @property
-    def result(self) -> dict[str, Any]:
-        result = json.loads((self.run_dir / "result.json").read_text())
-        jsonschema.validate(result, SCHEMA)
-        return dict(result)
 
     def stdout(self, rank: int) -> str:
         return (self.run_dir / "ranks" / str(rank) / "stdout").read_text()
@@ -140,19 +110,9 @@ class Job:
         """Return the processes of the job on a node, by their pids on this machine."""
         return self.cluster.lab.pids(node, f"TORCHFLEET_JOB_ID={self.job_id}\0")
 
-    def wait_until(self, condition: Callable[[], Any], seconds: float = 40.0) -> Any:
-        """Wait until a condition holds and return its value."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.05)
-        raise AssertionError(f"not within {seconds} s; output so far:\n{self.log.read_text()}")
-
     def programs(self, node: str, script: str) -> list[int]:
         """Return the ranks' programs on a node."""
-        return [pid for pid in self.alive(node) if command(pid)[-1:] != [""] and script in " ".join(command(pid)[1:2])]
+        return [pid for pid in self.alive(node) if script in " ".join(command(pid)[1:2])]
 
     def wait_for_programs(self, script: str, **counts: int) -> dict[str, list[int]]:
         """Wait until so many ranks run their program on each node; return their pids."""
@@ -161,11 +121,7 @@ class Job:
 
     def all_gone(self, *nodes: str, seconds: float = END_SECONDS) -> None:
         """Wait until no process of the job is left on these nodes; fail after the promised time."""
-        start = time.monotonic()
-        while left := {node: self.alive(node) for node in nodes if self.alive(node)}:
-            told = {node: [" ".join(command(pid)) for pid in pids] for node, pids in left.items()}
-            assert time.monotonic() - start < seconds + 1.0, f"still there: {told}\n{self.log.read_text()}"
-            time.sleep(0.05)
+        self.wait_until_gone(lambda: [pid for node in nodes for pid in self.alive(node)], seconds)
 
     def part(self, node: str, what: str) -> int:
         """Return the pid on this machine of a part of the job: supervisor, guard, launcher or daemon."""
@@ -179,23 +135,9 @@ class Job:
 
 
 def is_daemon(words: list[str]) -> bool:
-    return words[0].rpartition("/")[2] in DAEMONS or "torch.distributed.run" in words
+    return "".join(words[:1]).rpartition("/")[2] in DAEMONS or "torch.distributed.run" in words
 
 
 def supervisors(lab: Lab, node: str) -> list[int]:
     """Return the processes of torchfleet's own on a node: supervisor and guard."""
     return [pid for pid in lab.pids(node, "") if command(pid)[-1:] == ["supervise"]]
-
-
-def command(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
-    except OSError:
-        return [""]
-
-
-def parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return 0

@@ -20,8 +20,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
-from tests.lab.cluster import Cluster, Job, command, supervisors
-from tests.lab.lab import REPO
+from tests.driver import REPO, command, pids
+from tests.lab.cluster import Cluster, Job, supervisors
 
 LIAR = Path(__file__).with_name("hostile_node.py")
 PLACE = "/opt/hostile"  # on the node
@@ -168,14 +168,14 @@ class Bed:
 
 def started_by(job: Job) -> list[str]:
     """Return the command lines of what a playbook left on this machine, but for Ansible's shared connections."""
-    mark = str(job.log).encode()
+    mark = str(job.log)
     found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in pids():
+        line = " ".join(command(pid))
         try:
-            ours = os.getsid(int(pid)) == job.process.pid or mark in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ours = os.getsid(pid) == job.process.pid or mark in line
         except OSError:
             continue
-        line = " ".join(command(int(pid)))
         if ours and line and "[mux]" not in line:
             found.append(line)
     return found

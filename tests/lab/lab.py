@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import faults, lifecycle
+from tests.driver import REPO, pids
 
-REPO = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {
     **os.environ,
@@ -145,9 +145,7 @@ class Lab:
     def pids(self, node: str, mark: str) -> list[int]:
         """Return the processes (by their pid on this machine) of a node that have a text in their environment."""
         space = self.init(node)[1]
-        return [
-            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if in_space(pid, space, mark.encode())
-        ]
+        return [pid for pid in pids() if in_space(pid, space, mark.encode())]
 
     def init(self, node: str) -> tuple[int, str]:
         """Return a node's first process and the name of its pid namespace.

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.driver import SCRIPTS, command, pids
 from tests.lab import slurm
-from tests.lab.cluster import LAUNCHERS, SCRIPTS, SLURM, Cluster, Job
+from tests.lab.cluster import LAUNCHERS, SLURM, Cluster, Job
 
 TELL = str(SCRIPTS / "tell.py")
 SLEEPER = str(SCRIPTS / "sleeper.py")
@@ -215,15 +216,8 @@ def test_the_whole_controller_is_killed(cluster: Cluster, bystander: None) -> No
 def children_of_sessions(job: Job) -> list[int]:
     """Return the processes of this playbook that left its process group (Ansible's workers do)."""
     mark = f'"job_id": "{job.job_id}"'
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                words = Path(f"/proc/{name}/cmdline").read_text()
-            except OSError:
-                continue
-            found += [int(name)] if "ansible-playbook" in words and mark in words else []
-    return found
+    lines = {pid: " ".join(command(pid)) for pid in pids()}
+    return [pid for pid, line in lines.items() if "ansible-playbook" in line and mark in line]
 
 
 def test_a_node_is_cut_off(cluster: Cluster, bystander: None) -> None:

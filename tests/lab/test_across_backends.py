@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.cluster import HYDRA, REPO, SLURM, Cluster
+from tests.driver import REPO
+from tests.lab.cluster import HYDRA, SLURM, Cluster
 from torch_backends.tests import package
 
 CHECKS = REPO / "torch_backends" / "tests" / "ranks.py"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.driver import SCRIPTS
 from tests.lab import slurm
-from tests.lab.cluster import HYDRA, LAUNCHERS, SCRIPTS, SLURM, Cluster
+from tests.lab.cluster import HYDRA, LAUNCHERS, SLURM, Cluster
 
 TELL = str(SCRIPTS / "tell.py")
 ODD = {

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.cluster import REPO, Cluster, Job
+from tests.driver import REPO
+from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab
 
 NODES = ("n1", "n2")

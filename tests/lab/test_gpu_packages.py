@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.driver import REPO
 from tests.lab.gpu_stubs import DRIVER, NEXT_DRIVER, STUBS
-from tests.lab.lab import REPO, Lab, ansible
+from tests.lab.lab import Lab, ansible
 
 FACTS = {"gather_facts": True, "gather_subset": ["!all", "!min", "env", "platform", "python"]}
 # A name, the node, the role, its variables (sysfs_root is below the stubs), and what is said.

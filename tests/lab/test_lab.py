@@ -7,12 +7,12 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.driver import wait_until
 from tests.lab.lab import Lab, ansible
 
 
@@ -195,10 +195,7 @@ def test_present_brings_back_what_does_not_run(lab: Lab) -> None:
 def test_the_processes_of_a_node_are_seen_by_their_mark(lab: Lab) -> None:
     argv = lab.ssh_argv("n2", "LAB_TEST_MARK=x1 sleep 60")
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL) as sleeper:
-        deadline = time.monotonic() + 20
-        while not lab.pids("n2", "LAB_TEST_MARK=x1"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: lab.pids("n2", "LAB_TEST_MARK=x1"), 20)
         assert lab.pids("n1", "LAB_TEST_MARK=x1") == []
         sleeper.terminate()
 

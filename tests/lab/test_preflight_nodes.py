@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lab.lab import ENVIRONMENT, REPO, Lab
+from tests.driver import REPO
+from tests.lab.lab import ENVIRONMENT, Lab
 
 HOME = "/home/fleet/preflight"  # of these tests, as others install into the usual one
 PLAY = [{"hosts": "head:workers", "gather_facts": False, "roles": ["torchfleet.cluster.preflight"]}]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shlex
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from tests.collection.test_python_venv import add_wheel
-from tests.lab.lab import ENVIRONMENT, OUT_OF_PATIENCE, PATIENCE, REPO, Lab, ansible
+from tests.driver import REPO, command, wait_until
+from tests.lab.lab import ENVIRONMENT, OUT_OF_PATIENCE, PATIENCE, Lab, ansible
 
 Done = subprocess.CompletedProcess[str]
 HOME = "/home/fleet/software"
@@ -82,13 +83,6 @@ def errors_in(said: str) -> str:
     """Return the different errors in what was printed, a line each."""
     assert "Traceback" not in said
     return "\n".join(sorted({line for line in said.splitlines() if line.startswith("[ERROR]: ")}))
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -174,8 +168,10 @@ def test_an_interrupted_sending_is_mended_by_the_next_run(software: Software) ->
     newer = software.some(packages=["tiny==2.0"])
     argv = software.argv(["python_venv"], **newer)
     with subprocess.Popen(argv, cwd=REPO, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as play:
-        wait_until(lambda: software.there("n2", f"{SOME}.old") and software.there("n2", f"{SOME}/lib"))
-        (tar,) = [pid for pid in software.lab.pids("n2", "") if f"--directory\0{SOME}\0" in words_of(pid)]
+        wait_until(lambda: software.there("n2", f"{SOME}.old") and software.there("n2", f"{SOME}/lib"), 240)
+        (tar,) = [
+            pid for pid in software.lab.pids("n2", "") if ("--directory", SOME) in itertools.pairwise(command(pid))
+        ]
         os.kill(tar, 9)
         line = errors_in(play.communicate()[0].decode())
     assert f"python_venv: {SOME} did not come from n1: it arrived in part" in line
@@ -184,14 +180,6 @@ def test_an_interrupted_sending_is_mended_by_the_next_run(software: Software) ->
     software.make(["python_venv"], **newer)
     assert software.version("n2") == "2.0"
     assert changed(software.make(["python_venv"], **newer)) == {"n1": 0, "n2": 0}
-
-
-def words_of(pid: int) -> str:
-    """Return the command line of a process, words separated by NUL."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 # --- where nothing can be installed ---------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.cluster import SCRIPTS, Cluster
+from tests.driver import SCRIPTS
+from tests.lab.cluster import Cluster
 from tests.lab.lab import PATIENCE, Lab
 
 OPENMPI = "5.0.7"  # whose source Debian 13 has

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +52,3 @@ def begin(remote: RemoteProcess, order: dict[str, Any]) -> None:
     """Stage a job and let it go."""
     assert not remote.expect("stage", 60, "staged", order=order).get("reason")
     remote.channel.send("go")
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait until a condition holds and return its value."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s")

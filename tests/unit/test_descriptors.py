@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from tests.unit.supervisors import begin, order_of_one, supervisor, wait_until
+from tests.driver import wait_until
+from tests.unit.supervisors import begin, order_of_one, supervisor
 
 MANY = """if True:
     import resource

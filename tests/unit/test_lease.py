@@ -27,7 +27,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import ssh_words
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
-from tests.unit.supervisors import PACKAGE, begin, order_of_one, supervisor, wait_until
+from tests.driver import running, wait_until
+from tests.unit.supervisors import PACKAGE, begin, order_of_one, supervisor
 
 
 def program_of(job: JobDir) -> processes.Process:
@@ -281,8 +282,3 @@ def test_a_part_is_ended_where_no_thread_can_be_started(tmp_path: Path, killed: 
     frames = iter(lambda: (link.channel.receive(30) or {"kind": "silence"})["kind"], "over")
     assert "silence" not in frames
     link.close()
-
-
-def running(pid: int) -> bool:
-    found = processes.read(pid)
-    return found is not None and found.state not in "ZX"
