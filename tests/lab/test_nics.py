@@ -248,7 +248,7 @@ def test_two_usable_networks(nodes: Nodes) -> None:
     assert nodes.reason("n2", nodes.addresses["n2"]["eth1"]).endswith("Ansible reaches the nodes by it")
     assert nodes.run().returncode == 0
     assert nodes.said.count("changed=0") == 2
-    assert "measure | Begin" not in nodes.said
+    assert "measure | Start the measurements" not in nodes.said
     assert nodes.agents() == []
 
 
