@@ -111,7 +111,7 @@ class Started(driver.Started):
 
     def brought_home(self, rank: int) -> list[str]:
         """Return the lines of a rank's stdout when the whole run is on the controller."""
-        self.wait_until(lambda: not self.job_dir.exists() or (self.job_dir / "home").exists())
+        self.wait_until(lambda: not self.job_dir.exists() or (self.job_dir / "fetched").exists())
         return (self.run_dir / "ranks" / str(rank) / "stdout").read_text().splitlines()
 
     def all_gone(self, *pids_seen: int, seconds: float = END_SECONDS) -> float:

@@ -71,12 +71,12 @@ def test_a_run_that_is_home_is_not_fetched_again(fleet: Fleet) -> None:
     assert played.run_dir is not None and (played.run_dir / "fetched.json").exists()
     there = fleet.home / "jobs" / "home"
     before = (played.run_dir / "result.json").read_bytes()
-    (there / "home").unlink()  # the mark that the controller has it
+    (there / "fetched").unlink()  # the mark that the controller has it
     (there / "result.json").write_text(json.dumps({**json.loads(before), "state": "lost"}))
     for check in (True, False):
         cleaned = fleet.play("clean.yml", check=check)
         assert cleaned.rc == 0, cleaned.stdout
         assert "job home lost; was home already" in cleaned.stdout
-        assert (there / "home").exists() is not check
+        assert (there / "fetched").exists() is not check
     assert (played.run_dir / "result.json").read_bytes() == before
     assert "was home already" not in fleet.play("clean.yml").stdout

@@ -88,7 +88,7 @@ def test_a_mistake_is_refused_before_anything_is_cleaned(fleet: Fleet, given: di
     """Reproduced before: what jobs had left was ended, and their files taken away, and then came the error."""
     job = fleet.home / "jobs" / "over"
     job.mkdir(parents=True)
-    (job / "home").touch()  # a run that the controller has: clean.yml takes the rest away
+    (job / "fetched").touch()  # a run that the controller has: clean.yml takes the rest away
     cleaned = fleet.play("clean.yml", **given)
     assert cleaned.rc != 0 and cleaned.msg.startswith(told) and "\n" not in cleaned.msg, cleaned.stdout
     assert "Traceback" not in cleaned.stdout

@@ -76,7 +76,7 @@ def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
         assert {"ranks/0/stdout", "ranks/1/stdout", "ranks/2/stdout"} <= set(names)
         rows = [json.loads(row) for row in files["metrics.jsonl"].splitlines()]  # none is torn
         assert all([row["row"] for row in rows if row["rank"] == rank] == list(range(60_000)) for rank in range(3))
-        remote.channel.send("home")
+        remote.channel.send("received")
     assert len(list(tmp_path.glob("asked.*"))) == 3  # who did not answer is not asked again
     assert not any(os.path.exists(job.at(FETCHED_MARK)) for job in (head, *others))  # not all of it is home
     remote.close()

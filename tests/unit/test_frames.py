@@ -220,7 +220,7 @@ def test_only_files_of_the_job_come_home(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(HeadLost, match="n1 is not believed"):
         head.session.fetch("one", run_dir, [(0, "n1")], 1 << 30)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["one", "runs"]
-    assert not any("home" in text and '"kind": "home"' in text for text in head.sent)
+    assert not any('"kind": "received"' in text for text in head.sent)
 
 
 def test_no_link_is_followed_and_the_limit_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_no_link_is_followed_and_the_limit_holds(tmp_path: Path, monkeypatch: py
     head = Head(monkeypatch, *files)
     assert head.session.fetch("one", tmp_path, [(0, "n1")], 4) == ["all nodes: 3 bytes more than fetch_limit"]
     assert (tmp_path / "result.json").exists() and not (tmp_path / "ranks/0/stdout").exists()
-    assert not any('"home"}' in text for text in head.sent)  # the files stay on the nodes
+    assert not any('"received"}' in text for text in head.sent)  # the files stay on the nodes
 
 
 def test_a_run_that_was_not_planned_here_has_a_bounded_number_of_files(
@@ -251,7 +251,7 @@ def test_a_run_that_was_not_planned_here_has_a_bounded_number_of_files(
     (told,) = head.session.fetch("one", tmp_path, None, 1 << 30)
     assert told == "n1: it sends more than 3 files; a run of another controller has fewer"
     assert not (tmp_path / "ranks" / "3").exists() and not (tmp_path / "fetched.json").exists()
-    assert not any('"home"}' in text for text in head.sent)  # the files stay on the nodes
+    assert not any('"received"}' in text for text in head.sent)  # the files stay on the nodes
 
 
 def test_only_what_the_folder_has_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,7 +449,7 @@ def test_what_a_plan_reads_of_a_node_is_there_whatever_the_node_leaves_out() -> 
 
 RECORD: dict[str, Any] = {
     **{"rank": 2, "local_rank": 0, "host": "n2", "wrapper_pid": 1, "cpus": [0], "started": 1.0},
-    **{"pid": 2, "ended": 2.0, "rc": 0, "signal": None, "finished": False, "error": "", "told": False},
+    **{"pid": 2, "ended": 2.0, "rc": 0, "signal": None, "finished": False, "error": "", "ended_by_us": False},
     "error_code": "",
 }
 

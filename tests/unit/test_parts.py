@@ -476,10 +476,10 @@ def test_an_agent_that_dies_after_its_launcher_is_no_leftover(tmp_path: Path) ->
         try:
             assert orphan.pid in [process.pid for process in guard.foreign()]
             started = processes.identity(orphan.pid)["started"]
-            (tmp_path / f"agent.{orphan.pid}.{started - 1}").touch()  # of an earlier process with that pid
+            (tmp_path / f"shell.{orphan.pid}.{started - 1}").touch()  # of an earlier process with that pid
             guard.launchers = guard.launcher_tree()
             assert orphan.pid in [process.pid for process in guard.foreign()]
-            (tmp_path / f"agent.{orphan.pid}.{started}").touch()
+            (tmp_path / f"shell.{orphan.pid}.{started}").touch()
             guard.launchers = guard.launcher_tree()
             assert orphan.pid not in [process.pid for process in guard.foreign()]
         finally:

@@ -87,6 +87,16 @@ def test_first_starts_at_once_leave_one_version(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "lib") == [runtime_archive.digest()]
 
 
+@pytest.mark.parametrize("mark", ["fetched", "home"])  # the second is the mark of version 0.4
+def test_a_job_that_was_fetched_goes(tmp_path: Path, mark: str) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([])
+    assert reap.reap(str(tmp_path))["waiting"] == ["one"]
+    Path(job.at(mark)).touch()
+    assert reap.reap(str(tmp_path))["removed"] == ["one"]
+    assert not os.path.exists(job.path)
+
+
 def test_a_job_that_is_ended_by_its_name_is_told(tmp_path: Path) -> None:
     """Reproduced before: "ended 0 leftovers", and of one that --check would end: "running"."""
     job = JobDir(str(tmp_path / "jobs" / "one"))

@@ -284,7 +284,7 @@ def test_a_wrapper_that_died_with_a_launcher(
 ) -> None:
     torn = {"host": "n1", "ended": START + 1.5, "error_code": "wrapper_died"}
     end = blame(death("n1", "wrapper_died"), launcher, {"n2": daemon}, {0: torn})
-    assert end and (end["host"], torn.get("told")) == (host, told)
+    assert end and (end["host"], torn.get("ended_by_us")) == (host, told)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_rank_that_slurm_killed_with_its_srun(launcher: dict[str, Any], number
     """Its program went before its wrapper, so that it looks as if the rank had failed, on whatever node."""
     killed = {"host": "n2", "ended": START + 1.5, "signal": number}
     end = blame(death("n2", "rank_failed"), launcher, {}, {2: killed})
-    assert end and (end["host"], killed.get("told", False)) == (host, host == "n1")
+    assert end and (end["host"], killed.get("ended_by_us", False)) == (host, host == "n1")
 
 
 WORDS = ("", "the wrapper of rank 0 died", "its wrapper died", "placement: x", "lost\tx")
@@ -318,7 +318,7 @@ def test_sentences_decide_nothing(words: str) -> None:
         torn = {0: orphan(0, 2.0) | {"host": "n1", "error": words}}
         end = blame({**death("n1", reason), "detail": words}, ended(137, 1.9), {}, torn)
         ours = reason in ("launcher_died", "wrapper_died")
-        assert end and (end["reason"] == "launcher_died", torn[0].get("told", False)) == (ours, ours)
+        assert end and (end["reason"] == "launcher_died", torn[0].get("ended_by_us", False)) == (ours, ours)
 
 
 GONE = "RuntimeError: Connection closed by peer [10.0.0.2]:2345"
@@ -354,7 +354,7 @@ def test_the_result_of_a_job_whose_launcher_left_while_a_node_was_silent(tmp_pat
         "placement": [place(0, "n1"), place(1, "n2")],
     }
     job.write("order.json", two)
-    job.write("ranks/0/record.json", record(0, 143, 5.5, signal=15, told=True))
+    job.write("ranks/0/record.json", record(0, 143, 5.5, signal=15, ended_by_us=True))
     job.write("launcher.json", ended(0, 5.0))
     job.claim_end("launcher_died", "openmpi on n1 ended with status 0")
     result = write_result(job, Metrics(job), {})
@@ -408,12 +408,12 @@ def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
         job.create([0, 1, 2])
         peers = [{"name": "n2"}, {"name": "n3"}]
         job.write("order.json", order(3) | {"started": 0.0, "host": "n1", "peers": peers, "placement": places})
-        lie = record(1, error="all is well", told=False, host=liar)
+        lie = record(1, error="all is well", ended_by_us=False, host=liar)
         started = {"local_rank": 0, "host": "n1", "wrapper_pid": 1}
-        job.write("ranks/0/record.json", record(0, told=False) | started)
+        job.write("ranks/0/record.json", record(0, ended_by_us=False) | started)
         if liar == "n1":
             job.write("ranks/1/record.json", lie | started)
-        told = {"2": record(2, told=False), **({"1": lie} if liar == "n3" else {})}
+        told = {"2": record(2, ended_by_us=False), **({"1": lie} if liar == "n3" else {})}
         job.claim_end("lost", "n2 is lost: silent for 30 s", "n2")
         part = {"records": told, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
         result = write_result(job, Metrics(job), {"n3": part})

@@ -94,7 +94,7 @@ def blame_launcher(
     if culprit is None:
         return end
     for record in victims:
-        record["told"] = True
+        record["ended_by_us"] = True
     if claimed and culprit.host == host:
         return end
     code, detail = reasons.launcher_killed(culprit.host, culprit.signal)

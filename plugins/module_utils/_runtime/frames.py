@@ -353,7 +353,7 @@ RECORD = shaped(
         "finished": flag,
         "error_code": one_of(*RANK_ERRORS),
         "error": short,
-        "told": flag,
+        "ended_by_us": flag,
         "group": RANK,
     },
 )
@@ -481,7 +481,7 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "done": {},
     "left": {"rc": whole(0, 255), "text": either(words, "")},
     "over": {"report": REPORT},
-    "part": {"report": optional(REPORT)},
+    "node_report": {"report": optional(REPORT)},
     "file": FILE,
     "fetched": {"missing": listed(words, 100_000)},
     "forgotten": {"missing": listed(words, 100_000)},

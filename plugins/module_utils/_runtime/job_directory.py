@@ -24,7 +24,8 @@ import time
 from typing import Any, Callable, Mapping
 
 Json = Any
-FETCHED_MARK = "home"  # file in a job directory: the controller has fetched all of it
+FETCHED_MARK = "fetched"  # file in a job directory: the controller has all of it
+OLD_FETCHED_MARK = "home"  # of 0.4
 BALLAST_BYTES = 1 << 20  # kept free for our own files
 WRITE_SECONDS = 1.0  # that the end of programs waits for a write
 LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
@@ -243,6 +244,10 @@ class JobDir:
                     os.close(descriptor)
                     raise
             time.sleep(0.001)
+
+    def is_fetched(self) -> bool:
+        """Whether the controller has all files of the job: the next clean.yml removes what is left of it."""
+        return any(os.path.exists(self.at(mark)) for mark in (FETCHED_MARK, OLD_FETCHED_MARK))
 
     def running(self) -> bool:
         """Whether somebody still looks after this job.

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Entry of the runtime on a node: torchfleet.py supervise | rank <job directory> | agent <job directory> ..."""
+"""Entry of the runtime on a node: torchfleet.py supervise | rank <job directory> | shell <job directory> ..."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> None:
         from . import rank
 
         raise SystemExit(rank.main(sys.argv[2]))
-    if sys.argv[1] == "agent":
+    if sys.argv[1] == "shell":
         from . import remote_shell
 
         raise SystemExit(remote_shell.main(sys.argv[2], sys.argv[3:]))

@@ -229,7 +229,7 @@ def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
     records = records_of(job, order)
     end = job.end()
     for record in records.values():  # by this node's own clock
-        record["told"] = ended_by_us(record, end)
+        record["ended_by_us"] = ended_by_us(record, end)
     launcher = job.launcher()
     return {
         "records": {str(rank): record for rank, record in records.items()},

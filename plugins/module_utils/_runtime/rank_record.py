@@ -66,7 +66,7 @@ def rank_state(record: Mapping[str, Json] | None, end: Mapping[str, Json] | None
         return "silent"
     if record.get("error_code") == MISPLACED:
         return "failed"
-    if record.get("told", ended_by_us(record, end)):
+    if record.get("ended_by_us", ended_by_us(record, end)):
         return "ended"  # also with status 0: a program that saves its state on SIGTERM was not done
     return "succeeded" if record.get("rc") == 0 or record.get("finished") else "failed"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import processes
 from .file_store import KEPT_DAYS, Store
-from .job_directory import FETCHED_MARK, JobDir, fits, jobs, remove
+from .job_directory import JobDir, fits, jobs, remove
 from .job_files import TREE, outputs, remove_tree
 
 PRIVATE = re.compile(r"/torchfleet-[0-9a-f]{16}\Z")  # a directory that a launcher had for itself (see _part)
@@ -39,7 +39,7 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
     known = jobs(home)
     running = [job.job_id for job in known if job.running()]
     over = [job for job in known if job.job_id not in running]
-    done = [job for job in over if os.path.exists(job.at(FETCHED_MARK))]
+    done = [job for job in over if job.is_fetched()]
     rows = look(home) if dry_run else end_leftovers(home)
     kept = [] if drop_outputs else [row for job in done for row in [outputs_of(job)] if row["files"]]
     gone = [job for job in done if job.job_id not in [row["job_id"] for row in kept]]

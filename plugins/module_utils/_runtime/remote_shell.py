@@ -19,8 +19,8 @@ from typing import Any, Mapping
 from .job_directory import JobDir
 from .processes import die_with_parent, identity
 
-SHELL_SOCKET = "agent"  # in the job's private temporary directory on the head
-SHELL_FILE = re.compile(r"agent\.([0-9]{1,10})\.[0-9]{1,20}\Z")
+SHELL_SOCKET = "shell"  # in the job's private temporary directory on the head
+SHELL_FILE = re.compile(r"shell\.([0-9]{1,10})\.[0-9]{1,20}\Z")
 
 
 def main(job_dir: str, arguments: list[str]) -> int:

@@ -47,7 +47,7 @@ GO_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
 SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
 # What the other end may ask for.
 KINDS = (
-    *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "forget", "part", "home"),
+    *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "forget", "node_report", "received"),
     *("beat", "leave", "end", "start", "begin"),
 )
 
@@ -215,7 +215,7 @@ class Supervisor:
         """Ignore the drop of a job that this node had refused itself."""
 
     def on_fetch(self, frame: dict[str, Json]) -> None:
-        """Send the files of a job. When the other end has them all it sends `home`, and on_home() drops them."""
+        """Send the files of a job. When the other end has them all it sends `received`, which drops them here."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
             if os.path.exists(job.at("result.json")):  # first: what became of the job waits for no node
@@ -226,13 +226,13 @@ class Supervisor:
         self.fetched = None if missing else (job, peers)
         self.channel.send("fetched", missing=missing)
 
-    def on_home(self, _frame: dict[str, Json]) -> None:
+    def on_received(self, _frame: dict[str, Json]) -> None:
         """Drop the files of the job that was fetched last: the other end has them all."""
         if self.fetched is None:
             return
         (job, peers), self.fetched = self.fetched, None
         for peer in peers:
-            peer.channel.send("home")
+            peer.channel.send("received")
         mark_fetched(job)
 
     def fetch_others(self, job: JobDir, limit: int) -> tuple[list[RemoteNode], list[str]]:
@@ -287,7 +287,7 @@ class Supervisor:
         with self.at_work(frame):
             for job in jobs(home_path(frame["home"])):
                 order = job.order()
-                if not order or os.path.exists(job.at(FETCHED_MARK)) or order["peers"] is None or job.running():
+                if not order or job.is_fetched() or order["peers"] is None or job.running():
                     continue
                 own = order["controller"] == frame["controller"]
                 over = {"run_dir": order["run_dir"], "own": own, "seconds": age(job)}
@@ -331,19 +331,19 @@ class Supervisor:
         """Return another node's report of a job, or None if it has none or does not answer."""
         try:
             peer = self.reach(route, os.path.dirname(os.path.dirname(job.path)))
-            answer = peer.remote.expect("part", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
+            answer = peer.remote.expect("node_report", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
         except ConnectionLost as lost:
             self.given_up[route["name"]] = str(lost)
             return None
         return in_head_time(own_ranks_report(peer.name, answer["report"]), peer.offset) if answer["report"] else None
 
-    def on_part(self, frame: dict[str, Json]) -> None:
+    def on_node_report(self, frame: dict[str, Json]) -> None:
         """Send this node's report of a job whose head died."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
             order = job.order()
             report = node_report(job, order, final_metrics(job, order)) if order and not job.running() else None
-        self.channel.send("part", report=report)
+        self.channel.send("node_report", report=report)
 
     def on_beat(self, _frame: dict[str, Json]) -> None:
         """Ignore a beat that crossed the end of the job."""

@@ -73,7 +73,7 @@ def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> dict
         "environment": {setting.name: setting.value for setting in settings if not setting.secret},
         "beside": list(node.beside),
         "secrets": {setting.name: setting.value for setting in settings if setting.secret},
-        "programs": {RANK_PROGRAM: list(node.wrapper), AGENT_PROGRAM: [*node.runtime, "agent", node.job_dir]},
+        "programs": {RANK_PROGRAM: list(node.wrapper), AGENT_PROGRAM: [*node.runtime, "shell", node.job_dir]},
     }
 
 

@@ -270,7 +270,7 @@ class Session:
         last = {"name": FETCHED, "first": True, "data": json.dumps({"missing": missing}).encode() + b"\n"}
         self.store(last, run_dir)
         if not cut:
-            self.remote.channel.send("home")
+            self.remote.channel.send("received")
         return missing
 
     @staticmethod
