@@ -13,8 +13,8 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
-    TERMINAL_CLOSED,
     NOTHING_LEFT,
+    TERMINAL_CLOSED,
     Stopped,
     StopWatch,
     terminal_of,
