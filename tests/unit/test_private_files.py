@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from supervisors import begin, order_of_one, supervisor, wait_until
+from supervisors import begin, order_of_one, supervisor
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import make_run_dir, point_latest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
+from tests.driver import wait_until
 
 
 @pytest.fixture(autouse=True)
