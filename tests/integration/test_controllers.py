@@ -56,7 +56,7 @@ def test_the_runs_of_another_controller_are_listed_and_can_be_fetched_or_dropped
 def test_check_mode_of_clean_names_what_waits_and_fetches_nothing(fleet: Fleet) -> None:
     played = fleet.play(workload="/bin/true", np=1, job_id="waits")
     assert played.run_dir is not None
-    (fleet.home / "jobs" / "waits" / "home").unlink()  # the controller was killed before it had the files
+    (fleet.home / "jobs" / "waits" / "fetched").unlink()  # the controller was killed before it had the files
     for name in ("fetched.json", "result.json"):
         (played.run_dir / name).unlink()
     for check in (True, False):

@@ -8,7 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fleet import INSTALLED, REPO
+
+from tests.driver import REPO
+from tests.integration.fleet import INSTALLED
 
 PYTHON = str(INSTALLED / "pytorch" / "bin" / "python")
 WORKLOADS = REPO / "workloads"
@@ -100,6 +102,11 @@ def test_sums_that_are_wrong_fail_the_benchmark(tmp_path: Path) -> None:
 def test_a_message_that_arrives_wrong_fails_its_receiver(tmp_path: Path) -> None:
     status, text = spoiled(tmp_path, "recv", "message_passing", ranks=2)
     assert status != 0 and "rank 1 received wrong values from rank 0" in text, text
+
+
+def test_a_message_that_went_to_another_receiver_is_seen_as_wrong() -> None:
+    code = "import message_passing as m; a, b = m.message(1, 'cpu'), m.message(2, 'cpu'); print(bool((a == b).any()))"
+    assert start("-c", code, PYTHONPATH=str(WORKLOADS)).stdout == "False\n"
 
 
 def test_a_backend_that_torch_does_not_have_is_named() -> None:

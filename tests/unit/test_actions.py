@@ -145,6 +145,34 @@ def test_a_run_may_fill_half_of_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
     assert gather.room_for(tmp_path) == 500
 
 
+@pytest.mark.parametrize(("room", "limit"), [(7, 7), (100, 10)])
+def test_no_node_fills_the_disk_with_a_run_that_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, limit: int
+) -> None:
+    asked: list[int] = []
+
+    class Session:
+        def __init__(self, *_given: Any) -> None: ...
+
+        def __enter__(self) -> Session:
+            return self
+
+        def __exit__(self, *_given: Any) -> None: ...
+
+        def fetch(self, _job_id: str, _run_dir: Path, _placement: Any, most: int) -> list[str]:
+            asked.append(most)
+            return []
+
+    monkeypatch.setattr(gather, "Session", Session)
+    monkeypatch.setattr(gather, "place_for", lambda _run, _given: (tmp_path / "one", None))
+    monkeypatch.setattr(gather, "room_for", lambda _run_dir: room)
+    action = object.__new__(gather.ActionModule)
+    action.limit, action.head, action.ssh = 10, SimpleNamespace(name="n1"), ()
+    action._task = SimpleNamespace(check_mode=False)
+    assert action.bring({"job_id": "one", "state": "lost"}, {}) == ""
+    assert asked == [limit] and stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o700
+
+
 # --- the SSH mesh ---------------------------------------------------------------------------------------------------
 
 

@@ -120,6 +120,28 @@ def test_what_was_built_for_another_torch_is_not_loaded(
         package.check_torch()
 
 
+def test_without_mpi4py_there_is_nothing_that_would_do_instead(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(
+        package.BackendError, match=r"nothing is compiled for this launcher \(_abi\), and there is no mpi"
+    ):
+        package.module_in_python("_abi")
+
+
+@pytest.mark.parametrize(("rank", "lines"), [(0, 1), (1, 0)])
+def test_who_has_to_do_with_mpi4py_is_told_so_once(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: int, lines: int
+) -> None:
+    slow = SimpleNamespace(world_rank=lambda: rank)
+    monkeypatch.setattr(package.importlib.util, "find_spec", lambda _name: object())
+    monkeypatch.setattr(package.importlib, "import_module", lambda _name: slow)
+    monkeypatch.setattr(package, "load_library", lambda _name, _environment: None)
+    assert package.module_in_python("_openmpi") is slow
+    assert capsys.readouterr().err.count("nothing is compiled for this launcher (_openmpi): mpi4py does it") == lines
+
+
 def new_process_group() -> bool:
     """As torch's own does, ask whether there is an mpi."""
     return c10d.is_mpi_available()
@@ -147,3 +169,24 @@ def test_a_torch_that_asks_nobody_for_mpi_is_told_of() -> None:
     dist = SimpleNamespace(distributed_c10d=other, is_mpi_available=lambda: False)
     with pytest.warns(UserWarning, match=r"takes no backend mpi from outside: say init_process_group\('torchfleet'\)"):
         load(SOURCE.with_name("_autoload.py")).serve_mpi(dist)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_torch_that_was_built_with_mpi_keeps_its_own(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+    registered: list[str] = []
+    dist = SimpleNamespace(
+        is_available=lambda: True,
+        is_mpi_available=lambda: own,
+        distributed_c10d=SimpleNamespace(**vars(c10d), ProcessGroupMPI="torch's own"),
+        Backend=SimpleNamespace(register_backend=lambda name, *_given, **_more: registered.append(name)),
+    )
+    for name, found in {
+        "torch": SimpleNamespace(distributed=dist),
+        "torch.distributed": dist,
+        "torchfleet_backends": SimpleNamespace(),
+        "torchfleet_backends._oneccl": SimpleNamespace(find=lambda: None),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, found)
+    load(SOURCE.with_name("_autoload.py")).autoload()
+    assert (dist.distributed_c10d.ProcessGroupMPI == "torch's own") is own
+    assert registered == ["torchfleet"]  # no oneCCL, no backend ccl

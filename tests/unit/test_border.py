@@ -83,6 +83,14 @@ def test_becoming_another_user_is_refused_not_ignored() -> None:
     hostvars.ssh_words(connection(become="root", user="root"), N1)  # who is root already becomes nobody else
 
 
+def test_nodes_that_are_chosen_are_in_the_inventory() -> None:
+    groups, variables = {"head": ["n1"], "workers": ["n1", "n2"]}, {"n1": {}, "n2": {}}
+    chosen = hostvars.cluster_from_hostvars(groups, variables, ["n2"])
+    assert [node.name for node in chosen.workers] == ["n2"]
+    with pytest.raises(InputError, match='nodes: got "n9"; no such machine: give some of n1, n2'):
+        hostvars.cluster_from_hostvars(groups, variables, ["n2", "n9"])
+
+
 def test_becoming_another_user_on_a_worker_is_refused_too() -> None:
     for given in ({"ansible_become": True}, {"ansible_become": "yes", "ansible_user": "mpi"}):
         with pytest.raises(InputError, match="ansible_become of n1"):

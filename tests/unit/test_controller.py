@@ -174,3 +174,31 @@ def test_the_head_tells_all_that_wait_and_whose_they_are(tmp_path: Path) -> None
     head.on_forget({"home": str(tmp_path), "job_id": "never-was"})
     assert not (tmp_path / "jobs" / "never-was").exists()
     json.dumps(wire.sent)
+
+
+def test_a_job_that_runs_is_neither_collected_nor_forgotten(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0])
+    job.write("order.json", order_of_a_job())
+    wire, lock = Wire(), job.lock()
+    head = Supervisor(wire)  # type: ignore[arg-type]
+    head.on_collect({"home": str(tmp_path), "controller": "c", "dry_run": False})
+    assert wire.sent.pop() == ("waiting", {"jobs": []})
+    head.on_forget({"home": str(tmp_path), "job_id": "one"})
+    assert wire.sent.pop() == ("forgotten", {"missing": ["it still runs"]})
+    assert os.path.isdir(job.at("ranks")) and not os.path.exists(job.at(FETCHED_MARK))
+    assert job.end() is None and job.read("result.json") is None
+    os.close(lock)
+
+
+def test_check_mode_writes_no_result_of_a_job_whose_guardians_are_gone(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0])
+    job.write("order.json", order_of_a_job(home=str(tmp_path)))
+    wire = Wire()
+    head = Supervisor(wire)  # type: ignore[arg-type]
+    for dry_run in (True, False):
+        head.on_collect({"home": str(tmp_path), "controller": "c", "dry_run": dry_run})
+        (row,) = wire.sent.pop()[1]["jobs"]
+        assert row["state"] == "lost" and (job.read("result.json") is None) is dry_run
+        assert (job.end() is None) is dry_run

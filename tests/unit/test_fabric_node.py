@@ -278,6 +278,21 @@ def test_an_agent_that_nobody_visits_ends_by_itself() -> None:
     assert os.WTERMSIG(status) == signal.SIGALRM
 
 
+def test_an_agent_holds_nothing_that_its_starter_had_open() -> None:
+    """Ansible waits for the end of its connection, and would do so for as long as the agent lives."""
+    ours, theirs = os.pipe()
+    os.set_inheritable(theirs, True)
+    agent = probe_server.start("n1", [0], 60, ["n2"])
+    os.close(theirs)
+    try:
+        assert select.select([ours], [], [], 20)[0], "the agent has it open"
+        assert os.read(ours, 1) == b""
+    finally:
+        os.close(ours)
+        os.kill(agent["pid"], signal.SIGKILL)
+        os.waitpid(agent["pid"], 0)
+
+
 def test_agents_measure_in_rounds(start: Start) -> None:
     names = ["n1", "n2", "n3"]
     agents = {name: start(name, *names) for name in names}

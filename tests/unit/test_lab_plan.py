@@ -181,6 +181,20 @@ def test_a_node_is_started_as_it_was_asked_for(lab: Lab) -> None:
         ("--env", "LAB_ADDRESS=10.200.1.12"),
     ]:
         assert pair in pairs
+    assert "--pids-limit=-1" in argv  # podman's own limit is 2048: some ranks of PyTorch
+
+
+def test_a_name_of_a_node_is_not_answered_with_any_of_its_addresses(lab: Lab) -> None:
+    """As podman's DNS does: which NIC a job takes would be chance."""
+    argv = spec.network_argv(lab, lab.networks[0])
+    assert "--disable-dns" in argv and argv[-1] == "lab-0"
+
+
+def test_healing_takes_back_all_of_a_cut(lab: Lab) -> None:
+    network = lab.networks[1]
+    made = [line.split()[1] for line in spec.cut_rules(network).splitlines() if line.startswith("chain ")]
+    gone = [line.rpartition(" ")[2] for line in spec.heal_rules(network).splitlines()]
+    assert made == gone and len(made) == 2
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,13 @@ def test_a_flood_is_cut_but_told_and_its_last_line_is_seen(tmp_path: Path) -> No
     assert seen.lines[-1].skipped == 59
 
 
+def test_a_report_on_stderr_is_just_a_line(tmp_path: Path) -> None:
+    seen = Seen(tmp_path)
+    seen.follower.stream = "stderr"
+    assert seen.write(b"torchfleet: loss=1\n") == ["torchfleet: loss=1"]
+    assert seen.reports == []
+
+
 def test_reports_in_a_flood_are_kept(tmp_path: Path) -> None:
     seen = Seen(tmp_path)
     for number in range(30):

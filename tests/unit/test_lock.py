@@ -35,6 +35,14 @@ def test_a_line_of_the_users_own_changes_a_version(tmp_path: Path) -> None:
     assert entry(lock, "ucx.version") == entry(read_lock(SHIPPED), "ucx.version")
 
 
+def test_what_is_fetched_has_the_name_of_its_project(tmp_path: Path) -> None:
+    """Forges call every archive v1.2.3.tar.gz: two of them would be one file."""
+    source = f"source: {{url: 'https://forge.example/v{{version}}.tar.gz', sha256: {{1.2: {SUM}}}}}"
+    lock = read_lock(SHIPPED, own(tmp_path, f"ucx: {{version: 1.2, {source}}}"))
+    assert entry(lock, "ucx.source")["file"] == "ucx-v1.2.tar.gz"
+    assert entry(lock, "openmpi.source")["file"].startswith("openmpi-")
+
+
 def test_a_version_is_text(tmp_path: Path) -> None:
     """6.10 is no 6.1."""
     lock = read_lock(SHIPPED, own(tmp_path, f"openmpi: {{version: 6.10, source: {{sha256: {{6.10: {SUM}}}}}}}"))

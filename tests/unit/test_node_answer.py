@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from collections.abc import Callable
@@ -81,6 +82,7 @@ def test_an_honest_node_is_believed(machine: dict[str, Any]) -> None:
 def test_no_variable_of_a_host_is_made_by_it(machine: dict[str, Any]) -> None:
     told = {**usual(machine), "torchfleet_home": "/evil", "slots": 9}
     found = checked({"inventory_hostname": "n1"}, {"facts": machine, "ansible_facts": told})
+    assert (found["ansible_facts"]["system"], found["ansible_facts"]["machine"]) == ("Linux", os.uname().machine)
     assert found["ansible_facts"].keys() == {"system", "machine", "env", "python"}
 
 
@@ -187,6 +189,39 @@ def reaching(host: int) -> list[dict[str, Any]]:
 def measuring(host: int) -> list[dict[str, Any]]:
     rate = {"error": "", "rtt_us": 50.0, "mbit_in": 9000.0, "mbit_out": 9000.0}
     return [{**rate, "node": row["node"], "network": row["network"]} for row in reaching(host)]
+
+
+def test_a_nic_that_no_library_could_be_told_is_left_out_and_the_others_are_kept() -> None:
+    facts = network_facts(1)
+    odd = [{**facts["nics"][0], "name": name} for name in ("eth0 up", "a/b", "x" * 16, "$(id)", "")]
+    found = node_answers.networks_of("n1", {**facts, "nics": [*odd, *facts["nics"]]})
+    assert [nic["name"] for nic in found["nics"]] == ["eth0", "eth1"]
+
+
+def test_an_address_of_a_nic_has_no_scope() -> None:
+    """Python takes whatever follows % for one, quotes and line ends too."""
+    facts = network_facts(1)
+    for evil in ("fe80::1%eth0", "fe80::1%$(id)\n", "::" + "0" * 60):
+        lie = {**facts["nics"][0]["addresses"][0], "address": evil}
+        with pytest.raises(InputError, match="answer of n1"):
+            node_answers.networks_of("n1", {**facts, "nics": [{**facts["nics"][0], "addresses": [lie]}]})
+
+
+@pytest.mark.parametrize("change", [{"from": "n9"}, {"to": "n9"}, {"to": "n2\nn3"}, {"why": 7}])
+def test_logins_that_failed_are_between_nodes_of_the_cluster(change: dict[str, Any]) -> None:
+    honest = {"from": "n1", "to": "n2", "why": "refused"}
+    assert node_answers.failures_of("n1", [honest], NAMES) == [honest]
+    with pytest.raises(InputError, match="answer of n1"):
+        node_answers.failures_of("n1", [{**honest, **change}], NAMES)
+
+
+@pytest.mark.parametrize("field", ["rtt_us", "mbit_in", "mbit_out"])
+def test_a_measurement_is_no_negative_or_impossible_number(field: str) -> None:
+    honest = measuring(1)[:1]
+    assert node_answers.measured_of("n1", honest, NAMES) == honest
+    for value in (-1.0, 1e12, float("nan"), "fast"):
+        with pytest.raises(InputError, match=f"answer of n1.*{field}"):
+            node_answers.measured_of("n1", [{**honest[0], field: value}], NAMES)
 
 
 def carried_through(second: Callable[[str, Any], Any]) -> dict[str, Any]:

@@ -221,6 +221,13 @@ def test_the_python_of_an_environment_is_not_started(tmp_path: Path) -> None:
         assert versions.python_version(str(tmp_path / "bin/python")) == "3.12.4"
 
 
+def test_a_python_that_makes_no_environments_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian has the module venv in a package of its own, python3-venv."""
+    assert node.python_facts("")["venv"] is True
+    monkeypatch.setattr(node.importlib.util, "find_spec", lambda _name: None)
+    assert node.python_facts("")["venv"] is False
+
+
 EVERY_MPI = "mpi mpi:openmpi mpi:mpich mpi:intelmpi"
 
 

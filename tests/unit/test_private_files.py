@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from supervisors import begin, order_of_one, supervisor
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.secrets import take
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import make_run_dir, point_latest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from tests.driver import wait_until
+from tests.unit.supervisors import begin, order_of_one, supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +54,26 @@ def test_a_secret_is_in_no_file_of_a_job(tmp_path: Path) -> None:
     job.unstage()
 
 
+def test_no_secret_is_handed_out_when_a_job_is_over(tmp_path: Path) -> None:
+    """Its supervisor lives on until its files are fetched, and so may a program that it left."""
+    job = NodeJob(order_of_one(tmp_path, secrets={"HF_TOKEN": "s3cret"}))
+    assert job.keeper is not None
+    job.keeper.start()
+    assert take(job.job.path, ["HF_TOKEN"]) == {"HF_TOKEN": "s3cret"}
+    job.clean_up()
+    with pytest.raises(OSError):
+        take(job.job.path, ["HF_TOKEN"])
+    job.unstage()
+
+
 def test_what_a_launcher_says_is_for_its_user_alone(tmp_path: Path) -> None:
     remote = supervisor("os.umask(0)")
-    begin(remote, order_of_one(tmp_path, command=("/bin/sh", "-c", "echo said; exec sleep 600")))
+    begin(remote, order_of_one(tmp_path, command=("/bin/sh", "-c", "echo $TMPDIR; exec sleep 600")))
     said = tmp_path / "jobs" / "one" / "launcher.out"
     wait_until(lambda: said.exists() and said.stat().st_size)
     assert stat.S_IMODE(said.stat().st_mode) == 0o600
+    private = Path(said.read_text().strip())  # for what it writes itself, its sockets above all
+    assert private.name.startswith("torchfleet-") and stat.S_IMODE(private.stat().st_mode) == 0o700
     remote.channel.send("end", reason="cancelled", detail="enough")
     while remote.answer(60)["kind"] != "over":
         pass

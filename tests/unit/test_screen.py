@@ -144,6 +144,33 @@ def test_a_pipe_without_a_reader_is_not_read(reader: Reader) -> None:
     os.close(outgoing)
 
 
+def test_a_reader_that_stands_still_is_left_soon_after_the_user_wants_out(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen_module, "LAST_SECONDS", 0.05)
+    screen = screen_module.Screen()
+    screen.stdout = os.devnull
+    screen.write("never seen")
+    looking = threading.Timer(30.0, reader.looks.set)
+    looking.start()
+    assert screen.flush(lambda: True) is False
+    looking.cancel()
+
+
+def test_what_is_missing_of_a_run_and_what_died_while_leaving_is_told() -> None:
+    died = {"rank": 0, "host": "n1", "local_rank": 0, "state": "succeeded", "rc": 134, "signal": 6, "seconds": 1.0}
+    told = summary(result(ranks=[{**died, "last_line": ""}]), ["n2: it sent too much"], "/runs/j", 80, None)
+    assert "warning: the files of n2: it sent too much; they wait there: ansible-playbook clean.yml" in told
+    assert "rank 0 was done, then died of signal 6 while leaving; it counts as done" in told
+
+
+def test_a_long_last_line_is_cut_to_the_width_of_the_terminal() -> None:
+    row = {"rank": 0, "host": "n1", "state": "failed", "rc": 1, "seconds": 1.0, "last_line": "x" * 500}
+    lines = rank_table([row], 80).splitlines()
+    (line,) = [line.rstrip() for line in lines if "failed" in line]
+    assert len(line) <= 80 and line.endswith("xxx...")
+
+
 def test_nothing_is_handed_to_ansible_for_a_pipe_that_nobody_reads(reader: Reader) -> None:
     """Its thread that displays dies of that write, and with it all that Ansible would still say."""
     incoming, outgoing = os.pipe()

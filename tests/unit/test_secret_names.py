@@ -15,7 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import vaulted_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import rank_environment
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain, pasteable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets import USUAL
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
@@ -54,6 +54,11 @@ class Peer:
     """What an order needs to know of another node."""
 
     interpreter = "python3"
+
+
+def test_who_pastes_the_command_is_told_what_is_left_out_of_it() -> None:
+    made = plan_here(job_env={"DB_PASSWORD": "hush", "PLAIN": "seen"})
+    assert "# left out, because they are secret: DB_PASSWORD\n" in pasteable(made, render(made))
 
 
 def test_a_name_that_hides_nothing_is_refused() -> None:

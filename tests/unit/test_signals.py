@@ -22,6 +22,16 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
+def test_all_are_stopped_before_the_first_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork bomb that is killed one by one starts more than are killed."""
+    sent: list[tuple[int, int]] = []
+    found = [[processes.Process(pid, 1, "S", 0) for pid in (10, 11)], []]
+    monkeypatch.setattr(processes, "send", lambda process, number: sent.append((number, process.pid)))
+    assert processes.kill_all(lambda: found.pop(0)) == []
+    stop, kill = signal.SIGSTOP, signal.SIGKILL
+    assert sent == [(stop, 10), (stop, 11), (kill, 10), (kill, 11)]
+
+
 @pytest.mark.parametrize("pidfd", [True, False])
 def test_a_later_process_of_the_same_number_is_not_signalled(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, pidfd: bool

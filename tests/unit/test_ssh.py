@@ -306,6 +306,12 @@ def test_an_sshd_of_the_users_own_admits_keys_of_one_user_only() -> None:
     assert "PerSourcePenalties no" in files.own_sshd_config(mesh, replace(mesh.members[1], version=(10, 0)))
 
 
+@pytest.mark.parametrize(("user", "root"), [("fleet", "no"), ("root", "prohibit-password")])
+def test_root_logs_in_to_an_sshd_of_its_own_by_key_and_to_no_other(user: str, root: str) -> None:
+    mesh = mesh_of_two(sshd="own", user=user)
+    assert f"PermitRootLogin {root}\n" in files.own_sshd_config(mesh, mesh.members[1])
+
+
 def test_sshd_takes_as_many_logins_as_there_are_nodes() -> None:
     assert (mesh_module.max_startups(2), mesh_module.max_sessions(2)) == ("100:30:200", 64)
     assert (mesh_module.max_startups(256), mesh_module.max_sessions(256)) == ("512:30:1024", 512)

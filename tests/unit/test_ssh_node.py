@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh import proof, sshd, survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import apply, as_user
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.files import MeshFailed, promote
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import (
     NEXT,
+    KeyFailed,
     current_key,
     make_key,
     ssh_keygen,
@@ -139,6 +140,33 @@ def test_a_home_that_others_can_write_to_is_named(tmp_path: Path, loose: str) ->
     assert survey.loose_path(str(tmp_path)).rstrip("/") == str(tmp_path / loose)
 
 
+def test_a_node_without_ssh_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/none")
+    with pytest.raises(KeyFailed, match=r"^ssh is missing; as root: "):
+        survey.ssh_version()
+    with pytest.raises(KeyFailed, match=r"^ssh-keygen is missing; as root: "):
+        ssh_keygen(["-V"])
+
+
+def test_others_are_told_of_addresses_that_lead_here_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every machine has 127.0.0.1, and fe80::1 is another machine on every link."""
+    monkeypatch.setattr(survey, "addresses_4", lambda: ["192.0.2.1", "127.0.0.1", "169.254.7.7", "192.0.2.1"])
+    monkeypatch.setattr(survey, "addresses_6", lambda: ["::1", "fe80::1", "2001:db8::1"])
+    assert survey.own_addresses() == ["192.0.2.1", "2001:db8::1"]
+
+
+def test_a_drop_in_that_sshd_would_not_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All would look well, and certificates be refused."""
+    monkeypatch.setattr(sshd, "SSHD_CONFIG", str(tmp_path / "sshd_config"))
+    (tmp_path / "sshd_config").write_text("Port 22\n")
+    drop_in = tmp_path / "sshd_config.d" / "40-torchfleet-mine.conf"
+    none = {"kind": "none", "config": f"{tmp_path}/none", "unit": "none.service"}
+    step = {"by": "root", "files": {str(drop_in): "MaxStartups 100\n"}, "absent": [], "sshd": none}
+    with pytest.raises(MeshFailed, match=f"reads no drop-ins: put 'Include {drop_in.parent}/"):
+        apply("mine", {"user": ME.pw_name, "record": "", "steps": [step]}, dry_run=False)
+    assert not drop_in.exists()
+
+
 # --- an sshd of the user's own --------------------------------------------------------------------------------------
 
 
@@ -155,9 +183,9 @@ def test_a_port_that_another_program_has_is_named_before_sshd_is_started(tmp_pat
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         service = {"kind": "plain", "config": f"{tmp_path}/sshd_config", "unit": "none.service", "port": port}
-        sshd = OwnSshd({**service, "program": "/no/such/sshd"}, dry_run=False)
+        own = OwnSshd({**service, "program": "/no/such/sshd"}, dry_run=False)
         with pytest.raises(MeshFailed, match=f"port {port} is taken by another program: give another ssh_mesh_port"):
-            sshd.keep()
+            own.keep()
 
 
 # --- the proof ------------------------------------------------------------------------------------------------------
@@ -182,6 +210,7 @@ def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+    monkeypatch.setattr(proof.random, "uniform", lambda _least, _most: 0.0)  # seconds between two tries
     return tmp_path / "count"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torch_backends.tests.conftest import CHECKS, Came, Run, wrong
-from torch_backends.tests.package import PYTHON
+from torch_backends.tests.package import PACKAGE, PYTHON
 
 ALONE = "import torch, torch.distributed as dist\ndist.init_process_group('ccl')\nrank = dist.get_rank()\n"
 
@@ -16,6 +16,16 @@ ALONE = "import torch, torch.distributed as dist\ndist.init_process_group('ccl')
 @pytest.mark.parametrize("check", CHECKS)
 def test_every_rank_finds_what_it_should(came: Came, check: str) -> None:
     assert wrong(came("torchrun", 3, "ccl", ()), check) == ""
+
+
+def test_without_oneccl_it_says_what_brings_it() -> None:
+    """As with the source alone, where role torch_backends has not laid the library beside it."""
+    environment = {"PYTHONPATH": str(PACKAGE / "src"), "HOME": str(Path.home())}
+    code = "from torchfleet_backends._oneccl import load; load()"
+    done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "BackendError: backend ccl: there is no libccl.so.2: ansible-playbook setup.yml -e " in done.stderr
+    assert "or set TORCHFLEET_CCL_LIBRARY or CCL_ROOT" in done.stderr
 
 
 def test_an_operation_that_one_rank_leaves_out_times_out(run: Run) -> None:
