@@ -114,5 +114,5 @@ msg:
   description: The choice as a sentence.
   returned: with V(done)
   type: str
-  sample: '10.91.0.0/24, the only network that joins all nodes; eth0 on n1, n2'
+  sample: '10.91.0.0/24, the only network that connects all nodes; eth0 on n1, n2'
 """

@@ -38,7 +38,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"job_env": {"A;B": "x"}}, ["job_env", "A;B"]),
     ({"job_env": {"$(id)": "x"}}, ["job_env", "$(id)"]),
     ({"job_env": {"1A": "x"}}, ["job_env", "1A"]),
-    ({"job_env": {"RANK": "3"}}, ["job_env", "RANK", "belongs to the plan"]),
+    ({"job_env": {"RANK": "3"}}, ["job_env", "RANK", "the plan sets this variable"]),
     ({"job_env": {"A": "nul\0"}}, ["job_env", "NUL"]),
     ({"job_env": "A=1"}, ["job_env", "give a dict"]),
     ({"job_id": "../up"}, ["job_id", "../up"]),

@@ -237,7 +237,7 @@ def test_only_the_second_nic_works(nodes: Nodes) -> None:
     """Neither the default route nor the way of Ansible matter then."""
     nodes.do(filtered("iifname eth0 ip saddr {other0} drop;"))
     nodes.take("eth1")
-    assert nodes.fabric("n1")["why"] == "the only network that joins all nodes"
+    assert nodes.fabric("n1")["why"] == "the only network that connects all nodes"
 
 
 # --- several would do -------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_what_is_asked_for_does_not_reach(nodes: Nodes) -> None:
     ("options", "words"),
     [
         ({"fabric_subnet": "10.99.0.0/24"}, ["fabric_subnet", "n1 has no address in it", "(eth1)"]),
-        ({"fabric_nic": "eth7"}, ["fabric_nic of n1", "only eth0, eth1"]),
+        ({"fabric_nic": "eth7"}, ["fabric_nic of n1", "give one of eth0, eth1"]),
         ({"fabric_ports": "29099-29000"}, ["fabric_ports", "29000-29099"]),
     ],
 )
@@ -355,7 +355,7 @@ def test_no_network_joins_the_nodes(nodes: Nodes) -> None:
     nodes.do(filtered("iifname eth0 ip saddr {other0} drop;"), "n1")
     told = nodes.refusal()
     assert f"{nodes.network('eth0')}: n1 -> n2, n2 -> n1: no answer" in told
-    assert f"no address in {nodes.network('eth1')} that could do on n2" in told
+    assert f"no usable address in {nodes.network('eth1')} on n2" in told
     assert "the NIC is down" in told
     assert nodes.enter("n1", "ls", HOME) == nodes.enter("n2", "ls", HOME)
     assert nodes.agents() == []

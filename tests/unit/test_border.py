@@ -58,7 +58,7 @@ def test_ssh_gives_a_silent_head_up_when_the_lease_is_over(lease: float, count: 
 
 
 def test_host_keys_are_checked_whatever_ansible_is_told() -> None:
-    with pytest.raises(InputError, match=r"host_key_checking of n1: .*take that setting away"):
+    with pytest.raises(InputError, match=r"host_key_checking of n1: .*remove that setting"):
         words(host_key_checking=False)
 
 
@@ -76,7 +76,7 @@ def test_what_only_ansible_can_hand_to_ssh_is_refused(name: str) -> None:
 
 
 def test_becoming_another_user_is_refused_not_ignored() -> None:
-    with pytest.raises(InputError, match='become on n1: got "root"; jobs run as the user that logs in: leave out -b'):
+    with pytest.raises(InputError, match='become on n1: got "root"; jobs run as the user that logs in: remove -b'):
         hostvars.ssh_words(connection(become="root", user="mpi"), N1)
     with pytest.raises(InputError, match='become on here: got "nobody"'):
         hostvars.ssh_words(connection("local", become="nobody"), HERE)

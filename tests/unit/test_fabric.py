@@ -156,7 +156,7 @@ def test_the_only_network() -> None:
     nodes = pair(("eth0", "10.91.0"))
     choice = choose(nodes, A)
     assert taken(choice) == (A, {"n1": "eth0", "n2": "eth0"})
-    assert choice.why == "the only network that joins all nodes"
+    assert choice.why == "the only network that connects all nodes"
 
 
 def test_names_may_differ() -> None:
@@ -241,7 +241,7 @@ def test_of_two_nics_in_a_network_the_routed_one_is_taken() -> None:
     first, second = nic("eth0", "10.91.0.1/24", route="eth1"), nic("eth1", "10.91.0.11/24")
     choice = choose((net("n1", first, second), net("n2", nic("eth0", "10.91.0.2/24"))), A)
     assert taken(choice) == (A, {"n1": "eth1", "n2": "eth0"})
-    assert "eth1 is the one" in reasons(choice)["n1", "10.91.0.1/24"]
+    assert "over eth1" in reasons(choice)["n1", "10.91.0.1/24"]
 
 
 # --- if there are several ---------------------------------------------------------------------------------------------
@@ -473,7 +473,7 @@ def test_constraints_that_contradict_each_other_are_refused() -> None:
 @pytest.mark.parametrize(
     ("constraints", "words"),
     [
-        ({"required_nic": "eth9"}, ["fabric_nic of n1", "eth9", "only eth0"]),
+        ({"required_nic": "eth9"}, ["fabric_nic of n1", "eth9", "give one of eth0"]),
         ({"required_nic": "lo"}, ["fabric_nic of n1", "loopback"]),
         ({"required_nic": "eth5"}, ["fabric_nic of n1", "no carrier"]),
         ({"required_nic": "eth6"}, ["fabric_nic of n1", "no address"]),
@@ -507,7 +507,7 @@ def test_the_refusal_tells_of_every_network_which_pairs_fail() -> None:
     }
     told = refused((*BOTH, third), A, broken=broken)
     assert f"{A}: n1 -> n2, n1 -> n3, n2 -> n1 and 2 more: {FAULT}" in told
-    assert "10.92.0.1/24 (eth1 of n1)" in told and f"no address in {B} that could do on n3" in told
+    assert "10.92.0.1/24 (eth1 of n1)" in told and f"no usable address in {B} on n3" in told
     assert "127." not in told
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which network carries the cluster: pure functions over the facts of the nodes and the measurements between them."""
+"""The choice of the network for the cluster, from facts and measurements of the nodes. Pure."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from .networks import (
     worth_a_line,
 )
 
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # what each node found of the others
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # each node's results about the others
 
-SLOW = 4.0  # how many times slower is another class: 1 and 10 Gbit/s are, 40 and 100 in one Python stream are not
+SLOW = 4.0  # this many times slower is another class: 1 and 10 Gbit/s are, 40 and 100 in one Python stream are not
 SHOWN = 3  # of a long list, in a message
 MEASURED = "faster, as measured"
 # The order in which usable networks are compared, in words.
 CRITERIA = (
-    "IPv4 (gloo and Open MPI take it first)",
-    "the first address of its NICs (gloo and NCCL take no other)",
+    "IPv4 (gloo and Open MPI prefer it)",
+    "the first address of its NICs (gloo and NCCL use no other)",
     "RDMA on every node",
     MEASURED,
     "faster NICs",
@@ -48,7 +48,7 @@ CRITERIA = (
     "Ansible reaches the nodes by it",
     "the lower address",
 )
-LEVEL = CRITERIA.index(MEASURED)  # networks that are equal up to here are told apart by measuring
+LEVEL = CRITERIA.index(MEASURED)  # networks that are equal up to here are measured
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Constraints:
 
 @dataclass(frozen=True)
 class Choice:
-    """What became of the candidates: one is chosen; or the last choice still stands; or only measuring can tell."""
+    """The outcome: a network is chosen, the last choice is still valid, or speeds must be measured first."""
 
     chosen: Candidate | None
     digest: str
@@ -98,7 +98,7 @@ def parse_subnet(text: str) -> Network | None:
 
 
 def check_constraints(nodes: Sequence[NodeNet], constraints: Constraints) -> None:
-    """InputError for a constraint that the facts of the nodes already rule out."""
+    """Raise InputError for a constraint that no node's facts can meet."""
     for node in nodes:
         check_nic(node)
         check_address(node)
@@ -106,7 +106,7 @@ def check_constraints(nodes: Sequence[NodeNet], constraints: Constraints) -> Non
 
 
 def check_subnet(node: NodeNet, subnet: Network | None) -> None:
-    """InputError if a node has no address in the network that is asked for."""
+    """Raise InputError if a node has no address in the required network."""
     rows = all_of([node])
     if subnet is not None and not any(address.ip in subnet for _node, _nic, address in rows):
         has = ", ".join(f"{address} ({nic.name})" for _node, nic, address in rows if not flaw(nic, address, True))
@@ -114,14 +114,14 @@ def check_subnet(node: NodeNet, subnet: Network | None) -> None:
 
 
 def check_nic(node: NodeNet) -> None:
-    """InputError if the NIC that is asked for is not there or cannot do."""
+    """Raise InputError if the required NIC does not exist or is unusable."""
     nic = next((nic for nic in node.nics if nic.name == node.required_nic), None)
     if not node.required_nic:
         return
     if nic is None:
         able = sorted({nic.name for _node, nic, address in all_of([node]) if not flaw(nic, address, True)})
         name = f"fabric_nic of {node.name}"
-        raise InputError(name, node.required_nic, f"there is no such NIC, only {', '.join(able)}")
+        raise InputError(name, node.required_nic, f"there is no such NIC; give one of {', '.join(able)}")
     flaws = [flaw(nic, address, True) for address in nic.addresses]
     if all(flaws):
         why = flaws[0].text if flaws and flaws[0] else "it has no address"
@@ -129,21 +129,21 @@ def check_nic(node: NodeNet) -> None:
 
 
 def check_address(node: NodeNet) -> None:
-    """InputError if the address that is asked for is not there or cannot do."""
+    """Raise InputError if the required address does not exist or is unusable."""
     found = [(nic, address) for _node, nic, address in all_of([node]) if str(address.ip) == node.required_address]
     if not node.required_address:
         return
     name = f"fabric_address of {node.name}"
     if not any(node.fits(nic, address) for nic, address in found):
         where = f" of {node.required_nic}" if node.required_nic else ""
-        raise InputError(name, node.required_address, f"that is no address{where} there")
+        raise InputError(name, node.required_address, f"the node has no such address{where}")
     reason = flaw(*found[0], True)
     if reason:
         raise InputError(name, node.required_address, f"{reason.text}; name another address or leave it out")
 
 
 def candidates(nodes: Sequence[NodeNet], constraints: Constraints) -> tuple[list[Candidate], list[Rejection]]:
-    """Return the networks in which every node has an address that could do, and why the other addresses could not."""
+    """Return the networks in which every node has a usable address, and why other addresses are unusable."""
     twins = {ip for ip, count in Counter(address.ip for _node, _nic, address in all_of(nodes)).items() if count > 1}
     options: dict[Network, dict[str, list[Seat]]] = defaultdict(lambda: defaultdict(list))
     rejections = [rejection for node in nodes for rejection in of_host_name(node)]
@@ -152,7 +152,7 @@ def candidates(nodes: Sequence[NodeNet], constraints: Constraints) -> tuple[list
         asked_for = in_subnet or (bool(node.required_nic or node.required_address) and node.fits(nic, address))
         reason = flaw(nic, address, asked_for)
         if not reason and address.ip in twins:
-            reason = Reason("twin", "another node has the same address: a network of each node's own, as docker0 is")
+            reason = Reason("twin", "another node has the same address: a network inside each node, like docker0")
         if not reason:
             network = constraints.subnet if constraints.subnet and in_subnet else address.network
             options[network][node.name].append(Seat(nic, address))
@@ -169,7 +169,7 @@ def candidates(nodes: Sequence[NodeNet], constraints: Constraints) -> tuple[list
 def seat_all(
     nodes: Sequence[NodeNet], constraints: Constraints, network: Network, options: Mapping[str, Sequence[Seat]]
 ) -> tuple[Candidate | None, list[Rejection]]:
-    """Return a network with the seat of each node, or None, and why the rest was not taken."""
+    """Return a network with the seat of each node, or None, and why other addresses were not taken."""
     seats, rejections = {}, []
     against = violated_constraint(nodes, constraints, network, options)
     missing = missing_addresses([node for node in nodes if node.name not in options], network)
@@ -181,17 +181,17 @@ def seat_all(
             seats[node.name] = best
         for seat in options.get(node.name, []):
             if reason or seat is not best:
-                sends = f"{best.nic.name if best else '?'} is the one by which this node sends to {network}"
+                sends = f"this node sends to {network} over {best.nic.name if best else '?'}"
                 rejected_for = reason or Reason("other-nic", sends)
                 rejections.append(Rejection(node.name, seat.nic.name, str(seat.address), rejected_for))
     return (None if reason else Candidate(network, seats)), rejections
 
 
 def missing_addresses(nodes: Sequence[NodeNet], network: Network) -> str:
-    """Return which nodes have no address in a network that could do; empty if all have. A netmask may just be wrong."""
+    """Return which nodes have no usable address in a network; empty if all have. A netmask may just be wrong."""
     near = [f"{node.name} has {address}" for node, _nic, address in all_of(nodes) if address.ip in network]
     names = some([node.name for node in nodes])
-    return f"no address in {network} that could do on {names}" + f" ({some(near)})" * bool(near) if nodes else ""
+    return f"no usable address in {network} on {names}" + f" ({some(near)})" * bool(near) if nodes else ""
 
 
 def violated_constraint(
@@ -234,7 +234,7 @@ def choose_fabric(
 ) -> Choice:
     """Return the choice. `measured` has the slowest rate of each network in Mbit/s; None: nothing was measured yet.
 
-    Unless it is `confirmed`, a rate that speaks against a network has it measured again.
+    Unless `confirmed`, a network with a bad rate is measured again.
     InputError if no network joins all nodes, with the reason of each.
     """
     found, rejections = candidates(nodes, constraints)
@@ -262,7 +262,7 @@ def choose_fabric(
 
 
 def constraints_of(nodes: Sequence[NodeNet], constraints: Constraints) -> str:
-    """Return all that the user wants, as it would be typed."""
+    """Return the user's constraints as options on a command line."""
     subnet = [f"fabric_subnet is {constraints.subnet}"] if constraints.subnet is not None else []
     return ", ".join(subnet + [node.constraints for node in nodes if node.constraints])
 
@@ -276,13 +276,13 @@ class Ranking:
         self.measured = measured
 
     def slow(self, candidate: Candidate) -> bool:
-        """Whether a network is of a slower class. What a virtual NIC carries beyond its speed does not count."""
+        """Whether a network is of a slower class. A virtual NIC counts with its nominal speed at most."""
         speeds = [seat.nic.speed_mbit for seat in candidate.seats.values() if seat.nic.speed_mbit]
         fastest = min([max(self.measured.values(), default=0.0), *speeds])
         return self.measured.get(str(candidate.network), fastest) * SLOW < fastest
 
     def key(self, candidate: Candidate) -> tuple[Any, ...]:
-        """Return what is compared, in the order of CRITERIA."""
+        """Return the values of CRITERIA, in their order."""
         seats = candidate.seats.values()
         speeds = [seat.nic.speed_mbit for seat in seats]
         return (
@@ -308,11 +308,11 @@ class Ranking:
         if constraints_text:
             return f"asked for: {constraints_text}"
         if len(ordered) == 1:
-            return "the only network that joins all nodes"
+            return "the only network that connects all nodes"
         return f"preferred to {ordered[1].network}: {self.better(ordered[0], ordered[1])}"
 
     def better(self, best: Candidate, other: Candidate) -> str:
-        """Return in what a candidate is better than another."""
+        """Return the criterion by which a candidate is better than another."""
         differs = next(
             number for number, (one, two) in enumerate(zip(self.key(best), self.key(other), strict=True)) if one != two
         )
@@ -330,21 +330,21 @@ def has_rdma(node: NodeNet, seat: Seat) -> bool:
 def refusal(
     nodes: Sequence[NodeNet], constraints: Constraints, failures: Mapping[Network, str], rejections: Sequence[Rejection]
 ) -> InputError:
-    """Return the error when no network joins all nodes: for each network why not, and what to type."""
+    """Return the error that no network connects all nodes, with the reason for each and what to type."""
     constraints_text = constraints_of(nodes, constraints)
     lines = [f"{network}: {reason}" for network, reason in failures.items()]
     if not constraints_text or not lines:
         lines += without_network(rejections)
     reasons = "; ".join(lines) or "the nodes have no addresses"
     if constraints_text:
-        why = f"that does not join all nodes: {reasons}; leave it out to have one chosen"
+        why = f"it does not connect all nodes: {reasons}; leave it out to choose a network automatically"
         return InputError("fabric", constraints_text, why)
-    remedy = "mend one, or name one with -e fabric_subnet=..."
-    return InputError("fabric", some([node.name for node in nodes]), f"no network joins them: {reasons}; {remedy}")
+    remedy = "repair one, or set one with -e fabric_subnet=..."
+    return InputError("fabric", some([node.name for node in nodes]), f"no network connects them: {reasons}; {remedy}")
 
 
 def without_network(rejections: Sequence[Rejection]) -> list[str]:
-    """Return the rejections of what is no loopback, one for each reason."""
+    """Return the rejections of addresses other than loopback, one for each reason."""
     first: dict[str, list[Rejection]] = defaultdict(list)
     for row in rejections:
         if not ipaddress.ip_interface(row.address).is_loopback:
@@ -366,7 +366,7 @@ def digest_of(nodes: Sequence[NodeNet], constraints: Constraints, found: Sequenc
 
 
 def published(nodes: Sequence[NodeNet], digest: str, usable: Sequence[Candidate], rank: Ranking) -> bool:
-    """Whether every node has the same choice, and it was made of the same facts and the same usable networks."""
+    """Whether all nodes have the same choice, made from the same facts and the same usable networks."""
     mtus = {str(candidate.network): rank.mtu(candidate) for candidate in usable}
     fabrics = [node.published for node in nodes]
     return len({fabric.get("network") for fabric in fabrics}) == 1 and all(
@@ -378,7 +378,7 @@ def published(nodes: Sequence[NodeNet], digest: str, usable: Sequence[Candidate]
 
 
 def standing(nodes: Sequence[NodeNet], constraints: Constraints) -> Choice | None:
-    """Return the choice that every node has, if a look at the nodes gives no reason to try them again; else None."""
+    """Return the choice that all nodes have, if the facts give no reason for a new test; else None."""
     digest = digest_of(nodes, constraints, candidates(nodes, constraints)[0])
     marks = {(node.published.get("network"), node.published.get("digest")) for node in nodes}
     same = len(marks) == 1 and marks.pop()[1] == digest
@@ -386,7 +386,7 @@ def standing(nodes: Sequence[NodeNet], constraints: Constraints) -> Choice | Non
 
 
 def alone(node: NodeNet, constraints: Constraints) -> Choice:
-    """Return the choice for one node: loopback, which no cable can break, unless something is asked for."""
+    """Return the choice for one node: loopback, which does not depend on a cable, unless the user has constraints."""
     if constraints.subnet is not None or node.constraints:
         found, rejections = candidates([node], constraints)
         if not found:

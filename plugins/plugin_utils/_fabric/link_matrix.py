@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measuring all pairs of a cluster: who with whom in which round, and which link or node is the slow one."""
+"""Measurement of all pairs of nodes: the pairs of each round, and the slow links and nodes in the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOW_FACTOR = 2.0  # a link is slow if the median is more than twice as fast
 
 @dataclass(frozen=True)
 class Slow:
-    """A link (source and target) or a node (the other is empty: all it sends, or all it receives) that is slow."""
+    """A slow link (source and target), or a slow node (only source: what it sends; only target: what it receives)."""
 
     source: str
     target: str
@@ -53,8 +53,8 @@ def steps(
     """Return the schedule of every node for torchfleet.cluster.fabric_probe.
 
     `addresses`: network -> node -> address. `agents`: node -> port, token. `seconds` per direction. `at_most` rounds of
-    each network: all show a slow link, two a slow NIC, for every node is in one of them. `times` over again: a node
-    that has other things to do is rarely as slow twice.
+    each network: all rounds find a slow link; two find a slow NIC, because every node takes part in one of them.
+    `times`: repetitions, because a busy node is rarely slow twice.
     """
     plan: dict[str, list[dict[str, Any]]] = {name: [] for name in agents}
     once = [(name, seats, pairs) for name, seats in addresses.items() for pairs in rounds(list(seats))[:at_most]]
@@ -68,9 +68,9 @@ def steps(
 
 
 def rates(rows: Mapping[str, Sequence[Mapping[str, Any]]], network: str) -> dict[tuple[str, str], float]:
-    """Return the matrix of a network from what the agents measured (node -> its rows): the best that a link has shown.
+    """Return the matrix of a network from the agents' measurements (node -> rows): the best rate of each link.
 
-    What failed is left out.
+    Failed measurements are left out.
     """
     matrix: dict[tuple[str, str], float] = {}
     for name, found in rows.items():
@@ -82,7 +82,7 @@ def rates(rows: Mapping[str, Sequence[Mapping[str, Any]]], network: str) -> dict
 
 
 def slow_links(matrix: Matrix, factor: float = SLOW_FACTOR) -> list[Slow]:
-    """Return what is slower than the median by a factor. A node that is slow with all others is told as one."""
+    """Return links that are slower than the median by a factor. A node that is slow with all others is one entry."""
     if not matrix:
         return []
     median = statistics.median(matrix.values())

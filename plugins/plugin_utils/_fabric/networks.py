@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the nodes tell of their networks, as values; and which addresses can never carry a cluster, with the reason."""
+"""The networks of the nodes as typed values, and which addresses are never usable, with the reason."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 VERSION = 2  # of fabric.json: since 2 a rejection has a code
-# Codes of rejections that are no flaw: another network was preferred, or the user asks for another one.
+# Codes of rejections without a flaw: another network was preferred, or the user requires another one.
 NOT_PREFERRED, ASKED_OTHERWISE = "not-preferred", "asked-otherwise"
 
 
 class Reason(NamedTuple):
-    """Why an address was not taken: a code, by which programs decide (docs/nics.md has them all), and words."""
+    """Why an address was not taken: a code for programs (docs/nics.md lists all) and a text for people."""
 
     code: str
     text: str
@@ -36,8 +36,8 @@ class Address:
     ip: Ip
     prefix: int
     stable: bool = True
-    route: str = ""  # the NIC by which the kernel sends to its subnet
-    first: bool = True  # of the addresses of its NIC: gloo and NCCL take that one
+    route: str = ""  # the NIC over which the kernel sends to its subnet
+    first: bool = True  # of the addresses of its NIC: gloo and NCCL use that one
 
     @property
     def network(self) -> Network:
@@ -88,7 +88,7 @@ class Port:
 
 @dataclass(frozen=True)
 class NodeNet:
-    """The network of a node, and what the user wants of it (empty: nothing)."""
+    """The networks of a node, and the user's constraints for it (empty: none)."""
 
     name: str
     nics: tuple[Nic, ...]
@@ -102,24 +102,24 @@ class NodeNet:
 
     @property
     def constraints(self) -> str:
-        """Return what the user wants, as it would be typed."""
+        """Return the user's constraints as host variables."""
         pairs = (("fabric_nic", self.required_nic), ("fabric_address", self.required_address))
         return ", ".join(f"{name} of {self.name} is {value}" for name, value in pairs if value)
 
     @property
     def published(self) -> dict[str, Any]:
-        """Return its fabric.json; an empty one if it has none that was published in the form of today."""
+        """Return its fabric.json; an empty one if it has none in the current format."""
         found = published((self.files or {}).get("fabric.json") or "{}")
         return found if found.get("version") == VERSION else {}
 
     def fits(self, nic: Nic, address: Address) -> bool:
-        """Whether an address is what the user wants here."""
+        """Whether an address meets the user's constraints."""
         return self.required_nic in ("", nic.name) and self.required_address in ("", str(address.ip))
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """An address that was not taken, and why."""
+    """A rejected address, and the reason."""
 
     node: str
     nic: str
@@ -128,7 +128,7 @@ class Rejection:
 
 
 def node_net(name: str, facts: Mapping[str, Any], nic: str = "", address: str = "") -> NodeNet:
-    """Return the network of a node from what torchfleet.cluster.fabric_facts tells. InputError for what it cannot."""
+    """Return the networks of a node from torchfleet.cluster.fabric_facts. Raise InputError for an invalid answer."""
     facts = networks_of(name, facts)
     return NodeNet(
         name,
@@ -169,19 +169,19 @@ def netdevs_of(port: Port) -> set[str]:
 
 
 def flaw(nic: Nic, address: Address, wished: bool) -> Reason | None:
-    """Return why an address cannot carry a cluster; None if it can. What is asked for by name may be a tunnel."""
+    """Return why an address is unusable, or None. An address that the user requires may be on a tunnel."""
     checks = (
-        (nic.kind == "loopback" or address.ip.is_loopback, "loopback", "loopback: reaches this node only"),
+        (nic.kind == "loopback" or address.ip.is_loopback, "loopback", "loopback: reaches only this node"),
         (address.ip.is_link_local, "link-local", "link-local: no subnet of its own, and not routed"),
         (
             not wished and nic.kind == "tunnel",
             "tunnel",
-            "a VPN or tunnel (point-to-point): encrypts or wraps what it carries",
+            "a VPN or tunnel (point-to-point): encrypts or encapsulates packets",
         ),
         (
             not wished and address.prefix == address.ip.max_prefixlen,
             "no-subnet",
-            f"/{address.prefix}: an address without a subnet, as VPNs and floating addresses have",
+            f"/{address.prefix}: an address without a subnet, as of VPNs and floating addresses",
         ),
         (not nic.up, "down", "the NIC is down"),
         (
@@ -197,13 +197,13 @@ def flaw(nic: Nic, address: Address, wished: bool) -> Reason | None:
 def of_host_name(node: NodeNet) -> list[Rejection]:
     """Return the loopback addresses that /etc/hosts gives the node's own name (127.0.1.1 on Debian)."""
     rows = [text for text in node.host_name_addresses if ipaddress.ip_address(text).is_loopback]
-    text = f"/etc/hosts gives {node.host_name} this address: reaches this node only, and gloo would announce it"
+    text = f"/etc/hosts maps {node.host_name} to this address: reaches only this node, and gloo would announce it"
     reason = Reason("own-name", text)
     return [Rejection(node.name, "lo", address, reason) for address in rows]
 
 
 def worth_a_line(nic: Nic, address: Address) -> bool:
-    """Whether a rejection says something: every IPv6 NIC has a link-local address, ports of bridges come and go."""
+    """Whether a rejection is worth showing: every IPv6 NIC has a link-local address, bridge ports come and go."""
     alone = address.ip.version == 6 and address.ip.is_link_local and len(nic.addresses) > 1
     return not alone and not (nic.port_of and address.ip.is_link_local)
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The fabric of a node as it is published: fabric.json, and the environment that makes every library use it."""
+"""The published fabric of a node: fabric.json, and the environment that makes every library use it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .networks import (
     netdevs_of,
 )
 
-HEADER = "# The fabric of this node, made by torchfleet.cluster.fabric. Use: set -a; . fabric.env; set +a\n"
+HEADER = "# The fabric of this node, written by torchfleet.cluster.fabric. Use: set -a; . fabric.env; set +a\n"
 
 
 def fabric_of(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> dict[str, dict[str, Any]]:
-    """Return the fabric.json of every node: the one it has, if that still stands."""
+    """Return the fabric.json of every node: its present one, if that is still valid."""
     if choice.chosen is None:
         return {node.name: node.published for node in nodes}
     seats = choice.chosen.seats
@@ -46,7 +46,7 @@ def fabric_of(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints
             "speed_mbit": seats[node.name].nic.speed_mbit,
             "same_name": same_name,
             "rdma": [] if off else ports[node.name],
-            "rdma_off": f"{some(off)}: no RDMA port that is up in a network of all nodes" if off else "",
+            "rdma_off": f"{some(off)}: no active RDMA port in a network of all nodes" if off else "",
             "nccl_gid": constraints.nccl_gid,
             "why": choice.why,
             "usable": sorted(str(candidate.network) for candidate in choice.usable),
@@ -58,7 +58,7 @@ def fabric_of(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints
 
 
 def rejected_of(choice: Choice, name: str) -> list[dict[str, str]]:
-    """Return every address of a node that was not taken, with the reason as a code and in words."""
+    """Return every rejected address of a node, with the reason as code and text."""
     rows = [(row.nic, row.address, row.reason) for row in choice.rejections if row.node == name]
     return [
         {"nic": nic, "address": address, "code": code, "reason": text} for nic, address, (code, text) in sorted(rows)
@@ -66,9 +66,9 @@ def rejected_of(choice: Choice, name: str) -> list[dict[str, str]]:
 
 
 def eligible(node: NodeNet, usable: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """Return the RDMA ports of a node that can carry the cluster: InfiniBand that is up, RoCE in a usable network.
+    """Return the usable RDMA ports of a node: active InfiniBand, or RoCE in a usable network.
 
-    A slower port beside faster ones is for management, and would be taken for one more rail.
+    A slower port beside faster ones is for management; NCCL would use it as one more rail.
     """
     addresses = {candidate.seats[node.name].address.ip for candidate in usable}
     rows = []
@@ -79,7 +79,7 @@ def eligible(node: NodeNet, usable: Sequence[Candidate]) -> list[dict[str, Any]]
                 (port.rate_gbit, {"device": port.device, "port": port.port, "gid_index": None, "netdev": netdev})
             )
             continue
-        # Seed 003's rule, RoCE v2 and IPv4 (the type, and ::ffff:a.b.c.d), held to an address that was proven.
+        # The rule for GIDs, RoCE v2 and IPv4 (the type, and ::ffff:a.b.c.d), restricted to a tested address.
         gids = [gid for gid in port.gids if port.active and gid.kind == "RoCE v2" and gid.ip in addresses]
         for gid in gids[:1]:
             row = {"device": port.device, "port": port.port, "gid_index": gid.index, "netdev": gid.netdev or netdev}
@@ -95,16 +95,16 @@ def fabric_environment(fabric: Mapping[str, Any]) -> dict[str, str]:
     rdma = fabric.get("rdma", [])
     ports = [f"{port['device']}:{port['port']}" for port in rdma]
     values = {
-        # NCCL takes a bare name for a prefix, and eth1 for eth10; = means exactly (NCCL docs, nccl-tests#9).
+        # To NCCL a bare name is a prefix, so eth1 matches eth10; = means exactly (NCCL docs, nccl-tests#9).
         "NCCL_SOCKET_IFNAME": f"={nic}",
         "NCCL_SOCKET_FAMILY": f"AF_INET{'6' * (network.version == 6)}",
         "GLOO_SOCKET_IFNAME": nic,
-        # A TCP device beside the RDMA ports is what UCX connects them with, and falls back to.
+        # UCX needs a TCP device beside the RDMA ports, to connect them and as a fallback.
         "UCX_NET_DEVICES": ",".join([*ports, nic]),
         "FI_TCP_IFACE": nic,
         "FI_SOCKETS_IFACE": nic,
-        # Each of these alone leaves Intel MPI and MPICH hanging on a dead second NIC: one is for the ranks, one for
-        # the daemons that start them.
+        # With only one of these, Intel MPI and MPICH hang on a dead second NIC: one is for the ranks, one for the
+        # daemons that start them.
         "I_MPI_HYDRA_IFACE": nic,
         "HYDRA_IFACE": nic,
         "CCL_KVS_IFACE": nic,
@@ -117,17 +117,17 @@ def fabric_environment(fabric: Mapping[str, Any]) -> dict[str, str]:
 
 
 def open_mpi(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
-    """Return what keeps Open MPI on the network: btl for the ranks, oob (4.x) and prte (5.x) for its daemons.
+    """Return the variables that keep Open MPI on the network: btl for ranks, oob (4.x) and prte (5.x) for daemons.
 
-    mpirun hands its own values to all nodes, so names of NICs do only where they are the same. The network does for
-    the rest, but not for IPv6 (split_and_resolve of the btl reads IPv4), and for the daemons of 5.0 not on a NIC
-    with an IPv6 address too (openpmix#4031): there the name is better where it can be had. More than one entry
-    crashes 5.0 (prrte#2553).
+    mpirun passes its own values to all nodes, so NIC names work only if they are the same on all. Otherwise the network
+    is given, but not for IPv6 (split_and_resolve of the btl reads IPv4), and for the daemons of 5.0 not on a NIC that
+    has an IPv6 address too (openpmix#4031): there the name is used if possible. More than one entry crashes 5.0
+    (prrte#2553).
     """
     nic = str(fabric["nic"])
     subnet = str(network) if network.version == 4 else nic
     if network.is_loopback:
-        return {"OMPI_MCA_btl_tcp_if_include": subnet}  # prterun refuses a loopback, and one node needs none
+        return {"OMPI_MCA_btl_tcp_if_include": subnet}  # prterun refuses loopback, and one node does not need it
     return {
         "OMPI_MCA_btl_tcp_if_include": subnet,
         "OMPI_MCA_oob_tcp_if_include": subnet,
@@ -136,10 +136,10 @@ def open_mpi(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
 
 
 def nccl_rdma(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
-    """Return which RDMA ports NCCL and RCCL take, and how they find the GID.
+    """Return which RDMA ports NCCL and RCCL use, and how they find the GID.
 
-    NCCL finds it since 2.21 by family, range and RoCE version (NCCL docs, NCCL_IB_GID_INDEX). The index is for older
-    ones, and only if it is the same for all ports: there is one variable. A range is only right if all ports are in it.
+    NCCL 2.21 and newer finds it by family, range and RoCE version (NCCL docs, NCCL_IB_GID_INDEX). The index is for
+    older ones, and only if it is the same for all ports, because there is one variable. A range must contain all ports.
     """
     rdma = fabric.get("rdma", [])
     if not rdma:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the role does next: from what its tasks have found so far to what the next ones need. Pure."""
+"""The next step of role fabric, from the results of its tasks so far. Pure."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .link_matrix import rates, steps
 from .networks import NodeNet, node_net
 from .publication import fabric_files, fabric_of
 
-Results = Mapping[str, Mapping[str, Any]]  # node -> what its task returned
+Results = Mapping[str, Mapping[str, Any]]  # node -> the result of its task
 
 MEASURED_ROUNDS = 2  # of the tournament: every NIC takes part in one of them
 MEASURED_SECONDS = 0.1  # per direction
-MEASURED_TIMES = 3  # the networks in turn: what else a node has to do falls on all of them
-MEASURED_BATCHES = 3  # seconds apart: only a network that is slow in all of them is a slow one
+MEASURED_TIMES = 3  # the networks in turn: other load on a node then affects all of them
+MEASURED_BATCHES = 3  # seconds apart: only a network that is slow in all of them counts as slow
 
 
 def next_step(
@@ -49,12 +49,12 @@ def next_step(
     subnet: str = "",
     nccl_gid: str = "auto",
 ) -> dict[str, Any]:
-    """Return `state` and what belongs to it.
+    """Return `state` and its values.
 
-    `seen` is what each node told before, without an agent. listen: that is not enough, they have to be tried; connect:
-    `peers` of each node; measure: `steps` of each node, once its agents are there, and `batches`, which become
-    `earlier` if something is `measured` again; done: `fabric`, `files` and `publish` of each node, and `msg`.
-    InputError for what cannot be done.
+    `seen` has the facts of each node, without an agent. listen: the facts are not enough, connections must be tested;
+    connect: `peers` of each node; measure: `steps` of each node, once the agents run, and `batches`, which become
+    `earlier` if a network is `measured` again; done: `fabric`, `files` and `publish` of each node, and `msg`.
+    Raise InputError if no network can be chosen.
     """
     constraints = Constraints(parse_subnet(subnet), nccl_gid)
     if seen is not None:
@@ -83,7 +83,7 @@ def next_step(
 
 
 def at_a_glance(names: Sequence[str], seen: Results, constraints: Constraints) -> dict[str, Any]:
-    """Return done if the choice that is published still stands, or there is none to make; else listen."""
+    """Return done if the published choice is still valid or no choice is needed, else listen."""
     if not all((seen.get(name) or {}).get("facts") for name in names):
         return {"state": "listen"}
     nodes = read_nodes(names, seen)
@@ -93,7 +93,7 @@ def at_a_glance(names: Sequence[str], seen: Results, constraints: Constraints) -
 
 
 def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
-    """Return the networks of all nodes. InputError if one is missing: a choice for some would be wrong for all."""
+    """Return the networks of all nodes. Raise InputError if one is missing: the choice needs all nodes."""
     nodes = []
     for name in names:
         facts = required(listened, name, "facts", "its network")
@@ -103,10 +103,10 @@ def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
 
 
 def required(results: Results, name: str, key: str, what: str) -> Any:
-    """Return a part of the result of a node. InputError if there is none."""
+    """Return a part of the result of a node. Raise InputError if it is missing."""
     found = (results.get(name) or {}).get(key)
     if found is None:
-        raise InputError("fabric", name, f"it told nothing of {what}: its own error is above, or --limit leaves it out")
+        raise InputError("fabric", name, f"{what} is unknown: see its error above, or --limit excludes it")
     return found
 
 
@@ -121,7 +121,7 @@ def addresses_of(candidate: Candidate) -> dict[str, str]:
 
 
 def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return whom each node has to reach, with which NIC."""
+    """Return the peers that each node has to reach, and the NIC for each."""
     return {
         name: [
             {
@@ -142,7 +142,7 @@ def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]
 
 
 def checked_batch(batch: Results, names: Sequence[str]) -> Results:
-    """Return what each node says to have measured."""
+    """Return the measurements that each node reports."""
     return {
         name: {"measured": node_answers.measured_of(name, row.get("measured"), names)}
         for name, row in batch.items()
@@ -151,7 +151,7 @@ def checked_batch(batch: Results, names: Sequence[str]) -> Results:
 
 
 def slowest(batches: Sequence[Results]) -> dict[str, float]:
-    """Return the rate of the slowest link of each network, in Mbit/s: the best that each link has shown."""
+    """Return the rate of the slowest link of each network in Mbit/s, with the best rate of each link."""
     rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for batch in batches:
         for name, result in batch.items():
@@ -162,7 +162,7 @@ def slowest(batches: Sequence[Results]) -> dict[str, float]:
 
 
 def done(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> dict[str, Any]:
-    """Return what is to be published, and on which nodes it is not yet."""
+    """Return the files to publish, and the nodes that do not have them yet."""
     fabrics = fabric_of(choice, nodes, constraints)
     files = {name: fabric_files(fabric) for name, fabric in fabrics.items()}
     return {
@@ -175,7 +175,7 @@ def done(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> 
 
 
 def in_words(fabrics: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the choice for people."""
+    """Return the choice as a sentence."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, fabric in fabrics.items():
         names[fabric["nic"]].append(name)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a user gave is wrong: the one error for it."""
+"""The error for a user's mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import json
 
 
 class InputError(ValueError):
-    """A mistake in what the user gave: one line that says what was given, what is allowed and what to type."""
+    """A mistake in the user's input. The message is one line: what was given, what is allowed, what to type."""
 
     def __init__(self, name: str, given: object, allowed: str) -> None:
         shown = json.dumps(given, default=str) if not isinstance(given, str) else json.dumps(given, ensure_ascii=False)

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a node answers of itself while it is set up, checked before it is used for other nodes or shown. Pure.
+"""The answers of nodes during setup, checked before they are shown or used for other nodes. Pure.
 
-A node may be in the hands of an attacker. So each answer is declared here, with the type, form and size of each field;
-what is not declared is left out, and text comes out without characters that a terminal would obey. The answers for the
-SSH mesh are in _ssh/answers, those of jobs in module_utils/_runtime/frames.
+An attacker may control a node. So this file declares each answer, with the type, form and size of each field. Other
+fields are left out, and control characters are removed from text. The answers for the SSH mesh are in _ssh/answers,
+those of jobs in module_utils/_runtime/frames.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FILE = 1 << 20  # characters of a small file
 
 
 class Misfit(BadFrame):
-    """A field is not what it must be: where it stands, and what was expected."""
+    """A field is invalid: its name, and what was expected."""
 
     def __init__(self, where: str, expected: str) -> None:
         super().__init__(expected)
@@ -57,7 +57,7 @@ class Misfit(BadFrame):
 
 
 def take(node: str, what: str, check: Check, value: Json) -> Json:
-    """Return a node's answer with its fields as they must be. InputError, which names the node, for the first other."""
+    """Return a node's checked answer. Raise InputError, which names the node, for the first invalid field."""
     try:
         return check(value)
     except (BadFrame, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -70,7 +70,7 @@ def take(node: str, what: str, check: Check, value: Json) -> Json:
 
 
 def exact(fields: Mapping[str, Check], optional_ones: Mapping[str, Check] | None = None) -> Check:
-    """Return a check: an object with these fields, and those of `optional_ones` that it has; others are left out."""
+    """Return a check of an object with these fields, and any of `optional_ones`; other fields are left out."""
 
     def check(value: Json) -> dict[str, Json]:
         if not isinstance(value, Mapping):
@@ -82,7 +82,7 @@ def exact(fields: Mapping[str, Check], optional_ones: Mapping[str, Check] | None
 
 
 def at(name: str, check: Check, value: Json) -> Json:
-    """Return a checked field. Misfit says where it stands."""
+    """Return a checked field. Raise Misfit, which names the field."""
     try:
         return check(value)
     except (BadFrame, ValueError, TypeError, OverflowError) as error:
@@ -91,12 +91,12 @@ def at(name: str, check: Check, value: Json) -> Json:
 
 
 def short(most: int = 200) -> Check:
-    """Return a check: a text for people on one line, cut where it is too long."""
+    """Return a check of a text for people: one line, cut if it is too long."""
     return lambda value: words(value)[:most]
 
 
 def or_nothing(check: Check) -> Check:
-    """Return a check that takes what does not fit for an empty text: a setting that somebody wrote oddly."""
+    """Return a check that replaces an invalid value by an empty text, for settings that users write by hand."""
 
     def fitting(value: Json) -> Json:
         try:
@@ -108,19 +108,19 @@ def or_nothing(check: Check) -> Check:
 
 
 def text_file(value: Json) -> str:
-    """Return the text of a file as it is: it is compared, and parsed where it is used."""
+    """Return the text of a file unchanged: it is compared, and parsed by its users."""
     if not isinstance(value, str) or len(value) > FILE:
         raise BadFrame("the text of a small file was expected")
     return value
 
 
 def empty_or(check: Check) -> Check:
-    """Return a check that also takes an empty text, and nothing at all for one."""
+    """Return a check that also accepts an empty text or None, and returns an empty text for both."""
     return lambda value: "" if value in ("", None) else check(value)
 
 
 def those(check: Check, most: int) -> Check:
-    """Return a check of a list from which those are left out that do not fit: a node may have NICs of odd names."""
+    """Return a check of a list that leaves out invalid items: a node may have NICs with odd names."""
 
     def fitting(value: Json) -> list[Json]:
         found = []
@@ -135,14 +135,14 @@ def those(check: Check, most: int) -> Check:
 
 
 def ip(value: Json) -> str:
-    """Return an address as a NIC may have it: also a loopback or link-local one."""
+    """Return an address of a NIC, which may be loopback or link-local."""
     if not isinstance(value, str) or len(value) > 45 or "%" in value:
         raise BadFrame("an IP address was expected")
     return str(ipaddress.ip_address(value))
 
 
 def rooted(value: Json) -> str:
-    """Return an absolute path without characters that a shell or a file of another program would take for its own."""
+    """Return an absolute path without characters that are special in a shell or in another program's file."""
     found = path(value)
     if not re.fullmatch(r"/[\w .,:;@%+=~()\[\]{}#&/-]*", found) or ".." in found.split("/"):
         raise BadFrame("an absolute path, free of quotes, '$', backslashes and line ends, was expected")
@@ -150,7 +150,7 @@ def rooted(value: Json) -> str:
 
 
 def port_range(value: Json) -> list[int]:
-    """Return the first and last port that outgoing connections take; nothing where a node does not know."""
+    """Return the first and last port of outgoing connections; an empty list if the node does not know them."""
     found: list[int] = listed(whole(0, 65535), 2)(value)
     if len(found) == 1:
         raise BadFrame("a first and a last port were expected")
@@ -158,12 +158,12 @@ def port_range(value: Json) -> list[int]:
 
 
 def each_once(check: Check, most: int) -> Check:
-    """Return a check of a list in which nothing counts twice."""
+    """Return a check of a list that removes duplicates."""
     every = listed(check, most)
     return lambda value: list(dict.fromkeys(every(value)))
 
 
-SIZE = whole(0, 1 << 80)  # some file systems tell of more than 64 bits
+SIZE = whole(0, 1 << 80)  # some file systems report more than 64 bits
 NIC_NAME = like(NIC, "the name of a NIC")
 DEVICE = like(re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z"), "the name of a device")
 DIGEST = like(re.compile(r"[0-9a-f]{16}\Z"), "a digest")
@@ -213,7 +213,7 @@ PORT_FACTS = exact(
 
 
 def nics(value: Json) -> list[Json]:
-    """Return the NICs of a node but those whose names no option of a library could hold."""
+    """Return the NICs of a node, without those whose names do not fit into a library's option."""
     rows = listed(lambda each: each, 4096)(value)
     fitting = [row for row in rows if not isinstance(row, Mapping) or NIC.match(str(row.get("name")))]
     return [NIC_FACTS(row) for row in fitting]
@@ -255,7 +255,7 @@ FABRIC = exact(
 
 
 def published(text: Json) -> dict[str, Json]:
-    """Return the fabric.json of a node from its text; nothing where there is none that could have been published."""
+    """Return the fabric.json of a node from its text; an empty dict if it is missing or invalid."""
     try:
         found: dict[str, Json] = FABRIC(json.loads(text))
     except (BadFrame, ValueError, TypeError, OverflowError, RecursionError):
@@ -264,7 +264,7 @@ def published(text: Json) -> dict[str, Json]:
 
 
 def networks_of(node: str, value: Json) -> dict[str, Json]:
-    """Return what a node tells of its networks (module fabric_facts)."""
+    """Return the networks of a node (module fabric_facts)."""
     return dict(take(node, "networks", NETWORKS, value))
 
 
@@ -274,12 +274,12 @@ def agent_of(node: str, value: Json) -> dict[str, Json]:
 
 
 def constraints_of(node: str, value: Json) -> dict[str, str]:
-    """Return what the user wants of a node, as it came back from there."""
+    """Return the user's constraints for a node, as the node returned them."""
     return dict(take(node, "wish", CONSTRAINTS, value or {}))
 
 
 def reached_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
-    """Return which of the other nodes a node says to have reached."""
+    """Return which of the other nodes this node reports as reached."""
     row = exact(
         {
             "node": one_of(*nodes),
@@ -292,7 +292,7 @@ def reached_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str,
 
 
 def measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
-    """Return what a node says to have measured. Rows of what failed have no figures."""
+    """Return the measurements that a node reports. Rows of failed ones have no figures."""
     head = {"node": one_of(*nodes), "network": network, "error": short(300)}
     figures = {"rtt_us": from_zero(1e9), "mbit_out": from_zero(FASTEST), "mbit_in": from_zero(FASTEST)}
 
@@ -304,13 +304,13 @@ def measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str
 
 
 def failures_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
-    """Return which logins failed, as the head tells."""
+    """Return the failed logins that the head reports."""
     row = exact({"from": one_of(*nodes), "to": one_of(*nodes), "why": short(500)})
     return list(take(node, "logins", listed(row, 100_000), value or []))
 
 
 def from_zero(most: float) -> Check:
-    """Return a check: a number from 0 to `most`."""
+    """Return a check of a number from 0 to `most`."""
 
     def check(value: Json) -> float:
         found = number(value)
@@ -431,22 +431,22 @@ USUAL = exact(
 
 
 def facts_of(node: str, value: Json) -> dict[str, Json]:
-    """Return what a node is (module node_facts)."""
+    """Return the facts of a node (module node_facts)."""
     return dict(take(node, "facts", FACTS, value))
 
 
 def usual_facts_of(node: str, value: Json) -> dict[str, Json]:
-    """Return what a node tells of what Ansible's own facts have. No other name becomes a variable of the host."""
+    """Return the part of Ansible's own facts that a node reports. No other name becomes a variable of the host."""
     return dict(take(node, "ansible_facts", USUAL, value))
 
 
 def accelerators_of(node: str, value: Json) -> dict[str, Json]:
-    """Return which GPUs a node has (module accelerator_facts)."""
+    """Return the GPUs of a node (module accelerator_facts)."""
     return dict(take(node, "accelerators", ACCELERATORS, value))
 
 
 def seat_of(node: str, value: Json) -> dict[str, Json]:
-    """Return what a host file takes of a node."""
+    """Return the facts of a node that a host file needs."""
     return dict(take(node, "seat", SEAT, value))
 
 
@@ -485,24 +485,24 @@ def environment_answer(node: str, verb: str, text: Json) -> dict[str, Json]:
 
 
 def line(text: str) -> str:
-    """Return a text for people as one line without characters that a terminal would obey."""
+    """Return a text for people as one line without control characters."""
     return printable(" ".join(text.split()))
 
 
 # --- any module ------------------------------------------------------------------------------------------------------
 
-# What Ansible does something with by itself: variables of hosts, and what it shows although the task went well.
+# Keys that Ansible acts on by itself: variables of hosts, and texts that it shows even if the task succeeded.
 OBEYED = ("ansible_facts", "add_host", "add_group", "warnings", "deprecations", "exception", "invocation")
 SHOWN = ("msg", "module_stdout", "module_stderr", "stdout", "stderr")  # of a task that failed
 
 
 def module_answer(node: str, value: Mapping[str, Json]) -> dict[str, Json]:
-    """Return what a module of ours printed on a node: bounded, printable, and nothing that Ansible would obey."""
+    """Return the answer of one of our modules on a node: bounded, printable, without keys that Ansible acts on."""
     kept = {name: content for name, content in value.items() if name not in OBEYED and not name.startswith("_ansible")}
     found: dict[str, Json] = take(node, "module", lambda text: plain(text, text=printable_lines), kept)
     return {**found, **{name: line(str(found[name])) for name in SHOWN if name in found}}
 
 
 def printable_lines(text: str) -> str:
-    """Return the text of a small file, each line made printable."""
+    """Return the text of a small file with printable lines."""
     return "\n".join(map(printable, text_file(text).split("\n")))

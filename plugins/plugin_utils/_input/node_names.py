@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Names of many nodes in short."""
+"""Short forms of long lists of node names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 
 def fold_names(names: Iterable[str]) -> str:
-    """Return names in short: n1, n2, n3, db becomes "db n1-n3"."""
+    """Return the short form of names: n1, n2, n3, db becomes "db n1-n3"."""
     plain: list[str] = []
     numbered: dict[tuple[str, str, int], list[int]] = {}  # by what is around the number, and its width if padded
     for name in names:

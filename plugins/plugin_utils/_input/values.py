@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Values as people type them in YAML and on a command line, checked and made plain. Pure."""
+"""Values that users type in YAML and on a command line: checked and converted. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 
 from .errors import InputError
 
-# Of silence, after which a node is lost: longer than a network takes to find another way (spanning tree: 50 s) or a
-# virtual machine to move. Below the least a beat that is late looks like a dead node.
+# Seconds of silence after which a node is lost. The default is longer than a network's failover (spanning tree: 50 s)
+# or the migration of a virtual machine. Below the minimum, a late heartbeat would look like a dead node.
 LEASE_SECONDS, LEAST_LEASE, MOST_LEASE = 60.0, 5.0, 3600.0
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-# The plan's own names: a job that sets them would contradict the placement it asked for.
+# Names that the plan sets: a job that set them itself would contradict its own placement.
 OWNED_NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -39,7 +39,7 @@ def parse_text(name: str, value: Any) -> str:
 
 
 def parse_flag(name: str, value: Any) -> bool:
-    """Return true or false, from what YAML and a command line have for it."""
+    """Return a boolean from its spellings in YAML and on a command line."""
     words = {"true": True, "yes": True, "false": False, "no": False}
     if str(value).lower() not in words:
         raise InputError(name, value, f"give true or false: -e {name}=true")
@@ -99,7 +99,7 @@ def parse_words(name: str, value: Any) -> tuple[str, ...]:
         raise InputError(name, value, "give a list of words, or one text to split as a shell does")
     words = tuple(plain_text(word) for word in value)
     if any("\0" in word for word in words):
-        raise InputError(name, value, "a NUL character cannot be part of an argument")
+        raise InputError(name, value, "an argument cannot contain a NUL character")
     return words
 
 
@@ -109,32 +109,32 @@ def parse_names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def plain_text(value: Any) -> str:
-    """Return a scalar as the text a person would type for it."""
+    """Return a scalar as the text that a person would type."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_environment(value: Any, source: str = "job_env") -> dict[str, str]:
-    """Return an environment of ranks. Values may hold anything but NUL; names follow POSIX."""
+    """Return environment variables of ranks. Values may contain any character but NUL; names follow POSIX."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
             value = str(value)
-    if not isinstance(value, Mapping):  # which may be secret, as every value is
+    if not isinstance(value, Mapping):  # it may be secret, so it is not shown
         raise InputError(source, kind_of(value), """give a dict: -e '{"job_env": {"NAME": "value"}}'""")
     for name, content in value.items():
         if not isinstance(name, str) or not ENV_NAME.match(name):
-            raise InputError(source, name, "a name is made of letters, digits and _ and starts with no digit")
+            raise InputError(source, name, "a name consists of letters, digits and _ and does not begin with a digit")
         if name in OWNED_NAMES:
             raise InputError(
-                source, name, "this name belongs to the plan (np, backend, master_port and job_id set such)"
+                source, name, "the plan sets this variable: use the options np, backend, master_port and job_id"
             )
         if content is None or isinstance(content, (list, tuple, Mapping)) or "\0" in str(content):
-            raise InputError(source, {name: kind_of(content)}, "a value is a text or a number, without NUL characters")
+            raise InputError(source, {name: kind_of(content)}, "give a text or a number, without NUL characters")
     return {name: plain_text(content) for name, content in value.items()}
 
 
 def kind_of(value: Any) -> str:
-    """Return what a value is, for a message that must not show it."""
+    """Return the kind of a value, for a message that must not show it."""
     kinds = {"NoneType": "nothing", "str": "a text", "list": "a list", "tuple": "a list", "dict": "a dict"}
     return kinds.get(type(value).__name__, f"a value of type {type(value).__name__}")

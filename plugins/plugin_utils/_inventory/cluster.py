@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The machines of an inventory, as plain values, and what cannot be a cluster."""
+"""The machines of an inventory as plain values, and the checks of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?\Z")
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the inventory. Empty texts and None mean: as measured on the node."""
+    """A machine of the inventory. Empty texts and None mean that the node's own value is used."""
 
     name: str
     address: str
@@ -48,22 +48,22 @@ class Cluster:
 
 
 def check_cluster(cluster: Cluster) -> None:
-    """InputError if the inventory cannot be a cluster: bad or doubled hosts and addresses."""
+    """Raise InputError for invalid or duplicate hosts and addresses."""
     seen: dict[str, str] = {}
     for node in (cluster.head, *cluster.workers):
         if not HOST_NAME.match(node.name):
-            raise InputError("inventory", node.name, "a host name is made of letters, digits, '.', '-' and '_'")
+            raise InputError("inventory", node.name, "a host name consists of letters, digits, '.', '-' and '_'")
         if not ADDRESS.match(node.address):
             raise InputError(
                 f"ansible_host of {node.name}", node.address, "give a host name or an address, without user or options"
             )
         if seen.setdefault(node.address, node.name) != node.name:
-            both = f"{seen[node.address]} and {node.name} are both {node.address}"
-            raise InputError("inventory", both, "list each machine once; several ranks on it are its slots")
+            both = f"{seen[node.address]} and {node.name} both have {node.address}"
+            raise InputError("inventory", both, "list each machine once; set its slots for several ranks")
 
 
 def slots_of(nodes: Sequence[Node], facts: Mapping[str, Facts], most: int | None = None) -> dict[str, int]:
-    """Return the slots of each worker: as the inventory says, else its accelerators, else its cores; `most` at most."""
+    """Return the slots of each worker, at most `most`: from the inventory, else its accelerators, else its cores."""
     slots = {
         node.name: node.slots or sum(facts[node.name]["accelerators"].values()) or facts[node.name]["cores"]
         for node in nodes

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Host files: which addresses a launcher starts ranks on, and how many on each. One function writes them all."""
+"""Host files: the addresses on which a launcher starts ranks, and the number of ranks of each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 
 from .cluster import Cluster, Facts, slots_of
 
-# How a launcher spells one node. Open MPI gets a file and never `-H`: 5.x does not find this node's own address there
-# (prrte#2258). MPICH and Intel MPI share Hydra's.
+# The line of one node. Open MPI gets a file and never `-H`, in which 5.x does not find this node's own address
+# (prrte#2258). MPICH and Intel MPI both use Hydra's form.
 SPELLINGS = {"openmpi": "{address} slots={slots}", "hydra": "{address}:{slots}"}
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?\Z")
 
@@ -22,8 +22,8 @@ ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?\Z")
 def hostfile_lines(kind: str, entries: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     """Return the lines of a host file, without line ends, in the order of `entries` (address, slots).
 
-    `kind` is a key of SPELLINGS. InputError for an address that a launcher would misread, or that stands there twice,
-    and for slots that are no whole number of at least 1.
+    `kind` is a key of SPELLINGS. Raise InputError for an address that a launcher would misread, a duplicate address,
+    and slots that are not a whole number of at least 1.
     """
     lines, seen = [], set()
     for address, slots in entries:
@@ -36,12 +36,12 @@ def hostfile_lines(kind: str, entries: Iterable[tuple[str, int]]) -> tuple[str, 
 
 
 def check_entry(kind: str, address: str, slots: int) -> None:
-    """InputError for what would not come out of the file as it went in."""
+    """Raise InputError for an entry that a launcher would read differently."""
     if not ADDRESS.match(address):
         raise InputError("hostfile", address, "give a host name or an address, without user, port or white space")
-    if kind == "hydra" and ":" in address:  # Hydra takes what follows the first colon for the number of processes
+    if kind == "hydra" and ":" in address:  # Hydra reads the number of processes after the first colon
         raise InputError(
-            "hostfile", address, "MPICH and Intel MPI take no IPv6 address: give an IPv4 address or a name"
+            "hostfile", address, "MPICH and Intel MPI accept no IPv6 address: give an IPv4 address or a name"
         )
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
         raise InputError("slots", slots, f"give a whole number of at least 1 for {address}: slots: 2")
@@ -50,7 +50,7 @@ def check_entry(kind: str, address: str, slots: int) -> None:
 def entries_of(cluster: Cluster, facts: Mapping[str, Facts]) -> list[tuple[str, int]]:
     """Return address and slots of every worker in the order of the inventory, as a job would use them.
 
-    `facts` by node name, as survey() returns them: the address in the proven network is in there.
+    `facts` by node name, as survey() returns them; they include the address in the proven network.
     """
     slots = slots_of(cluster.workers, facts)
     if cluster.local:
@@ -62,7 +62,7 @@ def entries_of(cluster: Cluster, facts: Mapping[str, Facts]) -> list[tuple[str, 
 
 
 def hostfiles(cluster: Cluster, facts: Mapping[str, Facts]) -> dict[str, str]:
-    """Return the host files for people who start an MPI launcher themselves: text by name. InputError as above."""
+    """Return the host files for users who start an MPI launcher themselves: text by name. InputError as above."""
     entries = entries_of(cluster, facts)
     home = facts[cluster.head.name]["home"]
     count = sum(slots for address, slots in entries)
@@ -87,6 +87,6 @@ def usage(kind: str, home: str, count: int, local: bool) -> tuple[str, ...]:
             f"{mpich}{home}/mpich/bin/mpiexec.hydra -f {path} -n {count} hostname",
             f"{home}/intelmpi/bin/mpiexec.hydra -f {path} -n {count}{intel} hostname",
         ]
-    made = "# Made from the inventory by torchfleet.cluster.hostfile: change that, not this. Use, on the head:"
+    made = "# Written by torchfleet.cluster.hostfile from the inventory: do not edit. Use on the head:"
     network = f"#   set -a; . {home}/fabric.env; set +a" if ssh else "#"
     return (made, network, *(f"#   {command}" for command in commands))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The border to Ansible: the only place that sees its types. Inventory and arguments come in, plain values go out."""
+"""The border to Ansible: converts inventory and arguments from Ansible's types to plain values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,16 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 
 from .cluster import Cluster, Node
 
-ALIVE_SECONDS = 5  # between two questions of ssh whether the head is there
+# Host variables with the path of a launcher's program.
+LAUNCHER_VARIABLES = {
+    "openmpi": "torchfleet_mpirun",
+    "mpich": "torchfleet_mpiexec",
+    "intelmpi": "torchfleet_mpiexec",
+    "srun": "torchfleet_srun",
+    "sbatch": "torchfleet_srun",
+}
+
+ALIVE_SECONDS = 5  # between two keep-alive messages of ssh
 
 
 def to_plain(value: Any) -> Any:
@@ -41,10 +50,10 @@ def to_plain(value: Any) -> Any:
 
 
 def vaulted_names(environment: Any) -> frozenset[str]:
-    """Return the names in an environment whose values come from a vault: `!vault`, or a file that is one.
+    """Return the names in an environment whose values come from a vault: `!vault`, or an encrypted file.
 
-    ansible-core 2.19 hands plugins decrypted texts that carry where they come from. A text that a template made of such
-    a value and others does not: that is what secret_names is for.
+    ansible-core 2.19 passes plugins decrypted texts tagged with their origin. A text that a template made from such a
+    value has no tag; secret_names is for these.
     """
     if isinstance(environment, Mapping):
         return frozenset(str(name) for name, value in environment.items() if from_vault(value))
@@ -54,7 +63,7 @@ def vaulted_names(environment: Any) -> frozenset[str]:
 
 
 def from_vault(value: Any) -> bool:
-    """Whether a value was encrypted where it was written."""
+    """Whether a value was encrypted in its source."""
     from ansible.parsing.vault import VaultHelper
 
     if VaultHelper.get_ciphertext(value, with_tags=False):
@@ -64,7 +73,7 @@ def from_vault(value: Any) -> bool:
 
 
 def tags_of(value: Any) -> Collection[Any]:
-    """Return what ansible-core notes of a value, such as the file it comes from. It has no public name for that."""
+    """Return ansible-core's tags of a value, such as the file it comes from. There is no public API for them."""
     from ansible.module_utils._internal._datatag import AnsibleTagHelper
 
     found: Collection[Any] = AnsibleTagHelper.tags(value)
@@ -83,24 +92,24 @@ def is_vault(path: str) -> bool:
 
 
 def refuse_what_misleads(variables: Mapping[str, Any]) -> None:
-    """InputError for what was typed but would not be done.
+    """Raise InputError for input that Ansible accepts but that would be ignored.
 
-    `--limit`: a job that ran on other hosts than it says would be worse than none. Words that `-e name=value with
-    spaces` leaves over: Ansible drops them without a word.
+    `--limit`: the job would not run on the hosts that the user expects. Words left over from `-e name=value with
+    spaces`: Ansible drops them silently.
     """
     limit, stray = (to_plain(variables.get(name)) for name in ("ansible_limit", "_raw_params"))
     if stray:
-        raise InputError("-e", stray, """these words belong to no variable: quote them as -e '{"name": "a value"}'""")
+        raise InputError("-e", stray, """no variable takes these words: quote the value as -e '{"name": "a value"}'""")
     if limit:
-        raise InputError("--limit", limit, "a job takes the whole inventory: use -e np=..., or another inventory (-i)")
+        raise InputError("--limit", limit, "a job uses the whole inventory: use -e np=..., or another inventory (-i)")
 
 
 def cluster_from_hostvars(
     groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, Any]], only: Sequence[str] = ()
 ) -> Cluster:
-    """Return the cluster of an inventory, or those workers of it that are in `only`.
+    """Return the cluster of an inventory; with `only`, just these workers.
 
-    InputError if group head is not one host, group workers is empty, or one of `only` is no worker.
+    Raise InputError if group head does not have one host, group workers is empty, or one of `only` is not a worker.
     """
     heads = list(groups.get("head", ()))
     if len(heads) != 1:
@@ -110,7 +119,7 @@ def cluster_from_hostvars(
         raise InputError("inventory", workers, "group workers needs hosts: the machines that run ranks")
     unknown = [name for name in only if name not in (*heads, *workers)]
     if unknown:
-        raise InputError("nodes", unknown[0], f"no such machine: give some of {', '.join(workers)}")
+        raise InputError("nodes", unknown[0], f"there is no such node: give some of {', '.join(workers)}")
     workers = [name for name in workers if not only or name in only]
     return Cluster(
         node_from_hostvars(heads[0], hostvars[heads[0]]),
@@ -119,10 +128,10 @@ def cluster_from_hostvars(
 
 
 def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tuple[str, ...]:
-    """Return the words that run a command on a node over SSH, from the options of Ansible's connection to it.
+    """Return the argv prefix that runs a command on a node over SSH, from the options of Ansible's connection.
 
-    Empty for a local one. A head that is silent for `lease` seconds is lost. InputError for a connection of another
-    kind, or one that cannot be had without Ansible.
+    Empty for a local connection. A head that is silent for `lease` seconds is lost. Raise InputError for another kind
+    of connection, or one that needs Ansible itself.
     """
     refuse_become(connection, node)
     if node.local:
@@ -133,21 +142,21 @@ def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tupl
 
     kind = connection.transport
     if kind != "ssh":
-        raise InputError(f"ansible_connection of {node.name}", kind, "the head is reached by ssh, or is local")
+        raise InputError(f"ansible_connection of {node.name}", kind, "give ssh or local for the head")
     for name, remedy in (
-        ("password", "training needs a key: ssh-copy-id to the head"),
-        ("private_key", "training needs it in a file: ansible_ssh_private_key_file, or in your own ssh-agent"),
+        ("password", "training needs an SSH key: ssh-copy-id to the head"),
+        ("private_key", "training needs the key in a file: ansible_ssh_private_key_file, or in your own ssh-agent"),
     ):
         if option(name):
             raise InputError(f"ansible_{name} of {node.name}", "(hidden)", remedy)
     if option("host_key_checking") is False:
-        remedy = "training checks host keys: take that setting away, and log in once by hand to note the key"
+        remedy = "training checks host keys: remove that setting, and log in once by hand to save the key"
         raise InputError(f"host_key_checking of {node.name}", False, remedy)
     words = [option("ssh_executable") or "ssh", *shlex.split(option("ssh_args") or "")]
     for flag, name in (("-p", "port"), ("-l", "remote_user"), ("-i", "private_key_file"), ("-I", "pkcs11_provider")):
         words += [flag, str(option(name))] if option(name) else []
     words += ["-o", f"ConnectTimeout={option('timeout')}"]
-    for name in ("ssh_common_args", "ssh_extra_args"):  # in Ansible's order, for ssh takes the first of two
+    for name in ("ssh_common_args", "ssh_extra_args"):  # in Ansible's order, because ssh uses the first of two
         words += shlex.split(option(name) or "")
     alive = (f"ServerAliveInterval={ALIVE_SECONDS}", f"ServerAliveCountMax={math.ceil(lease / ALIVE_SECONDS)}")
     words += [word for setting in ("BatchMode=yes", *alive) for word in ("-o", setting)]
@@ -155,25 +164,25 @@ def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tupl
 
 
 def refuse_become(connection: Any, node: Node) -> None:
-    """InputError if the connection is to become another user: jobs run as the one that logs in."""
+    """Raise InputError if the connection becomes another user: jobs run as the user that logs in."""
     become = getattr(connection, "become", None)
     if become is None:
         return
     wanted = str(to_plain(become.get_option("become_user")) or "root")
     user = pwd.getpwuid(os.getuid()).pw_name if node.local else to_plain(connection.get_option("remote_user"))
     if user != wanted:
-        remedy = f"jobs run as the user that logs in: leave out -b and ansible_become, or log in as {wanted}"
+        remedy = f"jobs run as the user that logs in: remove -b and ansible_become, or log in as {wanted}"
         raise InputError(f"become on {node.name}", wanted, remedy)
 
 
 def refuse_become_of(nodes: Sequence[Node], hostvars: Mapping[str, Mapping[str, Any]]) -> None:
-    """InputError if a node that the head logs in to is to become another user."""
+    """Raise InputError if a node that the head logs in to has another become user."""
     for node in nodes:
         known = {
             name: to_plain(hostvars[node.name].get(f"ansible_{name}")) for name in ("become", "become_user", "user")
         }
         if boolean(known["become"] or False, strict=False) and known["user"] != (known["become_user"] or "root"):
-            remedy = "jobs run as the user that the head logs in as: set it to false there for train.yml"
+            remedy = "jobs run as the user that the head logs in as: set it to false for train.yml"
             raise InputError(f"ansible_become of {node.name}", known["become"], remedy)
 
 
