@@ -77,7 +77,7 @@ class ActionModule(Action):
         job_id = request.job_id or run_directory.new_job_id(script)
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
         folder = None if cluster.local else folder_of(script)
-        program = Program(script, request.workload_args, request.job_env, shipped=folder is not None)
+        program = Program(script, request.workload_args, shipped=folder is not None)
         ssh = ssh_words(self._connection, cluster.head, request.lease)
         job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), folder.warnings if folder else ())
         with StopWatch() as stop, Session(cluster.head, ssh) as session:
@@ -88,7 +88,7 @@ class ActionModule(Action):
                 return {"changed": False, "job_id": job_id, "command": list(command.argv)}
             if folder:
                 session.ship(folder, [node.name for node in plan.nodes])
-            order = order_for(plan, command, identity(), {node.name: node for node in cluster.workers})
+            order = order_for(plan, command, identity())
             return self.execute(session, plan, command, order, request, stop)
 
     def execute(

@@ -77,7 +77,8 @@ def test_a_secret_is_with_the_ranks_alone(fleet: Fleet, launcher: str) -> None:
     command = (fleet.runs / "one" / "command.txt").read_text()
     assert "left out, because they are secret: ALPHA, BETA, GAMMA, HF_TOKEN" in command
     plan = json.loads((fleet.runs / "one" / "plan.json").read_text())
-    assert plan["program"]["env"] == {**dict.fromkeys(VALUES, "(hidden)"), "OPEN": "seen"}
+    shown = {row["name"]: row["value"] for row in plan["environment"]["localhost"] if row["source"] == "user"}
+    assert shown == {**dict.fromkeys(VALUES, "(hidden)"), "OPEN": "seen"}
     assert not list((fleet.root / "tmp").glob("torchfleet-*"))
     assert not (fleet.home / "jobs" / "one" / "secrets").exists()
 

@@ -52,7 +52,7 @@ def fabric(nic: str, address: str) -> Facts:
 
 def plan_here(facts: Facts | None = None, script: str = "/w/mnist.py", **options: Any) -> LaunchPlan:
     """Plan a job on this machine: facts may be changed, the rest is the user's options."""
-    return planned(Cluster(HERE, (HERE,)), {HERE.name: facts or facts_of_a_node()}, Program(script, (), {}), options)
+    return planned(Cluster(HERE, (HERE,)), {HERE.name: facts or facts_of_a_node()}, Program(script, ()), options)
 
 
 def plan_on_two(
@@ -70,16 +70,22 @@ def plan_on_two(
         "n2": {**both, "fabric": fabric("eth1", "10.1.0.12"), **(n2 or {})},
     }
     nodes = tuple(
-        Node(name, address, slots=(slots or {}).get(name, 2), env=(env or {}).get(name, {}))
+        Node(
+            name,
+            address,
+            slots=(slots or {}).get(name, 2),
+            interpreter="/usr/bin/python3.9",
+            env=(env or {}).get(name, {}),
+        )
         for name, address in (("n1", "192.0.2.1"), ("n2", "192.0.2.2"))
     )
-    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, shipped=True), options)
+    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), shipped=True), options)
 
 
 def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, options: dict[str, Any]) -> LaunchPlan:
     """Plan a job of the workload mnist with the user's options."""
     request = parse_request({"workload": "mnist", **options})
-    program = dataclasses.replace(program, args=request.workload_args, env=request.job_env)
+    program = dataclasses.replace(program, args=request.workload_args)
     job = Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py", token="0123456789ab")
     return plan_job(request, cluster, facts, job)
 

@@ -18,7 +18,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import (
     BACKENDS,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
@@ -92,14 +91,14 @@ def test_each_node_has_what_it_needs(plan_two: Planner) -> None:
     """A mixed cluster under mpi: ROCm's limits where ROCm is, each node's own transports."""
     both = {"backends": ["mpi"]}
     made = plan_two(n1={"accelerators": NVIDIA, **both}, n2={"accelerators": AMD, **both}, backend="mpi")
-    first, second = ({item.name: item.value for item in rank_environment(made, node)} for node in made.nodes)
+    first, second = ({item.name: item.value for item in node.environment} for node in made.nodes)
     assert (first["UCX_TLS"], second["UCX_TLS"]) == ("tcp,sm,self,cuda", "tcp,sm,self,rocm")
     assert "UCX_ROCM_COPY_D2H_THRESH" in second and "UCX_ROCM_COPY_D2H_THRESH" not in first
 
 
 def test_environment_of_a_node_and_of_the_job(plan_two: Planner) -> None:
     made = plan_two(env={"n2": {"MINE": "node", "BOTH": "node"}}, job_env={"BOTH": "job"})
-    first, second = ({item.name: item for item in rank_environment(made, node)} for node in made.nodes)
+    first, second = ({item.name: item for item in node.environment} for node in made.nodes)
     assert "MINE" not in first
     assert (second["MINE"].value, second["MINE"].source) == ("node", "inventory")
     assert (second["BOTH"].value, second["BOTH"].source) == ("job", "user")

@@ -216,8 +216,7 @@ def test_the_lease_reaches_the_nodes(plan_two: Callable[..., Any]) -> None:
     from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
     plan = plan_two(lease="20")
-    peers = {name: Node(name, "192.0.2.1") for name in ("n1", "n2")}
-    assert order_for(plan, render(plan), "here", peers)["lease"] == 20.0
+    assert order_for(plan, render(plan), "here")["lease"] == 20.0
     assert parse_request({}).lease == 60.0
     for given in ("4", 3601, True, "soon"):
         with pytest.raises(InputError, match="lease"):

@@ -25,7 +25,7 @@ def plan_of_many(changed: dict[str, dict[str, Any]] | None = None, **options: An
         for number, name in enumerate(names, 1)
     }
     nodes = tuple(Node(name, f"192.0.2.{number}", slots=1) for number, name in enumerate(names, 1))
-    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), {}, shipped=True), options)
+    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), shipped=True), options)
 
 
 def test_check_shows_equal_environments_once() -> None:

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import words_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain, pasteable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
@@ -51,9 +49,9 @@ def test_torchrun_on_two_nodes(plan_two: Planner) -> None:
 
 def test_each_node_gets_its_own_nic_and_order(plan_two: Planner) -> None:
     made = plan_two(n2={"home": "/tf"})
-    nics = [{item.name: item.value for item in rank_environment(made, node)} for node in made.nodes]
+    nics = [{item.name: item.value for item in node.environment} for node in made.nodes]
     assert [found["GLOO_SOCKET_IFNAME"] for found in nics] == ["eth0", "eth1"]
-    order = order_for(made, render(made), "here", {"n2": Node("n2", "192.0.2.2", interpreter="/usr/bin/python3.9")})
+    order = order_for(made, render(made), "here")
     other = order["others"]["n2"]
     assert order["command"] and other["command"] == []  # mpirun asks for its daemon there when it wants it
     assert other["way"]["interpreter"] == "/usr/bin/python3.9"
@@ -68,7 +66,7 @@ def test_an_unknown_version_is_refused(plan: Planner) -> None:
 
 def test_environment_of_the_ranks(plan: Planner) -> None:
     made = plan(job_env={"OMP_NUM_THREADS": "7", "MINE": "a b"})
-    settings = {setting.name: setting for setting in rank_environment(made, made.head)}
+    settings = {setting.name: setting for setting in made.head.environment}
     assert {name: setting.value for name, setting in settings.items()} == {
         "ACCELERATE_USE_CPU": "true",
         "GLOO_SOCKET_IFNAME": "lo",
@@ -87,7 +85,7 @@ def test_accelerate_is_told_where_there_is_no_gpu(plan_two: Planner) -> None:
 
     def told(**given: Any) -> list[tuple[str, str] | None]:
         made = plan_two(**given)
-        found = [{item.name: item for item in rank_environment(made, node)} for node in made.nodes]
+        found = [{item.name: item for item in node.environment} for node in made.nodes]
         settings = [values.get("ACCELERATE_USE_CPU") for values in found]
         return [(setting.value, setting.source) if setting else None for setting in settings]
 
@@ -103,7 +101,7 @@ def test_accelerate_is_told_where_there_is_no_gpu(plan_two: Planner) -> None:
 def test_nccl_gets_an_exact_interface(plan: Planner) -> None:
     gpu = {"accelerators": {"nvidia": 2, "amd": 0}, "torch": {"version": "2.13.0", "cuda": "13.0", "hip": ""}}
     made = plan(facts=facts_of_a_node(**gpu))
-    settings = {item.name: item.value for item in rank_environment(made, made.head)}
+    settings = {item.name: item.value for item in made.head.environment}
     assert settings["NCCL_SOCKET_IFNAME"] == "=lo"  # a bare name would be a prefix (NCCL docs)
     assert "GLOO_SOCKET_IFNAME" not in settings
 
@@ -116,20 +114,28 @@ def test_every_option_and_variable_is_explained(plan: Planner) -> None:
         assert shlex.join(option.words) in text
         assert f"# {option.reason} [{option.source}]" in text
         assert option.source in ("default", "inventory", "measured", "user")
-    for setting in rank_environment(made, made.head):
+    for setting in made.head.environment:
         assert f"{setting.name}=" in text
     for name in ("PATH=", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=23456", "WORLD_SIZE=", "OMPI_COMM_WORLD_"):
         assert name in text
     assert "hush" not in text
 
 
+def test_a_variable_that_a_node_sets_itself_is_shown_once(plan_two: Planner) -> None:
+    made = plan_two(env={"n2": {"PATH": "/mine"}})
+    shown = [line.split()[0] for line in explain(made, render(made)) if line.startswith("  PATH=")]
+    assert shown == ["PATH=/home/me/.torchfleet/pytorch/bin:...", "PATH=/mine"]  # of n1, of n2
+
+
 def test_secrets_stay_out_of_reports_but_reach_the_rank(plan: Planner) -> None:
     made = plan(job_env={"DB_PASSWORD": "hush", "PLAIN": "seen"})
     command = render(made)
     report = plan_report(made, command)
-    assert "hush" not in report and json.loads(report)["program"]["env"]["PLAIN"] == "seen"
+    shown = {row["name"]: row["value"] for row in json.loads(report)["environment"]["localhost"]}
+    assert "hush" not in report and (shown["DB_PASSWORD"], shown["PLAIN"]) == ("(hidden)", "seen")
+    assert "hush" not in repr(made)
     assert "hush" not in pasteable(made, command)
-    order = order_for(made, command, "here", {})
+    order = order_for(made, command, "here")
     assert order.pop("secrets") == {"DB_PASSWORD": "hush"}
     assert "hush" not in json.dumps(order)
 

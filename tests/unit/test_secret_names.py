@@ -14,8 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.secret
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import vaulted_names
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import rank_environment
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain, pasteable
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets import USUAL
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
@@ -43,17 +42,11 @@ def test_secrets_are_in_the_order_alone_and_under_a_name_of_their_own() -> None:
     assert plan.secrets == ("HF_TOKEN", "NICK")
     command = render(plan)
     assert "hush" not in plan_report(plan, command) and "hush" not in "\n".join(explain(plan, command))
-    order = order_for(plan, command, "here", {node.name: Peer() for node in plan.others})
+    order = order_for(plan, command, "here")
     assert order.pop("secrets") == {"HF_TOKEN": "hush1"}
     assert order["others"]["n2"].pop("secrets") == {"HF_TOKEN": "hush1", "NICK": "hush2"}
     assert "hush" not in str(order)
-    assert {item.name for item in rank_environment(plan, plan.nodes[1]) if item.secret} == {"HF_TOKEN", "NICK"}
-
-
-class Peer:
-    """What an order needs to know of another node."""
-
-    interpreter = "python3"
+    assert {item.name for item in plan.nodes[1].environment if item.secret} == {"HF_TOKEN", "NICK"}
 
 
 def test_who_pastes_the_command_is_told_what_is_left_out_of_it() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
@@ -18,6 +19,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 Workers = Mapping[str, Facts]
 Accelerators = Mapping[str, int]  # GPUs of a node by vendor
 Values = dict[str, tuple[str, str]]  # value and reason by the name of a variable
+
+
+class Choice(NamedTuple):
+    """The backend of a job, why, and where that comes from: user or default."""
+
+    name: str
+    reason: str
+    source: str
 
 
 def no_environment(_accelerators: Accelerators, _rdma: bool) -> Values:
@@ -129,8 +138,8 @@ BACKENDS: Mapping[str, Backend] = {
 }
 
 
-def choose_backend(asked: str | None, launcher: str, facts: Workers, our_torch: bool = True) -> tuple[str, str, str]:
-    """Return the backend, why, and where that comes from. InputError for one that the workers cannot run.
+def choose_backend(asked: str | None, launcher: str, facts: Workers, our_torch: bool = True) -> Choice:
+    """Return the backend of a job. InputError for one that the workers cannot run.
 
     `our_torch`: the program uses the torch that the facts tell of. One that is no script may bring its own.
     """
@@ -145,16 +154,16 @@ def choose_backend(asked: str | None, launcher: str, facts: Workers, our_torch: 
         raise InputError("backend", asked, f"{launcher} starts no MPI; use -e launcher=openmpi")
     if backend.needs_mpi and our_torch:
         check_made_for(asked, launcher, facts)
-    return asked, "asked for", "user"
+    return Choice(asked, "asked for", "user")
 
 
-def default_backend(facts: Workers) -> tuple[str, str, str]:
+def default_backend(facts: Workers) -> Choice:
     """Return the backend of the workers' GPUs if all have those of one vendor and a torch for them, else gloo."""
     for name, backend in BACKENDS.items():
         usable = [has_gpus(fact, backend.vendors) and can(fact, backend.vendors) for fact in facts.values()]
         if all(usable) and len(vendors(facts)) == 1:
-            return name, "default: every worker has GPUs and a torch that can use them", "default"
-    return "gloo", "default: not every worker has GPUs and a torch that can use them", "default"
+            return Choice(name, "default: every worker has GPUs and a torch that can use them", "default")
+    return Choice("gloo", "default: not every worker has GPUs and a torch that can use them", "default")
 
 
 def vendors(facts: Workers) -> set[str]:

@@ -6,13 +6,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Facts, Node
 
-from .backends import BACKENDS
-from .plan import LaunchPlan, NodePlan
+from .backends import BACKENDS, Choice
 from .secrets import HIDDEN
+
+PLACE = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE} "
+    "{GROUP,NODE,ROLE}_RANK {GROUP,ROLE}_WORLD_SIZE TORCHELASTIC_RUN_ID"
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +28,7 @@ class Setting:
     """One environment variable."""
 
     name: str
-    value: str
+    value: str = dataclasses.field(repr=False)
     reason: str
     source: str  # default, inventory, measured, user
     secret: bool = False
@@ -30,48 +38,81 @@ class Setting:
         """Return the value as reports may show it."""
         return HIDDEN if self.secret else self.value
 
-
-def rank_environment(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
-    """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins."""
-    settings = [
-        Setting("OMP_NUM_THREADS", str(node.threads), "cores of the node / its ranks", "measured"),
-        Setting("PYTHONUNBUFFERED", "1", "output appears when it is written, not at the end", "default"),
-        Setting("TORCHFLEET_BACKEND", plan.backend, plan.backend_reason, plan.backend_source),
-        Setting("TORCHFLEET_JOB_ID", plan.job_id, "marks the processes of this job", "default"),
-        *cpu_settings(plan, node),
-        *fabric_settings(plan, node),
-        *backend_settings(plan, node),
-    ]
-    chosen = {setting.name: setting for setting in settings}
-    for values, reason, source in ((node.env, "torchfleet_env", "inventory"), (plan.program.env, "job_env", "user")):
-        for name, value in values.items():
-            chosen[name] = Setting(name, value, reason, source, secret=name in plan.secrets)
-    return tuple(chosen[name] for name in sorted(chosen))
+    @property
+    def report(self) -> dict[str, Any]:
+        """Return it as plain values for a report."""
+        return {**dataclasses.asdict(self), "value": self.shown}
 
 
-def cpu_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
-    """Return what frameworks must be told on a node without GPUs. Those of Intel are known by the backend alone."""
-    if any(node.accelerators.values()) or BACKENDS[plan.backend].device != "cpu":
-        return []
-    reason = "no GPU here: Accelerate and the Trainer would run each rank alone (accelerate 1.15)"
-    return [Setting("ACCELERATE_USE_CPU", "true", reason, "measured")]
+@dataclass(frozen=True)
+class JobEnvironment:
+    """What the environments of all nodes of a job are made from. `master`: address and port of the rendezvous."""
 
+    job_id: str
+    backend: Choice
+    several_nodes: bool
+    job_env: Mapping[str, str]
+    secrets: Collection[str]
+    master: tuple[str, int]
 
-def fabric_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
-    """Return the NIC choice for every library. On one machine it is loopback, which no cable or host name can break."""
-    if len(plan.nodes) == 1:
+    def on(self, node: Node, fact: Facts, threads: int) -> tuple[Setting, ...]:
+        """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins.
+
+        `threads`: the cores of each of its ranks.
+        """
+        settings = [
+            Setting("OMP_NUM_THREADS", str(threads), "cores of the node / its ranks", "measured"),
+            Setting("PYTHONUNBUFFERED", "1", "output appears when it is written, not at the end", "default"),
+            Setting("TORCHFLEET_BACKEND", *self.backend),
+            Setting("TORCHFLEET_JOB_ID", self.job_id, "marks the processes of this job", "default"),
+            *self.for_cpus(fact),
+            *(self.for_network(fact) if self.several_nodes else self.within_a_machine()),
+        ]
+        chosen = {setting.name: setting for setting in settings}
+        for values, reason, source in ((node.env, "torchfleet_env", "inventory"), (self.job_env, "job_env", "user")):
+            for name, value in values.items():
+                chosen[name] = Setting(name, value, reason, source, secret=name in self.secrets)
+        return tuple(chosen[name] for name in sorted(chosen))
+
+    def for_cpus(self, fact: Facts) -> list[Setting]:
+        """Return what tells frameworks that a node has no GPUs. Those of Intel are known by the backend alone."""
+        if any(fact["accelerators"].values()) or BACKENDS[self.backend.name].device != "cpu":
+            return []
+        reason = "no GPU here: Accelerate and the Trainer would run each rank alone (accelerate 1.15)"
+        return [Setting("ACCELERATE_USE_CPU", "true", reason, "measured")]
+
+    def within_a_machine(self) -> list[Setting]:
+        """Return loopback as the NIC, which no cable or host name can break."""
         reason = "all ranks are on this machine: loopback, which no host name breaks (Debian's 127.0.1.1)"
-        return [Setting(name, value, reason, "measured") for name, value in BACKENDS[plan.backend].loopback.items()]
-    if node.fabric is None:
-        return []
-    reason = f"{node.fabric['nic']} in {node.fabric['network']} was proven by role fabric"
-    return [Setting(name, value, reason, "measured") for name, value in fabric_environment(node.fabric).items()]
+        loopback = BACKENDS[self.backend.name].loopback
+        return [Setting(name, value, reason, "measured") for name, value in loopback.items()]
 
+    def for_network(self, fact: Facts) -> list[Setting]:
+        """Return the proven NIC for every library, and what the backend wants beside it."""
+        fabric = fact["fabric"] or {}
+        reason = f"{fabric['nic']} in {fabric['network']} was proven by role fabric" if fabric else ""
+        proven = fabric_environment(fabric) if fabric else {}
+        wanted = BACKENDS[self.backend.name].environment(fact["accelerators"], bool(fabric.get("rdma")))
+        return [
+            *(Setting(name, value, reason, "measured") for name, value in proven.items()),
+            *(Setting(name, value, why, "measured") for name, (value, why) in wanted.items()),
+        ]
 
-def backend_settings(plan: LaunchPlan, node: NodePlan) -> list[Setting]:
-    """Return what the backend wants beside the NIC, on several nodes."""
-    if len(plan.nodes) == 1:
-        return []
-    rdma = bool(node.fabric and node.fabric.get("rdma"))
-    wanted = BACKENDS[plan.backend].environment(node.accelerators, rdma)
-    return [Setting(name, value, reason, "measured") for name, (value, reason) in wanted.items()]
+    def of_wrapper(self, path_first: str, given: Collection[Setting]) -> tuple[Setting, ...]:
+        """Return what the rank wrapper sets unless it is `given`, for people: a rank's own values are not known yet.
+
+        `path_first`: directory of the ranks' Python; may be empty.
+        """
+        address, port = self.master
+        search = Setting("PATH", f"{path_first}:...", "python and torchrun of the ranks come first", "default")
+        settings = (
+            Setting("MASTER_ADDR", address, "where rank 0 runs", "inventory"),
+            Setting("MASTER_PORT", str(port), "a free port there", "measured"),
+            *([search] if path_first else []),
+            *(
+                Setting(name, "...", "the rank's place, for scripts of either kind", "default")
+                for name in PLACE.split()
+            ),
+        )
+        names = {setting.name for setting in given}
+        return tuple(setting for setting in settings if setting.name not in names)

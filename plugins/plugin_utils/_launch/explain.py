@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .command import LaunchCommand, Option, words_of
-from .environment import Setting, rank_environment
-from .plan import LaunchPlan, NodePlan
+from .environment import Setting
+from .plan import LaunchPlan
 
 
 def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
@@ -26,7 +26,8 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
     lines += [f"  rank {place.rank}  {place.host}  local rank {place.local_rank}" for place in plan.placement]
     for name, text in command.files.items():
         lines += ["", f"file {plan.head.job_dir}/{name}", *indent(text.splitlines())]
-    lines += folded("environment of the ranks on", {node.name: environment_of(plan, node) for node in plan.nodes})
+    environments = {node.name: settings_table((*node.environment, *node.of_wrapper)) for node in plan.nodes}
+    lines += folded("environment of the ranks on", environments)
     if command.environment:
         lines += ["", "environment of the launcher", *settings_table(command.environment)]
     lines += folded("command on", {name: command_table(options) for name, options in command.on.items()})
@@ -43,30 +44,9 @@ def folded(title: str, blocks: Mapping[str, Sequence[str]]) -> list[str]:
     return [line for block, names in where.items() for line in ("", f"{title} {fold_names(names)}", *block)]
 
 
-def environment_of(plan: LaunchPlan, node: NodePlan) -> list[str]:
-    """Return the environment of the ranks of a node as a table."""
-    return settings_table((*rank_environment(plan, node), *given_by_the_wrapper(plan, node)))
-
-
 def command_table(options: Sequence[Option]) -> list[str]:
     """Return a command as a row per option."""
     return table([(shlex.join(option.words), option.reason, option.source) for option in options])
-
-
-def given_by_the_wrapper(plan: LaunchPlan, node: NodePlan) -> tuple[Setting, ...]:
-    """Return what each rank gets beside, for people: its own values are known when it runs."""
-    names = (
-        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE} "
-        "{GROUP,NODE,ROLE}_RANK {GROUP,ROLE}_WORLD_SIZE TORCHELASTIC_RUN_ID"
-    )
-    own = [node.path_first] if node.path_first else []
-    given = (
-        Setting("MASTER_ADDR", plan.master_addr, "where rank 0 runs", "inventory"),
-        Setting("MASTER_PORT", str(plan.master_port), "a free port there", "measured"),
-        *[Setting("PATH", f"{first}:...", "python and torchrun of the ranks come first", "default") for first in own],
-        *(Setting(name, "...", "the rank's place, for scripts of either kind", "default") for name in names.split()),
-    )
-    return tuple(setting for setting in given if setting.name not in plan.program.env)
 
 
 def settings_table(settings: tuple[Setting, ...]) -> list[str]:

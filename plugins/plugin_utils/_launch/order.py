@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import AGENT_PROGRAM, RANK_PROGRAM
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 
 from .command import LaunchCommand, words_of
-from .environment import rank_environment
 from .explain import pasteable
 from .plan import LaunchPlan, NodePlan
-from .secrets import hide_secrets
 
 
-def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: Mapping[str, Node]) -> dict[str, Any]:
+def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str) -> dict[str, Any]:
     """Return all that the head needs to run the job by itself, as JSON values.
 
     Secrets are in it, under a name of their own: nodes keep them in no file.
@@ -48,73 +44,50 @@ def order_for(plan: LaunchPlan, command: LaunchCommand, controller: str, peers: 
         "shown_command": list(command.argv),
         "files": {"command.txt": pasteable(plan, command), **command.files},
         "queue": [list(words) for words in command.cancel],
-        "others": {
-            node.name: {**node_order(plan, command, node), "way": route_to(node, peers[node.name])}
-            for node in plan.others
-        },
+        "others": {node.name: {**node_order(plan, command, node), "way": route_to(node)} for node in plan.others},
     }
 
 
 def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> dict[str, Any]:
     """Return what is one node's own of an order."""
-    settings = rank_environment(plan, node) if node.ranks else ()
     return {
         "host": node.name,
         "address": node.address,
         "home": node.home,
         "command": list(words_of(command.on.get(node.name, ()))),
-        "launcher_search": launcher_search(node),
-        "launcher_prefix": launcher_prefix(node),
-        "nic": nic_of(node),
+        "launcher_search": list(node.launcher_search),
+        "launcher_prefix": node.launcher_prefix,
+        "nic": node.nic,
         "argv": list(node.argv),
         "cwd": node.cwd,
         "tmpdir": node.tmpdir,
         "path_first": node.path_first,
-        "environment": {setting.name: setting.value for setting in settings if not setting.secret},
+        "environment": {setting.name: setting.value for setting in node.environment if not setting.secret},
         "beside": list(node.beside),
-        "secrets": {setting.name: setting.value for setting in settings if setting.secret},
+        "secrets": {setting.name: setting.value for setting in node.environment if setting.secret},
         "programs": {RANK_PROGRAM: list(node.wrapper), AGENT_PROGRAM: [*node.runtime, "shell", node.job_dir]},
     }
 
 
-def launcher_search(node: NodePlan) -> list[str]:
-    """Return the directories where a launcher's daemon finds its programs and the rank wrapper."""
-    return [f"{node.job_dir}/bin", node.launcher_path.rpartition("/")[0]]
-
-
-def launcher_prefix(node: NodePlan) -> str:
-    """Return the directory in which a launcher is installed: what its bin/ lies in."""
-    return node.launcher_path.rpartition("/")[0].rpartition("/")[0]
-
-
-def route_to(node: NodePlan, known: Node) -> dict[str, Any]:
+def route_to(node: NodePlan) -> dict[str, Any]:
     """Return what the head must know to reach a node, also after the job."""
     return {
         "name": node.name,
         "address": node.address,
         "home": node.home,
-        "interpreter": known.interpreter,
-        "launcher_search": launcher_search(node),
-        "launcher_prefix": launcher_prefix(node),
-        "nic": nic_of(node),
+        "interpreter": node.interpreter,
+        "launcher_search": list(node.launcher_search),
+        "launcher_prefix": node.launcher_prefix,
+        "nic": node.nic,
     }
-
-
-def nic_of(node: NodePlan) -> str:
-    """Return the NIC that carries a node's traffic, or an empty text."""
-    return str(node.fabric["nic"]) if node.fabric else ""
 
 
 def plan_report(plan: LaunchPlan, command: LaunchCommand) -> str:
     """Return plan.json: the plan, the environment per node and the command with every reason; secrets hidden."""
     report = dataclasses.asdict(plan)
-    report["program"]["env"] = hide_secrets(plan.program.env, plan.secrets)
     for node in (report["head"], *report["nodes"]):
-        node["env"] = hide_secrets(node["env"], plan.secrets)
-    report["environment"] = {
-        node.name: [{**dataclasses.asdict(setting), "value": setting.shown} for setting in rank_environment(plan, node)]
-        for node in plan.nodes
-    }
+        del node["environment"], node["of_wrapper"]
+    report["environment"] = {node.name: [setting.report for setting in node.environment] for node in plan.nodes}
     report["command"] = [dataclasses.asdict(option) for option in command.options]
     report["files"] = dict(command.files)
     return json.dumps(report, indent=2) + "\n"

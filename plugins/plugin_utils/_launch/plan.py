@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 )
 
 from .backends import choose_backend
+from .environment import JobEnvironment, Setting
 from .request import LauncherOptions, Request
 from .requirements import (
     check_alone,
@@ -47,14 +48,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Program:
-    """What every rank runs: a script (its path on each node is the node's) with arguments and the user's variables.
+    """What every rank runs: a script (its path on each node is the node's) with arguments.
 
     `shipped`: its folder is, into the job's own tree on each node; else the script is used where it lies.
     """
 
     script: str
     args: tuple[str, ...]
-    env: Mapping[str, str]
     shipped: bool = False
 
     @property
@@ -72,13 +72,15 @@ class Program:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What is decided about one node of a job."""
+    """All that is decided about one node of a job."""
 
     name: str
     address: str
+    interpreter: str  # with which the head starts our code there
     ranks: int
     slots: int
     cores: int
+    threads: int  # cores of each of its ranks
     home: str
     job_dir: str
     argv: tuple[str, ...]
@@ -91,7 +93,8 @@ class NodePlan:
     fabric: Facts | None
     hostname: str
     accelerators: Mapping[str, int]
-    env: Mapping[str, str]
+    environment: tuple[Setting, ...] = ()  # of its ranks
+    of_wrapper: tuple[Setting, ...] = ()  # what the rank wrapper adds to it, for people
     beside: tuple[str, ...] = ()  # jobs that ran there when it was looked at
 
     @property
@@ -101,9 +104,19 @@ class NodePlan:
         return " and ".join([*names[:-1], f"{names[-1]} GPUs"]) if names else "no GPU"
 
     @property
-    def threads(self) -> int:
-        """Return how many cores each of its ranks has."""
-        return max(1, self.cores // max(1, self.ranks))
+    def nic(self) -> str:
+        """Return the NIC that carries its traffic, or an empty text."""
+        return str(self.fabric["nic"]) if self.fabric else ""
+
+    @property
+    def launcher_search(self) -> tuple[str, str]:
+        """Return the directories where a launcher's daemon finds the rank wrapper and its programs."""
+        return f"{self.job_dir}/bin", self.launcher_path.rpartition("/")[0]
+
+    @property
+    def launcher_prefix(self) -> str:
+        """Return the directory in which the launcher is installed: what its bin/ lies in."""
+        return self.launcher_path.rpartition("/")[0].rpartition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -193,32 +206,39 @@ def shown_ranks(request: Request, world_size: int) -> tuple[int, ...]:
     return tuple(wanted)
 
 
-def plan_node(node: Node, facts: Mapping[str, Facts], placed: Sequence[Place], room: int, job: Job) -> NodePlan:
+def plan_node(
+    node: Node, fact: Facts, placed: Sequence[Place], room: int, job: Job, environment: JobEnvironment
+) -> NodePlan:
     """Return what is decided about one node."""
-    fact = facts[node.name]
     ranks = sum(place.host == node.name for place in placed)
     job_dir = f"{fact['home']}/jobs/{job.job_id}"
     argv, cwd = job.program.on(fact, job_dir)
     runtime = (fact["interpreter"], "-I", "-S", f"{fact['home']}/{job.runtime}")
+    threads = max(1, fact["cores"] // max(1, ranks))
+    path_first = fact["python"].rpartition("/")[0]
+    settings = environment.on(node, fact, threads) if ranks else ()
     return NodePlan(
         name=node.name,
         address=address_of(node, fact),
+        interpreter=node.interpreter,
         ranks=ranks,
         slots=room,
         cores=fact["cores"],
+        threads=threads,
         home=fact["home"],
         job_dir=job_dir,
         argv=argv,
         cwd=cwd if ranks else fact["cwd"],
         tmpdir=fact["tmpdir"],
-        path_first=fact["python"].rpartition("/")[0],
+        path_first=path_first,
         wrapper=(*runtime, "rank", job_dir),
         runtime=runtime,
         launcher_path=fact["launcher"]["path"],
         fabric=fact["fabric"],
         hostname=fact["hostname"],
         accelerators=fact["accelerators"],
-        env=node.env,
+        environment=settings,
+        of_wrapper=environment.of_wrapper(path_first, settings) if ranks else (),
         beside=tuple(job["job_id"] for job in fact["running"]),
     )
 
@@ -245,9 +265,7 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     check_launcher(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=job.program.runs_python)
     worker_facts = {node.name: facts[node.name] for node in cluster.workers}
-    backend, backend_reason, backend_source = choose_backend(
-        request.backend, request.launcher, worker_facts, our_torch=job.program.runs_python
-    )
+    backend = choose_backend(request.backend, request.launcher, worker_facts, our_torch=job.program.runs_python)
     slots = slots_of(cluster.workers, facts, request.ranks_per_node)
     world_size, np_reason, np_source = count_ranks(request, slots)
     workers = in_order(request.options, cluster.workers, facts)
@@ -258,9 +276,12 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     check_nics(workers, facts, request.job_env, secrets)
     check_alone(request, workers, cluster, facts)
     check_port(request, workers[0], facts)
-    nodes = tuple(plan_node(node, facts, placement, slots[node.name], job) for node in workers)
+    several, first = len(workers) > 1, workers[0]
+    master = (address_of(first, facts[first.name]) if several else "127.0.0.1", facts[first.name]["port"])
+    environment = JobEnvironment(job.job_id, backend, several, request.job_env, secrets, master)
+    nodes = tuple(plan_node(node, facts[node.name], placement, slots[node.name], job, environment) for node in workers)
     head = next((node for node in nodes if node.name == cluster.head.name), None)
-    head = head or plan_node(cluster.head, facts, placement, 0, job)
+    head = head or plan_node(cluster.head, facts[cluster.head.name], placement, 0, job, environment)
     launcher = facts[head.name if LAUNCHERS[request.launcher].on_head else nodes[0].name]["launcher"]
     return LaunchPlan(
         job_id=job.job_id,
@@ -269,9 +290,9 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
         launcher=request.launcher,
         launcher_path=launcher["path"],
         launcher_version=launcher["version"],
-        backend=backend,
-        backend_reason=backend_reason,
-        backend_source=backend_source,
+        backend=backend.name,
+        backend_reason=backend.reason,
+        backend_source=backend.source,
         world_size=world_size,
         np_reason=np_reason,
         np_source=np_source,
@@ -279,8 +300,8 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
         nodes=nodes,
         placement=placement,
         program=job.program,
-        master_addr="127.0.0.1" if len(nodes) == 1 else nodes[0].address,
-        master_port=facts[nodes[0].name]["port"],
+        master_addr=master[0],
+        master_port=master[1],
         options=request.options,
         job_timeout=request.job_timeout,
         grace=request.grace,

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
@@ -39,8 +39,3 @@ def secret_names(request: Request, nodes: Sequence[Node]) -> tuple[str, ...]:
     vaulted = {*request.vaulted, *(name for node in nodes for name in node.vaulted)}
     named = vaulted | set(request.secret_names)
     return tuple(sorted(name for name in given if name in named or USUAL.search(name)))
-
-
-def hide_secrets(values: Mapping[str, str], secret: Iterable[str]) -> dict[str, str]:
-    """Return the values with the secret ones hidden."""
-    return {name: HIDDEN if name in secret else value for name, value in values.items()}
