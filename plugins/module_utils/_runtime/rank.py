@@ -19,7 +19,7 @@ import time
 from typing import Any, Mapping
 
 from .job_directory import JobDir, open_file
-from .launchers import LAUNCHERS, STARTED_BY_SLURMD
+from .launchers import AGENTS, LAUNCHERS, STARTED_BY_SLURMD
 from .processes import (
     GRACE_SECONDS,
     become_subreaper,
@@ -70,7 +70,7 @@ def rank_environment(
     variables["PATH"] = os.pathsep.join(filter(None, places))
     for launcher in GIVEN:
         variables.update(zip(LAUNCHERS[launcher].identity, texts))
-    if order["launcher"]["name"] != "torchrun":  # which has set them
+    if LAUNCHERS[order["launcher"]["name"]].started_by != AGENTS:  # which have set them
         variables.update(elastic_environment(order, identity))
     variables.update(MASTER_ADDR=order["master_addr"], MASTER_PORT=str(order["master_port"]))
     variables.update(order["environment"])

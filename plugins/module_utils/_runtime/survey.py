@@ -22,6 +22,7 @@ from .gpu_vendors import BUILDS, accelerators
 from .installed import own_backends
 from .job_directory import JOB_ID, JobDir, fits
 from .launcher_programs import find_launcher, refusal
+from .launchers import LAUNCHERS
 from .reap import leftovers
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
@@ -153,7 +154,7 @@ def torch_build(python: str) -> dict[str, str] | None:
 def launcher(request: Mapping[str, Any], home: str, python: str) -> dict[str, str]:
     """Return what find_launcher() does, and what the launcher says of launcher_args that it does not take."""
     name = request["launcher"]
-    if name == "torchrun":
+    if not LAUNCHERS[name].programs:  # it is a part of torch
         version = (torch_build(python) or {}).get("version", "")
         found = {"path": python if version else "", "version": version, "wanted": python, "said": ""}
     else:
