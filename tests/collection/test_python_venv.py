@@ -477,10 +477,10 @@ def test_what_a_build_says_is_told(to_build: dict[str, Any]) -> None:
 
 @pytest.fixture
 def from_tarball(request_: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """What is built from a tarball, and nothing else: the one of role library's scenario."""
+    """What is built from a tarball, and nothing else: the one of role ucc's scenario."""
     tarball = tmp_path / "there" / "some.tar"
     tarball.parent.mkdir()
-    program = Path(__file__).parents[2] / "roles/library/molecule/default/source.py"
+    program = Path(__file__).parents[2] / "roles/ucc/molecule/default/source.py"
     digest = subprocess.run(
         [sys.executable, program, tarball], capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -209,17 +209,15 @@ def test_a_full_disk_is_refused_or_leaves_nothing(software: Software, small: Cal
 
 @pytest.mark.parametrize(
     ("role", "given"),
-    [("python_venv", {}), ("mpi", {"openmpi_install_method": "package"})],
+    [("python_venv", {}), ("openmpi", {"openmpi_install_method": "package"})],
     ids=["venv", "package"],
 )
 def test_a_read_only_home_is_refused(
     software: Software, small: Callable[[str], None], role: str, given: dict[str, Any]
 ) -> None:
     small("ro")
-    roles = ["python_venv"] if role == "python_venv" else ["openmpi"]
-    line = software.refusal(
-        roles, "--limit", "n1", **software.some(path="/srv/some"), **given, torchfleet_home="/srv/home"
-    )
+    given = {**software.some(path="/srv/some"), **given, "torchfleet_home": "/srv/home"}
+    line = software.refusal([role], "--limit", "n1", **given)
     assert "no permission to write in /srv: set" in line
 
 

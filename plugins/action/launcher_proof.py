@@ -1,0 +1,24 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.launcher_proof: the module, its answer checked. Documentation: plugins/modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.launchers import version_of
+
+
+class ActionModule(OnNode):
+    """One node."""
+
+    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return version."""
+        answer = self.answer(variables)
+        if answer.get("failed"):
+            return answer
+        version = version_of(variables["inventory_hostname"], answer)
+        return {"changed": answer.get("changed") is True, "version": version}

@@ -1,0 +1,138 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The launcher of a distribution's package, in a directory of ours: links to its programs, under their plain names.
+
+Debian has Open MPI and MPICH side by side, and so calls their programs mpirun.openmpi and mpirun.mpich. A receipt
+beside the links has the package, its version and the links: after an upgrade the links are made again, and the launcher
+is proven again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .system_packages import APT, files_of, installed_version
+
+RECEIPT = "torchfleet-receipt.json"
+PROGRAMS = "/usr/bin/"
+
+
+class Request(NamedTuple):
+    """A launcher (also the name of its role), its directory, its package and what its programs' names end in."""
+
+    launcher: str
+    path: Path
+    package: str
+    suffix: str
+    disk_mb: int
+
+
+def programs(request: Request) -> dict[str, str]:
+    """Return {name: path} of a package's programs, without the suffix that the distribution adds."""
+    found = sorted(file for file in files_of(request.package) if file.startswith(PROGRAMS) and os.access(file, os.X_OK))
+    return {plain_name(file[len(PROGRAMS) :], request.suffix): file for file in found}
+
+
+def plain_name(name: str, suffix: str) -> str:
+    """Return the name of a program without the suffix."""
+    return name[: -len(suffix)] if suffix and name.endswith(suffix) else name
+
+
+def receipt_of(request: Request) -> dict[str, Any]:
+    """Return what linking leaves behind."""
+    version = installed_version(request.package)
+    return {"package": request.package, "version": version, "programs": programs(request)}
+
+
+def is_linked(request: Request) -> bool:
+    """Say whether the package is installed, all its programs are linked, and no others."""
+    try:
+        receipt = json.loads((request.path / RECEIPT).read_text(encoding="utf-8"))
+        links = {entry.name: os.readlink(str(entry)) for entry in (request.path / "bin").iterdir()}
+    except (OSError, ValueError):
+        return False
+    wanted = receipt_of(request)
+    return bool(wanted["version"]) and receipt == wanted and links == wanted["programs"]
+
+
+def nearest_directory(path: Path) -> Path:
+    """Return path, or the closest directory above it that exists."""
+    return next(place for place in (path, *path.parents) if place.is_dir())
+
+
+def is_foreign(path: Path) -> bool:
+    """Say whether path has content that is not ours, and so must not be replaced."""
+    ours = (path / "pyvenv.cfg").exists() or (path / RECEIPT).exists()
+    return path.exists() and not ours and not (path.is_dir() and not any(path.iterdir()))
+
+
+def refusals(request: Request) -> list[str]:
+    """Return why the launcher cannot be linked, or its package not installed; nothing if it is linked already."""
+    return [] if is_linked(request) else [f"{request.launcher}: {reason}" for reason in reasons(request)]
+
+
+def reasons(request: Request) -> Iterator[str]:
+    """Yield every reason why not."""
+    near = nearest_directory(request.path)
+    free_mb = shutil.disk_usage("/usr").free // 10**6
+    if not os.path.exists(APT):
+        yield (
+            "packages are installed with apt, and this machine has no apt: "
+            f"set {request.launcher}_install_method to wheel"
+        )
+    if is_foreign(request.path):
+        advice = "set torchfleet_home to another directory"
+        yield f"{request.path} exists and is not from torchfleet, so it is left alone: {advice}"
+    if not os.access(str(near), os.W_OK | os.X_OK):
+        yield f"no permission to write in {near}: set torchfleet_home to another directory"
+    if free_mb < request.disk_mb and not installed_version(request.package):
+        yield f"{request.package} needs {request.disk_mb} MB in /usr, where {free_mb} MB are free: make room"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a directory, which environments take too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(path.name + ".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def link(request: Request) -> bool:
+    """Put links to the programs in the place of what is there. Return whether that changed anything. OSError."""
+    path = request.path
+    new, old = (path.with_name(path.name + suffix) for suffix in (".new", ".old"))
+    with locked(path):
+        if is_linked(request):
+            return False
+        remove(new)
+        write(new, receipt_of(request))
+        remove(old)
+        if path.is_dir():
+            path.rename(old)
+        new.rename(path)
+        remove(old)
+    return True
+
+
+def write(path: Path, receipt: dict[str, Any]) -> None:
+    """Make a directory with the links and the receipt."""
+    (path / "bin").mkdir(parents=True)
+    for name, target in receipt["programs"].items():
+        (path / "bin" / name).symlink_to(target)
+    (path / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
+
+
+def remove(path: Path) -> None:
+    """Remove a directory, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(str(path))

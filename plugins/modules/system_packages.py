@@ -1,0 +1,99 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: system_packages
+short_description: Install packages of the distribution, as root only where some are missing
+description:
+  - Looks as the user of the connection whether the packages are installed. Becomes root, if the task says C(become),
+    only where some are missing.
+  - Finishes first what an interrupted installation left. Waits for another apt. Files of packages that somebody changed
+    stay as they are.
+  - For Debian and Ubuntu. Needs apt, and no Python package on the node.
+version_added: 0.5.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  role:
+    description: On whose behalf the packages are installed. Every message begins with it.
+    type: str
+    required: true
+  names:
+    description: The packages.
+    type: list
+    elements: str
+    required: true
+  hint:
+    description: What to do where packages cannot be installed, for the message that says so.
+    type: str
+    required: true
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
+attributes:
+  check_mode:
+    description: Says whether packages are missing and whether root can be had, and installs nothing.
+seealso:
+  - module: torchfleet.cluster.system_launcher
+"""
+
+EXAMPLES = r"""
+- name: Install MPICH of the distribution
+  torchfleet.cluster.system_packages:
+    role: mpich
+    names: [mpich]
+    hint: set mpich_install_method to wheel
+  become: true
+"""
+
+RETURN = r"""
+missing:
+  description: The packages that were not installed.
+  returned: success
+  type: list
+  elements: str
+  sample: [mpich]
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.system_packages import (
+    APT,
+    NotInstalled,
+    install,
+    missing,
+)
+
+
+def main() -> None:
+    """Entry of the module."""
+    options = {
+        "role": {"type": "str", "required": True},
+        "names": {"type": "list", "elements": "str", "required": True},
+        "hint": {"type": "str", "required": True},
+    }
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    role, hint, lacking = module.params["role"], module.params["hint"], missing(module.params["names"])
+    shown = ", ".join(lacking)
+    if not lacking:
+        module.exit_json(changed=False, missing=[])
+    if not os.path.exists(APT):
+        module.fail_json(msg=f"{role}: {shown} would be installed with apt, and this machine has no apt: {hint}")
+    if os.geteuid() != 0:
+        module.fail_json(msg=f"{role}: {shown} can only be installed by root: {hint}", needs_root=True)
+    try:
+        if not module.check_mode:
+            install(lacking)
+    except NotInstalled as error:
+        module.fail_json(msg=f"{role}: {shown} could not be installed: {error}")
+    module.exit_json(changed=True, missing=lacking)
+
+
+if __name__ == "__main__":
+    main()
