@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.action import launcher_proof, launcher_versions
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import launcher_proof as proof
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.launchers import difference, version_of
@@ -92,3 +93,24 @@ def test_a_node_cannot_say_anything_but_a_version(version: Any) -> None:
         version_of("n2", {"version": version})
     assert version_of("n2", {}) == version_of("n2", "text") == ""
     assert version_of("n2", {"version": "2021.18"}) == "2021.18"
+
+
+def test_the_task_for_all_nodes_fails_where_versions_differ() -> None:
+    action = object.__new__(launcher_versions.ActionModule)
+    given = {"launcher": "mpich", "proofs": {"n1": {}, "n2": {"version": "4.0.2"}}}
+    assert action.act(given, {}) == {"changed": False, "version": "4.0.2"}
+    given["proofs"] = {"n1": {"version": "4.2.1"}, "n2": {"version": "4.0.2"}}
+    failed = action.act(given, {})
+    assert failed["failed"] is True and "n1 has 4.2.1, n2 has 4.0.2" in failed["msg"]
+
+
+def test_of_what_a_node_answers_the_version_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    action = object.__new__(launcher_proof.ActionModule)
+    answer = {"changed": "yes", "version": "4.0.2", "more": "x"}
+    monkeypatch.setattr(action, "answer", lambda _variables: answer)
+    assert action.act({}, {"inventory_hostname": "n1"}) == {"changed": False, "version": "4.0.2"}
+    answer["version"] = "4 {{ x }}"
+    with pytest.raises(InputError, match="answer of n1"):
+        action.act({}, {"inventory_hostname": "n1"})
+    answer["failed"] = True
+    assert action.act({}, {"inventory_hostname": "n1"}) is answer

@@ -170,3 +170,86 @@ def test_what_goes_wrong_in_a_lab_is_told_in_one_line(
     monkeypatch.setitem(module("lab").VERBS, "present", fails)
     failed = run("lab", directory="/nowhere")
     assert failed["failed"] is True and failed["msg"] == f"lab: {error}"
+
+
+# --- packages and launchers of the distribution -----------------------------------------------------------------------
+
+WANTED = {"role": "some", "names": ["a", "b"], "hint": "set some_install_method to wheel"}
+
+
+@pytest.fixture
+def apt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return module system_packages on a machine with apt on which package b is missing, for root."""
+    packages = module("system_packages")
+    (tmp_path / "apt-get").touch()
+    monkeypatch.setattr(packages, "APT", str(tmp_path / "apt-get"))
+    monkeypatch.setattr(packages, "missing", lambda names: [name for name in names if name != "a"])
+    monkeypatch.setattr(packages, "install", lambda names: pytest.fail(f"{names} were installed"))
+    monkeypatch.setattr(packages.os, "geteuid", lambda: 0)
+    return packages
+
+
+def test_check_mode_installs_no_package(run: Run, apt: Any) -> None:
+    assert run("system_packages", check=True, **WANTED)["missing"] == ["b"]
+    assert run("system_packages", check=True, **WANTED)["changed"] is True
+    assert run("system_packages", **{**WANTED, "names": ["a"]})["changed"] is False
+
+
+def test_root_installs_what_is_missing_and_apt_says_why_it_cannot(
+    run: Run, apt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(apt, "install", asked.append)
+    assert run("system_packages", **WANTED)["changed"] is True
+    assert asked == [["b"]]
+
+    def fail(_names: list[str]) -> None:
+        raise apt.NotInstalled("E: Unable to locate package b")
+
+    monkeypatch.setattr(apt, "install", fail)
+    assert run("system_packages", **WANTED)["msg"] == ("some: b could not be installed: E: Unable to locate package b")
+
+
+def test_a_user_is_told_that_root_is_needed_and_a_machine_without_apt_what_to_do(
+    run: Run, apt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apt.os, "geteuid", lambda: 1000)
+    found = run("system_packages", **WANTED)
+    assert (found["failed"], found["needs_root"]) == (True, True)
+    monkeypatch.setattr(apt, "APT", "/no/such/apt-get")
+    found = run("system_packages", **WANTED)
+    assert found["msg"] == (
+        "some: b would be installed with apt, and this machine has no apt: set some_install_method to wheel"
+    )
+    assert "needs_root" not in found
+
+
+def test_check_mode_links_no_launcher(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launcher = module("system_launcher")
+    given = {"launcher": "some", "path": str(tmp_path / "some"), "package": "no-such-package"}
+    monkeypatch.setattr(launcher, "refusals", lambda _request: [])
+    assert run("system_launcher", check=True, **given)["changed"] is True
+    assert run("system_launcher", **given)["msg"].startswith("some: no-such-package is not installed: ")
+    monkeypatch.setattr(launcher, "refusals", lambda _request: ["some: one", "some: two"])
+    assert run("system_launcher", check=True, **given)["msg"] == "some: one; some: two"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_launcher_is_proven_once_and_not_in_check_mode(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = {"launcher": "mpich", "path": str(tmp_path)}
+    failed = run("launcher_proof", **given)
+    assert failed["msg"] == f"mpich: {tmp_path}/bin/mpirun does not run: No such file or directory"
+    monkeypatch.setattr(module("launcher_proof"), "prove", lambda *_given: pytest.fail("it was started"))
+    found = run("launcher_proof", check=True, **given)
+    assert (found["changed"], found["version"]) == (True, "")
+    (tmp_path / "torchfleet-proof.txt").write_text("5.0.2\n")
+    found = run("launcher_proof", **given)
+    assert (found["changed"], found["version"]) == (False, "5.0.2")
+
+
+def test_a_library_that_is_not_there_fails_the_task(run: Run, tmp_path: Path) -> None:
+    given = {"library": "ucx", "path": str(tmp_path)}
+    assert run("library_proof", **given)["msg"] == f"ucx: {tmp_path} has no include/ucp/api/ucp_version.h"
+    assert not run("library_proof", check=True, **given).get("failed")

@@ -61,7 +61,7 @@ def is_linked(request: Request) -> bool:
     except (OSError, ValueError):
         return False
     wanted = receipt_of(request)
-    return bool(wanted["version"]) and receipt == wanted and links == wanted["programs"]
+    return bool(receipt == wanted) and links == wanted["programs"]
 
 
 def nearest_directory(path: Path) -> Path:
