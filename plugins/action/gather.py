@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Action of torchfleet.cluster.gather: bring home what waits on the head. Documentation: plugins/modules/gather.py."""
+"""Action of torchfleet.cluster.gather: fetch runs from the head. Documentation: plugins/modules/gather.py."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ActionModule(Action):
     options_are_typed = True
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Return changed, runs (that came home, or would), dropped and others (that stay)."""
+        """Return changed, runs (fetched, or would be), dropped and others (left alone)."""
         check_given(given)
         self.limit = parse_bytes("fetch_limit", given["fetch_limit"]) if given["fetch_limit"] else NO_LIMIT
         if given["only_check"]:
@@ -70,7 +70,7 @@ class ActionModule(Action):
         return {**result, **({"failed": True, "msg": "; ".join(failed)} if failed else {"changed": changed})}
 
     def bring(self, run: Result, given: Result) -> str:
-        """Fetch one run unless in check mode, say so, and return what went wrong: one run must not hold up the next."""
+        """Fetch one run unless in check mode, and show it. Return what failed; the next run is fetched anyway."""
         try:
             run_dir, placement = place_for(run, given)
         except InputError as error:
@@ -92,11 +92,11 @@ class ActionModule(Action):
         return ""
 
     def drop(self, run: Result) -> str:
-        """Let go of a run that nobody wants, and return what went wrong."""
-        return self.forget(run, "dropped: the next clean.yml takes its files away")
+        """Drop a run without fetching it, and return what failed."""
+        return self.forget(run, "dropped: the next clean.yml removes its files")
 
     def forget(self, run: Result, why: str) -> str:
-        """Have the head let go of one run unless in check mode, say so, and return what went wrong."""
+        """Release one run on the head unless in check mode, show it, and return what failed."""
         if not self._task.check_mode:
             with Session(self.head, self.ssh) as session:
                 missing = session.forget(run["job_id"])
@@ -107,5 +107,5 @@ class ActionModule(Action):
 
 
 def room_for(run_dir: Path) -> int:
-    """Return the bytes that a run may have: half of what is free, so that no node fills the disk."""
+    """Return the limit of a run's bytes: half of the free space, so that no node can fill the disk."""
     return shutil.disk_usage(run_dir).free // 2

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Action of torchfleet.cluster.launch: plan, show or run, bring home. Documentation: plugins/modules/launch.py."""
+"""Action of torchfleet.cluster.launch: plan, show or run a job. Documentation: plugins/modules/launch.py."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
-HELP_IF_LOST = "ansible-playbook clean.yml ends what is left and brings it home"
+HELP_IF_LOST = "ansible-playbook clean.yml ends leftover processes and fetches the files"
 Result = dict[str, Any]
 display = Display()
 
@@ -57,7 +57,7 @@ class ActionModule(Action):
     options_are_typed = True
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Return changed, job_id, run_dir and state; where it went wrong also failed and a one-line msg."""
+        """Return changed, job_id, run_dir and state; after a failure also failed and a one-line msg."""
         refuse_what_misleads(variables)
         request = parse_request(given, vaulted_names(self._task.args.get("job_env")))
         groups, hostvars = to_plain(variables["groups"]), variables["hostvars"]
@@ -71,7 +71,7 @@ class ActionModule(Action):
             return {"failed": True, "msg": f"{error}: {HELP_IF_LOST}"}
 
     def launch(self, request: Request, cluster: Cluster) -> Result:
-        """Plan the job with what the head says of itself, then show or run it."""
+        """Plan the job with the facts of the nodes, then show or run it."""
         check_cluster(cluster)
         script = run_directory.find_workload(request.workload, WORKLOADS)
         job_id = request.job_id or run_directory.new_job_id(script)
@@ -100,9 +100,9 @@ class ActionModule(Action):
         request: Request,
         stop: StopWatch,
     ) -> Result:
-        """Run the job, bring it home, and say what became of it."""
+        """Run the job, fetch its files, and show the outcome."""
         run_dir, text = Path(plan.run_dir), order["files"]["command.txt"]
-        stop.hold(f"ending job {plan.job_id} and bringing it home")
+        stop.hold(f"ending job {plan.job_id} and fetching its files")
         stop.check()
         run_directory.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
         screen = Screen()
@@ -128,7 +128,7 @@ class ActionModule(Action):
         for line in lines:
             view.say(line)
         if not screen.flush(stop.reason):
-            os._exit(1)  # told to end, and nobody reads: handing over the result would wait for ever
+            os._exit(1)  # ended by a signal, and nobody reads: writing the result would block for ever
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
         answer["warnings"] = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
         failed = outcome["state"] != "succeeded"

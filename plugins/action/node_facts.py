@@ -20,22 +20,22 @@ Result = dict[str, Any]
 
 
 def checked(variables: Result, answer: Result) -> Result:
-    """Return what a node may tell, and nothing that Ansible would take for its own. InputError for what is wrong."""
+    """Return the checked answer of a node, without keys that Ansible acts on. Raise InputError for an invalid one."""
     node = str(variables["inventory_hostname"])
     facts, usual = facts_of(node, answer["facts"]), usual_facts_of(node, answer.get("ansible_facts"))
     return {"changed": False, "facts": facts, "ansible_facts": usual}
 
 
 class ActionModule(Action):
-    """One look at one node; a node that cannot be asked is an answer too, so that it does not hide the others."""
+    """Reads the facts of one node. A node that does not answer is no failure, so that it does not hide the others."""
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Return facts and clock; or problem (on the way there), or failure (on the node)."""
+        """Return facts and clock; or problem (of the connection), or failure (on the node)."""
         try:
             answer: Result = self._execute_module(module_args=self._task.args, task_vars=variables)
             if "facts" not in answer:
                 return {"failure": self.reason(answer)}
-            # By itself, on the open connection: a module takes so long to start that its clock tells little.
+            # A separate command on the open connection: a module takes too long to start to read the clock.
             sent = time.time()
             said = self._low_level_execute_command("date +%s.%N")["stdout"]
             return {**checked(variables, answer), "clock": clock_of(said, sent, time.time())}
@@ -60,6 +60,6 @@ class ActionModule(Action):
 
     @staticmethod
     def reason(answer: Result) -> str:
-        """Return what a module that failed said: Ansible's message, and the last words of the node."""
+        """Return the messages of a failed module: Ansible's, and the last output of the node."""
         words = [str(answer.get(key) or "").strip() for key in ("msg", "module_stdout", "module_stderr")]
         return "\n".join(dict.fromkeys(word for word in words if word))

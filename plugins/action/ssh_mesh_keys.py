@@ -26,7 +26,7 @@ class ActionModule(OnNode):
         answer = self.answer(variables)
         member = answer.get("member")
         if answer.get("failed") or not isinstance(member, dict):
-            return {"msg": f"ssh_mesh: {asked['name']} told nothing of its keys", **answer, "failed": True}
+            return {"msg": f"ssh_mesh: {asked['name']} did not return its keys", **answer, "failed": True}
         try:
             found = checked(asked["name"], member)
         except InputError as error:

@@ -33,7 +33,7 @@ class ActionModule(Action):
     """One task for all nodes."""
 
     def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """Return changed, nodes (the work of each), proof (what proving it takes) and findings."""
+        """Return changed, nodes (the work of each), proof (input of ssh_mesh_prove) and findings."""
         try:
             members = self.members(given["members"], variables["hostvars"])
             groups = to_plain(variables["groups"])
@@ -53,7 +53,7 @@ class ActionModule(Action):
 
 
 def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry_run: bool) -> dict[str, Any]:
-    """Return changed, nodes, proof and findings. InputError or Refused for what must not be done."""
+    """Return changed, nodes, proof and findings. Raise InputError or Refused if the mesh must not be made."""
     request = check_request(given, names)
     authority = Authority(given["directory"], given["cluster"], dry_run)
     with authority.held(make=given["state"] == "present"):

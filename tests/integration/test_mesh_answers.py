@@ -57,4 +57,4 @@ def test_a_hostile_answer_is_refused_in_one_line_that_names_the_node(tmp_path: P
 
 def test_an_answer_without_any_member_is_refused(tmp_path: Path) -> None:
     done = ask(tmp_path, {"changed": False, "member": ["n2"]})
-    assert "ssh_mesh: n2 told nothing of its keys" in done.stdout + done.stderr
+    assert "ssh_mesh: n2 did not return its keys" in done.stdout + done.stderr

@@ -103,7 +103,7 @@ INVENTORIES = {
     "two heads": ("head: {hosts: {a: , b: }}, workers: {hosts: {a: }}", ["inventory", "head", "one host"]),
     "same address twice": (
         "head: {hosts: {a: {ansible_host: 127.0.0.5}}}, workers: {hosts: {a: , b: {ansible_host: 127.0.0.5}}}",
-        ["inventory", "a and b are both 127.0.0.5"],
+        ["inventory", "a and b both have 127.0.0.5"],
     ),
     "host name": ("head: {hosts: {a: }}, workers: {hosts: {a: , 'b;id': }}", ["inventory", "b;id"]),
     "host option": (

@@ -128,7 +128,9 @@ def test_ctrl_c_says_that_the_job_is_ended_and_how_it_ended(fleet: Fleet, ended:
     for rank in (0, 1):
         terminal.started.wait_for_output(rank, "up")
     terminal.type("\x03")
-    terminal.shows("ending job typed and bringing it home; once more leaves that to: ansible-playbook clean.yml")
+    terminal.shows(
+        "ending job typed and fetching its files; interrupt again to leave that to: ansible-playbook clean.yml"
+    )
     assert terminal.started.process.wait(30) != 0
     for words in (*LAST_WORDS, f"run: {terminal.started.run_dir}"):
         terminal.shows(words)
@@ -165,7 +167,7 @@ def test_a_second_ctrl_c_leaves_the_run_to_clean(fleet: Fleet, ended: list[Termi
     for rank in (0, 1):
         terminal.started.wait_for_output(rank, "up")
     terminal.type("\x03")
-    terminal.shows("once more leaves that to: ansible-playbook clean.yml")  # so the first one was dealt with
+    terminal.shows("interrupt again to leave that to: ansible-playbook clean.yml")  # so the first one was dealt with
     terminal.type("\x03")
     assert terminal.started.process.wait(10) != 0
     assert not (terminal.started.job_dir / "result.json").exists()  # the second one did not wait for the ranks

@@ -245,7 +245,7 @@ def test_a_machine_under_two_names(lab: Lab, preflight: Callable[..., Told], tmp
     }
     told = preflight(hosts={"n3": n3, "n4": {**n3, "ansible_host": one}})
     assert (told.rc, told.found) == (2, {("TF-SAME-MACHINE", "n1 n3 n4"), ("TF-INVENTORY", "")}), told.text
-    assert "n1 and n4 are both" in told.text
+    assert "n1 and n4 both have" in told.text
 
 
 def test_what_is_ignored_stops_nothing(lab: Lab, preflight: Callable[..., Told]) -> None:

@@ -375,7 +375,7 @@ def test_a_run_that_is_refused_harms_nothing_and_the_next_one_finishes_it(mesh: 
         line = mesh.refusal(rotate=True)
     finally:
         mesh.lab.root("n2", "chmod", "g-w", "/home/fleet")
-    assert "n2: others may write to /home/fleet" in line
+    assert "n2: other users can write to /home/fleet" in line
     assert "chmod go-w /home/fleet" in line
     assert mesh.reaches("n1", "n2")
     assert mesh.lab.ssh("n1", "cat", f"{HOME}/id_ed25519.pub").stdout == key

@@ -43,11 +43,11 @@ def test_a_misspelled_variable_is_told_and_others_are_not() -> None:
     """Reproduced before: -e job_timout=3600 was dropped by Ansible, and the job had no limit."""
     typed = ["lanucher", "job_timout", "launcher", "my_own", "ansible_user", "torchfleet_home"]
     assert misspelled(typed, documented("launch")) == [
-        "-e lanucher: nothing of that name is read here; did you mean launcher?",
-        "-e job_timout: nothing of that name is read here; did you mean job_timeout?",
+        "-e lanucher: there is no option of that name; did you mean launcher?",
+        "-e job_timout: there is no option of that name; did you mean job_timeout?",
     ]
     assert misspelled(["drop_ouputs", "drop_run", "drop_after", "runs_dir"], documented("reap")) == [
-        "-e drop_ouputs: nothing of that name is read here; did you mean drop_outputs?"
+        "-e drop_ouputs: there is no option of that name; did you mean drop_outputs?"
     ]
 
 

@@ -156,13 +156,13 @@ def test_warnings(plan: Planner) -> None:
 
 
 BAD_CLUSTERS = [
-    ((Node("a b", "a"),), "a host name is made of"),
-    ((Node("a\nb", "a"),), "a host name is made of"),
-    ((Node("$(id)", "a"),), "a host name is made of"),
-    ((Node("-oProxyCommand=x", "a"),), "a host name is made of"),
+    ((Node("a b", "a"),), "a host name consists of"),
+    ((Node("a\nb", "a"),), "a host name consists of"),
+    ((Node("$(id)", "a"),), "a host name consists of"),
+    ((Node("-oProxyCommand=x", "a"),), "a host name consists of"),
     ((Node("a", ""),), "ansible_host of a"),
     ((Node("a", "root@b"),), "ansible_host of a"),
-    ((Node("a", "10.0.0.1"), Node("b", "10.0.0.1")), "a and b are both 10.0.0.1"),
+    ((Node("a", "10.0.0.1"), Node("b", "10.0.0.1")), "a and b both have 10.0.0.1"),
 ]
 
 

@@ -195,7 +195,7 @@ def test_where_a_node_is_reached(found: dict[str, Any], variables: dict[str, Any
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        ({"name": "-oProxyCommand=x"}, "a host name is made of"),
+        ({"name": "-oProxyCommand=x"}, "a host name consists of"),
         ({"address": "root@n2"}, "ssh_mesh_address"),
         ({"port": 70000}, "ssh_mesh_port of n2: got 70000"),
         ({"user": "me, too"}, "user of n2"),
@@ -317,7 +317,7 @@ def test_sshd_takes_as_many_logins_as_there_are_nodes() -> None:
     assert (mesh_module.max_startups(256), mesh_module.max_sessions(256)) == ("512:30:1024", 512)
     few = Mesh("mine", tuple(member(number) for number in range(1, 12)), any_to_any=True)
     (line,) = refusals_module.findings(few, few.members)
-    assert "sshd drops logins when 11 nodes come at once" in line
+    assert "sshd drops logins when 11 nodes log in at once" in line
     assert refusals_module.findings(replace(few, any_to_any=False), few.members) == []
 
 
@@ -455,8 +455,8 @@ def test_a_changed_host_key_is_told_with_both_fingerprints() -> None:
         ({"host_keys": (key_of(1001),)}, "n1 and n2 have the same host key .* cloned.*ssh-keygen -A"),
         ({"host_keys": (key_of(1001),), "addresses": ("192.0.2.1", "198.51.100.1")}, "n1 and n2 are one machine"),
         ({"address": "192.0.2.1"}, "n1 and n2 have the same address, 192.0.2.1 port 22"),
-        ({"loose": "/home/fleet"}, "n2: others may write to /home/fleet.*chmod go-w /home/fleet"),
-        ({"authorized_keys": ""}, "n2: sshd looks for no user's keys"),
+        ({"loose": "/home/fleet"}, "n2: other users can write to /home/fleet.*chmod go-w /home/fleet"),
+        ({"authorized_keys": ""}, "n2: sshd reads no user's keys"),
         ({"sshd": "own", "sshd_path": ""}, "n2: sshd is missing; as root: apt-get install -y openssh-server || dnf"),
         ({"clock": 1e9 - 7200}, "the clock of n2 is 2.0 h behind"),
         ({"clock": 1e9 + 86400}, "the clock of n2 is 24.0 h ahead"),

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The base of the action plugins: their options are those that the module of the same name documents."""
+"""The base class of the action plugins. Their options are those that the module of the same name documents."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ display = Display()
 
 
 class Action(ActionBase):
-    """Checks its options, and turns a mistake in them into a failure of one line."""
+    """An action that checks its options and turns a mistake into a failure of one line."""
 
     TRANSFERS_FILES = False
-    parses_values = False  # whether act() checks the values itself, and only names are checked here
+    parses_values = False  # act() checks the values itself; only names are checked here
 
-    options_are_typed = False  # after -e, by the same names: the playbook of the action hands them on
+    options_are_typed = False  # users type the options after -e, and the playbook passes them on
 
     def run(self, tmp: str | None = None, task_vars: Result | None = None) -> Result:
         """Return what act() returns, or failed and msg."""
@@ -46,11 +46,11 @@ class Action(ActionBase):
             return {**result, "failed": True, "msg": str(error)}
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Do the task and return its result. `given`: the options as plain values. InputError for a mistake."""
+        """Run the task and return its result. `given`: the options as plain values. Raise InputError for a mistake."""
         raise NotImplementedError
 
     def options(self) -> Result:
-        """Return the options of the task as plain values. InputError for a name, or a value, that cannot be."""
+        """Return the options of the task as plain values. Raise InputError for an unknown name or invalid value."""
         name = type(self).__module__.rpartition(".")[2]
         known = documented(name)
         check_names(name, self._task.args, known)
@@ -61,14 +61,14 @@ class Action(ActionBase):
 
 @functools.cache
 def documented(module: str) -> Options:
-    """Return the options of a module of this collection by name, as its documentation has them."""
+    """Return the options of a module of this collection by name, from its documentation."""
     text = importlib.import_module(f"{MODULES}.{module}").DOCUMENTATION
     options = yaml_load(text).get("options") or {}
     return {name: {key: option[key] for key in KEYS if key in option} for name, option in options.items()}
 
 
 def check_names(module: str, given: Mapping[str, Any], known: Options) -> None:
-    """InputError for the first option that the module does not have, or needs and did not get."""
+    """Raise InputError for the first unknown or missing option."""
     for name in sorted(map(str, given.keys() - known.keys())):
         near = difflib.get_close_matches(name, known, 1)
         advice = f"did you mean {near[0]}? It" if near else "it"
@@ -80,13 +80,13 @@ def check_names(module: str, given: Mapping[str, Any], known: Options) -> None:
 
 
 def misspelled(typed: Iterable[str], known: Options) -> list[str]:
-    """Return a line for each name after -e that is nearly an option. It may be a variable of the user's own."""
+    """Return a line for each name after -e that is similar to an option. It may be one of the user's own variables."""
     near = [(name, difflib.get_close_matches(name, known, 1, 0.85)) for name in map(str, typed) if name not in known]
-    return [f"-e {name}: nothing of that name is read here; did you mean {found[0]}?" for name, found in near if found]
+    return [f"-e {name}: there is no option of that name; did you mean {found[0]}?" for name, found in near if found]
 
 
 def values_of(module: str, given: Mapping[str, Any], known: Options) -> Result:
-    """Return every option with its value, converted as Ansible converts. InputError for one of another type."""
+    """Return every option with its value, converted as Ansible does. Raise InputError for a wrong type."""
     values = {}
     for name, option in known.items():
         checked = ArgumentSpecValidator({name: option}).validate(
@@ -99,7 +99,7 @@ def values_of(module: str, given: Mapping[str, Any], known: Options) -> Result:
 
 
 def wanted(option: Mapping[str, Any]) -> str:
-    """Return what an option takes."""
+    """Return which values an option accepts."""
     if "choices" in option:
         return f"choose one of {', '.join(option['choices'])}"
     if option.get("type") in TYPES:

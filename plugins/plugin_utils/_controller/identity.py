@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Who a controller is: a random word in its user's home. Host names change, and are alike on machines that are not."""
+"""The identity of a controller: a random word in its user's home. Host names change and need not be unique."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FILE = "~/.torchfleet/controller"
 
 
 def identity() -> str:
-    """Return the identity of this user on this controller, made at the first call.
+    """Return the identity of this user on this controller, created by the first call.
 
-    Where the home cannot be written (a container of a CI) it is good for this run alone: clean.yml of others lists it.
-    InputError for a file that is no identity.
+    If the home is not writable (a container of a CI), it holds for this run only, and clean.yml lists the run as one of
+    another controller. Raise InputError for an invalid file.
     """
     path = Path(FILE).expanduser()
     try:
@@ -31,20 +31,20 @@ def identity() -> str:
 
 
 def read(path: Path) -> str:
-    """Return the identity in a file. FileNotFoundError, and InputError for one that is none."""
+    """Return the identity in a file. Raise FileNotFoundError, or InputError for an invalid one."""
     try:
         found = path.read_text().strip()
     except (OSError, UnicodeError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise InputError("controller", str(path), f"cannot be read ({error}): mend or remove it") from None
+        raise InputError("controller", str(path), f"cannot be read ({error}): repair or remove it") from None
     if not IDENTITY.match(found):
-        raise InputError("controller", str(path), "this is no identity of a controller: remove it to have a new one")
+        raise InputError("controller", str(path), "this is not a controller's identity: remove it to create a new one")
     return found
 
 
 def made(path: Path) -> str:
-    """Return a new identity and keep it, or that of another process which made one first."""
+    """Create and return an identity, or return that of a process which created one first."""
     fresh = secrets.token_hex(16)
     part = path.with_name(f".controller.{fresh}")
     try:
@@ -52,7 +52,7 @@ def made(path: Path) -> str:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(fresh + "\n")
         try:
-            os.link(part, path)  # whole or not at all, and never over one that is there
+            os.link(part, path)  # atomic, and never replaces an existing file
         except FileExistsError:
             return read(path)
         finally:

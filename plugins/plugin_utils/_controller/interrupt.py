@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Notices that the user wants out: signals to the task, or the death of ansible-playbook above it.
+"""Detects that the user wants to stop: signals to the task, or the death of ansible-playbook above it.
 
 ansible-playbook passes SIGINT and SIGTERM on to its worker, whose own handler ends it without any `finally`; SIGKILL
-and a closed terminal leave the worker alone behind. Before a job is started a signal ends all at once. From then on the
-job must be ended and brought home in each case, so the worker notes the signal and goes on.
+and a closed terminal leave the worker behind. Before a job is started, a signal ends everything at once. Afterwards the
+job must be ended and its files fetched in any case, so the worker notes the signal and continues.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ NOTHING_LEFT = "stopped before the job was started: nothing of it is left"
 
 
 class Stopped(Exception):
-    """The user wants out, and no job was started."""
+    """The user wants to stop, and no job was started."""
 
 
 class StopWatch:
-    """While it is entered, signals raise Stopped; from hold() on they are noted instead."""
+    """Within this context, signals raise Stopped; after hold() they are noted instead."""
 
     def __init__(self) -> None:
         self.parent = os.getppid()
         self.terminal = terminal_of(self.parent)
-        self.doing = ""  # what goes on although a signal came; empty: nothing does
+        self.doing = ""  # the work that continues after a signal; empty if none does
         self.noted: list[str] = []
         self.unanswered = ["the first signal"]
         self.handlers: dict[int, Any] = {}
@@ -52,7 +52,7 @@ class StopWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         if self.orphaned():
-            os._exit(1)  # the result has no reader: handing it over would wait for ever
+            os._exit(1)  # the result has no reader: writing it would block for ever
         if error and not isinstance(error, Stopped):
             self.tell(str(error))
         for number, handler in self.handlers.items():
@@ -61,36 +61,36 @@ class StopWatch:
             os.close(self.terminal)
 
     def hold(self, doing: str) -> None:
-        """Note signals from now on. `doing`: what is to be done nonetheless, for people."""
+        """Note signals from now on. `doing`: the work that still has to be done, as a text for people."""
         self.doing = doing
 
     def note(self, number: int, _frame: FrameType | None) -> None:
-        """Keep a signal, and say what the first leads to. Stopped if nothing has to be done any more."""
+        """Note a signal, and say what the first one causes. Raise Stopped if no work remains."""
         self.noted.append(signal.Signals(number).name)
         try:
-            self.unanswered.pop()  # in one step: the next signal may come anywhere here
+            self.unanswered.pop()  # atomic: the next signal may arrive at any point here
         except IndexError:
             return
         if not self.doing:
             self.say(NOTHING_LEFT)
             raise Stopped
-        self.say(f"{self.doing}; once more leaves that to: ansible-playbook clean.yml")
+        self.say(f"{self.doing}; interrupt again to leave that to: ansible-playbook clean.yml")
 
     def say(self, text: str) -> None:
         """Write a line on the terminal, if there is one: after Ctrl-C ansible-playbook shows nothing any more."""
         try:
             os.write(self.terminal, f"\r\x1b[K{text}\n".encode())
-        except OSError:  # there is none, it was closed, or it takes nothing now
+        except OSError:  # there is no terminal, it was closed, or it is blocked
             pass
 
     def tell(self, reason: str) -> str:
-        """Return why something failed, after it was said if a signal came: the result is shown to nobody then."""
+        """Return why something failed. After a signal, print it first, because the result is not shown then."""
         if self.noted:
             self.say(reason)
         return reason
 
     def orphaned(self) -> bool:
-        """Whether ansible-playbook is gone: nothing can be shown any more."""
+        """Whether ansible-playbook is gone, so that nothing can be shown any more."""
         return os.getppid() != self.parent
 
     def hung_up(self) -> bool:
@@ -102,7 +102,7 @@ class StopWatch:
         return any(event & select.POLLHUP for _descriptor, event in poll.poll(0))
 
     def check(self) -> None:
-        """Raise Stopped if the user wants out."""
+        """Raise Stopped if the user wants to stop."""
         if self.reason():
             self.say(NOTHING_LEFT)
             raise Stopped
@@ -119,16 +119,16 @@ class StopWatch:
     def first(self) -> str:
         """The signal that the user sent, or an empty text.
 
-        ansible-playbook passes Ctrl-C on and sends SIGTERM right behind it, which may be noted before. Of any other
-        signal it dies.
+        ansible-playbook passes Ctrl-C on and sends SIGTERM right after it, which may be noted first. Any other signal
+        kills it.
         """
         return "SIGINT" if "SIGINT" in self.noted else next(iter(self.noted), "")
 
     def insisted(self) -> bool:
-        """Whether the user wants out a second time.
+        """Whether the user asked to stop a second time.
 
-        ansible-playbook passes on the first Ctrl-C only, sends SIGTERM behind it (again after 5 s), waits, and dies of
-        the second. Of SIGTERM it dies at once.
+        ansible-playbook passes on only the first Ctrl-C, sends SIGTERM after it (again after 5 s), waits, and is killed
+        by the second. SIGTERM kills it at once.
         """
         return self.noted.count(self.first) > 1 or (self.first == "SIGINT" and self.orphaned())
 
@@ -136,7 +136,7 @@ class StopWatch:
 def terminal_of(pid: int, numbers: Collection[int] = (2, 1, 0)) -> int:
     """Return a descriptor of our own to the terminal that a process has open as one of these, or -1.
 
-    It blocks nobody, and makes the terminal nobody's.
+    It does not block, and does not become the controlling terminal.
     """
     for number in numbers:
         path = f"/proc/{pid}/fd/{number}"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What actions of modules that run on a node share: the answer of the node is checked before Ansible sees it."""
+"""The base class of actions whose module runs on a node: the node's answer is checked before Ansible sees it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Result = dict[str, Any]
 
 
 class OnNode(Action):
-    """The module of the same name on the node. By itself Ansible would take its word for variables of the host."""
+    """Runs the module of the same name on the node. Ansible alone would accept host variables from its answer."""
 
     parses_values = True  # the module does
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Return what the module answers."""
+        """Return the module's answer."""
         return self.answer(variables)
 
     def answer(self, variables: Result) -> Result:
-        """Run the module on the node. InputError for an answer that no module of ours gives."""
+        """Run the module on the node. Raise InputError for an answer that no module of ours gives."""
         node = str(self._task.delegate_to or variables["inventory_hostname"])
         return module_answer(node, to_plain(self._execute_module(module_args=self._task.args, task_vars=variables)))

@@ -17,8 +17,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 
 
 def keep_report(variable: str, name: str, report: Mapping[str, Any]) -> str:
-    """Write a report, all or nothing, and return its path. InputError, in the name of `variable`, if it cannot be."""
-    part = None
+    """Write a report atomically and return its path. Raise InputError, which names `variable`, if that fails."""
+    path = Path(name).expanduser().absolute()
+    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path = Path(name).expanduser().absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,5 +32,5 @@ def keep_report(variable: str, name: str, report: Mapping[str, Any]) -> str:
             with contextlib.suppress(OSError):
                 part.unlink()
         reason = getattr(error, "strerror", None) or error
-        raise InputError(variable, name, f"{reason}: name a file that can be written") from None
+        raise InputError(variable, name, f"{reason}: give the path of a writable file") from None
     return str(path)

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Ansible's display behind a queue: a reader that is slow, stopped or gone must never hold up a job.
+"""Ansible's display behind a queue: a slow, stopped or missing reader must never block a job.
 
-An action reaches the user through a pipe to ansible-playbook, which writes to its stdout. If nobody reads there (a
-stopped pager, a stuck CI log), that pipe fills up and a call to the display never returns. After Ctrl-C
-ansible-playbook does not read it any more: what is still to be shown is written to its stdout from here.
+An action reaches the user through a pipe to ansible-playbook, which writes to its stdout. If nobody reads that (a
+stopped pager, a stuck CI log), the pipe fills up and a call to the display never returns. After Ctrl-C,
+ansible-playbook stops reading the pipe, and the remaining texts are written to its stdout from here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ansible.utils.display import Display
 
 from .interrupt import terminal_of
 
-LAST_SECONDS = 1.0  # for the last lines of a job that was told to end
-ROOM = 1000  # live lines that may wait; more are dropped, as the rank files have them
+LAST_SECONDS = 1.0  # for the last lines of a job that is being ended
+ROOM = 1000  # live lines that may wait; more are dropped, because the rank files have them
 display = Display()
 
 
 class Text(NamedTuple):
-    """Something to show. `keep`: it must not be dropped."""
+    """A text to show. With `keep` it must not be dropped."""
 
     text: str
     newline: bool = True
@@ -40,17 +40,17 @@ class Text(NamedTuple):
 
 
 class Screen:
-    """What the user sees. Live lines may be dropped, the oldest first; what is to be kept never is."""
+    """The user's screen. Live lines may be dropped, the oldest first; texts with `keep` never are."""
 
     def __init__(self) -> None:
         self.parent = os.getppid()
         self.stdout = f"/proc/{self.parent}/fd/1"
         self.waiting: deque[Text] = deque()
-        self.live = 0  # how many of them may be dropped
-        self.dropped = 0  # since the last one that was shown
+        self.live = 0  # waiting texts that may be dropped
+        self.dropped = 0  # dropped lines since the last one shown
         self.unfinished = 0
         self.changed = threading.Condition()
-        self.former: threading.Thread | None = None  # showed what waited before take_over()
+        self.former: threading.Thread | None = None  # the thread that showed texts before take_over()
         self.current = self.start(self.hand_over)
 
     @property
@@ -59,7 +59,7 @@ class Screen:
         return int(display.columns)
 
     def is_terminal(self) -> bool:
-        """Whether ansible-playbook writes to a terminal that somebody looks at (ansible-runner makes its own)."""
+        """Whether ansible-playbook writes to a terminal with a user (ansible-runner creates its own terminal)."""
         descriptor = terminal_of(self.parent, (1,))
         if descriptor < 0:
             return False
@@ -67,10 +67,10 @@ class Screen:
         return "AWX_ISOLATED_DATA_DIR" not in os.environ
 
     def is_read(self) -> bool:
-        """Whether what is shown may have a reader.
+        """Whether the output may have a reader.
 
-        Nobody reads what goes to an ansible-playbook that is gone, or into a pipe without a reader, where a write ends
-        Ansible's thread. Where it cannot be found out (no /proc, a pipe of another user), it is shown.
+        There is none if ansible-playbook is gone, or for a pipe without a reader, where a write ends Ansible's thread.
+        If it is unknown (no /proc, a pipe of another user), return true.
         """
         if os.getppid() != self.parent:
             return False
@@ -87,7 +87,7 @@ class Screen:
         return not unread
 
     def write(self, text: str, newline: bool = True, keep: bool = True) -> None:
-        """Show a text some time soon; one that is not to be kept perhaps never, if too many wait."""
+        """Queue a text to show. Without `keep` it may be dropped if too many wait."""
         with self.changed:
             self.waiting.append(Text(text, newline, keep))
             self.unfinished += 1
@@ -97,7 +97,7 @@ class Screen:
             self.changed.notify()
 
     def drop_oldest(self) -> None:
-        """Drop the live line that waits longest. What is kept is little, so it is not far."""
+        """Drop the oldest live line. Few texts have `keep`, so it is near the front."""
         oldest = next(number for number, text in enumerate(self.waiting) if not text.keep)
         self.dropped += self.waiting[oldest].newline
         del self.waiting[oldest]
@@ -105,9 +105,9 @@ class Screen:
         self.unfinished -= 1
 
     def take(self) -> list[Text]:
-        """Wait for the next text and return it, after a line that says what was dropped before it.
+        """Wait for the next text and return it, after a line that says how many were dropped before it.
 
-        Nothing if another thread shows what waits from now on.
+        Return nothing if another thread has taken over.
         """
         with self.changed:
             self.changed.wait_for(lambda: self.waiting or self.is_replaced())
@@ -120,17 +120,17 @@ class Screen:
             return [*gap, text]
 
     def start(self, show: Callable[[Text], object]) -> threading.Thread:
-        """Return a thread that shows what waits. It ends with the process."""
+        """Return a thread that shows waiting texts. It ends with the process."""
         thread = threading.Thread(target=self.work, args=(show,), daemon=True)
         thread.start()
         return thread
 
     def is_replaced(self) -> bool:
-        """Whether another thread does from now on what this one did."""
+        """Whether another thread has taken over from this one."""
         return threading.current_thread() is self.former
 
     def work(self, show: Callable[[Text], object]) -> None:
-        """Show what waits, as long as this is not done by another thread."""
+        """Show waiting texts until another thread takes over."""
         while texts := self.take():
             for text in texts:
                 show(text)
@@ -138,12 +138,12 @@ class Screen:
                 self.unfinished -= not self.is_replaced()
 
     def hand_over(self, text: Text) -> None:
-        """Have Ansible show a text."""
+        """Show a text with Ansible's display."""
         if self.is_read():
             display.display(text.text, newline=text.newline, screen_only=not text.newline)
 
     def take_over(self, terminal: int) -> None:
-        """Show what waits, and what comes, without Ansible. `terminal`: where, if its stdout has no reader; or -1."""
+        """Show all further texts without Ansible, on `terminal` (or -1) if Ansible's stdout has no reader."""
         output = self.open_output(terminal)
         with self.changed:
             self.former, self.unfinished = self.current, len(self.waiting)
@@ -151,7 +151,7 @@ class Screen:
         self.current = self.start(lambda text: write_all(output, text.text + "\n" * text.newline))
 
     def open_output(self, terminal: int) -> int:
-        """Return a descriptor of our own to where texts have a reader; a slow one is waited for."""
+        """Return our own descriptor of an output with a reader; writes wait for a slow one."""
         for path in [self.stdout] * self.is_read() + [f"/proc/self/fd/{terminal}"] * (terminal >= 0):
             try:
                 descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
@@ -162,9 +162,9 @@ class Screen:
         return os.open(os.devnull, os.O_WRONLY)
 
     def flush(self, give_up: Callable[[], object]) -> bool:
-        """Wait until all is shown, however slow the reader, or for a second after `give_up`; return whether it was.
+        """Wait until everything is shown, or for a second after `give_up`; return whether it was shown.
 
-        False too if Ansible has not taken by then what it was given before take_over(): it would take nothing else.
+        Also return false if Ansible has not taken the texts from before take_over() by then: it accepts no more.
         """
         given_up = 0.0
         while self.unfinished:
@@ -179,7 +179,7 @@ class Screen:
 
 
 def write_all(descriptor: int, text: str) -> None:
-    """Write a text; a reader who is gone by now is no error."""
+    """Write a text; a missing reader is no error."""
     left = text.encode(errors="surrogateescape")
     with contextlib.suppress(OSError):
         while left:

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a node answers for the SSH mesh, checked before a byte of it reaches a file of another node. Pure.
+"""The answers of nodes for the SSH mesh, checked before any of it reaches a file of another node. Pure.
 
-A node may be in the hands of an attacker. So every field has a type, a form and a size, and what is not known is left
-out. The fields are those of _sshsurvey.survey().
+An attacker may control a node. So every field has a type, a form and a size, and unknown fields are left out. The
+fields are those of survey() in module_utils/_ssh/survey.py.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ SURE = "is it still the machine that you set up?"
 
 
 def checked(node: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a node found of itself, every field in the form that it must have. InputError for the first bad one.
+    """Return the checked fields of a node's answer. Raise InputError for the first invalid one.
 
-    Lists come as tuples. Fields that are missing have the value of a node without such a thing.
+    Lists become tuples. A missing field gets its empty value.
     """
     return {field: checked_field(node, field, found.get(field, default)) for field, (default, _check) in FIELDS.items()}
 
 
 def checked_field(node: str, field: str, value: Any) -> Any:
-    """Return one field of a node's answer. InputError if it is not what it must be."""
+    """Return one field of a node's answer. Raise InputError if it is invalid."""
     try:
         return FIELDS[field][1](value)
     except (ValueError, TypeError, KeyFailed) as error:
         title = {"directory": "torchfleet_home", "addresses": "addresses"}.get(field, field)
-        allowed = str(error) if isinstance(error, Unfit) else f"the node must answer otherwise: {SURE}"
+        allowed = str(error) if isinstance(error, Unfit) else f"the node's answer is invalid: {SURE}"
         raise InputError(f"{title} of {node}", shown(value), allowed) from None
 
 
 class Unfit(ValueError):
-    """A value is not what it must be; the text says what is allowed."""
+    """A value is invalid; the text says what is allowed."""
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, without a character that a terminal would obey."""
+    """Return a value for a message, without control characters."""
     return str(value)[:200].encode("ascii", "backslashreplace").decode()
 
 
@@ -64,7 +64,7 @@ def shown(value: Any) -> str:
 
 
 def text_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Callable[[Any], str]:
-    """Return a check: a text of this form; `may_lack` also admits an empty one."""
+    """Return a check of a text of this form; `may_lack` also allows an empty one."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or len(value) > LONGEST or not (form.match(value) or (may_lack and not value)):
@@ -75,7 +75,7 @@ def text_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Ca
 
 
 def path_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Callable[[Any], str]:
-    """Return a check: an absolute path of this form that leads nowhere else (no "..")."""
+    """Return a check of an absolute path of this form, without ".."."""
     text = text_like(form, allowed, may_lack)
 
     def check(value: Any) -> str:
@@ -87,9 +87,9 @@ def path_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Ca
 
 
 def address(value: Any) -> str:
-    """Return the address of one machine as everybody writes it. Unfit for a pattern, a network or one that is shared.
+    """Return the usual form of one machine's address. Raise Unfit for a pattern, a network or a shared address.
 
-    Python takes whatever follows % for the scope of an IPv6 address, line ends too.
+    Python accepts anything after % as the scope of an IPv6 address, even line ends.
     """
     allowed = f"a node's own addresses are plain IP addresses: {SURE}"
     if not isinstance(value, str) or len(value) > 45 or "%" in value:
@@ -106,12 +106,12 @@ def address(value: Any) -> str:
 
 
 def optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a check that also admits an empty text."""
+    """Return a check that also allows an empty text."""
     return lambda value: "" if value == "" else check(value)
 
 
 def listed(check: Callable[[Any], Any], most: int, what: str) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a check of a list of at most so many, each once."""
+    """Return a check of a list without duplicates, of at most `most` items."""
 
     def every(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, (list, tuple)) or len(value) > most:
@@ -133,29 +133,29 @@ def version(value: Any) -> tuple[int, ...]:
 def clock(value: Any) -> float:
     """Return seconds since 1970."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise Unfit("a clock tells seconds since 1970")
+        raise Unfit("a clock is a number of seconds since 1970")
     return float(value)
 
 
 def limits(value: Any) -> dict[str, str] | None:
-    """Return MaxStartups and MaxSessions as the node's sshd_config has them; empty where it has nothing that counts."""
+    """Return MaxStartups and MaxSessions from the node's sshd_config; empty if they are not set."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise Unfit("limits are named")
+        raise Unfit("limits are an object of names and values")
     texts = {name: value.get(name) for name in ("maxstartups", "maxsessions")}
     return {name: text if isinstance(text, str) and STARTUPS.match(text) else "" for name, text in texts.items()}
 
 
 def yes_or_no(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Unfit("true or false")
+        raise Unfit("it must be true or false")
     return value
 
 
 def service(value: Any) -> str:
     if value not in ("", "user", "system"):
-        raise Unfit("user, system or nothing")
+        raise Unfit("it must be user, system or empty")
     return str(value)
 
 
@@ -164,7 +164,7 @@ def key(value: Any) -> str:
     try:
         return strict_key(value)
     except KeyFailed:
-        raise Unfit(f"that is no public key of SSH: {SURE}") from None
+        raise Unfit(f"that is not a public SSH key: {SURE}") from None
 
 
 PATH_ALLOWED = "it must be an absolute path, free of quotes, '$', backslashes and line ends"

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The controller's part of the SSH mesh: its certificate authorities, the certificates it issued, the nodes it knows.
+"""The controller's part of the SSH mesh: certificate authorities, issued certificates, and known nodes.
 
 One directory per cluster, 0700: user_ca, host_ca (private, 0600) and their .pub, certificates/<node>-<user|host>.pub,
-nodes.json (the nodes as they were when the mesh was last made), lock.
+nodes.json (the nodes as of the last setup), lock.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Authority:
 
     @contextlib.contextmanager
     def held(self, make: bool) -> Iterator[None]:
-        """Keep other playbooks out. InputError if the directory cannot be used or others may read it."""
+        """Lock out other playbooks. Raise InputError if the directory is unusable or other users can read it."""
         if not self.path.exists() and not (make and not self.dry_run):
             yield
             return
@@ -62,14 +62,14 @@ class Authority:
         except OSError as error:
             raise InputError("ssh_mesh_directory", str(self.path), f"cannot be used: {error.strerror}") from None
         if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
-            raise InputError("ssh_mesh_directory", str(self.path), "it must be yours alone: chmod 700")
+            raise InputError("ssh_mesh_directory", str(self.path), "only you may have access to it: chmod 700")
         with locked(str(self.path)):
             yield
 
     # --- the nodes that it knows
 
     def known(self) -> dict[str, Member]:
-        """Return the nodes as they were when the mesh was last made."""
+        """Return the nodes as of the last setup."""
         try:
             there = json.loads((self.path / "nodes.json").read_text())
             cluster = there["cluster"]
@@ -77,21 +77,21 @@ class Authority:
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, LookupError, AttributeError):
-            allowed = "it is damaged: remove it, and the host keys are learned anew"
+            allowed = "it is damaged: remove it, and setup reads the host keys again"
             raise InputError("ssh_mesh_directory", str(self.path / "nodes.json"), allowed) from None
         if cluster != self.cluster:
-            allowed = f"it is of the cluster {cluster}: give each cluster a directory of its own"
+            allowed = f"it belongs to cluster {cluster}: give each cluster its own directory"
             raise InputError("ssh_mesh_directory", str(self.path), allowed)
         return nodes
 
     def remember(self, members: Sequence[Member]) -> None:
-        """Write down the nodes, without what is of the moment only: a second run must change nothing."""
+        """Store the nodes, without values that change by themselves, so that a second run changes nothing."""
         moment = {"clock": 0.0, "limits": None, "root_files": (), "loose": "", "staged": False, "applied": ""}
         nodes = {member.name: {**asdict(member), **moment} for member in members}
         self.write("nodes.json", json.dumps({"cluster": self.cluster, "nodes": nodes}, indent=2, sort_keys=True) + "\n")
 
     def write(self, name: str, text: str) -> None:
-        """Write a file that is no secret, whole or not at all."""
+        """Write a public file atomically."""
         path = self.path / name
         if self.dry_run or (path.exists() and path.read_text() == text):
             return
@@ -104,7 +104,7 @@ class Authority:
     # --- the authorities
 
     def public_key(self, name: str, fresh: bool) -> str:
-        """Return the public key of an authority ("user_ca", "host_ca"), which is made if there is none."""
+        """Return the public key of an authority ("user_ca", "host_ca"), which is created if it does not exist."""
         path = self.path / name
         if (fresh or not path.exists()) and not self.dry_run:
             path.unlink(missing_ok=True)
@@ -113,18 +113,18 @@ class Authority:
         if not path.exists():
             return UNMADE
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            allowed = "others could read it: -e ssh_mesh_rotate=true makes a new one, chmod 600 keeps it"
+            allowed = "other users could read it: -e ssh_mesh_rotate=true creates a new one, chmod 600 keeps it"
             raise InputError("ssh_mesh_directory", str(path), allowed)
         return plain_key(ssh_keygen(["-y", "-P", "", "-f", str(path)]))
 
     def sign_for(self, mesh: Mesh, fresh: bool) -> Mesh:
-        """Return the mesh with the authorities it trusts. `fresh` asks for others than those in use."""
+        """Return the mesh with the authorities that it trusts; with `fresh`, new ones."""
         if not mesh.certificates:
             return mesh
         return replace(mesh, user_ca=self.public_key("user_ca", fresh), host_ca=self.public_key("host_ca", fresh))
 
     def issue(self, mesh: Mesh) -> dict[str, str]:
-        """Return the text of each certificate by name: the one issued before if it serves, else a new one."""
+        """Return the text of each certificate by name: the present one if it is still good, else a new one."""
         issued = {}
         for wanted in wanted_certificates(mesh):
             authority = mesh.host_ca if wanted.is_host else mesh.user_ca
@@ -157,7 +157,7 @@ class Authority:
             return Path(place, "key-cert.pub").read_text()
 
     def forget(self, names: Sequence[str]) -> None:
-        """Forget nodes, and once none is left, all of the cluster."""
+        """Remove nodes, and after the last one all files of the cluster."""
         left = [member for name, member in self.known().items() if name not in names]
         if self.dry_run or not self.path.exists():
             return

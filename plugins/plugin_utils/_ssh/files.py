@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is written for the SSH mesh: ssh's and sshd's files, and the work of each node. Pure.
+"""The files of the SSH mesh for ssh and sshd, and the work of each node. Pure.
 
-Man pages behind it: ssh_config(5), sshd_config(5), sshd(8) for authorized_keys and known_hosts.
+Sources: ssh_config(5), sshd_config(5), sshd(8) for authorized_keys and known_hosts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .mesh import (
 
 MANAGED = "# Written by Ansible (torchfleet.cluster.ssh_mesh), which also overwrites it."
 SOCKET_LIMIT = 107  # bytes of a socket's path (unix(7)); %C is 40, and ssh adds 17 while it makes the socket
-PENALTIES = (9, 8)  # the OpenSSH that began to shut out addresses after failed logins
+PENALTIES = (9, 8)  # the first OpenSSH that blocks addresses after failed logins
 
-STAGED = (".next", ".next.pub")  # a new key until it is put in place
+STAGED = (".next", ".next.pub")  # a new key until it is activated
 
 Json = dict[str, Any]
 
@@ -40,14 +40,14 @@ Json = dict[str, Any]
 
 
 def ssh_config(mesh: Mesh, by: Member) -> str:
-    """Return ssh's configuration on one node: all it takes to reach every other by `ssh -F <file> <name>`."""
+    """Return ssh's configuration on one node, to reach every other node with `ssh -F <file> <name>`."""
     names = aliases(mesh.members)
     blocks = [host_block(member, names[member.name], reached_at(member, by)) for member in mesh.members]
     return "\n".join([MANAGED, *blocks, *common_block(mesh, by)]) + "\n"
 
 
 def host_block(member: Member, names: tuple[str, ...], address: str) -> str:
-    """Return the part of one host. HostKeyAlias: whatever the address, the host key must be this node's."""
+    """Return the section of one host. HostKeyAlias: whatever the address, the host key must be this node's."""
     return (
         f"Host {' '.join(names)}\n    HostName {address}\n    Port {member.port}\n    User {member.user}\n"
         f"    HostKeyAlias {member.name}"
@@ -55,7 +55,7 @@ def host_block(member: Member, names: tuple[str, ...], address: str) -> str:
 
 
 def common_block(mesh: Mesh, by: Member) -> list[str]:
-    """Return the part that holds for every host, also for one that is not in the mesh: it is refused."""
+    """Return the section for all hosts. A host outside the mesh is refused."""
     directory = by.directory
     lines = [
         f"IdentityFile {quoted(f'{directory}/id_ed25519')}",
@@ -82,22 +82,22 @@ def common_block(mesh: Mesh, by: Member) -> list[str]:
 
 
 def control_path(directory: str) -> list[str]:
-    """Return where a multiplexed connection is shared, once somebody opens one (`ssh -fNM`); by itself none is.
+    """Return the settings for a multiplexed connection, if a user opens one (`ssh -fNM`); ssh itself opens none.
 
-    A connection that ssh opened by itself would stay behind as a process of whoever logged in first. A path that is
-    too long would make every login fail.
+    A connection that ssh opened by itself would remain as a process of the first user. A path that is too long would
+    make every login fail.
     """
     path = f"{directory}/cm-%C"
     return [f"ControlPath {quoted(path, tokens=True)}"] if len(path.encode()) + 38 + 17 <= SOCKET_LIMIT else []
 
 
 def quoted(path: str, tokens: bool = False) -> str:
-    """Return a path as ssh's and sshd's files take it. ssh expands % in paths, so it is doubled unless it is meant."""
+    """Return a path quoted for ssh's and sshd's files. ssh expands % in paths, so a literal % is doubled."""
     return f'"{path if tokens else path.replace("%", "%%")}"'
 
 
 def known_hosts(mesh: Mesh) -> str:
-    """Return the known hosts: each node by every name, by the authority of its certificate or by its very keys."""
+    """Return known_hosts: each node with all its names, by the authority of its certificate or by its keys."""
     names, lines = aliases(mesh.members), [MANAGED]
     for member in mesh.members:
         patterns = list(names[member.name])
@@ -114,7 +114,7 @@ def known_hosts(mesh: Mesh) -> str:
 
 
 def authorized_keys(mesh: Mesh) -> list[str]:
-    """Return the lines that let the mesh in: from its own addresses only, without a terminal or forwarding."""
+    """Return the lines of authorized_keys for the mesh: only from its addresses, without terminal or forwarding."""
     if mesh.certificates:
         limits = f'cert-authority,restrict,from="{",".join(sources(mesh, mesh.clients))}"'
         return [f"{limits} {mesh.user_ca} torchfleet {mesh.cluster}"]
@@ -126,7 +126,7 @@ def authorized_keys(mesh: Mesh) -> list[str]:
 
 
 def own_sshd_config(mesh: Mesh, member: Member) -> str:
-    """Return the configuration of a node's own sshd: one user, keys only, nothing but commands and files."""
+    """Return the configuration of a node's own sshd: one user, keys only, only commands and file transfer."""
     place, count = member.own, len(mesh.members)
     lines = [
         MANAGED,
@@ -161,7 +161,7 @@ def own_sshd_config(mesh: Mesh, member: Member) -> str:
 
 
 def drop_in(mesh: Mesh, member: Member) -> str:
-    """Return what is added to the configuration of the system's sshd. Nothing in it takes away a way to log in."""
+    """Return the drop-in for the system's sshd. It removes no existing way to log in."""
     place, count = f"/etc/ssh/torchfleet-{mesh.cluster}", len(mesh.members)
     lines = [MANAGED, f"MaxStartups {max_startups(count)}", f"MaxSessions {max_sessions(count)}"]
     if member.version >= PENALTIES:
@@ -179,7 +179,7 @@ def unit(mesh: Mesh, member: Member, system: bool) -> str:
     for RDMA (LimitMEMLOCK, which only the system's manager may grant).
     """
     user = [f"User={member.user}", "LimitMEMLOCK=infinity", "LimitNOFILE=1048576"] if system else []
-    # Where sshd, as root, shuts in what it does before a login.
+    # The directory for sshd's privilege separation, if it runs as root.
     place = ["ExecStartPre=/bin/mkdir -p /run/sshd"] if member.user == "root" else []
     return "\n".join(
         [
@@ -210,7 +210,7 @@ def unit(mesh: Mesh, member: Member, system: bool) -> str:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the role writes on a node: below the user's home, and as root."""
+    """The paths that the role writes on a node, below the user's home and as root."""
 
     mesh: Mesh
     member: Member
@@ -244,23 +244,23 @@ class Places:
         return f"{self.member.directory}/applied-{self.member.name}.json"
 
     def of_user(self) -> list[str]:
-        """Return all that is ever written below the user's home, directories after what is in them."""
+        """Return all paths that can be written below the user's home, each directory after its content."""
         pairs = [f"{key}{end}" for key in (self.key, self.host_key) for end in ("", ".pub", "-cert.pub", *STAGED)]
         mine = [f"{self.member.directory}/{name}" for name in ("config", "known_hosts")] + [self.record]
         names = ("sshd_config", "user_ca.pub", "authorized_keys", "sshd.pid", "sshd.log")
         return [*mine, *pairs, *(f"{self.member.own}/{name}" for name in names), self.member.own]
 
     def of_root(self) -> list[str]:
-        """Return all that is ever written as root, directories after what is in them."""
+        """Return all paths that can be written as root, each directory after its content."""
         unit = f"/etc/systemd/system/{self.unit}"
         return [self.drop_in, f"{self.system}/user_ca.pub", f"{self.system}/host-cert.pub", self.system, unit]
 
 
 def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
-    """Return what ssh_mesh_apply has to do on one node, in steps, some as the user and some as root.
+    """Return the work of ssh_mesh_apply on one node, in steps, some as the user and some as root.
 
-    What lets others in comes before what it replaces is taken away: the system's sshd trusts the authority before the
-    user's list forgets it. An sshd of the user's own has its files before systemd starts it.
+    New access is added before old access is removed: the system's sshd trusts the authority before the user's list
+    drops it. An sshd of the user's own has its files before systemd starts it.
     """
     own, places = member.sshd == "own", Places(mesh, member)
     files, roots_files = user_files(mesh, member, issued), root_files(mesh, member, issued)
@@ -286,7 +286,7 @@ def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
 
 
 def node_removal(mesh: Mesh, member: Member) -> Json:
-    """Return what ssh_mesh_apply has to do on one node to leave nothing of the mesh."""
+    """Return the work of ssh_mesh_apply on one node that removes the mesh."""
     places = Places(mesh, member)
     service = {"kind": "none", "config": places.sshd_config, "unit": places.unit}
     block = {"path": member.authorized_keys, "lines": []}
@@ -297,7 +297,7 @@ def node_removal(mesh: Mesh, member: Member) -> Json:
 
 
 def proof(mesh: Mesh) -> list[Json]:
-    """Return what ssh_mesh_prove needs to know about each node."""
+    """Return the facts about each node for ssh_mesh_prove."""
     return [
         {
             "name": member.name,
@@ -310,7 +310,7 @@ def proof(mesh: Mesh) -> list[Json]:
 
 
 def user_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[str, str]:
-    """Return the files below the user's home by path, in the order in which they are written."""
+    """Return the files below the user's home by path, in the order of writing."""
     files, places = {}, Places(mesh, member)
     if member.client:
         if mesh.certificates:
@@ -329,7 +329,7 @@ def user_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[st
 
 
 def root_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[str, str]:
-    """Return what root writes, by path: a drop-in for the system's sshd, or the unit of the node's own."""
+    """Return root's files by path: a drop-in for the system's sshd, or the unit of the node's own."""
     places = Places(mesh, member)
     if member.sshd == "own":
         return {f"/etc/systemd/system/{places.unit}": unit(mesh, member, system=True)} if member.service else {}
@@ -341,7 +341,7 @@ def root_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[st
 
 
 def own_service(mesh: Mesh, member: Member) -> Json:
-    """Return how the node's own sshd is kept running: by root's systemd, the user's, as a plain process, or not."""
+    """Return how the node's own sshd is kept running: by root's or the user's systemd, as a process, or not."""
     places = Places(mesh, member)
     service = {"kind": "none", "config": places.sshd_config, "unit": places.unit}
     if member.sshd != "own":

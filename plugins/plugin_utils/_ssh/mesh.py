@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The SSH mesh: who logs in to whom, by which names, with which certificates. Pure: no network, no files."""
+"""The SSH mesh: which nodes log in to which, with which names and certificates. Pure: no network, no files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 OWN_PORT = 2222
 DAY = 86400
 BACKDATED = 3600  # seconds by which certificates start early, for nodes whose clock is behind
-UNMADE = "ssh-ed25519 (made-by-the-run)"  # stands for a key in check mode, which makes none
+UNMADE = "ssh-ed25519 (made-by-the-run)"  # placeholder for a key in check mode, which creates none
 
 
 @dataclass(frozen=True)
 class Member:
-    """A node of the mesh, as others reach it and as it found itself."""
+    """A node of the mesh: how others reach it, and its own answer."""
 
     name: str
     address: str
@@ -45,9 +45,9 @@ class Member:
     key: str
     host_keys: tuple[str, ...]
     addresses: tuple[str, ...]
-    staged: bool = False  # its host key was made by us and is not in use yet
+    staged: bool = False  # we created its host key, and it is not in use yet
     primary: str = ""
-    authorized_keys: str = ""  # where the system's sshd looks; "" if nowhere
+    authorized_keys: str = ""  # the file that the system's sshd reads; "" if none
     loose: str = ""
     service: str = ""
     sshd_path: str = ""
@@ -55,7 +55,7 @@ class Member:
     limits: Mapping[str, str] | None = None
     root_files: tuple[str, ...] = ()
     clock: float = 0.0
-    applied: str = ""  # the digest of the work that was done there last and still stands
+    applied: str = ""  # the digest of the last work done there, if that is still in place
 
     @property
     def own(self) -> str:
@@ -65,7 +65,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Mesh:
-    """The mesh as it shall be."""
+    """The requested mesh."""
 
     cluster: str
     members: tuple[Member, ...]
@@ -85,12 +85,12 @@ class Mesh:
         return tuple(member for member in self.members if member.client)
 
     def certifies(self, member: Member) -> bool:
-        """Whether the node's sshd shows a host certificate: only then can its configuration be changed."""
+        """Whether the node's sshd shows a host certificate, which needs a change of its configuration."""
         return self.certificates and (member.sshd == "own" or member.become)
 
 
 def check_request(given: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    """Return the arguments of ssh_mesh_plan as they are. InputError for the first that is wrong."""
+    """Return the arguments of ssh_mesh_plan. Raise InputError for the first invalid one."""
     if not CLUSTER_NAME.match(given["cluster"]):
         raise InputError("ssh_mesh_cluster", given["cluster"], "use letters, digits, '.', '-' and '_', at most 64")
     if given["valid_days"] < 1:
@@ -107,7 +107,7 @@ def check_request(given: Mapping[str, Any], names: Sequence[str]) -> Mapping[str
 def mesh_of(
     request: Mapping[str, Any], fresh: Sequence[Member], before: Mapping[str, Member], names: Sequence[str]
 ) -> Mesh:
-    """Return the mesh that is asked for: the nodes of this play, and those of the inventory that are known."""
+    """Return the requested mesh: the nodes of this play, and known nodes of the inventory."""
     there = {member.name: member for member in fresh}
     known = {name: before[name] for name in names if name in before and name not in there}
     order = [name for name in dict.fromkeys([*names, *there]) if name in there or name in known]
@@ -117,19 +117,19 @@ def mesh_of(
 
 
 def refuse(lines: Sequence[str]) -> None:
-    """Refused with all the lines in one, if there are any."""
+    """Raise Refused with all reasons in one line, if there are any."""
     if lines:
         raise Refused("; ".join(lines))
 
 
 class Refused(ValueError):
-    """What was found on the nodes forbids the mesh that is asked for; one line says what to do."""
+    """The state of the nodes rules out the requested mesh; one line says what to do."""
 
 
 def member_from(found: Mapping[str, Any], variables: Mapping[str, Any]) -> Member:
-    """Return a member from what ssh_mesh_keys found and the host's inventory variables. InputError for bad ones.
+    """Return a member from the answer of ssh_mesh_keys and the inventory variables. Raise InputError for bad ones.
 
-    The action of ssh_mesh_keys sees to it that name, address, port, sshd, become and client are what the user asks for.
+    The action of ssh_mesh_keys sets name, address, port, sshd, become and client to the user's values.
     """
     own = found["sshd"] == "own"
     host = str(variables.get("ansible_host") or "")
@@ -141,13 +141,13 @@ def member_from(found: Mapping[str, Any], variables: Mapping[str, Any]) -> Membe
 
 
 def known_member(given: Mapping[str, Any]) -> Member:
-    """Return a member from its fields, of which none is believed. InputError for the first that is not as it must be.
+    """Return a member from its fields, none of which is trusted. Raise InputError for the first invalid one.
 
-    `given` comes from a node, or from what was written down when nodes were believed.
+    `given` comes from a node, or from a file that was written when answers were not checked yet.
     """
     name, address, port = given["name"], given["address"], given["port"]
     if not isinstance(name, str) or not HOST_NAME.match(name):
-        raise InputError("inventory", shown(name), "a host name is made of letters, digits, '.', '-' and '_'")
+        raise InputError("inventory", shown(name), "a host name consists of letters, digits, '.', '-' and '_'")
     if not isinstance(address, str) or not ADDRESS.match(address):
         raise InputError(f"address of {name}", shown(address), "give a host name or an address (ssh_mesh_address)")
     if type(port) is not int or not 0 < port < 65536:
@@ -168,10 +168,10 @@ def is_loopback(text: str) -> bool:
 
 
 def aliases(members: Sequence[Member]) -> dict[str, tuple[str, ...]]:
-    """Return by node all that means this node and no other: its name, its address, the addresses of its NICs.
+    """Return all names and addresses that belong to one node only, by node.
 
-    An address that several nodes have (a container bridge, a gateway in front of them) means none of them. One by
-    which the inventory reaches a node is that node's, whoever else says that he has it.
+    An address that several nodes have (a container bridge, a gateway) belongs to none of them. An address in the
+    inventory belongs to that node, even if another one claims it.
     """
     given = Counter(member.address for member in members)
     believed = {
@@ -187,14 +187,14 @@ def aliases(members: Sequence[Member]) -> dict[str, tuple[str, ...]]:
 
 
 def false_claims(members: Sequence[Member]) -> list[str]:
-    """Return a line for each node that says that it has the address by which the inventory reaches another one."""
+    """Return a line for each node that claims another node's address in the inventory."""
     owners = {member.address: member.name for member in members}
     claims = {
         member.name: [one for one in member.addresses if one in owners and one != member.address] for member in members
     }
     return [
-        f"{name} says that it has {', '.join(taken[:3])}, by which the inventory reaches {owners[taken[0]]}: that is "
-        f"not believed; look whether {name} is still what you set up"
+        f"{name} claims {', '.join(taken[:3])}, the address of {owners[taken[0]]} in the inventory: the claim is "
+        f"ignored; check whether {name} is still the machine that you set up"
         for name, taken in claims.items()
         if taken
     ]
@@ -231,7 +231,7 @@ def sources(mesh: Mesh, clients: Sequence[Member]) -> list[str]:
 
 
 def identities(mesh: Mesh) -> dict[str, tuple[Member, ...]]:
-    """Return the clients by their key: nodes that share a home directory share the key in it."""
+    """Return the clients by key: nodes that share a home directory share its key."""
     keys = dict.fromkeys(client.key for client in mesh.clients)
     return {key: tuple(client for client in mesh.clients if client.key == key) for key in keys}
 
@@ -241,7 +241,7 @@ def identities(mesh: Mesh) -> dict[str, tuple[Member, ...]]:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A certificate as it shall be. `name` names its file, on the controller."""
+    """A requested certificate. `name` is that of its file on the controller."""
 
     name: str
     key: str
@@ -251,7 +251,7 @@ class Wanted:
 
 
 def wanted_certificates(mesh: Mesh) -> tuple[Wanted, ...]:
-    """Return the certificates of a mesh: one for each key that logs in, one for each host that can show one."""
+    """Return the certificates of a mesh: one for each client key, one for each host that can show one."""
     if not mesh.certificates:
         return ()
     users = tuple(dict.fromkeys(member.user for member in mesh.members))
@@ -269,7 +269,7 @@ def wanted_certificates(mesh: Mesh) -> tuple[Wanted, ...]:
 
 
 def serves(wanted: Wanted, text: str, authority: str, now: float, valid_days: int) -> bool:
-    """Whether a certificate that was issued before is what is wanted, and will be for another third of its time."""
+    """Whether an issued certificate is as requested, and has more than a third of its time left."""
     try:
         there: Certificate = read_certificate(text)
     except KeyFailed:
@@ -288,7 +288,7 @@ def options_of(wanted: Wanted) -> dict[str, str]:
 
 
 def signing_arguments(wanted: Wanted, cluster: str, authority: str, valid_days: int, serial: int) -> list[str]:
-    """Return ssh-keygen's arguments that sign wanted's public key. Without extensions: no terminal, no forwarding."""
+    """Return ssh-keygen's arguments to sign a public key. No extensions: no terminal, no forwarding."""
     argv = ["-q", "-s", authority, "-I", f"{cluster}/{wanted.name}", "-n", ",".join(wanted.principals)]
     argv += ["-z", str(serial), "-V", f"-{BACKDATED}s:+{valid_days * DAY}s"]
     if wanted.is_host:
@@ -300,7 +300,7 @@ def signing_arguments(wanted: Wanted, cluster: str, authority: str, valid_days: 
 
 
 def max_startups(count: int) -> str:
-    """Return sshd's MaxStartups for so many nodes: all of them, twice, before any login is dropped."""
+    """Return sshd's MaxStartups for a number of nodes: all can log in twice before a login is dropped."""
     start = max(100, 2 * count)
     return f"{start}:30:{2 * start}"
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Why an SSH mesh must not be made, and what should be known of one that is. Pure."""
+"""Reasons to refuse an SSH mesh, and warnings about one. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .mesh import (
 
 
 def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], now: float) -> list[str]:
-    """Return why this mesh must not be made, each in one line, most telling first.
+    """Return the reasons to refuse this mesh, each in one line, the most important first.
 
-    `before` are the members as they were when the mesh was last made, `now` the controller's clock.
+    `before` are the members as of the last setup, `now` is the controller's clock.
     """
     twins = one_machine_twice(mesh.members)
     found = [cloned(key, owners) for key, owners in twins.items()]
@@ -41,7 +41,7 @@ def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], 
 
 
 def changed_host_keys(member: Member, before: Mapping[str, Member], accepted: Sequence[str]) -> list[str]:
-    """Return a line if the node's host key is another than before, and not one that we have just made."""
+    """Return a line if the node's host key has changed, and we did not just create it."""
     old = before.get(member.name)
     if old is None or old.sshd != member.sshd or member.name in accepted or member.staged:
         return []
@@ -54,8 +54,8 @@ def changed_host_keys(member: Member, before: Mapping[str, Member], accepted: Se
         return []
     return [
         f"the host key of {member.name} changed since the last setup: it was {fingerprint(was)}, now it is "
-        f"{fingerprint(is_)} ({is_.split()[0]}); if the machine was installed anew, say -e ssh_mesh_accept_changed="
-        f"{member.name}, else find out which machine answers there"
+        f"{fingerprint(is_)} ({is_.split()[0]}); if the machine was reinstalled, add -e ssh_mesh_accept_changed="
+        f"{member.name}, else find out which machine answers at its address"
     ]
 
 
@@ -69,19 +69,19 @@ def one_machine_twice(members: Sequence[Member]) -> dict[str, list[Member]]:
 
 
 def cloned(key: str, twins: Sequence[Member]) -> str:
-    """Return the line about several nodes with one host key."""
+    """Return the line about several nodes with the same host key."""
     names = [twin.name for twin in twins]
     if all(twin.addresses and twin.addresses == twins[0].addresses for twin in twins):
         return f"{' and '.join(names)} are one machine (host key {fingerprint(key)}): keep one of these names"
     return (
         f"{' and '.join(names)} have the same host key ({fingerprint(key)}): they were cloned; on all "
-        "but one say: sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A; sudo systemctl restart sshd (Debian, Ubuntu: "
-        "ssh); and tell Ansible the new keys (known_hosts)"
+        "but one type: sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A; sudo systemctl restart sshd (Debian, Ubuntu: "
+        "ssh); and add the new keys to known_hosts here"
     )
 
 
 def same_address(members: Sequence[Member]) -> list[str]:
-    """Return a line for each address and port that several nodes are said to have."""
+    """Return a line for each address and port that several nodes have in the inventory."""
     places: dict[tuple[str, int], list[str]] = {}
     for member in members:
         places.setdefault((member.address, member.port), []).append(member.name)
@@ -94,7 +94,7 @@ def same_address(members: Sequence[Member]) -> list[str]:
 
 
 def cannot_take_part(mesh: Mesh, member: Member) -> list[str]:
-    """Return why others could not log in to a node as it is set up."""
+    """Return why others cannot log in to a node in its present state."""
     where = f"{member.name}: "
     if member.sshd == "own":
         return (
@@ -105,18 +105,18 @@ def cannot_take_part(mesh: Mesh, member: Member) -> list[str]:
     found = []
     if not member.authorized_keys:
         found.append(
-            f"{where}sshd looks for no user's keys (AuthorizedKeysFile none): set ssh_mesh_become: true or "
+            f"{where}sshd reads no user's keys (AuthorizedKeysFile none): set ssh_mesh_become: true or "
             "ssh_mesh_sshd: own"
         )
     elif member.loose:
-        found.append(f"{where}others may write to {member.loose}, so sshd refuses keys: chmod go-w {member.loose}")
+        found.append(f"{where}other users can write to {member.loose}, so sshd refuses keys: chmod go-w {member.loose}")
     return found
 
 
 def keyless(members: Sequence[Member]) -> list[str]:
-    """Return a line for each node that told no key. Only check mode, which makes none, takes that."""
+    """Return a line for each node without a key. Only check mode, which creates none, accepts that."""
     return [
-        f"{member.name} told no {'host key' if member.key or not member.client else 'key'}: run setup again"
+        f"{member.name} has no {'host key' if member.key or not member.client else 'key'}: run setup again"
         for member in members
         if not member.host_keys or (member.client and not member.key)
     ]
@@ -138,7 +138,7 @@ def wrong_clock(member: Member, now: float) -> list[str]:
 
 
 def left_behind(members: Sequence[Member]) -> list[str]:
-    """Return a line if something on the nodes belongs to root that this run may not touch."""
+    """Return a line if files on the nodes belong to root, which this run cannot change."""
     left = [member for member in members if member.root_files and not member.become]
     return [
         f"{names_of(left)}: {member.root_files[0]} is root's, from a run with ssh_mesh_become: "
@@ -148,34 +148,34 @@ def left_behind(members: Sequence[Member]) -> list[str]:
 
 
 def findings(mesh: Mesh, fresh: Sequence[Member]) -> list[str]:
-    """Return what is no reason to refuse, but should be known."""
+    """Return the warnings."""
     found = false_claims(mesh.members) + (few_logins(mesh, fresh) if mesh.any_to_any else [])
     left = [member for member in fresh if member.root_files and not member.become]
     if left:
         found.append(
-            f"{names_of(left)}: {left[0].root_files[0]} is left from a run with ssh_mesh_become and stays in force: "
+            f"{names_of(left)}: {left[0].root_files[0]} remains from a run with ssh_mesh_become and is still active: "
             "-e ssh_mesh_become=true keeps it up to date"
         )
     away = [member for member in mesh.members if member not in fresh]
     if away:
-        found.append(f"{names_of(away)}: in the mesh, but not in this run, so nothing was done there")
+        found.append(f"{names_of(away)}: in the mesh, but not in this run, so nothing was changed there")
     return found
 
 
 def names_of(members: Sequence[Member]) -> str:
-    """Return the names of nodes, or how many there are besides the first ones."""
+    """Return the names of nodes; of many, the first ones and the number of the others."""
     names = [member.name for member in members]
     return ", ".join(names) if len(names) < 6 else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 def few_logins(mesh: Mesh, members: Sequence[Member]) -> list[str]:
-    """Return a line if an sshd drops logins when all nodes come at once, and nobody may change that."""
+    """Return a line if an sshd drops logins when all nodes log in at once, and the role may not change that."""
     count, few = len(mesh.members), []
     for member in members:
         start = ((member.limits or {}).get("maxstartups") or "10:30:100").split(":", 1)[0]
         if member.sshd == "system" and not member.become and start.isdigit() and int(start) < count:
             few.append(member)
     return [
-        f"{names_of(few)}: sshd drops logins when {count} nodes come at once (MaxStartups): -e ssh_mesh_become=true "
-        f"raises that, or put 'MaxStartups {max_startups(count)}' into /etc/ssh/sshd_config"
+        f"{names_of(few)}: sshd drops logins when {count} nodes log in at once (MaxStartups): -e ssh_mesh_become=true "
+        f"raises the limit, or put 'MaxStartups {max_startups(count)}' into /etc/ssh/sshd_config"
     ] * bool(few)
