@@ -257,7 +257,7 @@ def test_what_was_interrupted_is_finished(other: Lab) -> None:
 def test_a_lab_that_is_there_is_not_made_into_another(lab: Lab) -> None:
     for change in ({"nodes": 1}, {"nics": 1}, {"shm_mb": 64}, {"subnets": ["10.1.1.0/24", "10.1.2.0/24"]}):
         said = refusal(lab.play(**change))
-        assert f"lab_{next(iter(change))}: lab '{lab.name}' is there and was made with another value" in said
+        assert f"lab_{next(iter(change))}: lab '{lab.name}' exists with another value" in said
         assert f"ansible-playbook playbooks/lab.yml -e lab_name={lab.name} -e lab_state=absent" in said
     assert not changed(lab.play())
 
@@ -266,7 +266,7 @@ def test_what_is_none_of_ours_is_left_alone(lab: Lab, other: Lab, tmp_path: Path
     """A network of that name, an inventory of somebody's own, a subnet in use."""
     podman("network", "create", f"{other.name}-0")
     try:
-        assert f"lab_name: {other.name}-0 is there and not of lab '{other.name}'" in refusal(other.play())
+        assert f"lab_name: {other.name}-0 exists and is not part of lab '{other.name}'" in refusal(other.play())
         assert not changed(other.play("absent"))
         assert podman("network", "ls", "--format={{.Name}}", f"--filter=name=^{other.name}-0$").split()
     finally:
@@ -274,7 +274,7 @@ def test_what_is_none_of_ours_is_left_alone(lab: Lab, other: Lab, tmp_path: Path
     mine = tmp_path / "mine/hosts.yml"
     mine.parent.mkdir()
     mine.write_text("all:\n")
-    assert "mine is there and has no lab's inventory" in refusal(other.play(directory=str(mine.parent)))
+    assert "mine exists and has no lab's inventory" in refusal(other.play(directory=str(mine.parent)))
     assert not changed(other.play("absent", directory=str(mine.parent)))
     assert mine.read_text() == "all:\n"
     taken = lab.address("n1").rpartition(".")[0] + ".0/24"
@@ -297,7 +297,7 @@ def test_what_is_none_of_ours_is_left_alone(lab: Lab, other: Lab, tmp_path: Path
         (
             "cut",
             {"name": "nosuchlab", "node": "n1"},
-            "lab_name: there is no lab 'nosuchlab'; make it: ",
+            "lab_name: there is no lab 'nosuchlab'; create it: ",
         ),
     ],
 )
@@ -308,6 +308,6 @@ def test_bad_input_is_refused_in_one_line(lab: Lab, state: str, variables: dict[
 def test_a_dead_node_cannot_be_cut(lab: Lab) -> None:
     lab.kill("n2")
     said = refusal(lab.play("cut", node="all"))
-    assert f"lab_node: {lab.name}-n2 is exited; bring it back with lab_state=restart" in said
+    assert f"lab_node: {lab.name}-n2 is exited; start it with lab_state=restart" in said
     lab.restart("n2")
     assert hears(lab, "n1", "n2", 0)  # n1 was not cut either

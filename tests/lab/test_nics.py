@@ -221,7 +221,7 @@ def test_an_asymmetric_route(nodes: Nodes) -> None:
     nodes.do(FIRST_IS_WORSE)
     nodes.do("ip route add {other1}/32 via {other0} dev eth0", "n1")
     nodes.take("eth0")
-    assert nodes.reason("n2", nodes.addresses["n2"]["eth1"]).startswith("n1 -> n2: leaves by eth0, not by eth1")
+    assert nodes.reason("n2", nodes.addresses["n2"]["eth1"]).startswith("n1 -> n2: leaves over eth0, not over eth1")
 
 
 def test_full_packets_are_lost(nodes: Nodes) -> None:

@@ -204,10 +204,10 @@ def test_a_peer_is_reached_and_told_goodbye(start: Start) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"nic": "eth1"}, "leaves by lo, not by eth1"),
+        ({"nic": "eth1"}, "leaves over lo, not over eth1"),
         ({"source": "127.0.0.9"}, "leaves from 127.0.0.1, not from 127.0.0.9"),
-        ({"node": "n3"}, "n2 answers there"),
-        ({"token": "wrong"}, "something else answers there"),
+        ({"node": "n3"}, "n2 answers at this address"),
+        ({"token": "wrong"}, "another program answers at this address"),
     ],
 )
 def test_a_peer_that_is_not_as_it_should_be(start: Start, changed: dict[str, Any], words: str) -> None:
@@ -219,7 +219,7 @@ def test_a_peer_that_is_not_as_it_should_be(start: Start, changed: dict[str, Any
 def test_an_address_that_is_rewritten_on_the_way(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "check_route", lambda _peer: None)
     (row,) = probe.reach("n1", [seen_by(start("n2", "n1"), source="127.0.0.9")], 2.0)
-    assert "arrives there from 127.0.0.1, not from 127.0.0.9" in row["reason"]
+    assert "arrives from 127.0.0.1, not from 127.0.0.9" in row["reason"]
 
 
 def test_nobody_measures_out_of_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

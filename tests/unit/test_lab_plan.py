@@ -87,7 +87,7 @@ def test_a_bad_option_is_refused_in_one_line(change: dict[str, Any], says: str) 
         (["10.1.0.0/24", "x"], "lab_subnets: got 'x' (Expected 4 octets"),
         (["10.1.0.1/24", "10.1.1.0/24"], "lab_subnets: got '10.1.0.1/24' (10.1.0.1/24 has host bits set)"),
         (["10.1.0.0/25", "10.1.1.0/24"], "lab_subnets: 10.1.0.0/25 is too small; give networks of /24 or larger"),
-        (["10.1.0.0/16", "10.1.1.0/24"], "lab_subnets: 10.1.1.0/24 is in there twice"),
+        (["10.1.0.0/16", "10.1.1.0/24"], "lab_subnets: 10.1.1.0/24 is given twice"),
     ],
 )
 def test_subnets_are_refused_in_one_line(subnets: list[str], says: str) -> None:
@@ -102,7 +102,7 @@ def test_subnets_are_refused_in_one_line(subnets: list[str], says: str) -> None:
         ({"state": "cut"}, "lab_node: got ''; give n1, n2 or all"),
         ({"state": "cut", "node": "n3"}, "lab_node: got 'n3'; give n1, n2 or all"),
         ({"state": "cut", "node": "n1", "nic": "eth7"}, "lab_nic: got 'eth7'; give eth0 or eth1"),
-        ({"state": "pause", "node": "n1", "nic": "eth0"}, "lab_nic: pause concerns whole nodes; leave lab_nic out"),
+        ({"state": "pause", "node": "n1", "nic": "eth0"}, "lab_nic: pause applies to whole nodes; leave lab_nic out"),
         ({"state": "shape", "node": "n1"}, "lab_rate: got ''; give a whole number and kbit, mbit or gbit"),
         ({"state": "shape", "node": "n1", "rate": "1.5gbit"}, "lab_rate: got '1.5gbit'; give a whole number"),
         ({"state": "shape", "node": "n1", "rate": "0mbit"}, "lab_rate: got '0mbit'"),
@@ -128,7 +128,7 @@ def test_missing_tools_are_named_with_the_line_to_type(monkeypatch: pytest.Monke
     plan = lifecycle.present(lab_options(), check=True)
     assert plan["packages"] == list(host.TOOLS.values())
     packages = "podman runc iptables mmdebstrap util-linux iproute2 nftables openssh-client"
-    assert f"; type: apt install --no-install-recommends {packages}, or say -e lab_install=true" in plan["msg"]
+    assert f"; type: apt install --no-install-recommends {packages}, or add -e lab_install=true" in plan["msg"]
     with pytest.raises(ValueError, match=r"^not installed: podman, runc, "):
         lifecycle.present(lab_options(), check=False)
 
@@ -136,7 +136,7 @@ def test_missing_tools_are_named_with_the_line_to_type(monkeypatch: pytest.Monke
 def test_a_plain_user_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host.os, "geteuid", lambda: 1000)
     for verb in (lifecycle.present, lifecycle.absent):
-        with pytest.raises(ValueError, match=r"^a lab needs root on this machine: say ansible-playbook -b "):
+        with pytest.raises(ValueError, match=r"^a lab needs root on this machine: ansible-playbook -b "):
             verb(lab_options(), check=False)
 
 
@@ -313,16 +313,18 @@ def test_a_lab_knows_its_own_by_their_labels(seen: lifecycle.Seen, lab: Lab) -> 
 
 def test_what_is_in_the_way_is_named(seen: lifecycle.Seen, lab: Lab, tmp_path: Path) -> None:
     images = dict.fromkeys(spec.RELEASES, "image")
-    with pytest.raises(ValueError, match=r"^lab_name: lab-n2 is there and not of lab 'lab'; give another lab_name"):
+    with pytest.raises(
+        ValueError, match=r"^lab_name: lab-n2 exists and is not part of lab 'lab'; give another lab_name"
+    ):
         lifecycle.refuse_others(lab, seen, images, str(tmp_path))
     (tmp_path / "hosts.yml").write_text("all:\n")
-    with pytest.raises(ValueError, match=r"^lab_name: .* is there and has no lab's inventory; give another lab_name"):
+    with pytest.raises(ValueError, match=r"^lab_name: .* exists and has no lab's inventory; give another lab_name"):
         lifecycle.refuse_others(lab, seen, images, str(tmp_path))
 
 
 def test_a_lab_with_fewer_nodes_is_another_lab(seen: lifecycle.Seen, lab: Lab, tmp_path: Path) -> None:
     seen.strangers = set()
-    with pytest.raises(ValueError, match=r"^lab_nodes: lab 'lab' is there and was made with another value; give that"):
+    with pytest.raises(ValueError, match=r"^lab_nodes: lab 'lab' exists with another value; give that"):
         lifecycle.refuse_others(lab, seen, dict.fromkeys(spec.RELEASES, "image"), str(tmp_path))
 
 

@@ -16,7 +16,7 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300
 IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS = 1, 2, 8
 RTA_DST, RTA_OIF, RTA_PREFSRC = 1, 4, 7
-# An IPv6 address with one of these is not to be relied on: temporary, failed as a duplicate, deprecated, tentative.
+# An IPv6 address with one of these flags is not stable: temporary, duplicate, deprecated, tentative.
 UNSTABLE_IPV6 = 0x01 | 0x08 | 0x20 | 0x40
 HEADER, ADDRESS, ROUTE = struct.Struct("=LHHLL"), struct.Struct("=BBBBL"), struct.Struct("=BBBBBBBBL")
 ATTRIBUTE = struct.Struct("=HH")

@@ -21,7 +21,7 @@ FILES = ("fabric.json", "fabric.env")
 
 
 def survey(home: str, sysfs_root: str = "/sys", hosts: str = "/etc/hosts") -> dict[str, Any]:
-    """Return what this node has to choose a fabric from, and what was published before."""
+    """Return the networks of this node, and its published files."""
     rows = named(netlink.addresses())
     name = socket.gethostname()
     return {
@@ -36,12 +36,12 @@ def survey(home: str, sysfs_root: str = "/sys", hosts: str = "/etc/hosts") -> di
 
 
 def named(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return addresses with the name of their NIC, and the NIC by which the kernel would send to their subnet."""
+    """Return addresses with the name of their NIC, and the NIC over which the kernel sends to their subnet."""
     result = []
     for row in rows:
         try:
             nic = socket.if_indextoname(row["index"])
-        except OSError:  # it is gone since
+        except OSError:  # it has gone meanwhile
             continue
         neighbour = neighbour_of(row["address"], row["prefix"])
         result.append({**row, "nic": nic, "route": netlink.route_to(neighbour)[0] if neighbour else ""})
@@ -70,7 +70,7 @@ def nics(sysfs_root: str, addresses: Sequence[Mapping[str, Any]]) -> list[dict[s
 
 
 def link(path: str) -> dict[str, Any]:
-    """Return what sysfs tells about a NIC."""
+    """Return the facts about a NIC in sysfs."""
     flags = int(read(os.path.join(path, "flags")) or "0", 16)
     speed = number(read(os.path.join(path, "speed")))
     return {

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The asking end of a probe: does this node reach the others by the NIC that is meant, and how fast."""
+"""The client side of the network test: whether this node reaches the others over the right NIC, and how fast."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from typing import Any, Mapping, Sequence
 from .netlink import route_to
 
 AT_ONCE = 64  # connections that one node opens at the same time
-BUSY_SECONDS = 20.0  # how long an agent that was reached may take to answer: 32 nodes on 2 cores took 5
+BUSY_SECONDS = 20.0  # time for the answer of a connected agent: 32 nodes on 2 cores took 5
 PINGS = 20
-ENOUGH_LOOKS, PATIENCE = 20, 10  # looks at a connection, and how many times longer they may take
+ENOUGH_LOOKS, PATIENCE = 20, 10  # samples of a connection, and how many times longer they may take
 BLOCK = bytes(1 << 18)
 DELIVERY_RATE = struct.Struct("=160xQ")  # its place in struct tcp_info
 IP_MTU, IPV6_MTU = 14, 24  # ip(7), ipv6(7): the path MTU of a connected socket
 WORDS = {
-    errno.ECONNREFUSED: "refused: a firewall rejects it, or the address is another machine's",
+    errno.ECONNREFUSED: "refused: a firewall rejects it, or another machine has the address",
     errno.EHOSTUNREACH: "no answer on the link (no route to host)",
     errno.ENETUNREACH: "no route to that network",
 }
 
 
 class Unreached(Exception):
-    """A peer that was not reached as it should be: the reason in words."""
+    """A peer failed the test; the text is the reason."""
 
 
 class Line:
-    """A socket on which JSON lines and plain bytes take turns. EOFError when the other end is gone."""
+    """A socket for JSON lines and plain bytes in turn. Raise EOFError when the other end is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -48,7 +48,7 @@ class Line:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        """Return the next message. ValueError if it is none."""
+        """Return the next message. Raise ValueError for an invalid one."""
         while b"\n" not in self.waiting:
             self.more()
             if len(self.waiting) > 1 << 20:
@@ -75,10 +75,10 @@ class Line:
 
 
 def greet(name: str, address: str, agent: Mapping[str, Any], seconds: float) -> tuple[Line, dict[str, Any]]:
-    """Connect to an agent and return the line and its answer: node, and seen (the address that we came from)."""
+    """Connect to an agent; return the connection and the answer: node, and seen (our address as the agent sees it)."""
     connection = socket.create_connection((address, int(agent["port"])), timeout=seconds)
     try:
-        connection.settimeout(BUSY_SECONDS)  # the kernel there answered: the rest is the node's own pace
+        connection.settimeout(BUSY_SECONDS)  # its kernel answered; now wait for the busy node
         line = Line(connection)
         line.send(token=agent["token"], **{"from": name})
         return line, line.receive()
@@ -88,7 +88,7 @@ def greet(name: str, address: str, agent: Mapping[str, Any], seconds: float) -> 
 
 
 def ask(name: str, agent: Mapping[str, Any], seconds: float, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Give an order to this node's own agent and return its answer."""
+    """Send a request to this node's own agent and return its answer."""
     line, _hello = greet(name, "127.0.0.1", agent, 2.0)
     with line.socket:
         line.socket.settimeout(seconds)
@@ -97,10 +97,10 @@ def ask(name: str, agent: Mapping[str, Any], seconds: float, order: Mapping[str,
 
 
 def reach(name: str, peers: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Try every peer at once, and say goodbye to the agents of those that were reached when all are done.
+    """Test all peers at the same time, then say goodbye to the agents that were reached.
 
-    A peer: node, network, address, port, token; nic and source that this node should reach it with; mtu.
-    Return of each: node, network, reason (empty if all is well), mtu (of the path, null if it was not reached).
+    A peer: node, network, address, port, token; nic and source that the connection must use; mtu.
+    Return for each: node, network, reason (empty on success), mtu (of the path, null if it was not reached).
     """
     lines: dict[str, Line] = {}
 
@@ -124,18 +124,16 @@ def reach(name: str, peers: Sequence[Mapping[str, Any]], seconds: float) -> list
 
 
 def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, Line]:
-    """Return the path MTU to a peer and an open line. Unreached with the reason."""
+    """Return the path MTU to a peer and an open connection. Raise Unreached with the reason."""
     check_route(peer)
     try:
         line, hello = greet(name, peer["address"], peer, seconds)
     except (OSError, EOFError, ValueError) as error:
         raise Unreached(in_words(error, seconds)) from None
     if hello.get("node") != peer["node"]:
-        raise Unreached(f"{hello.get('node')} answers there: the address is not unique")
+        raise Unreached(f"{hello.get('node')} answers at this address: the address is not unique")
     if hello.get("seen") != peer["source"]:
-        raise Unreached(
-            f"arrives there from {hello.get('seen')}, not from {peer['source']}: something rewrites addresses"
-        )
+        raise Unreached(f"arrives from {hello.get('seen')}, not from {peer['source']}: something rewrites addresses")
     size = 4 * max(int(peer["mtu"]), 1500)
     line.socket.settimeout(4 * seconds)
     try:
@@ -143,19 +141,17 @@ def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, L
         line.socket.sendall(bytes(size))
         line.exactly(size)
     except (OSError, EOFError):
-        raise Unreached(
-            f"small packets pass, full ones do not: MTU {peer['mtu']} is more than the way there takes"
-        ) from None
+        raise Unreached(f"small packets pass, full ones do not: MTU {peer['mtu']} is too large for the path") from None
     return path_mtu(line.socket), line
 
 
 def check_route(peer: Mapping[str, Any]) -> None:
-    """Unreached if the kernel would not send by the NIC and from the address that are meant."""
+    """Raise Unreached if the kernel would send over another NIC or from another address."""
     nic, source = route_to(peer["address"])
     if not nic:
         raise Unreached("no route to that network")
     if nic != peer["nic"]:
-        raise Unreached(f"leaves by {nic}, not by {peer['nic']}: a route leads elsewhere")
+        raise Unreached(f"leaves over {nic}, not over {peer['nic']}: because of a route")
     if source != peer["source"]:
         raise Unreached(f"leaves from {source}, not from {peer['source']}: {nic} has several addresses")
 
@@ -166,7 +162,7 @@ def in_words(error: Exception, seconds: float) -> str:
         return f"no answer within {seconds:g} s: a firewall, a cut link, or another network with the same addresses"
     if isinstance(error, OSError):
         return WORDS.get(error.errno or 0, error.strerror or str(error))
-    return "something else answers there: the address is not unique"
+    return "another program answers at this address: the address is not unique"
 
 
 def path_mtu(connection: socket.socket) -> int:
@@ -177,7 +173,7 @@ def path_mtu(connection: socket.socket) -> int:
 
 
 def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return node, network, error (empty if all is well), rtt_us, mbit_out and mbit_in of one pair.
+    """Return node, network, error (empty on success), rtt_us, mbit_out and mbit_in of one pair.
 
     A step: node, network, address, port, token; round, and seconds per direction.
     """
@@ -210,7 +206,7 @@ def round_trip(line: Line) -> float:
 
 
 def rate_out(name: str, step: Mapping[str, Any]) -> float:
-    """Return what the way to a peer carries, in Mbit/s."""
+    """Return the rate to a peer in Mbit/s."""
     line, _hello = greet(name, step["address"], step, 2.0)
     with line.socket:
         line.send(do="sink")
@@ -218,7 +214,7 @@ def rate_out(name: str, step: Mapping[str, Any]) -> float:
 
 
 def rate_in(name: str, step: Mapping[str, Any], control: Line) -> float:
-    """Return what the way from a peer carries, in Mbit/s: the sender knows, and tells on the line of control."""
+    """Return the rate from a peer in Mbit/s, which the sender measures and reports on the control connection."""
     line, _hello = greet(name, step["address"], step, 2.0)
     with line.socket:
         line.send(do="source", seconds=step["seconds"])
@@ -228,13 +224,13 @@ def rate_in(name: str, step: Mapping[str, Any], control: Line) -> float:
 
 
 def flood(connection: socket.socket, seconds: float) -> float:
-    """Send for some seconds, drop what is then still on its way, and return the rate of the path in Mbit/s.
+    """Send for some seconds, drop unsent data, and return the rate of the path in Mbit/s.
 
     It is the median of the delivery rate that the kernel sees between data and acknowledgement (tcp_info, Linux 4.9).
-    The bytes that a program moves tell more of a busy node than of the link: with 12 others on 2 cores they were
-    29 to 868 Mbit/s, this 18,600 to 60,800; on a link shaped to 200 Mbit/s it was 191 to 1,730. A node so busy that it
-    hardly sends gets more time, and a peer that takes nothing for a while is waited for: the first looks at a
-    connection are those of its slow start.
+    Counting a program's bytes measures the load of the node more than the link: with 12 others on 2 cores they were
+    29 to 868 Mbit/s, this 18,600 to 60,800; on a link shaped to 200 Mbit/s it was 191 to 1,730. A busy node that
+    hardly sends gets more time, and a peer that reads nothing for a while is waited for, because the first samples
+    of a connection show its slow start.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.settimeout(seconds * PATIENCE)
@@ -257,7 +253,7 @@ def delivery_rate(connection: socket.socket) -> float:
 
 
 def discard(connection: socket.socket) -> None:
-    """Take whatever comes until the other end leaves."""
+    """Read and discard data until the other end closes."""
     buffer = bytearray(1 << 20)
     try:
         while connection.recv_into(buffer):

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The node's end of a probe: a small server that lives for seconds, answers only to its token, and ends itself.
+"""The server side of the network test: a small server that runs for seconds, checks its token, and ends itself.
 
-One JSON line asks, one answers. Measurements go through the agents because they are all alive at the same time, which
-the tasks of a play are not: with more nodes than forks, a task that waited for one that has not started would wait
-for ever. Each agent takes the rounds of its schedule in order, so no node is ever in two measurements at once.
+Requests and answers are JSON lines. The agents do the measurements because they all run at the same time, unlike the
+tasks of a play: with more nodes than forks, a task that waited for one that has not started would wait for ever. Each
+agent does the rounds of its schedule in order, so no node is ever in two measurements at once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, Callable, Sequence
 
 from . import probe
 
-IDLE_SECONDS = 30.0  # a connection on which nothing comes
+IDLE_SECONDS = 30.0  # a connection without data
 TURN_SECONDS = 20.0  # how long a round waits for its other node
 
 
 def start(name: str, ports: Sequence[int], seconds: int, expected: Sequence[str]) -> dict[str, Any]:
-    """Start the agent of a node as a process of its own, and return its port, token and pid.
+    """Start a node's agent as a separate process, and return its port, token and pid.
 
-    It ends when each of the expected nodes has said goodbye, when it is told to, and after `seconds` in any case.
-    OSError if none of the ports is free.
+    It ends when all expected nodes have said goodbye, on request, or after `seconds`. Raise OSError if none of the
+    ports is free.
     """
     listener, token = bind(ports), secrets.token_hex(16)
     pid = os.fork()
@@ -48,7 +48,7 @@ def start(name: str, ports: Sequence[int], seconds: int, expected: Sequence[str]
 
 
 def bind(ports: Sequence[int]) -> socket.socket:
-    """Return a listener on the first free port (0: any), for IPv4 and, where there is any, IPv6."""
+    """Return a listener on the first free port (0: any), for IPv4 and, if available, IPv6."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     for port in ports:
@@ -60,7 +60,7 @@ def bind(ports: Sequence[int]) -> socket.socket:
 
 
 def detach(keep: int) -> None:
-    """Let go of whatever was inherited, above all of the connection that Ansible waits on."""
+    """Close everything inherited, above all the connection that Ansible waits for."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
@@ -70,12 +70,12 @@ def detach(keep: int) -> None:
 
 
 def leave() -> None:
-    """End the process of the agent, all its threads, and not through the exit of the module that it was forked from."""
+    """End the agent's process with all threads, bypassing the exit of the module that it was forked from."""
     os._exit(0)
 
 
 class Agent:
-    """What the threads of the server share."""
+    """The shared state of the server's threads."""
 
     def __init__(self, name: str, token: str, expected: Sequence[str], leave: Callable[[], None]) -> None:
         self.name = name
@@ -83,7 +83,7 @@ class Agent:
         self.token = token
         self.expected = set(expected)
         self.changed = threading.Condition()
-        self.turn = (-1, "")  # the round that this node is in as the server of a measurement, and with whom
+        self.turn = (-1, "")  # the round in which this node is the server of a measurement, and its client
         self.turn_over = False
         self.worker: threading.Thread | None = None
         self.rates: dict[str, float] = {}
@@ -97,7 +97,7 @@ class Agent:
             threading.Thread(target=self.answer, args=(connection, seen), daemon=True).start()
 
     def answer(self, connection: socket.socket, seen: str) -> None:
-        """Serve one connection; whatever goes wrong with it ends it alone."""
+        """Serve one connection; an error ends only this one."""
         try:
             with connection:
                 connection.settimeout(IDLE_SECONDS)
@@ -110,7 +110,7 @@ class Agent:
             pass
 
     def converse(self, line: probe.Line, peer: str) -> None:
-        """Do what a peer asks for until it goes."""
+        """Serve the requests of a peer until it closes."""
         orders: dict[str, Callable[[probe.Line, str, dict[str, Any]], None]] = {
             "echo": self.echo,
             "bye": self.bye,
@@ -127,11 +127,11 @@ class Agent:
             orders[str(order.get("do"))](line, peer, order)
 
     def echo(self, line: probe.Line, _peer: str, order: dict[str, Any]) -> None:
-        """Send back what comes."""
+        """Send received data back."""
         line.socket.sendall(line.exactly(int(order["size"])))
 
     def bye(self, _line: probe.Line, peer: str, _order: dict[str, Any]) -> None:
-        """End when nobody is left to come."""
+        """End when no further node is expected."""
         self.expected.discard(peer)
         if not self.expected:
             self.leave()
@@ -142,21 +142,21 @@ class Agent:
         self.leave()
 
     def sink(self, line: probe.Line, _peer: str, _order: dict[str, Any]) -> None:
-        """Take data until the peer goes."""
+        """Read data until the peer closes."""
         probe.discard(line.socket)
         raise EOFError
 
     def source(self, line: probe.Line, peer: str, order: dict[str, Any]) -> None:
-        """Send data, and keep in mind how fast it went."""
+        """Send data and store the rate."""
         self.rates[peer] = probe.flood(line.socket, float(order["seconds"]))
         raise EOFError
 
     def rate(self, line: probe.Line, peer: str, _order: dict[str, Any]) -> None:
-        """Tell how fast it went."""
+        """Return the stored rate."""
         line.send(mbit=self.rates.pop(peer, 0.0))
 
     def take_turn(self, line: probe.Line, peer: str, order: dict[str, Any]) -> None:
-        """Let a peer measure when this node is in the same round, and keep the round open until the peer goes."""
+        """Let a peer measure when this node is in the same round, and keep the round open until the peer closes."""
         wanted = (int(order["round"]), peer)
         with self.changed:
             ready = self.changed.wait_for(lambda: self.turn == wanted, TURN_SECONDS)
@@ -169,19 +169,19 @@ class Agent:
                 self.changed.notify_all()
 
     def schedule(self, line: probe.Line, _peer: str, order: dict[str, Any]) -> None:
-        """Begin with the rounds of this node."""
+        """Start the rounds of this node."""
         self.worker = threading.Thread(target=self.work, args=(order["steps"],), daemon=True)
         self.worker.start()
         line.send(started=True)
 
     def collect(self, line: probe.Line, _peer: str, _order: dict[str, Any]) -> None:
-        """Tell what was measured, when all rounds are over."""
+        """Return the measurements when all rounds are over."""
         if self.worker:
             self.worker.join()
         line.send(rows=self.rows)
 
     def work(self, steps: Sequence[dict[str, Any]]) -> None:
-        """Take the rounds in order: measure, or be there for the node that does."""
+        """Do the rounds in order: measure, or serve the node that measures."""
         gone: set[str] = set()
         for step in sorted(steps, key=lambda row: row["round"]):
             if step["role"] == "client":
@@ -190,7 +190,7 @@ class Agent:
                 gone.add(step["node"])
 
     def wait_for(self, step: dict[str, Any], seconds: float) -> bool:
-        """Keep a round open until its client is through; False if it never came."""
+        """Keep a round open until its client has finished; return false if it never came."""
         with self.changed:
             self.turn, self.turn_over = (int(step["round"]), step["node"]), False
             self.changed.notify_all()

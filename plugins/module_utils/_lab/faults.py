@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What can be done to a node of a lab, from outside: the node's own programs have no part in it."""
+"""Faults of a lab's nodes, made from outside, without the node's own programs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .spec import Network
 
 
 def disturb(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
-    """Do one thing to one node, to all of them, or to one of their NICs. Return whether anything was changed by it."""
+    """Apply an action to one node, to all, or to one of their NICs. Return whether anything changed."""
     name = spec.parse_name(given["name"])
     host.refuse_without_root()
     seen = look(name)
     if not seen.nodes:
         make = f"ansible-playbook playbooks/lab.yml -e lab_name={name}"
-        raise ValueError(f"lab_name: there is no lab {name!r}; make it: {make}")
+        raise ValueError(f"lab_name: there is no lab {name!r}; create it: {make}")
     asked = spec.parse_disturbance(given, list(seen.nodes), seen.networks)
     containers = [seen.nodes[node] for node in asked.nodes]
     refuse_the_dead(asked.state, containers)
@@ -49,7 +49,7 @@ def refuse_the_dead(state: str, containers: list[Container]) -> None:
     """Raise ValueError for a node that does not run. Its network is gone, with all that was done to it."""
     for container in containers:
         if state in (*LINKS, "pause") and container.state not in ("running", "paused"):
-            raise ValueError(f"lab_node: {container.name} is {container.state}; bring it back with lab_state=restart")
+            raise ValueError(f"lab_node: {container.name} is {container.state}; start it with lab_state=restart")
 
 
 # --- links ---------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def is_cut(pid: int, network: Network) -> bool:
 
 
 def cut(pid: int, network: Network, _rate: str, check: bool) -> bool:
-    """Drop all a NIC sends and receives."""
+    """Drop all packets of a NIC."""
     if is_cut(pid, network):
         return False
     if not check:
@@ -70,7 +70,7 @@ def cut(pid: int, network: Network, _rate: str, check: bool) -> bool:
 
 
 def heal(pid: int, network: Network, _rate: str, check: bool) -> bool:
-    """Take back what cut() and shape() did."""
+    """Undo cut() and shape()."""
     was_cut = is_cut(pid, network)
     shaped = [(where, device) for where, device in ends(pid, network) if rate_of(where, device)]
     if not check:
@@ -118,7 +118,7 @@ def rate_of(where: int, device: str) -> int:
 
 
 def pause(container: Container, check: bool) -> bool:
-    """Stop every process of a node where it stands."""
+    """Stop every process of a node (freeze it)."""
     if container.state == "paused":
         return False
     if not check:
@@ -127,14 +127,14 @@ def pause(container: Container, check: bool) -> bool:
 
 
 def resume(container: Container, check: bool) -> bool:
-    """Let them go on."""
+    """Continue them."""
     if container.state == "paused" and not check:
         podman("unpause", container.name)
     return container.state == "paused"
 
 
 def kill(container: Container, check: bool) -> bool:
-    """End every process of a node at once, as a power cut does."""
+    """Kill every process of a node at once, like a power cut."""
     if container.state in ("running", "paused") and not check:
         resume(container, check)
         # Not `podman kill`: a node that is started right after it may get its old network back, rules and all.
@@ -143,7 +143,7 @@ def kill(container: Container, check: bool) -> bool:
 
 
 def restart(container: Container, check: bool) -> bool:
-    """Start a node from nothing but its files, and wait until users get in. What was done to its NICs is gone."""
+    """Start a node from its files, and wait until logins work. Faults of its NICs are gone."""
     if not check:
         kill(container, check)
         podman("start", container.name)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What nodes of a lab owe to the machine they run on: where packages come from, its limits, its tools."""
+"""The lab's use of this machine: its package sources, limits and tools."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ NEIGHBOURS = "net.ipv4.neigh.default.gc_thresh3"
 
 
 def missing_packages() -> list[str]:
-    """Return the Debian packages that a lab needs and that are not here."""
+    """Return the Debian packages that a lab needs and that are missing here."""
     return [package for program, package in TOOLS.items() if not shutil.which(program)]
 
 
 def refuse_without_root() -> None:
-    """Raise ValueError for a plain user: rootless networks are out of reach of this machine's own programs."""
+    """Raise ValueError for a plain user: programs of this machine cannot reach rootless networks."""
     if os.geteuid() != 0:
-        raise ValueError("a lab needs root on this machine: say ansible-playbook -b (with -K if sudo asks a password)")
+        raise ValueError("a lab needs root on this machine: ansible-playbook -b (with -K if sudo asks a password)")
 
 
 def refuse_what_is_not_here(mounts: Iterable[tuple[str, str]], ca_bundle: str) -> None:
-    """Raise ValueError for what nodes are to read and this machine does not have."""
+    """Raise ValueError for files and directories that nodes should read and that do not exist here."""
     for path, _there in mounts:
         if not os.path.exists(path):
             raise ValueError(f"lab_mounts: there is no {path} on this machine")
@@ -65,7 +65,7 @@ def needs(nodes: int, nics: int) -> dict[str, tuple[int, int]]:
 
 
 def raise_limits(nodes: int, nics: int, check: bool) -> list[str]:
-    """Let that many nodes boot and talk. Return what was changed on this machine. ValueError: it may not be."""
+    """Raise the limits for this number of nodes. Return the changes. Raise ValueError if they are not permitted."""
     return [
         raise_limit(name, least, good, check, nodes)
         for name, (least, good) in needs(nodes, nics).items()

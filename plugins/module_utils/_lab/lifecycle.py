@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A lab comes and goes: what is there is compared with what was asked for, by the labels of containers and networks."""
+"""Creation and removal of a lab: the labels of containers and networks are compared with the requested lab."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READ_KEYS = "while [ -e /run/nologin ]; do sleep 0.05; done; cat /etc/ssh/ssh_ho
 
 @dataclass(frozen=True)
 class Container:
-    """A node that is there."""
+    """An existing node."""
 
     name: str
     shape: str
@@ -47,7 +47,7 @@ class Container:
 
 
 class Seen:
-    """What podman tells of this machine, and what of it is the lab's: `nodes` (by name) and `networks` (by NIC)."""
+    """The state of podman on this machine, and the lab's part of it: `nodes` (by name) and `networks` (by NIC)."""
 
     def __init__(self, lab: str, containers: list[dict[str, Any]], networks: list[dict[str, Any]]) -> None:
         mine = [row for row in containers if (row["Labels"] or {}).get(LABEL) == lab]
@@ -67,7 +67,7 @@ class Seen:
 
 
 def look(lab: str) -> Seen:
-    """Look at this machine."""
+    """Return the state of this machine."""
     return Seen(lab, listed("ps", "--all"), listed("network", "ls"))
 
 
@@ -81,8 +81,8 @@ def in_parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> list[An
 
 
 def present(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
-    """Make the lab that was asked for run, and write down how to get there."""
-    asked = spec.parse_lab(given)  # a typing mistake is told before anything is looked at
+    """Start the requested lab, and write its inventory."""
+    asked = spec.parse_lab(given)  # mistakes are refused before anything else
     spec.parse_subnets(given["subnets"], given["nics"])
     host.refuse_what_is_not_here(asked.mounts, given["ca_bundle"])
     host.refuse_without_root()
@@ -104,9 +104,9 @@ def present(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
 
 
 def without_tools(packages: list[str], check: bool) -> dict[str, Any]:
-    """Return what is missing for somebody to install it. ValueError: nobody did."""
+    """Return the missing packages in check mode. Raise ValueError for them otherwise."""
     line = f"apt install --no-install-recommends {' '.join(packages)}"
-    message = f"not installed: {', '.join(packages)}; type: {line}, or say -e lab_install=true"
+    message = f"not installed: {', '.join(packages)}; type: {line}, or add -e lab_install=true"
     if not check:
         raise ValueError(message)
     return {"changed": True, "nodes": [], "packages": packages, "msg": f"lab: {message}"}
@@ -128,19 +128,19 @@ def choose_subnets(given: Mapping[str, Any], seen: Seen) -> list[ipaddress.IPv4N
 
 
 def how_to_remake(lab: str) -> str:
-    """Return what to tell somebody whose lab is another than the one asked for."""
+    """Return the message about a lab that differs from the requested one."""
     remove = f"ansible-playbook playbooks/lab.yml -e lab_name={lab} -e lab_state=absent"
-    return f"lab {lab!r} is there and was made with another value; give that one, or remove it first: {remove}"
+    return f"lab {lab!r} exists with another value; give that value, or remove the lab first: {remove}"
 
 
 def refuse_others(lab: Lab, seen: Seen, images: Mapping[str, str], directory: str) -> None:
-    """Raise ValueError if somebody else's things are in the way, or if the lab that is there was made differently."""
+    """Raise ValueError if objects of others are in the way, or if the existing lab is different."""
     if os.path.isdir(directory) and os.listdir(directory) and not is_ours(directory):
-        raise ValueError(f"lab_name: {directory} is there and has no lab's inventory; give another lab_name")
+        raise ValueError(f"lab_name: {directory} exists and has no lab's inventory; give another lab_name")
     names = {lab.container(node) for node in lab.nodes} | {network.name for network in lab.networks}
     if names & seen.strangers:
         stranger = min(names & seen.strangers)
-        raise ValueError(f"lab_name: {stranger} is there and not of lab {lab.name!r}; give another lab_name")
+        raise ValueError(f"lab_name: {stranger} exists and is not part of lab {lab.name!r}; give another lab_name")
     wanted = {node.name: spec.shape(lab, node, images[node.release], public_key(directory)) for node in lab.nodes}
     for name, container in seen.nodes.items():
         variable = spec.difference(container.shape, wanted[name]) if name in wanted else "lab_nodes"
@@ -187,7 +187,7 @@ def give_away(path: str) -> None:
 
 
 def start(lab: Lab, seen: Seen, todo: list[Node], images: Mapping[str, str], given: Mapping[str, Any]) -> None:
-    """Make whatever is not there yet."""
+    """Create everything that does not exist yet."""
     for release in images:
         image.build(release, given)
     for network in lab.networks[len(seen.networks) :]:
@@ -270,12 +270,12 @@ def absent(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
     changed = bool(seen.nodes or seen.networks or files)
     if not check:
         remove(seen, files, directory)
-    gone = f"removed {', '.join(seen.nodes) or 'what was left of it'}" if changed else "there is none"
+    gone = f"removed {', '.join(seen.nodes) or 'its remains'}" if changed else "it does not exist"
     return {"changed": changed, "nodes": list(seen.nodes), "packages": [], "msg": f"lab {name}: {gone}"}
 
 
 def remove(seen: Seen, files: list[str], directory: str) -> None:
-    """Remove containers, then what they used, then how to get there."""
+    """Remove containers, then their networks, then the files."""
     if seen.nodes:
         podman("rm", "--force", "--time", "0", *(container.name for container in seen.nodes.values()))
     if seen.networks:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a lab is: nodes in containers on one machine, their networks, and every command line and file that follows.
+"""The specification of a lab: nodes in containers, their networks, and the resulting command lines and files.
 
 Pure functions: nothing here starts a process or looks at the machine. Bad input raises ValueError with one line.
 """
@@ -156,7 +156,7 @@ def parse_disturbance(given: Mapping[str, Any], nodes: list[str], networks: tupl
     if node not in ("all", *nodes):
         raise ValueError(f"lab_node: got {node!r}; give {', '.join(nodes)} or all")
     if nic and state not in LINK_STATES:
-        raise ValueError(f"lab_nic: {state} concerns whole nodes; leave lab_nic out")
+        raise ValueError(f"lab_nic: {state} applies to whole nodes; leave lab_nic out")
     chosen = tuple(network for network in networks if nic in ("", network.nic))
     if not chosen:
         raise ValueError(f"lab_nic: got {nic!r}; give {' or '.join(network.nic for network in networks)}")
@@ -186,7 +186,7 @@ def parse_subnets(wanted: Iterable[str], nics: int) -> list[ipaddress.IPv4Networ
         if subnet.num_addresses < FIRST_ADDRESS + MOST_NODES:
             raise ValueError(f"lab_subnets: {subnet} is too small; give networks of /24 or larger")
         if any(subnet.overlaps(other) for other in subnets):
-            raise ValueError(f"lab_subnets: {subnet} is in there twice; give another network for each NIC")
+            raise ValueError(f"lab_subnets: {subnet} is given twice; give another network for each NIC")
         subnets.append(subnet)
     if subnets and len(subnets) != nics:
         raise ValueError(f"lab_subnets: got {len(subnets)} for {nics} NICs; give one for each, or none")

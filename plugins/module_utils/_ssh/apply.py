@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Does on a node what the plan of the SSH mesh says, in steps: some as the user, some as root."""
+"""Sets up a node's part of the SSH mesh, in steps: some as the user, some as root."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from .sshd import (
 
 
 def apply(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
-    """Do the work, as node_work() of plugin_utils/_ssh/files.py returns it, and return what changed, in words.
+    """Do the work from node_work() of plugin_utils/_ssh/files.py, and return the changes as texts.
 
-    MeshFailed if it cannot be done.
+    Raise MeshFailed if it fails.
     """
     changes: list[str] = []
     for step in work["steps"]:
@@ -48,18 +48,18 @@ def apply(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
 
 
 def remember(cluster: str, work: dict[str, Any]) -> list[str]:
-    """Write down what was done, for applied(). That is no change of its own."""
+    """Store the digest of the work for applied(). This does not count as a change."""
     put(work["record"], json.dumps({"cluster": cluster, "work": work}), 0o600, dry_run=False)
     return []
 
 
 def applied(record: str) -> str:
-    """Return the digest of the work that was done on this node last, if nothing of it would have to be done now."""
+    """Return the digest of the last work on this node, if all of it is still in place."""
     try:
         with open(record) as file:
             there = json.load(file)
         return "" if apply(there["cluster"], there["work"], dry_run=True) else digest(there["work"])
-    except (OSError, ValueError, LookupError, TypeError, MeshFailed):  # then it is done again, and tells what is wrong
+    except (OSError, ValueError, LookupError, TypeError, MeshFailed):  # the work is done again, and reports the error
         return ""
 
 
@@ -69,19 +69,19 @@ def digest(work: dict[str, Any]) -> str:
 
 
 def in_words(action: Callable[[], list[str]]) -> list[str]:
-    """Do something; what the system refuses becomes a MeshFailed."""
+    """Call a function and turn an OSError into MeshFailed."""
     try:
         return action()
     except OSError as error:
-        # The unfinished file has a name that would puzzle people.
+        # The name of the temporary file would confuse users.
         path = re.sub(r"\.\d+\.new$", "", str(error.filename or "a file"))
         raise MeshFailed(f"{path} cannot be written: {error.strerror}") from None
 
 
 def as_user(name: str, action: Callable[[], list[str]]) -> list[str]:
-    """Do something as a user who may not be this process's: root (Ansible's become) then hands it to a child.
+    """Call a function as another user than this process's: root (Ansible's become) then uses a child process.
 
-    So no file in a user's home is ever opened with root's rights.
+    So root never opens a file in a user's home.
     """
     user = pwd.getpwnam(name)
     if os.geteuid() == user.pw_uid:
@@ -96,7 +96,7 @@ def as_user(name: str, action: Callable[[], list[str]]) -> list[str]:
             os.setuid(user.pw_uid)
             os.environ.update(HOME=user.pw_dir, USER=name, LOGNAME=name)
             answer = {"told": action()}
-        except BaseException as error:  # whatever it is: a child that returned would do the parent's work again
+        except BaseException as error:  # any error: a child that returned would repeat the parent's work
             answer = {"failed": str(error) if isinstance(error, MeshFailed) else repr(error)}
         os.write(send, json.dumps(answer).encode())
         os._exit(0)
@@ -112,7 +112,7 @@ def as_user(name: str, action: Callable[[], list[str]]) -> list[str]:
 
 def apply_mine(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
     """Write the user's files and keep an sshd of the user's own."""
-    changes = [f"{key} put in place" for key in work["promote"] if promote(key, dry_run)]
+    changes = [f"{key} activated" for key in work["promote"] if promote(key, dry_run)]
     for path, text in work["files"].items():
         check = refusal if path.endswith("/sshd_config") else None
         if put(path, text, 0o600, dry_run, check):
@@ -125,7 +125,7 @@ def apply_mine(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
 
 
 def apply_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
-    """Write what takes root: a drop-in for the system's sshd, the unit of the user's own."""
+    """Write root's files: a drop-in for the system's sshd, or the unit of the user's own."""
     changes = []
     for path, text in work["files"].items():
         is_drop_in = path.endswith(".conf")

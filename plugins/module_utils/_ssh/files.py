@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The files of the SSH mesh on a node: each is whole or not there, and what others wrote is left alone."""
+"""The files of the SSH mesh on a node, written atomically; files and lines of others are left alone."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def read(path: str) -> str | None:
 
 
 def put(path: str, text: str, mode: int, dry_run: bool, check: Check = None) -> bool:
-    """Make a file have this text and mode; return whether it had not.
+    """Give a file this text and mode; return whether that changed it.
 
-    `check` takes the path of the unfinished file and returns why it must not be put in place, or "".
+    `check` takes the path of the temporary file and returns why it is invalid, or "".
     """
     if read(path) == text:
         return set_mode(path, mode, dry_run)
@@ -49,7 +49,7 @@ def set_mode(path: str, mode: int, dry_run: bool) -> bool:
 
 
 def replace(path: str, text: str, mode: int, check: Check = None) -> None:
-    """Write a file beside `path` and put it in its place. Its name does not end in .conf, which sshd would read."""
+    """Write a file beside `path` and rename it. Its name does not end in .conf, so that sshd does not read it."""
     unfinished = f"{path}.{os.getpid()}.new"
     try:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
@@ -59,7 +59,7 @@ def replace(path: str, text: str, mode: int, check: Check = None) -> None:
             os.fsync(file.fileno())
         wrong = check(unfinished) if check else ""
         if wrong:
-            raise MeshFailed(f"sshd refuses what would be {path}: {wrong}")
+            raise MeshFailed(f"sshd refuses the new content of {path}: {wrong}")
         os.replace(unfinished, path)
     finally:
         if os.path.exists(unfinished):
@@ -67,11 +67,11 @@ def replace(path: str, text: str, mode: int, check: Check = None) -> None:
 
 
 def promote(path: str, dry_run: bool) -> bool:
-    """Put a new key in the place of the old one, if one waits; return whether it did."""
+    """Replace a key by its new one, if there is a new one; return whether it did."""
     if not os.path.exists(path + NEXT):
         return False
     if not dry_run:
-        # The private part last: what is still there after an interruption is done again.
+        # The private part last: after an interruption it is still there, and the step is repeated.
         if os.path.exists(f"{path}{NEXT}.pub"):
             os.replace(f"{path}{NEXT}.pub", f"{path}.pub")
         os.replace(path + NEXT, path)
@@ -83,7 +83,7 @@ def take_away(path: str, dry_run: bool) -> bool:
     if os.path.isdir(path) and not os.path.islink(path):
         if not dry_run and not os.listdir(path):
             os.rmdir(path)
-        return False  # not empty: others keep something there; empty: what was in it has been told
+        return False  # not empty: others use it; empty: its content was already reported
     if not os.path.lexists(path):
         return False
     if not dry_run:
@@ -92,9 +92,9 @@ def take_away(path: str, dry_run: bool) -> bool:
 
 
 def set_block(path: str, cluster: str, lines: list[str], dry_run: bool) -> bool:
-    """Make authorized_keys hold these lines between our marks, and nothing of ours else; return whether it did not.
+    """Put these lines between our marks in authorized_keys, and no others; return whether that changed it.
 
-    Other lines stay as they are, byte by byte. A file that nothing is left in is removed.
+    Other lines are not changed by a byte. A file that becomes empty is removed.
     """
     path = os.path.realpath(path)
     before = read(path)
@@ -112,7 +112,7 @@ def set_block(path: str, cluster: str, lines: list[str], dry_run: bool) -> bool:
 
 
 def with_block(text: str, cluster: str, lines: list[str], path: str) -> str:
-    """Return the text with our block in it: where it was, else at the end. MeshFailed if the block has no end."""
+    """Return the text with our block, in its old place or at the end. Raise MeshFailed if the block has no end."""
     begin, end = f"# BEGIN torchfleet {cluster}\n", f"# END torchfleet {cluster}\n"
     block = "".join([begin, *(f"{line}\n" for line in lines), end]) if lines else ""
     rows = (text if text.endswith("\n") or not text else f"{text}\n").splitlines(keepends=True)

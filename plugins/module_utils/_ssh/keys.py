@@ -17,7 +17,7 @@ from typing import Iterator, NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 
-NEXT = ".next"  # a key that was made and is not in use yet: ssh_mesh_apply puts it in place
+NEXT = ".next"  # a new key that is not in use yet: ssh_mesh_apply activates it
 CERTIFICATE = "-cert-v01@openssh.com"
 LONGEST_KEY = 8192  # characters: RSA of 16384 bits has 2800
 # How many fields the public key itself has within a certificate (OpenSSH, PROTOCOL.certkeys).
@@ -25,11 +25,11 @@ KEY_FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2, **{f"ecdsa-sha2-nistp{bits}": 2 fo
 
 
 class KeyFailed(Exception):
-    """A key could not be made or read; the text is for the user."""
+    """A key could not be created or read; the text is for the user."""
 
 
 class Certificate(NamedTuple):
-    """What an OpenSSH certificate says. Times are seconds since 1970."""
+    """The fields of an OpenSSH certificate. Times are seconds since 1970."""
 
     key: str  # the public key that it certifies, as "type base64"
     authority: str  # the public key that signed it
@@ -42,14 +42,14 @@ class Certificate(NamedTuple):
 
 
 def plain_key(text: str) -> str:
-    """Return "type base64" of a public key, without its comment. KeyFailed if it is none."""
+    """Return "type base64" of a public key, without its comment. Raise KeyFailed for anything else."""
     words = text.split()
     try:
         if _Reader(base64.b64decode(words[1], validate=True)).text() == words[0]:
             return " ".join(words[:2])
     except (IndexError, ValueError, struct.error):
         pass
-    raise KeyFailed(f"this is no public key of SSH: {text[:60]!r}")
+    raise KeyFailed(f"this is not a public SSH key: {text[:60]!r}")
 
 
 def strict_key(text: object) -> str:
@@ -66,7 +66,7 @@ def strict_key(text: object) -> str:
                 return text
         except (KeyError, ValueError, struct.error):
             pass
-    raise KeyFailed(f"this is no public key of SSH: {str(text)[:60]!r}")
+    raise KeyFailed(f"this is not a public SSH key: {str(text)[:60]!r}")
 
 
 def fingerprint(key: str) -> str:
@@ -128,7 +128,7 @@ def read_certificate(text: str) -> Certificate:
         reader.string()  # reserved
         authority = reader.string()
     except (IndexError, KeyError, ValueError, struct.error):
-        raise KeyFailed("this is no certificate of SSH") from None
+        raise KeyFailed("this is not an SSH certificate") from None
     return Certificate(
         f"{bare} {_encode([bare.encode(), *key])}",
         f"{_Reader(authority).text()} {base64.b64encode(authority).decode()}",
@@ -188,9 +188,9 @@ def make_key(path: str, comment: str) -> None:
 def current_key(path: str, comment: str, fresh: bool, make: bool) -> tuple[str, bool]:
     """Return the public key that `path` will have, and whether it had to be made.
 
-    A key that is made waits under another name until ssh_mesh_apply puts it in place, so that a run that is refused
-    or interrupted leaves what works as it is. `fresh` asks for another key than the one in use. With `make` false
-    nothing is made, and the key may be "".
+    A new key has another name until ssh_mesh_apply activates it, so that a refused or interrupted run does not break
+    a working mesh. `fresh` creates a new key even if one is in use. With `make` false nothing is created, and the key
+    may be "".
     """
     made = False
     if (fresh or not os.path.exists(path)) and not os.path.exists(path + NEXT) and make:
@@ -199,6 +199,6 @@ def current_key(path: str, comment: str, fresh: bool, make: bool) -> tuple[str, 
         made = True
     for candidate in (path + NEXT, path):
         if os.path.exists(candidate):
-            # From the private key: a public file beside it that went lost or was exchanged does no harm.
+            # From the private key, because the public file may be missing or wrong.
             return plain_key(ssh_keygen(["-y", "-P", "", "-f", candidate])), made
     return "", made

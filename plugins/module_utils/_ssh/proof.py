@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Proves the SSH mesh from the head: logs in to every node, and tells for each login that fails what is wrong."""
+"""Tests the SSH mesh from the head: logs in to every node, and explains each failed login."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .keys import KeyFailed, read_certificate
 WORD = "torchfleet"
 AT_ONCE = 16
 ATTEMPTS = 4
-MOST_SAID = 1 << 20  # bytes of one login: a relay of 1000 nodes tells a tenth of that
-TOO_MUCH = "it talks without end"
+MOST_SAID = 1 << 20  # bytes of one login: the results of 1000 nodes are a tenth of that
+TOO_MUCH = "its output is too long"
 DEADLINE = 30.0  # seconds for one login; ssh itself gives up on a silent address after ConnectTimeout
-# What ssh says when sshd hangs up before the login: too many at once (MaxStartups), so it is tried again.
+# ssh's messages when sshd hangs up before the login, with too many at once (MaxStartups): the login is repeated.
 HUNG_UP = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Not allowed at this time")
-# Logs in to one node after the other, and tells for each: its name, ssh's exit status, and what came of it in one line.
+# Logs in to one node after the other, and prints for each: its name, ssh's exit status, and the output in one line.
 RELAY = (
     f"for name in %s; do said=$(ssh -F %s -o ControlPath=none $name echo {WORD} 2>&1 </dev/null); "
     'echo "$name $? "$said; done'
@@ -35,7 +35,7 @@ RELAY = (
 
 
 class Attempt(NamedTuple):
-    """What one login came to."""
+    """The result of one login."""
 
     status: int
     output: str
@@ -43,7 +43,7 @@ class Attempt(NamedTuple):
 
 
 def prove(by: str, nodes: dict[str, dict[str, Any]], any_to_any: bool) -> list[dict[str, str]]:
-    """Log in to all nodes, and with `any_to_any` from each to all; return the logins that failed, with the reason."""
+    """Log in to all nodes, and with `any_to_any` from each to all; return the failed logins with their reasons."""
     attempts = {(by, name): came for name, came in log_in_to_all(nodes[by]["config"], list(nodes)).items()}
     if any_to_any:
         reached = [name for (_by, name), came in attempts.items() if name != by and is_good(came)]
@@ -67,13 +67,13 @@ def is_good(came: Attempt) -> bool:
 
 
 def each(action: Callable[[str], Any], names: list[str]) -> dict[str, Any]:
-    """Return what the action returns for each name; some are done at a time."""
+    """Return the action's result for each name; several run at a time."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip(names, pool.map(action, names)))
 
 
 def log_in_to_all(config: str, names: list[str]) -> dict[str, Attempt]:
-    """Log in to all nodes from this one, and again where sshd hung up."""
+    """Log in to all nodes from this one; repeat logins at which sshd hung up."""
     found: dict[str, Attempt] = {}
     for attempt in range(ATTEMPTS):
         again = [name for name in names if name not in found or HUNG_UP.search(found[name].errors)]
@@ -84,9 +84,9 @@ def log_in_to_all(config: str, names: list[str]) -> dict[str, Attempt]:
 
 
 def ask(by: str, name: str, nodes: dict[str, dict[str, Any]]) -> dict[str, Attempt]:
-    """Have another node log in to all, and again where sshd hung up.
+    """Let another node log in to all; repeat logins at which sshd hung up.
 
-    It begins behind itself in the list, so that not all begin with the same one.
+    It begins with the node after itself in the list, so that not all begin with the same one.
     """
     names, found = list(nodes), {}
     order = [*names[names.index(name) + 1 :], *names[: names.index(name) + 1]]
@@ -100,7 +100,7 @@ def ask(by: str, name: str, nodes: dict[str, dict[str, Any]]) -> dict[str, Attem
 
 
 def relay(config: str, name: str, config_there: str, order: list[str]) -> dict[str, Attempt]:
-    """Return what came of another node's logins, as far as it told."""
+    """Return the results of another node's logins, as far as it reported them."""
     script = RELAY % (" ".join(order), shlex.quote(config_there))
     came = log_in(config, name, f"exec sh -c {shlex.quote(script)}", DEADLINE * (1 + len(order)))
     found = {}
@@ -109,17 +109,17 @@ def relay(config: str, name: str, config_there: str, order: list[str]) -> dict[s
         if words[0] in order and words[1].isdigit():
             status, said = int(words[1]), words[2].strip()
             found[words[0]] = Attempt(status, said if status == 0 else "", said if status else "")
-    missing = Attempt(came.status or 255, "", came.errors or f"{name} did not tell")
+    missing = Attempt(came.status or 255, "", came.errors or f"{name} did not report this login")
     return {**dict.fromkeys(order, missing), **found}
 
 
 def log_in(config: str, name: str, command: str, deadline: float) -> Attempt:
-    """Run one command over a connection of its own."""
+    """Run one command over a new connection."""
     return listen(["ssh", "-F", config, "-o", "ControlPath=none", name, command], deadline)
 
 
 def listen(argv: list[str], deadline: float) -> Attempt:
-    """Run ssh and return what came of it. A node that talks without end is hung up on, and is not listened to."""
+    """Run ssh and return the result. The connection to a node with endless output is closed, and the output ignored."""
     with subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as ssh:
@@ -140,12 +140,12 @@ def listen(argv: list[str], deadline: float) -> Attempt:
 
 
 def printable(text: str, limit: int = 300) -> str:
-    """Return a text of another machine for a message: in one line, cut, without what a terminal would obey."""
+    """Return a text of another machine for a message: one line, cut, without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text[:limit])
 
 
 def certificate_of(config: str, here: bool) -> str:
-    """Return what is wrong with the time of this node's certificate by its own clock, or "". Others' are not seen."""
+    """Return why this node's certificate is not valid by its own clock, or "". Other nodes' are not checked."""
     if not here:
         return ""
     path = os.path.join(os.path.dirname(config), "id_ed25519-cert.pub")
@@ -163,10 +163,10 @@ def certificate_of(config: str, here: bool) -> str:
 
 
 def explain(came: Attempt, by: str, to: dict[str, Any], certificate: str) -> str:
-    """Return in one line why a login failed and what to do about it. `to`: name, address, port."""
+    """Return in one line why a login failed and how to fix it. `to`: name, address, port."""
     name, place, errors = to["name"], f"{to['address']} port {to['port']}", came.errors
     if came.status == 0:
-        return f"its shell prints {came.output[:60]!r} on its own: programs cannot talk through that; silence ~/.bashrc"
+        return f"its shell prints {came.output[:60]!r} at login, which breaks programs over SSH; silence ~/.bashrc"
     found = [text for pattern, text in causes(by, name, place, certificate) if re.search(pattern, errors)]
     lines = [line.strip() for line in errors.splitlines() if line.strip() and set(line.strip()) != {"@"}]
     said = [printable(line) for line in lines[-2:]]
@@ -174,9 +174,9 @@ def explain(came: Attempt, by: str, to: dict[str, Any], certificate: str) -> str
 
 
 def causes(by: str, name: str, place: str, certificate: str) -> list[tuple[str, str]]:
-    """Return what ssh says and what it means, the more special first."""
+    """Return ssh's messages and their causes, the most specific first."""
     address = place.split(" ", 1)[0]
-    clock = "the clocks differ, or setup was not run for long: check date on both, then run setup again"
+    clock = "the clocks differ, or the last setup was long ago: check date on both, then run setup again"
     return [
         (
             "Certificate invalid: (expired|not yet valid)",
@@ -184,7 +184,7 @@ def causes(by: str, name: str, place: str, certificate: str) -> list[tuple[str, 
         ),
         (
             "IDENTIFICATION HAS CHANGED|Host key verification failed|name is not a listed principal",
-            f"what answers on {place} does not show the host key of {name}: another machine has that address, or the "
+            f"{place} does not show the host key of {name}: another machine has that address, or the "
             "key changed: run setup again",
         ),
         (

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The two sshd that the mesh knows on a node: one of the user's own, which is kept running, and the system's.
+"""The two kinds of sshd on a node: one of the user's own, which we keep running, and the system's.
 
 sshd writes its PID file whenever it reads its configuration: at start and after SIGHUP. So a configuration that is
-newer than that file has not been read yet. SIGHUP leaves sessions alone.
+newer than that file has not been read yet. SIGHUP does not end sessions.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ UNITS = "/etc/systemd/system"
 
 
 def refusal(config: str, program: str = "") -> str:
-    """Return why sshd would not take a configuration, in its own words, or ""."""
+    """Return sshd's error about a configuration, or ""."""
     sshd = program or shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:{SBIN}") or "sshd"
     done = subprocess.run([sshd, "-t", "-f", config], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return "; ".join(done.stdout.decode(errors="replace").split("\n")).strip("; ") if done.returncode else ""
 
 
 def drop_in_refusal(drop_in: str) -> str:
-    """Return why the system's sshd would not take its configuration with this file in it, or ""."""
+    """Return the error of the system's sshd about its configuration with this file, or ""."""
     with tempfile.NamedTemporaryFile("w", prefix="torchfleet-sshd-") as whole:
         whole.write(f"Include {drop_in}\nInclude {SSHD_CONFIG}\n")
         whole.flush()
@@ -82,7 +82,7 @@ def answers(port: int) -> bool:
 
 
 def hang_up(pid: int, pid_file: str) -> bool:
-    """Make sshd read its configuration anew; return whether it came through that."""
+    """Make sshd read its configuration again; return whether it still runs after that."""
     before = os.stat(pid_file).st_mtime_ns
     os.kill(pid, signal.SIGHUP)
 
@@ -113,7 +113,7 @@ class OwnSshd:
         return pid_in(self.pid_file, self.config)
 
     def keep(self) -> list[str]:
-        """Have it run as it is configured, and return what had to be done."""
+        """Make it run with its configuration, and return the changes."""
         user_unit = os.path.expanduser(f"~/.config/systemd/user/{self.service['unit']}")
         if self.service["kind"] != "user" and os.path.exists(user_unit):
             self.drop_unit(["systemctl", "--user"], user_unit)
@@ -129,7 +129,7 @@ class OwnSshd:
         return self.changes
 
     def stop(self) -> list[str]:
-        """End it, unless systemd's own manager has it, whose unit has to go first. Sessions that are open stay."""
+        """End it, unless root's systemd runs it, whose unit has to be removed first. Open sessions remain."""
         pid = self.pid()
         if pid is None or os.path.exists(os.path.join(UNITS, self.service["unit"])):
             return self.changes
@@ -140,7 +140,7 @@ class OwnSshd:
         return self.changes
 
     def reread(self) -> None:
-        """Let a running sshd read what is new for it."""
+        """Make a running sshd read its new configuration."""
         pid = self.pid()
         key = os.path.join(self.place, "ssh_host_ed25519_key")
         if pid is None or not is_unread(self.pid_file, [self.config, key, f"{key}-cert.pub"]):
@@ -150,7 +150,7 @@ class OwnSshd:
             self.require_answer()
 
     def start(self) -> None:
-        """Start it as a daemon. MeshFailed if it does not answer."""
+        """Start it as a daemon. Raise MeshFailed if it does not answer."""
         self.changes.append("sshd started")
         if self.dry_run:
             return
@@ -163,7 +163,7 @@ class OwnSshd:
         self.require_answer()
 
     def run_unit(self, systemctl: list[str], unit_changed: bool) -> None:
-        """Have a systemd unit run it, also after a reboot."""
+        """Run it as a systemd unit, also after a reboot."""
         if unit_changed and not self.dry_run:
             say(systemctl, "daemon-reload")
         unit = self.service["unit"]
@@ -186,28 +186,28 @@ class OwnSshd:
         self.require_answer()
 
     def drop_unit(self, systemctl: list[str], path: str) -> None:
-        """Take a unit away."""
+        """Remove a unit."""
         self.changes.append("unit removed")
         if not self.dry_run:
             say(systemctl, "disable", "--now", os.path.basename(path), strict=False)
             take_away(path, dry_run=False)
             with contextlib.suppress(OSError):
-                os.removedirs(os.path.dirname(path))  # as far up as they are empty
+                os.removedirs(os.path.dirname(path))  # as long as they are empty
             say(systemctl, "daemon-reload", strict=False)
 
     def require_port(self) -> None:
-        """MeshFailed if the port cannot be had."""
+        """Raise MeshFailed if the port is unavailable."""
         port = self.service["port"]
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("", port))
             except OSError as error:
-                why = "needs root" if error.errno == errno.EACCES else "is taken by another program"
+                why = "needs root" if error.errno == errno.EACCES else "is used by another program"
                 raise MeshFailed(f"port {port} {why}: give another ssh_mesh_port (1024 to 65535)") from None
 
     def require_answer(self) -> None:
-        """MeshFailed with its last words if it does not answer as itself."""
+        """Raise MeshFailed with its last output if it does not answer with its own host key."""
         if wait_for(lambda: self.pid() is not None and answers(self.service["port"])):
             return
         log = os.path.join(self.place, "sshd.log")
@@ -215,12 +215,12 @@ class OwnSshd:
             with open(log, errors="replace") as file:
                 last = file.read().strip().splitlines()[-1]
         except (OSError, IndexError):
-            last = f"journalctl --unit {self.service['unit']} may tell why"
+            last = f"see journalctl --unit {self.service['unit']}"
         raise MeshFailed(f"sshd does not answer on port {self.service['port']}: {last}")
 
 
 def say(systemctl: list[str], *words: str, strict: bool = True) -> str:
-    """Run systemctl and return what it printed. MeshFailed if it refuses, when `strict`."""
+    """Run systemctl and return its output. With `strict`, raise MeshFailed if it fails."""
     where = {**os.environ, "XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}"}
     done = subprocess.run(
         [*systemctl, *words], env=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
@@ -235,19 +235,19 @@ def say(systemctl: list[str], *words: str, strict: bool = True) -> str:
 
 
 def require_include(config: str) -> None:
-    """MeshFailed if the system's sshd does not read drop-ins."""
+    """Raise MeshFailed if the system's sshd does not read drop-ins."""
     settings = sshd_settings(SSHD_CONFIG)
     if os.path.dirname(config) not in " ".join(settings.get("include", [])):
         raise MeshFailed(
-            f"{SSHD_CONFIG} reads no drop-ins: put 'Include {os.path.dirname(config)}/*.conf' first in it, "
+            f"{SSHD_CONFIG} includes no drop-ins: make 'Include {os.path.dirname(config)}/*.conf' its first line, "
             "or set ssh_mesh_become: false"
         )
 
 
 def reload_system(files: list[str], removed: bool, dry_run: bool) -> list[str]:
-    """Have the system's sshd read our files if it has not yet; return what was done.
+    """Make the system's sshd read our files if it has not yet; return the changes.
 
-    Where no sshd listens (socket activation), each new connection reads them anyway.
+    With socket activation no sshd runs, and each new connection reads them anyway.
     """
     pid_file = sshd_settings(SSHD_CONFIG).get("pidfile", ["/run/sshd.pid"])[0]
     pid = pid_in(pid_file, "sshd")
@@ -256,7 +256,7 @@ def reload_system(files: list[str], removed: bool, dry_run: bool) -> list[str]:
     if not dry_run:
         wrong = refusal(SSHD_CONFIG)
         if wrong:
-            raise MeshFailed(f"sshd was not reloaded, for it refuses its configuration: {wrong}")
+            raise MeshFailed(f"sshd was not reloaded, because it refuses its configuration: {wrong}")
         if not hang_up(pid, pid_file):
-            raise MeshFailed("sshd did not come back after a reload: systemctl status ssh (or sshd) tells why")
+            raise MeshFailed("sshd did not restart after a reload: see systemctl status ssh (or sshd)")
     return ["the system's sshd reloaded"]

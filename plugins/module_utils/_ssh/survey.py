@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What ssh_mesh_keys tells about a node: its keys, addresses, user and what its own sshd is set to."""
+"""The facts of ssh_mesh_keys about a node: its keys, addresses, user and the settings of its sshd."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from .keys import (
 
 SSHD_CONFIG = "/etc/ssh/sshd_config"
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
-MOST_ADDRESSES = 128  # that others know a node by; a node of Kubernetes may have thousands
+MOST_ADDRESSES = 128  # reported addresses of a node; a node of Kubernetes may have thousands
 
 
 def survey(request: dict[str, Any], make: bool) -> dict[str, Any]:
-    """Return what is known about this node; with `make` true, keys that are missing are made.
+    """Return the facts about this node; with `make` true, missing keys are created.
 
     `request`: name, cluster, home, client (it logs in to others), sshd (system or own), fresh (rotate the keys).
-    KeyFailed if the node cannot take part; the text says why.
+    Raise KeyFailed if the node cannot take part; the text says why.
     """
     user = pwd.getpwuid(os.getuid())
     directory = os.path.join(os.path.abspath(os.path.expanduser(request["home"])), "ssh")
@@ -74,7 +74,7 @@ def survey(request: dict[str, Any], make: bool) -> dict[str, Any]:
 
 
 def keep_key(path: str, request: dict[str, Any], make: bool) -> tuple[str, bool]:
-    """Return the public key at `path` and whether it was made now. Nodes may share the directory, hence the lock."""
+    """Return the public key at `path` and whether it was created now. Nodes may share the directory, hence the lock."""
     comment = f"torchfleet {request['cluster']} {request['name']}"
     if not make:
         return current_key(path, comment, request["fresh"], make=False)
@@ -84,7 +84,7 @@ def keep_key(path: str, request: dict[str, Any], make: bool) -> tuple[str, bool]
 
 
 def make_private_directory(path: str) -> None:
-    """Make a directory that is the user's alone. KeyFailed if that cannot be."""
+    """Create a directory with access for this user only. Raise KeyFailed if that fails."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
@@ -94,7 +94,7 @@ def make_private_directory(path: str) -> None:
 
 
 def root_files(cluster: str) -> list[str]:
-    """Return what the role writes outside the user's home, with root's rights."""
+    """Return the files that the role writes as root."""
     return [
         f"/etc/ssh/sshd_config.d/40-torchfleet-{cluster}.conf",
         f"/etc/ssh/torchfleet-{cluster}",
@@ -181,7 +181,7 @@ def authorized_keys_path(settings: dict[str, list[str]], user: pwd.struct_passwd
 
 
 def loose_path(home: str) -> str:
-    """Return the directory that others may write to, for which sshd (StrictModes) would refuse every key, or ""."""
+    """Return a directory that other users can write to, for which sshd (StrictModes) refuses all keys, or ""."""
     for path in (home, os.path.join(home, ".ssh")):
         try:
             if stat.S_IMODE(os.stat(path).st_mode) & 0o022:
@@ -202,7 +202,7 @@ def own_addresses() -> list[str]:
 
 
 def addresses_4() -> list[str]:
-    """Return all local IPv4 addresses. The kernel's routing trie lists them without any tool being there."""
+    """Return all local IPv4 addresses, from the kernel's routing trie, which needs no program."""
     try:
         with open("/proc/net/fib_trie") as file:
             return re.findall(r"\|-- (\S+)\s+/32 host LOCAL", file.read())
