@@ -14,7 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.secret
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import vaulted_names
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain, pasteable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets import USUAL
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
