@@ -16,20 +16,16 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, forms, processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames as frames_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import PIPE_BUF, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import files_of, may_be_fetched
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_HEAD, FROM_NODE, BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import OwnRows
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import RemoteNode, own_ranks_report
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import (
-    KINDS,
-    Supervisor,
-    files_of,
-    may_be_fetched,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory, runtime_archive
@@ -377,10 +373,6 @@ def test_an_offer_that_does_not_fit_is_dropped() -> None:
     assert channel.receive(0) is None
 
 
-def test_methods_of_the_supervisor_are_no_frames() -> None:
-    assert all(hasattr(Supervisor, f"on_{kind}") for kind in KINDS) and "signal" not in KINDS
-
-
 @pytest.mark.parametrize("error", [OSError(38, "ENOSYS"), PermissionError(1, "EPERM"), OSError(24, "EMFILE")])
 def test_a_process_is_ended_where_pidfd_open_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
@@ -703,8 +695,8 @@ def test_a_leftover_of_another_node_is_as_the_result_has_it() -> None:
 def test_what_is_kept_as_it_came_is_bounded_in_depth(make: Any) -> None:
     """It goes on to the controller and into result.json, which programs with less patience read."""
     value: Any = "text"
-    for _level in range(frames_module.DEPTH - 1):
+    for _level in range(forms.DEPTH - 1):
         value = make(value)
-    assert frames_module.plain(value) == value
+    assert forms.plain(value) == value
     with pytest.raises(BadFrame, match="nested too deep"):
-        frames_module.plain(make(value))
+        forms.plain(make(value))

@@ -15,7 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame 
     blame_lost_node,
     deaths_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import ITEMS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import ITEMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FILE_BYTES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RANK_ERRORS, STATES

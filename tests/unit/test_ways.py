@@ -83,5 +83,6 @@ def test_a_daemon_is_looked_for_where_it_lies_on_its_node() -> None:
 
 
 def test_times_of_a_node_are_turned_into_ours() -> None:
-    report = {"records": {"3": {"rank": 3, "started": 105.0, "ended": 107.5}}}
-    assert in_head_time(report, 5.0)["records"]["3"] == {"rank": 3, "started": 100.0, "ended": 102.5}
+    report = {"records": {"3": {"rank": 3, "started": 105.0, "ended": 107.5}}, "launcher": {"pid": 7, "at": 108.0}}
+    ours = in_head_time(report, 5.0)
+    assert ours["records"]["3"] == {"rank": 3, "started": 100.0, "ended": 102.5} and ours["launcher"]["at"] == 103.0

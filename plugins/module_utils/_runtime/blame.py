@@ -12,6 +12,7 @@ import signal
 from typing import Any, Collection, Iterable, Mapping, NamedTuple
 
 from . import reasons
+from .protocol import BlamedLauncher, End, FirstFailure, LauncherExit, RankRecord, ResultRank
 from .rank_record import cause_of, ended_at, rank_state
 from .reasons import LAUNCHER_DIED, LOST, RANK_FAILED, TIMED_OUT, WRAPPER_DIED
 
@@ -38,25 +39,25 @@ class Death(NamedTuple):
         return self.signal != signal.SIGKILL, not self.on_head, self.at
 
 
-def deaths_of(launchers: Mapping[str, Mapping[str, Json]], head: str) -> list[Death]:
+def deaths_of(launchers: Mapping[str, LauncherExit], head: str) -> list[Death]:
     """Return the deaths of launcher processes. `launchers`: their states by host."""
     killed = [(host, signal_of(row)) for host, row in launchers.items()]
     return [Death(host, number, launchers[host]["at"], host == head) for host, number in killed if number]
 
 
-def signal_of(row: Mapping[str, Json]) -> int:
+def signal_of(row: LauncherExit) -> int:
     """Return the signal that ended a launcher or a daemon before we had begun to, 0 if none did."""
     number = int(row.get("rc", 0)) - 128
     return number if row.get("unasked") and 0 < number <= signal.SIGRTMAX else 0
 
 
 def blame_lost_node(
-    end: dict[str, Json] | None,
+    end: End | None,
     silent: Iterable[str],
-    launcher: Mapping[str, Json],
-    records: Mapping[int, Mapping[str, Json]],
+    launcher: LauncherExit,
+    records: Mapping[int, RankRecord],
     lines: Mapping[int, tuple[str, str]],
-) -> dict[str, Json] | None:
+) -> End | None:
     """Return why the job ended: the loss of a node, if that explains everything recorded before.
 
     A launcher leaves by itself when one of its nodes is gone (Open MPI 5.0.11 with status 0), ranks lose a connection;
@@ -74,8 +75,8 @@ def blame_lost_node(
 
 
 def blame_launcher(
-    end: dict[str, Json] | None, deaths: Collection[Death], records: Mapping[int, dict[str, Json]], head: str
-) -> dict[str, Json] | None:
+    end: End | None, deaths: Collection[Death], records: Mapping[int, RankRecord], head: str
+) -> End | None:
     """Return why the job ended: the death of a launcher's process, if that explains it.
 
     One death takes the rest down at once (a launcher its daemons, a daemon the launcher, Hydra's daemons the rank
@@ -101,12 +102,12 @@ def blame_launcher(
     return {**end, "reason": code, "host": culprit.host, "detail": detail}
 
 
-def is_orphan(record: Mapping[str, Json]) -> bool:
+def is_orphan(record: RankRecord) -> bool:
     """Whether the wrapper of a rank died before it could write how its program ended."""
     return record.get("error_code") == WRAPPER_DIED
 
 
-def killed_with_srun(deaths: Iterable[Death], records: Iterable[dict[str, Json]], host: str) -> list[dict[str, Json]]:
+def killed_with_srun(deaths: Iterable[Death], records: Iterable[RankRecord], host: str) -> list[RankRecord]:
     """Return the records of ranks on a host that Slurm killed because their srun was killed.
 
     It kills what is left of the step, and a rank's program may go before its wrapper.
@@ -116,19 +117,19 @@ def killed_with_srun(deaths: Iterable[Death], records: Iterable[dict[str, Json]]
     return [record for record in records if record["host"] == host and record.get("signal") == signal.SIGKILL]
 
 
-def is_consequence(ended: Mapping[str, Json], line: str) -> bool:
+def is_consequence(ended: RankRecord | ResultRank, line: str) -> bool:
     """Whether a rank ended because another had gone, by its last line."""
     return ended.get("signal") is None and bool(CONSEQUENCE.search(line))
 
 
-def first_failed(rows: Iterable[Mapping[str, Json]], records: Mapping[int, Mapping[str, Json]]) -> int | None:
+def first_failed(rows: Iterable[ResultRank], records: Mapping[int, RankRecord]) -> int | None:
     """Return the rank to blame: of those that failed the earliest, consequences (a peer hung up) last.
 
     Of two at the same moment the one that says why.
     """
     failed = [row for row in rows if row["state"] == "failed"]
 
-    def order(row: Mapping[str, Json]) -> tuple[bool, float]:
+    def order(row: ResultRank) -> tuple[bool, float]:
         consequence = is_consequence(row, row["last_line"])
         return consequence, ended_at(records[row["rank"]]) - (SAME_MOMENT if row["last_line"] else 0.0)
 
@@ -138,13 +139,13 @@ def first_failed(rows: Iterable[Mapping[str, Json]], records: Mapping[int, Mappi
 def first_failure(
     order: Mapping[str, Json],
     state: str,
-    rows: list[dict[str, Json]],
+    rows: list[ResultRank],
     blamed: int | None,
-    records: Mapping[int, Mapping[str, Json]],
-    end: Mapping[str, Json] | None,
-    launcher: Mapping[str, Json],
+    records: Mapping[int, RankRecord],
+    end: End | None,
+    launcher: BlamedLauncher,
     last_lines: Mapping[int, tuple[str, str]],
-) -> dict[str, Json] | None:
+) -> FirstFailure | None:
     """Return rank, host, cause, message and log of what went wrong first; null if nothing did, or a person ended it."""
     if state in ("succeeded", "cancelled"):
         return None
@@ -166,7 +167,7 @@ def first_failure(
     return {"rank": None, "host": host, "cause": cause, "message": launcher.get("last_line", ""), "log": log}
 
 
-def failure_of_rank(order: Mapping[str, Json], row: Mapping[str, Json], cause: str, stream: str) -> dict[str, Json]:
+def failure_of_rank(order: Mapping[str, Json], row: ResultRank, cause: str, stream: str) -> FirstFailure:
     """Return the first_failure entry of a rank whose last words are in that stream."""
     log = os.path.join(order["run_dir"], "ranks", str(row["rank"]), stream)
     return {"rank": row["rank"], "host": row["host"], "cause": cause, "message": row["last_line"], "log": log}

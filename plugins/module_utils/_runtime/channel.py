@@ -17,6 +17,7 @@ import time
 from typing import Any, BinaryIO, Callable, Iterable, Mapping, TypeVar
 
 from . import frames
+from .forms import BadFrame, Check
 from .job_directory import open_file
 
 Taken = TypeVar("Taken")
@@ -50,7 +51,7 @@ class Channel:
         incoming: int,
         outgoing: int,
         send_timeout: float | None = None,
-        accepted: Mapping[str, Mapping[str, frames.Check]] | None = None,
+        accepted: Mapping[str, Mapping[str, Check]] | None = None,
     ) -> None:
         """`accepted`: the frames that may come, as frames.py has them; without it the other side is trusted."""
         self.accepted, self.protocol_error = accepted, ""
@@ -105,8 +106,8 @@ class Channel:
                 if found is not None:
                     return found
                 if len(self.buffer) > frames.LINE_BYTES + frames.DATA_BYTES:
-                    raise frames.BadFrame("it sent more than a frame without an end")
-            except frames.BadFrame as error:
+                    raise BadFrame("it sent more than a frame without an end")
+            except BadFrame as error:
                 self.lost, self.protocol_error = True, str(error)
                 raise EOFError(self.protocol_error) from None
             left = None if deadline is None else max(0.0, deadline - time.monotonic())

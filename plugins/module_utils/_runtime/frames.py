@@ -12,26 +12,44 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import math
 import re
 import sys
-from typing import Any, Callable, Mapping
+from typing import Mapping
 
+from .forms import (
+    BadFrame,
+    Check,
+    Form,
+    Json,
+    address,
+    either,
+    flag,
+    like,
+    listed,
+    mapped,
+    metric,
+    metric_name,
+    moment,
+    network,
+    number,
+    one_of,
+    optional,
+    path,
+    printable,
+    shaped,
+    short,
+    whole,
+    words,
+)
 from .gpu_vendors import BUILDS, USABLE
 from .job_directory import JOB_ID
 from .reasons import RANK_ERRORS
 from .reasons import STATES as STATES_BY_REASON
 
-Json = Any
-Check = Callable[[Json], Json]
 LINE_BYTES = 64 << 20  # of one frame without its data: the listing of 10,000 files takes 2 MiB
 DATA_BYTES = 1 << 20  # of one block of a file
-DEPTH = 16  # of nested values
-ITEMS = 200_000  # of one list or object
 VALUES_MOST = 4_000_000  # of one frame: a line of empty lists takes thirty times its length in memory
 DIGITS_MOST = 4300  # of a whole number, as Python from 3.11 on has it: reading one takes the square of that
-TEXT = 10_000  # characters of a text for people
-SHORT = 600  # of a line of output, a command, a name
 CPUS_MOST = 1 << 13  # of a node: as many as Linux has
 ROWS = 1000  # of leftovers, of metrics
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
@@ -39,10 +57,6 @@ NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@et
 STATES = ("succeeded", "failed", "timed_out", "cancelled", "lost")
 RANK_STATES = ("succeeded", "failed", "ended", "silent")
 RANK_FILE = re.compile(r"ranks/(0|[1-9][0-9]{0,6})/(stdout|stderr|record\.json)\Z")
-
-
-class BadFrame(ValueError):
-    """The other side sent what no honest one would."""
 
 
 def parse(line: bytes) -> dict[str, Json]:
@@ -88,193 +102,12 @@ def checked(frame: Mapping[str, Json], accepted: Mapping[str, Mapping[str, Check
     return {"kind": kind, **found}
 
 
-def printable(text: str) -> str:
-    """Return a text without what a terminal would obey: control characters, line ends, directions of writing."""
-    if text.isprintable():
-        return text
-    return "".join(letter for letter in text if letter == "\t" or letter.isprintable())
-
-
-# --- forms ----------------------------------------------------------------------------------------------------------
-
-
-def words(value: Json) -> str:
-    """Return a text for people, made printable."""
-    if not isinstance(value, str):
-        raise BadFrame("a text was expected")
-    return printable(value[:TEXT])
-
-
-def short(value: Json) -> str:
-    """Return a short text for people, made printable."""
-    return words(value)[:SHORT]
-
-
-def like(form: re.Pattern[str], what: str) -> Check:
-    """Return a check: a text of this form."""
-
-    def check(value: Json) -> str:
-        if not isinstance(value, str) or len(value) > 4096 or not form.match(value):
-            raise BadFrame(f"{what} was expected")
-        return value
-
-    return check
-
-
-def one_of(*choices: str) -> Check:
-    def check(value: Json) -> str:
-        if value not in choices:
-            raise BadFrame(f"one of {', '.join(choices)} was expected")
-        return str(value)
-
-    return check
-
-
-def whole(least: int, most: int) -> Check:
-    """Return a check: a whole number from `least` to `most`."""
-
-    def check(value: Json) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise BadFrame(f"a whole number from {least} to {most} was expected")
-        return value
-
-    return check
-
-
-def number(value: Json) -> float:
-    """Return a finite number; times are seconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e12:
-        raise BadFrame("a number was expected")
-    return float(value)
-
-
-def moment(value: Json) -> float:
-    """Return a time since the epoch: the difference of two, and of clocks, is a number() as well."""
-    found = number(value)
-    if not 0 <= found <= 1e11:
-        raise BadFrame("a time was expected")
-    return found
-
-
-def flag(value: Json) -> bool:
-    if not isinstance(value, bool):
-        raise BadFrame("true or false was expected")
-    return value
-
-
-def optional(check: Check) -> Check:
-    return lambda value: None if value is None else check(value)
-
-
-def either(check: Check, default: Json) -> Check:
-    """Return a check that takes a field which is not there for the default."""
-    return lambda value: default if value is None else check(value)
-
-
-def listed(check: Check, most: int = ITEMS) -> Check:
-    def every(value: Json) -> list[Json]:
-        if not isinstance(value, list) or len(value) > most:
-            raise BadFrame(f"a list of at most {most} was expected")
-        return [check(item) for item in value]
-
-    return every
-
-
-def mapped(name: Check, check: Check, most: int = ITEMS) -> Check:
-    def every(value: Json) -> dict[str, Json]:
-        if not isinstance(value, dict) or len(value) > most:
-            raise BadFrame(f"an object of at most {most} was expected")
-        return {name(key): check(content) for key, content in value.items()}
-
-    return every
-
-
-def shaped(fields: Mapping[str, Check], late: Mapping[str, Check] | None = None) -> Check:
-    """Return a check: an object with these fields; what else it has is kept as bounded JSON.
-
-    `late`: fields that need not be there, but are of this form if they are.
-    """
-    only = just(fields, late)
-    known = {**fields, **(late or {})}
-
-    def check(value: Json) -> dict[str, Json]:
-        found: dict[str, Json] = only(value)
-        return {**plain({key: content for key, content in value.items() if key not in known}), **found}
-
-    return check
-
-
-def just(fields: Mapping[str, Check], late: Mapping[str, Check] | None = None) -> Check:
-    """Return a check: an object with these fields, as shaped() has them; what else it has is left out."""
-
-    def check(value: Json) -> dict[str, Json]:
-        if not isinstance(value, dict):
-            raise BadFrame("an object was expected")
-        found = {name: field(value.get(name)) for name, field in fields.items()}
-        return {**found, **{name: field(value[name]) for name, field in (late or {}).items() if name in value}}
-
-    return check
-
-
-def plain(value: Json, depth: int = DEPTH, text: Check = words) -> Json:
-    """Return any JSON with its texts made printable, as `text` does. BadFrame if it is too deep or too large."""
-    if depth <= 0:
-        raise BadFrame("its values are nested too deep")
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, (list, dict)) and len(value) > ITEMS:
-        raise BadFrame(f"more than {ITEMS} values in one place")
-    if isinstance(value, list):
-        return [plain(item, depth - 1, text) for item in value]
-    if isinstance(value, dict):
-        return {words(key): plain(content, depth - 1, text) for key, content in value.items()}
-    return value if value is None or isinstance(value, bool) else value if type(value) is int else number(value)
-
-
-def path(value: Json) -> str:
-    """Return an absolute path, or an empty text where a node has none."""
-    if not isinstance(value, str) or len(value) > 4096 or printable(value) != value or (value and value[0] != "/"):
-        raise BadFrame("an absolute path was expected")
-    return value
-
-
-def address(value: Json) -> str:
-    """Return the IP address of one machine."""
-    if not isinstance(value, str) or len(value) > 45 or "%" in value:
-        raise BadFrame("an IP address was expected")
-    found = ipaddress.ip_address(value)
-    if found.is_unspecified or found.is_multicast:
-        raise BadFrame("the IP address of one machine was expected")
-    return str(found)
-
-
-def network(value: Json) -> str:
-    if not isinstance(value, str) or len(value) > 50:
-        raise BadFrame("a network was expected")
-    return str(ipaddress.ip_network(value))
-
-
-def metric(value: Json) -> Json:
-    """Return a value that a rank reported: a finite number of any size, or a text. A huge whole number is a text."""
-    if isinstance(value, str):
-        return words(value)[:500]
-    if type(value) is int:
-        return value if abs(value) < 1 << 63 else str(value)[:500]
-    if not isinstance(value, float) or not math.isfinite(value):
-        raise BadFrame("a number or a text was expected")
-    return value
-
-
-def metric_name(value: Json) -> str:
-    return words(value)[:100]
-
-
 # --- frames ---------------------------------------------------------------------------------------------------------
 
 HOST = like(NAME, "the name of a host")
 RANK = whole(0, 9_999_999)
 TIME = optional(number)
-PORT = just(
+PORT = Form(
     {
         "device": like(NAME, "the name of a device"),
         "port": whole(0, 255),
@@ -286,7 +119,7 @@ CHOICE = shaped(
     {"nic": like(NIC, "the name of a NIC"), "address": address, "network": network},
     {
         "rdma": listed(PORT, 64),
-        "rejected": listed(just({"nic": short, "reason": short, "code": either(short, "")}), 4096),
+        "rejected": listed(Form({"nic": short, "reason": short, "code": either(short, "")}), 4096),
         "rdma_off": short,
         "nccl_gid": short,
     },
@@ -301,7 +134,7 @@ def fabric(value: Json) -> dict[str, Json]:
     return found
 
 
-RUNNING = listed(just({"job_id": like(JOB_ID, "a job id"), "owner": short}), ROWS)
+RUNNING = listed(Form({"job_id": like(JOB_ID, "a job id"), "owner": short}), ROWS)
 FACTS: dict[str, Check] = {
     "home": path,
     "cwd": path,
@@ -313,16 +146,16 @@ FACTS: dict[str, Check] = {
     "uid": whole(0, (1 << 32) - 1),
     "accelerators": mapped(one_of(*USABLE), whole(0, 64), len(USABLE)),
     "fabric": optional(fabric),
-    "torch": optional(just(dict.fromkeys(("version", *BUILDS), either(short, "")))),
+    "torch": optional(Form(dict.fromkeys(("version", *BUILDS), either(short, "")))),
     "hostname": either(like(re.compile(r"[A-Za-z0-9_.-]{0,255}\Z"), "the name of a host"), ""),
     "nics": listed(like(NIC, "the name of a NIC"), 4096),
-    "launcher": just({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
+    "launcher": Form({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
     "backends": listed(words, 64),
     "free_bytes": whole(0, 1 << 62),
     "port": optional(whole(1, 65535)),
     "jobs": listed(like(JOB_ID, "a job id"), 100_000),
     "running": RUNNING,
-    "leftovers": listed(just({"pid": whole(0, 1 << 31), "job_id": short, "command": short}), 10_000),
+    "leftovers": listed(Form({"pid": whole(0, 1 << 31), "job_id": short, "command": short}), 10_000),
     "clock_offset": either(number, 0.0),
 }
 
@@ -357,7 +190,7 @@ RECORD = shaped(
         "group": RANK,
     },
 )
-LEFTOVER = just({"pid": whole(0, 1 << 31), "command": short, "ended": optional(one_of("SIGTERM", "SIGKILL"))})
+LEFTOVER = Form({"pid": whole(0, 1 << 31), "command": short, "ended": optional(one_of("SIGTERM", "SIGKILL"))})
 
 
 def record(value: Json) -> dict[str, Json]:
@@ -383,10 +216,12 @@ def measured(value: Json) -> list[Json]:
     return [metric_name(value[0]), RANK(value[1]), metric(value[2])]
 
 
+LAUNCHER = Form({}, {"pid": whole(0, 1 << 31), "rc": whole(0, 255), "at": moment, "unasked": flag, "last_line": short})
+
+
 def launcher(value: Json) -> dict[str, Json]:
     """Return what became of a launcher's daemon; nothing where there was none."""
-    checks = {"pid": whole(0, 1 << 31), "rc": whole(0, 255), "at": moment, "unasked": flag, "last_line": short}
-    found: dict[str, Json] = just({}, checks)(value)
+    found: dict[str, Json] = LAUNCHER(value)
     if "rc" in found and "at" not in found:
         raise BadFrame("the end of a launcher was expected to have a time")
     return found
@@ -433,7 +268,7 @@ RESULT = shaped(
         ),
         "leftovers": mapped(HOST, listed(LEFTOVER, 2 * ROWS)),
         "metrics": mapped(metric_name, metric),
-        "notes": listed(just({"code": CODE, "text": words}), 100),
+        "notes": listed(Form({"code": CODE, "text": words}), 100),
     }
 )
 LINE: dict[str, Check] = {
@@ -446,7 +281,7 @@ VALUES: dict[str, Check] = {"rank": RANK, "values": mapped(metric_name, metric, 
 FILE: dict[str, Check] = {"name": words, "first": flag}
 WANTED: dict[str, Check] = {"wanted": listed(words)}
 LAID: dict[str, Check] = {"reason": words}
-WAITING = just(
+WAITING = Form(
     {"job_id": like(JOB_ID, "a job id"), "run_dir": words, "state": one_of(*STATES), "own": flag, "seconds": number}
 )
 

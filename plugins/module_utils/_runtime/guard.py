@@ -31,7 +31,8 @@ from .job_directory import JobDir, write_in_thread
 from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .processes import Process
-from .rank_output import Stream, open_streams
+from .protocol import RankRecord
+from .rank_output import Stream, copy_all, open_streams
 from .reasons import ITS_WRAPPER_DIED, SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIMED_OUT, WRAPPER_DIED, Reason
 from .remote_shell import shell_pids
 
@@ -47,7 +48,7 @@ class Snapshot(NamedTuple):
     """The processes of a job on this node at one moment: /proc and the records are read once."""
 
     processes: list[Process]  # parents before children
-    records: list[dict[str, Any]]  # of this node's ranks
+    records: list[RankRecord]  # of this node's ranks
     trees: Trees
     ours: Collection[int]  # pids of wrappers, the launcher and its daemons
 
@@ -269,7 +270,7 @@ class Guard:
             return SUPERVISOR_STOPPED
         return None
 
-    def record_wrapper_death(self, rank: int, record: dict[str, Any]) -> None:
+    def record_wrapper_death(self, rank: int, record: RankRecord) -> None:
         """Write the record of a rank whose wrapper died before it could."""
         now = {"ended": time.time(), "ended_tick": time.monotonic()}
         error = {"error_code": WRAPPER_DIED, "error": ITS_WRAPPER_DIED}
@@ -396,9 +397,3 @@ class Guard:
             if process.parent in found and process.pid not in wrappers:
                 found.add(process.pid)
         return found
-
-
-def copy_all(streams: Collection[Stream]) -> None:
-    """Copy the content of the pipes of a rank whose wrapper is gone."""
-    for stream in streams:
-        stream.copy_all()

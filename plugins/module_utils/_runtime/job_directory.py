@@ -21,7 +21,10 @@ import os
 import re
 import stat
 import time
-from typing import Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+if TYPE_CHECKING:  # a rank must not pay for the types
+    from .protocol import End, LauncherExit, RankRecord
 
 Json = Any
 FETCHED_MARK = "fetched"  # file in a job directory: the controller has all of it
@@ -175,23 +178,24 @@ class JobDir:
         known = peers is None or (isinstance(peers, list) and all(fits(route, ROUTE) for route in peers))
         return found if known and fits(found["launcher"], {"name": str, "version": str}) else None
 
-    def record(self, rank: int) -> dict[str, Json] | None:
+    def record(self, rank: int) -> RankRecord | None:
         """Return the record of a rank; None for one that its wrapper did not write, and cannot have."""
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
         whole = fits(found, RECORD) and found["rank"] == rank and isinstance(found.get("signal"), (int, type(None)))
         whole = whole and fits(found, {name: kind for name, kind in LATE.items() if name in found})
         return found if whole and (fits(found, OVER) or not any(name in found for name in OVER)) else None
 
-    def end(self) -> dict[str, Json] | None:
+    def end(self) -> End | None:
         """Return why the job was ended, or None."""
         found = self.read("end.json")
         return found if fits(found, END) else None
 
-    def launcher(self) -> dict[str, Json]:
+    def launcher(self) -> LauncherExit:
         """Return what became of the launcher here, or nothing."""
         found = self.read("launcher.json")
         whole = fits(found, LAUNCHER) and (fits(found, {"rc": int, "at": NUMBER}) or "rc" not in found)
-        return dict(found) if whole else {}
+        launcher: LauncherExit = found if whole else {}
+        return launcher
 
     def launcher_text(self) -> str:
         """Return the last words of what the guard had started here."""

@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 from .bootstrap import GREETING, parcel
 from .channel import BEAT_SECONDS, Channel
-from .frames import Check, printable
+from .forms import Check, printable
 
 GREETING_SECONDS = 30.0  # then a node is unreachable (fault-tested: dropped packets)
 STEP_SECONDS = 0.2  # after which a signal that another thread took is handled

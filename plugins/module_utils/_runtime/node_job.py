@@ -27,6 +27,7 @@ from .job_directory import JobDir, remove
 from .metrics import Metrics
 from .output_follower import Following
 from .output_lines import last_line
+from .protocol import NodeReport
 from .rank_record import ended_by_us, last_line_of, leftovers_of, records_of
 from .reasons import THE_GUARD_DIED, Reason
 from .secrets import Keeper
@@ -70,7 +71,7 @@ class NodeJob:
         self.guard_deadline = 0.0
         self.guard_stopped_since: float | None = None
         self.last_beat = 0.0  # when the guard was last sent a sign of life
-        self.final_report: dict[str, Json] | None = None  # the report, when the job is over here
+        self.final_report: NodeReport | None = None  # the report, when the job is over here
 
     def stage(self, shipment: Shipment | None) -> None:
         """Make the job directory with all files that the launcher and the ranks read."""
@@ -218,12 +219,12 @@ class NodeJob:
             self.job.write("leftovers.json", self.job.leftovers() + found)
         remove(self.order["private_tmp"])
 
-    def report(self) -> dict[str, Json]:
+    def report(self) -> NodeReport:
         """Return the report of this node for the head, once the job is over here."""
         return self.final_report or node_report(self.job, self.order, self.output.metrics)
 
 
-def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[str, Json]:
+def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> NodeReport:
     """Return the report of a node: records and last lines by rank, leftovers, launcher, metrics."""
     ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
     records = records_of(job, order)
@@ -236,7 +237,7 @@ def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> dict[s
         "lines": {str(rank): last_line_of(job, rank, records.get(rank)) for rank in ranks},
         "leftovers": leftovers_of(job, records)[:ROWS],
         "launcher": {**launcher, "last_line": last_line(job.at("launcher.out"))},
-        "metrics": [[name, metrics.rank_of[name], value] for name, value in metrics.last.items()][:ROWS],
+        "metrics": [(name, metrics.rank_of[name], value) for name, value in metrics.last.items()][:ROWS],
     }
 
 

@@ -18,6 +18,7 @@ from .alone import NotAlone
 from .channel import BEAT_SECONDS
 from .link import GREETING_SECONDS, ConnectionLost, RemoteProcess
 from .processes import longest
+from .protocol import NodeReport
 
 Json = Any
 ANSWER_SECONDS = 60.0  # for an answer or a beat from a node
@@ -58,7 +59,7 @@ class RemoteNode:
         except ConnectionLost:
             self.remote.close(0)
             raise
-        self.report: dict[str, Json] | None = None
+        self.report: NodeReport | None = None
         self.lost = ""  # why
         self.lease, self.grace, self.end_by = ANSWER_SECONDS, 0.0, math.inf
         self.last_received = self.last_sent = time.monotonic()
@@ -139,18 +140,20 @@ class RemoteNode:
         return found
 
 
-def own_ranks_report(name: str, report: dict[str, Json]) -> dict[str, Json]:
+def own_ranks_report(name: str, report: NodeReport) -> NodeReport:
     """Return a node's report without the records of ranks that did not come up on it."""
     records = {rank: record for rank, record in report["records"].items() if record["host"] == name}
     return {**report, "records": records}
 
 
-def in_head_time(report: dict[str, Json], offset: float) -> dict[str, Json]:
+def in_head_time(report: NodeReport, offset: float) -> NodeReport:
     """Return a node's report with its times by the head's clock: who failed first depends on them."""
-    for record in (*report["records"].values(), report.get("launcher", {})):
-        for name in ("started", "ended", "at"):
-            if name in record:
-                record[name] -= offset
+    for record in report["records"].values():
+        record["started"] -= offset
+        if "ended" in record:
+            record["ended"] -= offset
+    if "at" in report["launcher"]:
+        report["launcher"]["at"] -= offset
     return report
 
 

@@ -20,6 +20,7 @@ import os
 import stat
 import struct
 import termios
+from typing import Collection
 
 from .job_directory import PIPES, JobDir
 
@@ -86,3 +87,9 @@ class Stream:
 def open_streams(job: JobDir, rank: int) -> list[Stream]:
     """Open stdout and stderr of a rank. OSError."""
     return [Stream(job, rank, name) for name in PIPES]
+
+
+def copy_all(streams: Collection[Stream]) -> None:
+    """Copy the content of the pipes of a rank whose wrapper is gone."""
+    for stream in streams:
+        stream.copy_all()

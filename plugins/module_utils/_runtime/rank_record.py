@@ -12,20 +12,22 @@ from typing import Any, Mapping
 from .group_note import END
 from .job_directory import JobDir, open_file, rows_of
 from .output_lines import last_line
+from .protocol import End, Leftover, RankRecord
 from .reasons import ITS_WRAPPER_DIED, MISPLACED, signal_name
 
 Json = Any
 NOTE_BYTES = 4096  # of what a rank notes of its process groups: a line for each that is larger than all before
 
 
-def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, dict[str, Json]]:
+def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, RankRecord]:
     """Return the records on this node by rank, also of ranks that the plan has elsewhere."""
     ranks = [place["rank"] for place in order["placement"]]
     found = {rank: record for rank in ranks for record in [job.record(rank)] if record}
     for rank, record in found.items():
         record.pop("group", None)
         group = group_of(job, rank)
-        record.update({} if group is None else {"group": group})
+        if group is not None:
+            record["group"] = group
     return found
 
 
@@ -40,27 +42,27 @@ def group_of(job: JobDir, rank: int) -> int | None:
     return max(sizes, default=0) if END in words else None
 
 
-def misplaced_record(record: Mapping[str, Json], host: str) -> dict[str, Json]:
+def misplaced_record(record: RankRecord, host: str) -> RankRecord:
     """Return the record of a rank that came up on the wrong host: it failed, whatever it says."""
     if record.get("error_code") == MISPLACED:
-        return dict(record)
+        return record
     return {**record, "error_code": MISPLACED, "error": f"placement: the rank came up on {host}"}
 
 
-def leftovers_of(job: JobDir, records: Mapping[int, Mapping[str, Json]]) -> list[Json]:
+def leftovers_of(job: JobDir, records: Mapping[int, RankRecord]) -> list[Leftover]:
     """Return what outlived its rank on this node, ended by the guard or by a rank that has none above it."""
     found = job.leftovers()
     return found + [row for record in records.values() for row in rows_of(record.get("leftovers"))]
 
 
-def last_line_of(job: JobDir, rank: int, record: Mapping[str, Json] | None) -> tuple[str, str]:
+def last_line_of(job: JobDir, rank: int, record: RankRecord | None) -> tuple[str, str]:
     """Return stream and text of a rank's last line: of stderr if it did not succeed, else of stdout."""
     names = ["stdout", "stderr"] if record and record.get("rc") == 0 else ["stderr", "stdout"]
     lines = [(name, last_line(job.rank(rank, name))) for name in names]
     return next(((name, line) for name, line in lines if line), lines[0])
 
 
-def rank_state(record: Mapping[str, Json] | None, end: Mapping[str, Json] | None) -> str:
+def rank_state(record: RankRecord | None, end: End | None) -> str:
     """Return what became of a rank: succeeded, failed, ended (by us, after something else), or silent (no record)."""
     if record is None:
         return "silent"
@@ -71,7 +73,7 @@ def rank_state(record: Mapping[str, Json] | None, end: Mapping[str, Json] | None
     return "succeeded" if record.get("rc") == 0 or record.get("finished") else "failed"
 
 
-def ended_by_us(record: Mapping[str, Json], end: Mapping[str, Json] | None) -> bool:
+def ended_by_us(record: RankRecord, end: End | None) -> bool:
     """Whether a rank of this node ran until we ended the job; by the monotonic clock if both times have it."""
     if end is None:
         return False
@@ -81,23 +83,24 @@ def ended_by_us(record: Mapping[str, Json], end: Mapping[str, Json] | None) -> b
     return bool(record.get("ended", end["at"] + 1) > end["at"])
 
 
-def ended_at(record: Mapping[str, Json]) -> float:
+def ended_at(record: RankRecord) -> float:
     """Return when a rank ended, in seconds since the epoch; 0 if that is not recorded.
 
     Its start plus monotonic time: a clock that is set during the job does not change the order.
     """
-    ticks = record.get("started_tick"), record.get("ended_tick")
-    if all(isinstance(tick, float) for tick in ticks):
-        return float(record["started"] + record["ended_tick"] - record["started_tick"])
+    began, ended = record.get("started_tick"), record.get("ended_tick")
+    if isinstance(began, float) and isinstance(ended, float):
+        return record["started"] + ended - began
     return float(record.get("ended", 0.0))
 
 
-def cause_of(record: Mapping[str, Json] | None) -> str:
+def cause_of(record: RankRecord | None) -> str:
     """Return how a rank failed in a few words."""
     if record is None:
         return "never started"
     if record.get("error"):
         return str(record["error"])
-    if record.get("signal"):
-        return f"killed by {signal_name(record['signal'])}"
+    number = record.get("signal")
+    if number:
+        return f"killed by {signal_name(number)}"
     return f"exit status {record['rc']}" if "rc" in record else ITS_WRAPPER_DIED

@@ -18,6 +18,7 @@ from .frames import ROWS
 from .job_directory import JobDir
 from .metrics import Metrics
 from .output_lines import last_line
+from .protocol import BlamedLauncher, End, LauncherExit, NodeReport, RankRecord, ResultRank
 from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
 from .reasons import STATES
 
@@ -31,22 +32,22 @@ def timestamp(seconds: float) -> str:
     return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
 
 
-def rank_row(planned: Mapping[str, Json], record: Mapping[str, Json] | None, state: str, line: str) -> dict[str, Json]:
+def rank_row(planned: Mapping[str, Json], record: RankRecord | None, state: str, line: str) -> ResultRank:
     """Return one entry of result.ranks."""
-    record = record or {}
-    seconds = ended_at(record) - record["started"] if record.get("started") and record.get("ended") else None
+    whole = record is not None and record.get("started") and record.get("ended")
+    seconds = ended_at(record) - record["started"] if record and whole else None
     return {
         "rank": planned["rank"],
         "host": planned["host"],
         "state": state,
-        "rc": record.get("rc"),
-        "signal": record.get("signal"),
+        "rc": record.get("rc") if record else None,
+        "signal": record.get("signal") if record else None,
         "seconds": None if seconds is None else round(seconds, 3),
         "last_line": line,
     }
 
 
-def job_state(rows: list[dict[str, Json]], end: Mapping[str, Json] | None) -> str:
+def job_state(rows: list[ResultRank], end: End | None) -> str:
     """Return the state of the job from its ranks and from why it was ended."""
     if all(row["state"] == "succeeded" for row in rows):
         return "succeeded"
@@ -55,10 +56,10 @@ def job_state(rows: list[dict[str, Json]], end: Mapping[str, Json] | None) -> st
 
 def summarize(
     order: Mapping[str, Json],
-    records: Mapping[int, Mapping[str, Json]],
-    end: Mapping[str, Json] | None,
+    records: Mapping[int, RankRecord],
+    end: End | None,
     last_lines: Mapping[int, tuple[str, str]],
-    launcher: Mapping[str, Json],
+    launcher: BlamedLauncher,
     found: Mapping[str, Json],
 ) -> dict[str, Json]:
     """Return the result of a job, as docs/result.schema.json describes it.
@@ -85,7 +86,7 @@ def summarize(
         "backend": order["backend"],
         "world_size": order["world_size"],
         "command": order["shown_command"],
-        "placement": [place_row(place, records.get(place["rank"], {})) for place in planned],
+        "placement": [place_row(place, records.get(place["rank"])) for place in planned],
         "ranks": rows,
         "first_failure": first_failure(order, state, rows, blamed, records, end, launcher, last_lines),
         "silent_ranks": [row["rank"] for row in rows if row["state"] == "silent"],
@@ -96,7 +97,7 @@ def summarize(
 
 
 def ranks_never_met_note(
-    order: Mapping[str, Json], state: str, records: Mapping[int, Mapping[str, Json]]
+    order: Mapping[str, Json], state: str, records: Mapping[int, RankRecord]
 ) -> list[dict[str, str]]:
     """Return a note if every rank succeeded and none used a process group of them all."""
     size = order["world_size"]
@@ -109,19 +110,20 @@ def ranks_never_met_note(
     return [{"code": "ranks_never_met", "text": text}]
 
 
-def cancelled_by_node_note(state: str, end: Mapping[str, Json] | None) -> list[dict[str, str]]:
+def cancelled_by_node_note(state: str, end: End | None) -> list[dict[str, str]]:
     """Return a note with the node on which the job was cancelled, if it was not the head: nothing else names it."""
     host = end.get("host") if end and state == "cancelled" else ""
     return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
 
 
-def place_row(planned: Mapping[str, Json], record: Mapping[str, Json]) -> dict[str, Json]:
+def place_row(planned: Mapping[str, Json], record: RankRecord | None) -> dict[str, Json]:
     """Return one entry of result.placement: what was planned, and what was seen: where it came up, pid and cpus."""
-    seen = {name: record.get(name) for name in ("host", "local_rank")}
-    return {**planned, "seen": seen, "pid": record.get("pid"), "cpus": record.get("cpus", [])}
+    known: Mapping[str, Json] = record or {}
+    seen = {name: known.get(name) for name in ("host", "local_rank")}
+    return {**planned, "seen": seen, "pid": known.get("pid"), "cpus": known.get("cpus", [])}
 
 
-def exit_status(state: str, rows: list[dict[str, Json]], blamed: int | None, launcher: Mapping[str, Json]) -> int:
+def exit_status(state: str, rows: list[ResultRank], blamed: int | None, launcher: LauncherExit) -> int:
     """Return the exit status of the job: that of the rank to blame, else what the state or the launcher says."""
     if state == "succeeded":
         return 0
@@ -132,7 +134,7 @@ def exit_status(state: str, rows: list[dict[str, Json]], blamed: int | None, lau
 
 
 def write_result(
-    job: JobDir, metrics: Metrics, node_reports: Mapping[str, Json], seconds: float | None = None
+    job: JobDir, metrics: Metrics, node_reports: Mapping[str, NodeReport], seconds: float | None = None
 ) -> dict[str, Json]:
     """Read what a job left in its directory, write result.json there, return it. The last one standing calls this.
 
@@ -145,7 +147,7 @@ def write_result(
     records = {rank: record if rank in own else misplaced_record(record, order["host"]) for rank, record in found_here}
     lines = {place["rank"]: ("stderr", "") for place in order["placement"]}
     lines.update({rank: last_line_of(job, rank, records.get(rank)) for rank in own})
-    launcher = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
+    launcher: LauncherExit = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
     leftovers = {order["host"]: leftovers_of(job, records)[:ROWS]}
     for host, report in node_reports.items():
         for rank, record in report["records"].items():
@@ -155,19 +157,20 @@ def write_result(
             elif planned and int(rank) not in records:  # it came up where it should not have
                 records[int(rank)] = misplaced_record(record, host)
         theirs = {place["rank"] for place in order["placement"] if place["host"] == host}
-        lines.update({int(rank): tuple(line) for rank, line in report["lines"].items() if int(rank) in theirs})
+        lines.update({int(rank): (line[0], line[1]) for rank, line in report["lines"].items() if int(rank) in theirs})
         leftovers[host] = report["leftovers"]
-        for name, rank, value in report["metrics"]:
-            if rank in theirs:
-                metrics.note(name, rank, value)
+        for name, reporter, value in report["metrics"]:
+            if reporter in theirs:
+                metrics.note(name, reporter, value)
     head, silent = order["host"], [route["name"] for route in order["peers"] if route["name"] not in node_reports]
     launchers = {head: launcher, **{host: report["launcher"] for host, report in node_reports.items()}}
     end = blame_lost_node(end, silent, launcher, records, lines)
     end = blame_launcher(end, deaths_of(launchers, head), records, head)
-    blamed = end.get("host") if end and end.get("host") in launchers else head
-    launcher = {**launchers[blamed], "host": blamed}
+    host = end.get("host", "") if end else ""
+    blamed = host if host in launchers else head
+    culprit: BlamedLauncher = {**launchers[blamed], "host": blamed}
     found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time(), "seconds": seconds}
-    result = summarize(order, records, end, lines, launcher, found)
+    result = summarize(order, records, end, lines, culprit, found)
     job.write("result.json", result)
     job.drop_ballast()
     return result

@@ -18,14 +18,15 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Collection, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
+from . import protocol
 from .alone import NotAlone
 from .channel import BEAT_SECONDS, Channel
-from .frames import RANK_FILE
+from .fetched_files import age, files_of, mark_fetched, own_block
 from .head_follower import HeadFollower
 from .head_job import HeadJob
-from .job_directory import FETCHED_MARK, JobDir, jobs, remove
+from .job_directory import JobDir, jobs
 from .link import WORK_SECONDS, ConnectionLost
 from .metrics import OwnRows, final_metrics
 from .node_job import NodeJob, node_report
@@ -45,11 +46,6 @@ from .survey import home_path, ssh_config, survey
 Json = Any
 GO_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
 SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
-# What the other end may ask for.
-KINDS = (
-    *("clock", "survey", "folder", "run", "stage", "drop", "fetch", "collect", "forget", "node_report", "received"),
-    *("beat", "leave", "end", "start", "begin"),
-)
 
 
 class Supervisor:
@@ -63,9 +59,21 @@ class Supervisor:
         self.has_job = False
         self.fetched: tuple[JobDir, list[RemoteNode]] | None = None  # a job whose files were sent, and its other nodes
         self.shipment: Shipment | None = None
+        self.handlers: dict[str, Callable[[Any], None]] = {
+            "clock": self.on_clock,
+            "survey": self.on_survey,
+            "folder": self.on_folder,
+            "run": self.on_run,
+            "stage": self.on_stage,
+            "fetch": self.on_fetch,
+            "received": self.on_received,
+            "collect": self.on_collect,
+            "forget": self.on_forget,
+            "node_report": self.on_node_report,
+        }
 
     def serve(self) -> None:
-        """Answer frames until the channel ends."""
+        """Answer frames until the channel ends. Those of a job that is over, or was refused, have no handler."""
         signal.signal(signal.SIGTERM, self.on_signal)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
@@ -74,9 +82,9 @@ class Supervisor:
                 frame = self.channel.receive()
             except EOFError:
                 break
-            answer = getattr(self, "on_" + frame["kind"], None) if frame is not None else None
-            if answer is not None and frame is not None and frame["kind"] in KINDS:
-                answer(frame)
+            handler = self.handlers.get(frame["kind"]) if frame else None
+            if frame and handler:
+                handler(frame)
         in_parallel(lambda peer: peer.remote.close(), self.peers.values())
 
     def on_signal(self, number: int, _frame: object) -> None:
@@ -113,13 +121,12 @@ class Supervisor:
             if frame.get("beats"):
                 thread.join()
 
-    def on_clock(self, _frame: dict[str, Json]) -> None:
+    def on_clock(self, _frame: protocol.Request) -> None:
         self.channel.send("clock", time=time.time())
 
-    def on_survey(self, frame: dict[str, Json]) -> None:
+    def on_survey(self, frame: protocol.Survey) -> None:
         """Send the facts of this node, and those of the other nodes by name under `others`."""
-        request = frame["request"]
-        others = request.pop("others", [])
+        request, others = frame["request"], frame.get("others", [])
         with self.at_work(frame):
             found = in_parallel(lambda other: self.survey_other(request, other), others)
             own = survey(request)
@@ -157,14 +164,14 @@ class Supervisor:
                 raise
         return self.peers[name]
 
-    def on_folder(self, frame: dict[str, Json]) -> None:
+    def on_folder(self, frame: protocol.FolderOffer) -> None:
         """Take a folder for this node, if it is meant, and the others in `nodes`."""
         with self.at_work(frame):
             self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
             peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
             relay(self.channel, self.shipment, frame["here"], peers, frame["files"])
 
-    def on_run(self, frame: dict[str, Json]) -> None:
+    def on_run(self, frame: protocol.Order) -> None:
         """Run a job as its head and send the result."""
         with self.job_in_hand():
             try:
@@ -180,7 +187,7 @@ class Supervisor:
             result = head_job.follow()
         self.channel.send("result", result=result)  # a controller that stands still may hold it up: a signal ends that
 
-    def on_stage(self, frame: dict[str, Json]) -> None:
+    def on_stage(self, frame: protocol.Order) -> None:
         """Stage the job on this node and run it when the head sends `go`."""
         with self.job_in_hand():
             try:
@@ -211,10 +218,7 @@ class Supervisor:
                 return bool(answer["kind"] == "go")
         return False
 
-    def on_drop(self, _frame: dict[str, Json]) -> None:
-        """Ignore the drop of a job that this node had refused itself."""
-
-    def on_fetch(self, frame: dict[str, Json]) -> None:
+    def on_fetch(self, frame: protocol.Fetch) -> None:
         """Send the files of a job. When the other end has them all it sends `received`, which drops them here."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
@@ -226,7 +230,7 @@ class Supervisor:
         self.fetched = None if missing else (job, peers)
         self.channel.send("fetched", missing=missing)
 
-    def on_received(self, _frame: dict[str, Json]) -> None:
+    def on_received(self, _frame: protocol.Nothing) -> None:
         """Drop the files of the job that was fetched last: the other end has them all."""
         if self.fetched is None:
             return
@@ -278,7 +282,7 @@ class Supervisor:
             self.channel.send("file", data, name=name, first=first)
             frame = peer.remote.answer(peer.answer_seconds)
 
-    def on_collect(self, frame: dict[str, Json]) -> None:
+    def on_collect(self, frame: protocol.Collect) -> None:
         """Send the jobs that are over and not fetched, and which of them the asking controller had started.
 
         Unless it is a dry run, write the result of those whose every guardian died.
@@ -298,7 +302,7 @@ class Supervisor:
                 waiting.append({"job_id": job.job_id, "state": state, **over})
         self.channel.send("waiting", jobs=waiting)
 
-    def on_forget(self, frame: dict[str, Json]) -> None:
+    def on_forget(self, frame: protocol.OfJob) -> None:
         """Drop the files of a job on all its nodes. Send the nodes where that failed."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
@@ -327,7 +331,7 @@ class Supervisor:
             found = write_result(job, final_metrics(job, order), node_reports)
         return str(found["state"]) if found else "lost"
 
-    def ask(self, route: Mapping[str, Json], job: JobDir) -> dict[str, Json] | None:
+    def ask(self, route: Mapping[str, Json], job: JobDir) -> protocol.NodeReport | None:
         """Return another node's report of a job, or None if it has none or does not answer."""
         try:
             peer = self.reach(route, os.path.dirname(os.path.dirname(job.path)))
@@ -337,69 +341,13 @@ class Supervisor:
             return None
         return in_head_time(own_ranks_report(peer.name, answer["report"]), peer.offset) if answer["report"] else None
 
-    def on_node_report(self, frame: dict[str, Json]) -> None:
+    def on_node_report(self, frame: protocol.OfJob) -> None:
         """Send this node's report of a job whose head died."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.at_work(frame):
             order = job.order()
             report = node_report(job, order, final_metrics(job, order)) if order and not job.running() else None
         self.channel.send("node_report", report=report)
-
-    def on_beat(self, _frame: dict[str, Json]) -> None:
-        """Ignore a beat that crossed the end of the job."""
-
-    on_leave = on_end = on_start = on_begin = on_beat
-
-
-def mark_fetched(job: JobDir) -> None:
-    """Mark a job as fetched and drop its files: the next clean.yml removes the rest."""
-    remove(job.at("ranks"))
-    job.drop_ballast()
-    open(job.at(FETCHED_MARK), "w").close()
-
-
-def age(job: JobDir) -> float:
-    """Return how many seconds ago a job ended, as far as its files tell."""
-    for name in ("result.json", "order.json"):
-        try:
-            return max(0.0, time.time() - os.path.getmtime(job.at(name)))
-        except OSError:
-            continue
-    return 0.0
-
-
-def own_block(frame: Mapping[str, Json], ranks: Collection[int], seen: set[str]) -> tuple[str, bool, bytes]:
-    """Return name, whether it is the first, and bytes of a block of one of the node's own files; else ConnectionLost.
-
-    `seen`: names that have come. Each file begins once, and each block after the first brings something.
-    """
-    if frame["kind"] != "file":
-        raise ConnectionLost(f"it answered fetch with {frame['kind']}")
-    name, first, data = frame["name"], frame["first"], frame["data"]
-    if not may_be_fetched(name, ranks):
-        raise ConnectionLost(f"it sent a file {name[:100]!r}, which is none of its own")
-    if first == (name in seen) or not (first or data):
-        raise ConnectionLost(f"it sent the file {name!r} more than once")
-    seen.add(name)
-    return name, first, data
-
-
-def may_be_fetched(name: str, ranks: Collection[int]) -> bool:
-    """Whether the controller may be sent a file of this name by a node with these ranks."""
-    found = RANK_FILE.match(name)
-    return int(found.group(1)) in ranks if found else name in ("launcher.out", "metrics.jsonl")
-
-
-def files_of(job: JobDir) -> Iterator[str]:
-    """Yield the names of a job's files on this node that the controller fetches."""
-    for name in ("launcher.out", "metrics.jsonl"):
-        if os.path.exists(job.at(name)):
-            yield name
-    ranks = [name for name in os.listdir(job.at("ranks")) if name.isdigit()] if os.path.isdir(job.at("ranks")) else []
-    for rank in sorted(ranks, key=int):
-        for name in ("stdout", "stderr", "record.json"):
-            if os.path.exists(job.at("ranks", rank, name)):
-                yield os.path.join("ranks", rank, name)
 
 
 def main() -> None:

@@ -17,8 +17,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import (
-    NIC,
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     BadFrame,
     Check,
     address,
@@ -36,6 +35,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
     whole,
     words,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import NIC
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import MODULES, USABLE, VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS

@@ -165,10 +165,10 @@ class Session:
             }
             for node in others.values()
         ]
-        asked = {"port": request.master_port, "ports": request.options.ports, "others": others_requests}
+        asked = {"port": request.master_port, "ports": request.options.ports}
         head_request = {**survey_request(self.head, request), **asked}
         try:
-            answer = self.ask("survey", request=head_request)
+            answer = self.ask("survey", request=head_request, others=others_requests)
         except HeadLost as lost:
             if not self.remote.channel.lost:
                 raise

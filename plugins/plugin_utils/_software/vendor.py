@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     Check,
     flag,
     like,

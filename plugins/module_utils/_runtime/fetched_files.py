@@ -1,0 +1,68 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The files of a finished job that the controller fetches: which they are, who may send them, what is left of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Collection, Iterator, Mapping
+
+from .frames import RANK_FILE
+from .job_directory import FETCHED_MARK, JobDir, remove
+from .link import ConnectionLost
+
+Json = Any
+
+
+def mark_fetched(job: JobDir) -> None:
+    """Mark a job as fetched and drop its files: the next clean.yml removes the rest."""
+    remove(job.at("ranks"))
+    job.drop_ballast()
+    open(job.at(FETCHED_MARK), "w").close()
+
+
+def age(job: JobDir) -> float:
+    """Return how many seconds ago a job ended, as far as its files tell."""
+    for name in ("result.json", "order.json"):
+        try:
+            return max(0.0, time.time() - os.path.getmtime(job.at(name)))
+        except OSError:
+            continue
+    return 0.0
+
+
+def own_block(frame: Mapping[str, Json], ranks: Collection[int], seen: set[str]) -> tuple[str, bool, bytes]:
+    """Return name, whether it is the first, and bytes of a block of one of the node's own files; else ConnectionLost.
+
+    `seen`: names that have come. Each file begins once, and each block after the first brings something.
+    """
+    if frame["kind"] != "file":
+        raise ConnectionLost(f"it answered fetch with {frame['kind']}")
+    name, first, data = frame["name"], frame["first"], frame["data"]
+    if not may_be_fetched(name, ranks):
+        raise ConnectionLost(f"it sent a file {name[:100]!r}, which is none of its own")
+    if first == (name in seen) or not (first or data):
+        raise ConnectionLost(f"it sent the file {name!r} more than once")
+    seen.add(name)
+    return name, first, data
+
+
+def may_be_fetched(name: str, ranks: Collection[int]) -> bool:
+    """Whether the controller may be sent a file of this name by a node with these ranks."""
+    found = RANK_FILE.match(name)
+    return int(found.group(1)) in ranks if found else name in ("launcher.out", "metrics.jsonl")
+
+
+def files_of(job: JobDir) -> Iterator[str]:
+    """Yield the names of a job's files on this node that the controller fetches."""
+    for name in ("launcher.out", "metrics.jsonl"):
+        if os.path.exists(job.at(name)):
+            yield name
+    ranks = [name for name in os.listdir(job.at("ranks")) if name.isdigit()] if os.path.isdir(job.at("ranks")) else []
+    for rank in sorted(ranks, key=int):
+        for name in ("stdout", "stderr", "record.json"):
+            if os.path.exists(job.at("ranks", rank, name)):
+                yield os.path.join("ranks", rank, name)

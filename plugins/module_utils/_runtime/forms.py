@@ -1,0 +1,205 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Checks of values that a node sent: the type, form and size of each. Texts come out printable."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from typing import Any, Callable, Mapping
+
+Json = Any
+Check = Callable[[Json], Json]
+DEPTH = 16  # of nested values
+ITEMS = 200_000  # of one list or object
+TEXT = 10_000  # characters of a text for people
+SHORT = 600  # of a line of output, a command, a name
+
+
+class BadFrame(ValueError):
+    """The other side sent what no honest one would."""
+
+
+def printable(text: str) -> str:
+    """Return a text without what a terminal would obey: control characters, line ends, directions of writing."""
+    if text.isprintable():
+        return text
+    return "".join(letter for letter in text if letter == "\t" or letter.isprintable())
+
+
+def words(value: Json) -> str:
+    """Return a text for people, made printable."""
+    if not isinstance(value, str):
+        raise BadFrame("a text was expected")
+    return printable(value[:TEXT])
+
+
+def short(value: Json) -> str:
+    """Return a short text for people, made printable."""
+    return words(value)[:SHORT]
+
+
+def like(form: re.Pattern[str], what: str) -> Check:
+    """Return a check: a text of this form."""
+
+    def check(value: Json) -> str:
+        if not isinstance(value, str) or len(value) > 4096 or not form.match(value):
+            raise BadFrame(f"{what} was expected")
+        return value
+
+    return check
+
+
+def one_of(*choices: str) -> Check:
+    def check(value: Json) -> str:
+        if value not in choices:
+            raise BadFrame(f"one of {', '.join(choices)} was expected")
+        return str(value)
+
+    return check
+
+
+def whole(least: int, most: int) -> Check:
+    """Return a check: a whole number from `least` to `most`."""
+
+    def check(value: Json) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise BadFrame(f"a whole number from {least} to {most} was expected")
+        return value
+
+    return check
+
+
+def number(value: Json) -> float:
+    """Return a finite number; times are seconds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e12:
+        raise BadFrame("a number was expected")
+    return float(value)
+
+
+def moment(value: Json) -> float:
+    """Return a time since the epoch: the difference of two, and of clocks, is a number() as well."""
+    found = number(value)
+    if not 0 <= found <= 1e11:
+        raise BadFrame("a time was expected")
+    return found
+
+
+def flag(value: Json) -> bool:
+    if not isinstance(value, bool):
+        raise BadFrame("true or false was expected")
+    return value
+
+
+def optional(check: Check) -> Check:
+    return lambda value: None if value is None else check(value)
+
+
+def either(check: Check, default: Json) -> Check:
+    """Return a check that takes a field which is not there for the default."""
+    return lambda value: default if value is None else check(value)
+
+
+def listed(check: Check, most: int = ITEMS) -> Check:
+    def every(value: Json) -> list[Json]:
+        if not isinstance(value, list) or len(value) > most:
+            raise BadFrame(f"a list of at most {most} was expected")
+        return [check(item) for item in value]
+
+    return every
+
+
+def mapped(name: Check, check: Check, most: int = ITEMS) -> Check:
+    def every(value: Json) -> dict[str, Json]:
+        if not isinstance(value, dict) or len(value) > most:
+            raise BadFrame(f"an object of at most {most} was expected")
+        return {name(key): check(content) for key, content in value.items()}
+
+    return every
+
+
+class Form:
+    """A check: an object with these fields. What else it has is left out, or with `rest` kept as bounded JSON.
+
+    `late`: fields that need not be there, but are of this form if they are.
+    """
+
+    def __init__(
+        self, fields: Mapping[str, Check], late: Mapping[str, Check] | None = None, rest: bool = False
+    ) -> None:
+        self.fields, self.late, self.rest = fields, late or {}, rest
+
+    def __call__(self, value: Json) -> dict[str, Json]:
+        if not isinstance(value, dict):
+            raise BadFrame("an object was expected")
+        found = {name: field(value.get(name)) for name, field in self.fields.items()}
+        found.update({name: field(value[name]) for name, field in self.late.items() if name in value})
+        known = self.names if self.rest else value
+        rest = {key: content for key, content in value.items() if key not in known}
+        return {**plain(rest), **found}
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of all fields that are checked."""
+        return {*self.fields, *self.late}
+
+
+def shaped(fields: Mapping[str, Check], late: Mapping[str, Check] | None = None) -> Form:
+    """Return a check: an object with these fields; what else it has is kept as bounded JSON."""
+    return Form(fields, late, rest=True)
+
+
+def plain(value: Json, depth: int = DEPTH, text: Check = words) -> Json:
+    """Return any JSON with its texts made printable, as `text` does. BadFrame if it is too deep or too large."""
+    if depth <= 0:
+        raise BadFrame("its values are nested too deep")
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, (list, dict)) and len(value) > ITEMS:
+        raise BadFrame(f"more than {ITEMS} values in one place")
+    if isinstance(value, list):
+        return [plain(item, depth - 1, text) for item in value]
+    if isinstance(value, dict):
+        return {words(key): plain(content, depth - 1, text) for key, content in value.items()}
+    return value if value is None or isinstance(value, bool) else value if type(value) is int else number(value)
+
+
+def path(value: Json) -> str:
+    """Return an absolute path, or an empty text where a node has none."""
+    if not isinstance(value, str) or len(value) > 4096 or printable(value) != value or (value and value[0] != "/"):
+        raise BadFrame("an absolute path was expected")
+    return value
+
+
+def address(value: Json) -> str:
+    """Return the IP address of one machine."""
+    if not isinstance(value, str) or len(value) > 45 or "%" in value:
+        raise BadFrame("an IP address was expected")
+    found = ipaddress.ip_address(value)
+    if found.is_unspecified or found.is_multicast:
+        raise BadFrame("the IP address of one machine was expected")
+    return str(found)
+
+
+def network(value: Json) -> str:
+    if not isinstance(value, str) or len(value) > 50:
+        raise BadFrame("a network was expected")
+    return str(ipaddress.ip_network(value))
+
+
+def metric(value: Json) -> Json:
+    """Return a value that a rank reported: a finite number of any size, or a text. A huge whole number is a text."""
+    if isinstance(value, str):
+        return words(value)[:500]
+    if type(value) is int:
+        return value if abs(value) < 1 << 63 else str(value)[:500]
+    if not isinstance(value, float) or not math.isfinite(value):
+        raise BadFrame("a number or a text was expected")
+    return value
+
+
+def metric_name(value: Json) -> str:
+    return words(value)[:100]

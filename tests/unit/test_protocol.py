@@ -1,0 +1,87 @@
+"""The table of messages is what is sent, checked and answered: no kind and no field is in one of them alone."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, protocol
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
+
+PLUGINS = Path(__file__).parents[2] / "plugins"
+SENDERS = [*(PLUGINS / "module_utils" / "_runtime").glob("*.py"), PLUGINS / "plugin_utils" / "_launch" / "session.py"]
+TABLES = (
+    *(protocol.CONTROLLER_TO_HEAD, protocol.HEAD_TO_CONTROLLER, protocol.HEAD_TO_NODE, protocol.NODE_TO_HEAD),
+    *(protocol.SUPERVISOR_TO_GUARD, protocol.GUARD_TO_SUPERVISOR),
+)
+# Who sends in one direction only. The supervisor is head and node, and its guard's messages go on to the head.
+DIRECTIONS = {
+    "session.py": (protocol.CONTROLLER_TO_HEAD,),
+    "peer.py": (protocol.HEAD_TO_NODE,),
+    "guard.py": (protocol.GUARD_TO_SUPERVISOR,),
+}
+# Read by whoever is at work with the other end: shipping, staging, or running a job.
+READ_ELSEWHERE = {"file", "lay", "go", "drop", "begin", "start", "leave", "end", "beat"}
+
+
+def fields(message: Any) -> set[str]:
+    return set(message.__required_keys__ | message.__optional_keys__)
+
+
+@pytest.mark.parametrize(
+    ("checks", "table"),
+    [(frames.FROM_HEAD, protocol.HEAD_TO_CONTROLLER), (frames.FROM_NODE, protocol.NODE_TO_HEAD)],
+    ids=["from the head", "from a node"],
+)
+def test_what_is_checked_is_what_the_table_has(checks: dict[str, dict[str, Any]], table: dict[str, Any]) -> None:
+    assert {kind: set(checked) for kind, checked in checks.items()} == {kind: fields(table[kind]) for kind in table}
+
+
+@pytest.mark.parametrize(
+    ("checked", "kept"),
+    [
+        (set(frames.FACTS), protocol.NodeFacts),
+        (frames.RECORD.names | {"signal", "leftovers"}, protocol.RankRecord),  # which record() checks itself
+        (frames.REPORT.names, protocol.NodeReport),
+        (frames.LAUNCHER.names, protocol.LauncherExit),
+        (frames.LEFTOVER.names, protocol.Leftover),
+        (frames.WAITING.names, protocol.WaitingRun),
+    ],
+    ids=["facts", "record", "report", "launcher", "leftover", "waiting run"],
+)
+def test_what_a_node_tells_is_what_its_type_has(checked: set[str], kept: Any) -> None:
+    assert checked == fields(kept)
+
+
+def sent(path: Path) -> Iterator[tuple[str, str, set[str], bool]]:
+    """Yield place, kind and fields of each message that a file sends, and whether it has no others."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args:
+            kind = call.args[0]
+            if call.func.attr in ("send", "offer", "expect", "ask", "send_to_all") and isinstance(kind, ast.Constant):
+                names = {word.arg for word in call.keywords if word.arg}
+                yield f"{path.name}:{call.lineno}", kind.value, names, all(word.arg for word in call.keywords)
+
+
+def test_what_is_sent_is_in_the_table() -> None:
+    kinds = set()
+    for path in SENDERS:
+        for place, kind, given, whole in sent(path):
+            known = [table[kind] for table in DIRECTIONS.get(path.name, TABLES) if kind in table]
+            assert any(given <= fields(message) | {"beats"} for message in known), f"{place}: {kind} has no {given}"
+            complete = [message for message in known if message.__required_keys__ <= given]
+            assert complete or not whole, f"{place}: {kind} is sent with {given} only"
+            kinds.add(kind)
+    later = {"survey", "line", "report"}  # built of values
+    assert {kind for table in TABLES for kind in table} - later == kinds - later
+
+
+def test_the_supervisor_answers_what_may_be_asked_for() -> None:
+    asked = {*protocol.CONTROLLER_TO_HEAD, *protocol.HEAD_TO_NODE}
+    assert set(Supervisor(Channel(*os.pipe())).handlers) == asked - READ_ELSEWHERE
