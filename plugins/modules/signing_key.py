@@ -55,40 +55,15 @@ dest:
 """
 
 import os
-import tempfile
-from http.client import HTTPException
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.urls import open_url
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.openpgp import KeyFileError, keyring
-
-SECONDS = 60
-LARGEST = 10**6  # bytes; keys of vendors have a few thousand
-
-
-def fetch(url: str) -> bytes:
-    """Return what is at an address."""
-    return bytes(open_url(url, timeout=SECONDS).read(LARGEST))
-
-
-def content(path: str) -> bytes:
-    """Return what a file holds; nothing if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
-
-
-def write(path: str, data: bytes) -> None:
-    """Replace a file at once. Everybody may read it, as apt's own user must."""
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".new")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.chmod(draft, 0o644)
-    os.replace(draft, path)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.openpgp import KeyFileError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.signing_keys import (
+    content,
+    fetch_keyring,
+    write,
+)
 
 
 def main() -> None:
@@ -101,14 +76,14 @@ def main() -> None:
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
     url, dest = module.params["url"], os.path.abspath(module.params["dest"])
     try:
-        wanted = keyring(fetch(url), module.params["fingerprints"])
+        wanted = fetch_keyring(url, module.params["fingerprints"])
         stale = content(dest) != wanted
         if stale and not module.check_mode:
             write(dest, wanted)
     except KeyFileError as error:
-        module.fail_json(msg=f"{url} is not the key that is known: {error}")
-    except (OSError, ValueError, HTTPException) as error:  # the network, the address, the answer
-        module.fail_json(msg=f"{url} cannot be fetched, or {dest} not be written: {error}")
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{dest} cannot be written: {error}")
     module.exit_json(changed=stale, dest=dest)
 
 

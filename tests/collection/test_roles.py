@@ -20,9 +20,7 @@ NO_FACTS |= {"play_hosts", "play_hosts_all", "version"}
 # What only root can do: packages, what comes with them, and the system's sshd if the user asks for it.
 AS_ROOT = {"roles/ssh_mesh/tasks/install.yml"}
 AS_ROOT |= {f"roles/{name}.yml" for name in ("cuda/tasks/services", "rocm/tasks/groups", "rocm/tasks/verify")}
-OF_PACKAGES = ("root", "apt", "prove", "packages", "kernel", "step", "exact", "dnf", "reboot")
-AS_ROOT |= {f"roles/vendor_packages/tasks/{name}.yml" for name in OF_PACKAGES}
-# What installs packages of a vendor: its scenario makes the repository.
+AS_ROOT |= {f"roles/{role}/tasks/{name}.yml" for role in ("cuda", "rocm") for name in ("install", "reboot")}
 
 
 def load(path: Path) -> Any:

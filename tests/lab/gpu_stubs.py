@@ -77,7 +77,7 @@ def foreign() -> list[dict[str, Any]]:
 
 
 def some() -> list[dict[str, Any]]:
-    """Return the packages of nobody, for role vendor_packages itself."""
+    """Return the packages of nobody, for module vendor_packages itself."""
     made = [pinning("some-pinning", "1", "some-driver some-manager"), pinning("some-pinning", "2", "some-*")]
     made += [package("some-driver", version, depends="some-library") for version in ("1.5-1", "2.0-1")]
     made += [package("some-manager", version) for version in ("1:1.5-2", "1.9-1", "2.0-1")]

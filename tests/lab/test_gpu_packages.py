@@ -244,6 +244,77 @@ def test_it_is_refused_in_a_line_and_nothing_was_changed(refused: Drivers, numbe
     assert re.fullmatch(CASES[number][4], said), said
 
 
+@pytest.fixture
+def plain(drivers: Drivers) -> Iterator[str]:
+    """A user of n1 who may not become root."""
+    root = drivers.lab.root
+    root("n1", "useradd", "--create-home", "--shell", "/bin/bash", "plain")
+    root("n1", "cp", "-r", "/home/fleet/.ssh", "/home/plain/.ssh")
+    root("n1", "chown", "-R", "plain:", "/home/plain/.ssh")
+    yield "plain"
+    root("n1", "userdel", "--remove", "plain", check=False)
+
+
+def test_a_user_who_cannot_become_root_is_told_so_and_check_mode_needs_no_root(drivers: Drivers, plain: str) -> None:
+    given = {"torchfleet_versions": str(drivers.place / "stubs/versions.yml"), "ansible_user": plain}
+    given |= {"cuda_disk_mb": 10, "cuda_sysfs_root": f"{STUBS}/roots/h100-new", "cuda_toolkit": ""}
+    book = drivers.book("plain", [{"ansible.builtin.import_role": {"name": "torchfleet.cluster.cuda"}}], hosts="n1")
+    before = drivers.state("n1")
+    status, output = drivers.play(book, **given)
+    assert status == 2
+    assert (
+        "cuda: packages are installed as root, and there is no way to become root (Missing sudo password): give the "
+        "password with -K, or let n1 be reached by a user who may use sudo"
+    ) in " ".join(output.split())
+    _status, output = drivers.play(book, "--check", "--diff", **given)
+    assert re.search(
+        r"msg: would install linux-headers-\S+ nvidia-driver-pinning-580, nvidia-open, ", " ".join(output.split())
+    )
+    assert "+nvidia-open, to be installed, held\n" in output and "+Signed-By: /etc/apt/keyrings/" in output
+    assert drivers.state("n1") == before
+
+
+SOME = {
+    "role": "some",
+    "systems": ["debian12"],
+    "machines": {"x86_64": "x86_64", "aarch64": "sbsa"},
+    "first": ["some-pinning-1"],
+    "packages": ["some-driver"],
+    "same_version": {"some-manager": "some-driver"},
+    "hold": ["some-pinning-1", "some-driver", "some-manager"],
+    "branch": "1",
+    "kernel_headers": True,
+}
+
+
+def test_packages_come_in_the_versions_that_belong_together(drivers: Drivers) -> None:
+    """apt knows nothing of the distribution, whose package the driver depends on, and would not look: the headers are
+    there. The newest manager of the branch is of another driver. A second run needs no root."""
+    root = drivers.lab.root
+    root("n2", "sh", "-c", f"dpkg --install {STUBS}/distribution/pool/linux-headers-*")
+    root("n2", "sh", "-c", "rm -rf /var/lib/apt/lists && mkdir /var/lib/apt/lists")
+    repository = {
+        "name": "torchfleet-some",
+        "address": f"file:{STUBS}/some",
+        "suite": "/",
+        "keys": drivers.locked("cuda")["repository"]["keys"],
+        "pin": 'Package: some-none\nPin: origin ""\nPin-Priority: 600\n',
+    }
+    task = {"torchfleet.cluster.vendor_packages": {**SOME, "repositories": [repository]}, "become": True}
+    book = drivers.book("some", [task], hosts="n2")
+    for change, given in (("changed=1", {}), ("changed=0", {"ansible_become": False})):
+        status, output = drivers.play(book, **given)
+        assert status == 0 and change in output, output
+    assert drivers.packages("n2", "some-pinning-*", "some-driver", "some-manager") == {
+        "some-pinning-1 1-1 hold",
+        "some-driver 1.5-1 hold",
+        "some-manager 1:1.5-2 hold",
+    }
+    sources = root("n2", "cat", "/etc/apt/sources.list.d/torchfleet-some.sources")
+    assert "\nSigned-By: /etc/apt/keyrings/torchfleet-some.gpg\n" in sources
+    assert root("n2", "cat", "/etc/apt/preferences.d/torchfleet-some").startswith("Package: some-none\n")
+
+
 def test_a_reboot_is_asked_for_and_another_branch_is_moved_to(drivers: Drivers) -> None:
     """Everything is installed by then. The next run says the same and changes nothing; the other branch comes whole."""
     typed = shlex.split("""setup.yml -e '{"accelerators": ["cuda"]}' --tags accelerators --limit n1""")

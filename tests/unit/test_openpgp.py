@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.openpgp import KeyFileError, keyring, keys
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.openpgp import (
+    KeyFileError,
+    armored,
+    keyring,
+    keys,
+)
 
 
 class Gpg:
@@ -125,6 +130,13 @@ def test_a_key_that_was_cut_off_is_refused_wherever_it_was(gpg: Gpg, made: tuple
             assert str(error) == "it ends too early"
             ends += 1
     assert ends > len(whole) - 10
+
+
+def test_armor_of_ours_is_that_of_gpg(gpg: Gpg, made: tuple[str, str]) -> None:
+    """rpm reads no other form. gpg may write a line with its version below the first."""
+    ours, theirs = armored(keyring(gpg.export(made[0]), [made[0]])), gpg.armor(made[0]).decode()
+    assert [line for line in theirs.splitlines() if ": " not in line] == ours.splitlines()
+    assert keyring(ours.encode(), [made[0]]) == gpg.export(made[0])
 
 
 def test_damaged_armor_is_refused(gpg: Gpg, made: tuple[str, str]) -> None:

@@ -98,6 +98,15 @@ def unarmored(text: bytes) -> bytes:
     return data
 
 
+def armored(data: bytes) -> str:
+    """Return a binary keyring as armored text, which is all that rpm reads."""
+    lines = base64.b64encode(data).decode()
+    body = "\n".join(lines[start : start + 64] for start in range(0, len(lines), 64))
+    checksum = base64.b64encode(crc24(data)).decode()
+    begin, end = (f"-----{word} PGP PUBLIC KEY BLOCK-----" for word in ("BEGIN", "END"))
+    return f"{begin}\n\n{body}\n={checksum}\n{end}\n"
+
+
 def crc24(data: bytes) -> bytes:
     """Return the checksum of armored text."""
     crc = 0xB704CE

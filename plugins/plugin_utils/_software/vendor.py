@@ -2,16 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What root does on a node for packages of a vendor: made out on the controller, for a node's user must not choose it.
-
-The node says which system it is, and what is installed. Files, addresses and keys are this controller's own.
-"""
+"""What a node answers about packages of a vendor, checked: only packages that were asked for are named in it."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
@@ -21,11 +17,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     listed,
     mapped,
     one_of,
+    printable,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import FILE, exact, short, take
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import exact, take, text_file
 
-Repository = dict[str, Any]
-SOURCES, PREFERENCES, KEYRINGS = "/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/apt/keyrings"
 VERSION = like(re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~_^-]{0,127}\Z"), "the version of a package")
 HEADERS = like(
     re.compile(r"(linux-headers|linux-modules-extra|kernel-devel)-[A-Za-z0-9.+~_-]{1,128}\Z"),
@@ -33,90 +28,38 @@ HEADERS = like(
 )
 
 
-def repositories_for(
-    repositories: Sequence[Mapping[str, Any]], role: str, systems: Sequence[str], machines: Mapping[str, str]
-) -> dict[str, list[Repository]]:
-    """Return the repositories as they are on each system and machine that there are packages for: "debian12 x86_64"."""
-    return {
-        f"{system} {machine}": [repository_for(each, role, system, theirs) for each in repositories]
-        for system in systems
-        for machine, theirs in machines.items()
-    }
-
-
-def family_of(system: str) -> str:
-    """Return what a system's packages are."""
-    return "rpm" if system.startswith("rhel") else "deb"
-
-
-def repository_for(entry: Mapping[str, Any], role: str, system: str, machine: str) -> Repository:
-    """Return a repository on a system: name, address, suite, components, key, fingerprints, keyring and files."""
-    filled = {"system": system, "machine": machine, "version": str(entry.get("version", ""))}
-    key = pick(entry["keys"], system) or {}
-    made: Repository = {name: pick(entry.get(name, ""), system) for name in ("address", "suite", "components", "pin")}
-    made = {name: str(text or "").format(**filled) for name, text in made.items()}
-    filled["address"] = made["address"].rstrip("/")
-    made |= {
-        "name": entry["name"],
-        "key": key.get("url", "").format(**filled),
-        "keyring": f"{KEYRINGS}/{entry['name']}.gpg",
-    }
-    made["fingerprints"] = key.get("fingerprint", "").split()
-    made["files"] = {f"{SOURCES}/{made['name']}.sources": sources(made, role)}
-    if made["pin"]:
-        made["files"][f"{PREFERENCES}/{made['name']}"] = made["pin"].strip() + "\n"
-    return made
-
-
-def pick(entry: Any, system: str) -> Any:
-    """Return the value for a system, else for its family, else for `any`. None if there is none."""
-    if not isinstance(entry, Mapping):
-        return entry
-    return entry.get(system, entry.get(family_of(system), entry.get("any")))
-
-
-def sources(made: Repository, role: str) -> str:
-    """Return the text of a .sources file. Another key makes another text, and so is fetched."""
-    lines = [f"# torchfleet.cluster.{role}, key {' '.join(made['fingerprints'])}", "Types: deb"]
-    lines += [f"URIs: {made['address']}", f"Suites: {made['suite']}"]
-    lines += [f"Components: {made['components']}"] if made["components"] else []
-    return "\n".join([*lines, f"Signed-By: {made['keyring']}", ""])
-
-
-# --- what a node answers -------------------------------------------------------------------------------------------
+def answer_of(node: str, request: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    """Return what module vendor_packages answered to a request. InputError, which names the node, if it cannot be."""
+    return dict(take(node, "packages", form_of(request), value))
 
 
 def form_of(request: Mapping[str, Any]) -> Check:
-    """Return the check of an answer to a request: only packages that were asked for are named in it."""
-    wanted = [*request["first"], *request["names"], *request["alike"]]
-    named = one_of(*wanted, *request["alike"].values())
-    exactly = re.compile("(?:" + "|".join(map(re.escape, request["alike"])) + r")=[A-Za-z0-9.+:~*_^-]{1,128}\Z")
+    """Return the check of an answer to a request."""
+    same = request["same_version"]
+    named = one_of(*request["first"], *request["packages"], *same, *same.values())
+    exactly = re.compile("(?:" + "|".join(map(re.escape, same)) + r")=[A-Za-z0-9.+:~*_^-]{1,128}\Z")
     return exact(
         {
-            "refusals": listed(short(2000), 32),
-            "system": like(re.compile(r"[A-Za-z0-9._-]{1,64}\Z"), "a distribution with its version"),
-            "machine": like(re.compile(r"[A-Za-z0-9_]{1,32}\Z"), "an architecture"),
-            "family": one_of("deb", "rpm", ""),
+            "changed": flag,
             "headers": listed(HEADERS, 4),
             "versions": mapped(named, VERSION, 100),
             "missing": listed(named, 100),
-            "moves": flag,
-            "unlike": listed(like(exactly, "a package in the version of another one"), 100),
-            "unheld": listed(named, 100),
-            "interrupted": flag,
-            "ready": flag,
+            "wrong_version": listed(like(exactly, "a package in the version of another one"), 100),
+            "not_held": listed(named, 100),
+            "diff": listed(exact(dict.fromkeys(("before_header", "after_header", "before", "after"), lines)), 20),
         }
     )
 
 
-def answer_of(node: str, request: Mapping[str, Any], text: Any) -> dict[str, Any]:
-    """Return what packages.py answered to `look` on a node, checked, with this controller's own `repositories`.
+def lines(value: Any) -> str:
+    """Return a text of several lines, each made printable."""
+    return "\n".join(map(printable, text_file(value).split("\n")))
 
-    InputError, which names the node, for what it cannot be.
-    """
-    try:
-        value = json.loads(text) if isinstance(text, str) and len(text) <= FILE else text
-    except (ValueError, RecursionError):
-        value = None
-    found = dict(take(node, "packages", form_of(request), value))
-    return {**found, "repositories": request["repositories"].get(f"{found['system']} {found['machine']}", [])}
+
+def announcement(answer: Mapping[str, Any]) -> str:
+    """Return what --check says of an answer."""
+    coming = [*answer["headers"], *answer["missing"], *answer["wrong_version"]]
+    held = [name for name in answer["not_held"] if name not in coming]
+    parts = [f"install {', '.join(coming)}"] if coming else []
+    parts += [f"hold {', '.join(held)}"] if held else []
+    return f"would {' and '.join(parts or ['write the repositories again'])}"

@@ -1,0 +1,79 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.vendor_packages. Documentation: plugins/modules.
+
+It runs the module twice: once to look, without root, and only if something is left to do, as root. Root acts on the
+options of the task alone, and on nothing that the user on the node answered to the look.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.vendor import announcement, answer_of
+
+Result = dict[str, Any]
+SHOWN = ("changed", "diff", "versions")
+
+
+def shown(answer: Result) -> Result:
+    """Return what the task returns of an answer."""
+    return {name: answer[name] for name in SHOWN}
+
+
+class ActionModule(OnNode):
+    """One node."""
+
+    parses_values = False
+    _task: Any
+
+    def act(self, given: Result, variables: Result) -> Result:
+        """Return changed, diff and the packages as the node has them. InputError for an answer that cannot be."""
+        node = str(variables["inventory_hostname"])
+        result = self.look(variables)
+        if result.get("failed"):
+            return result
+        answer = answer_of(node, given, result)
+        if not answer["changed"]:
+            return shown(answer)
+        if self._task.check_mode:
+            return {**shown(answer), "msg": announcement(answer), "_ansible_verbose_always": True}
+        why = self.why_not_root()
+        if why:
+            return {
+                "failed": True,
+                "msg": f"{given['role']}: packages are installed as root, and there is no way to become root ({why}): "
+                f"give the password with -K, or let {node} be reached by a user who may use sudo",
+            }
+        result = self.answer(variables)
+        return result if result.get("failed") else shown(answer_of(node, given, result))
+
+    def look(self, variables: Result) -> Result:
+        """Return what the module answers in check mode and without root."""
+        task, become = self._task, self._connection.become
+        self._task = task.copy()
+        self._task.check_mode = True
+        self._connection.set_become_plugin(None)
+        try:
+            return self.answer(variables)
+        finally:
+            self._task = task
+            self._connection.set_become_plugin(become)
+
+    def why_not_root(self) -> str:
+        """Return why this task is not root on the node. Empty if it is."""
+        try:
+            done = self._low_level_execute_command("id -u")
+        except AnsibleConnectionFailure:
+            raise
+        except AnsibleError as error:  # the password, and how it is asked for
+            return line(str(error))
+        if done["stdout"].split()[-1:] == ["0"]:
+            return ""
+        return line(done["stderr"] or f"user {done['stdout'].strip()}")

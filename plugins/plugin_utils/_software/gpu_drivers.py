@@ -1,0 +1,202 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which packages the GPUs of a machine need, of NVIDIA and AMD, and whether it has to be rebooted for them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+NVIDIA_CONFLICTS = (
+    {
+        "file": "/usr/bin/nvidia-uninstall",
+        "says": "{seen}: the driver was installed by NVIDIA's .run file, so packages must not: "
+        "run nvidia-uninstall --silent, and this again",
+    },
+    {
+        "package": "nvidia-driver*",
+        "says": "{seen} is installed, from elsewhere: remove it ({remove} '*nvidia*'), "
+        "or set cuda_branch to its branch",
+    },
+)
+AMD_CONFLICTS = (
+    {
+        "package": "amdgpu-install",
+        "says": "{seen} is installed, whose repositories would be mixed with these: "
+        "remove it ({remove} amdgpu-install), and run this again",
+    },
+)
+
+
+@dataclass(frozen=True)
+class DriverPlan:
+    """What a machine gets. Names of packages and services; `refusal` and `reboot` are empty if there is none."""
+
+    wanted: bool
+    gpus: int
+    refusal: str = ""
+    reboot: str = ""  # why the machine has to be rebooted before anything is installed
+    driver: str = ""  # the package whose version counts
+    first: list[str] = field(default_factory=list)
+    packages: list[str] = field(default_factory=list)
+    same_version: dict[str, str] = field(default_factory=dict)
+    hold: list[str] = field(default_factory=list)
+    repositories: list[dict[str, Any]] = field(default_factory=list)
+    conflicts: list[dict[str, Any]] = field(default_factory=list)
+    dnf_commands: dict[str, list[list[str]]] = field(default_factory=dict)
+    services: list[str] = field(default_factory=list)
+    prefix: str = ""  # of ROCm
+
+
+def major(version: str) -> int:
+    """Return the number that a version begins with."""
+    return int(re.match(r"\d{0,9}", version)[0] or 0)  # type: ignore[index] # it always matches
+
+
+def of_vendor(facts: Mapping[str, Any], vendor: str) -> list[Mapping[str, Any]]:
+    """Return the GPUs of a vendor."""
+    return [gpu for gpu in facts["gpus"] if gpu["vendor"] == vendor]
+
+
+def text(value: Any) -> str:
+    """Return a version or a name as text. YAML has 13.0 for a number, and nothing for none."""
+    return "" if value is None else str(value)
+
+
+# --- NVIDIA ---------------------------------------------------------------------------------------------------------
+
+
+def plan_cuda(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPlan:
+    """Return what a machine gets of NVIDIA. `options` are those of role cuda, without `cuda_`."""
+    gpus = of_vendor(facts, "nvidia")
+    older = list(dict.fromkeys(gpu["id"] for gpu in gpus if not gpu["open_modules"]))
+    branch, toolkit, asked = (text(options[name]) for name in ("branch", "toolkit", "driver"))
+    kind = ("proprietary" if older else "open") if asked == "auto" else asked
+    driver = {"open": "nvidia-open", "proprietary": "cuda-drivers"}.get(kind, "")
+    wanted = asked != "auto" or bool(gpus)
+    drivers = [driver, "nvidia-persistenced"] if driver else []
+    toolkits = [f"cuda-toolkit-{toolkit.replace('.', '-')}"] if toolkit else []
+    dcgm = [f"datacenter-gpu-manager-4-cuda{major(toolkit or '13')}"] if options["dcgm"] else []
+    # It drives the switches between GPUs, and works with the driver of its own version only.
+    same_version = {"nvidia-fabricmanager": driver} if driver and facts["nvswitches"] else {}
+    stream = f"nvidia-driver:{branch}-{'open' if kind == 'open' else 'dkms'}"
+    return DriverPlan(
+        wanted=wanted,
+        gpus=len(gpus),
+        refusal=cuda_refusal(asked, branch if driver and wanted else "", toolkit, older),
+        reboot=mismatch(facts),
+        driver=driver,
+        first=[f"nvidia-driver-pinning-{branch}"] if driver else [],
+        packages=[*drivers, *toolkits, *dcgm],
+        same_version=same_version,
+        # Not the package that chooses the branch: that of another branch has to be able to take its place.
+        hold=[*drivers, *toolkits, *same_version],
+        repositories=[dict(options["repository"])],
+        conflicts=[{**conflict, "branch": branch} for conflict in NVIDIA_CONFLICTS] if driver else [],
+        dnf_commands={"rhel9": [["module", "enable", stream]], "rhel10": [["versionlock", f"*nvidia*{branch}*"]]},
+        services=[*drivers[1:], *same_version, *(["nvidia-dcgm"] if options["dcgm"] else [])],
+    )
+
+
+def cuda_refusal(asked: str, branch: str, toolkit: str, older: Sequence[str]) -> str:
+    """Return why these GPUs, or NVIDIA's packages, do not allow what was asked for."""
+    ids = ", ".join(older)
+    if older and asked == "open":
+        return (
+            f"cuda_driver: got open; the open kernel modules do not drive {ids}, which is older than Turing: "
+            "set cuda_driver=proprietary"
+        )
+    if older and toolkit and major(toolkit) >= 13:
+        return (
+            f"cuda_toolkit: got {toolkit}; CUDA 13 has left out {ids}, which is older than Turing: "
+            "set cuda_toolkit=12.6"
+        )
+    if branch and major(branch) < 580:
+        return (
+            f"cuda_branch: got {branch}; give 580 or newer: of older branches NVIDIA's packages have other names "
+            "(nvidia-fabricmanager-570)"
+        )
+    return ""
+
+
+def mismatch(facts: Mapping[str, Any]) -> str:
+    """Return why NVIDIA's driver cannot be used before a reboot: it was replaced while it was loaded."""
+    loaded, library = facts["modules"].get("nvidia", ""), facts["driver_library"]
+    if not loaded or library in ("", loaded):
+        return ""
+    return f"module nvidia {loaded} is loaded, and the library is {library}"
+
+
+def cuda_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, str]) -> str:
+    """Return why the machine has to be rebooted for the packages that are installed now. Empty if it has not."""
+    loaded = facts["modules"].get("nvidia", "")
+    installed = re.sub(r"^\d+:|-[^-]*$", "", versions.get(driver, ""))  # without epoch and revision
+    if not of_vendor(facts, "nvidia") or not driver or loaded == installed:
+        return ""
+    if "nouveau" in facts["modules"]:
+        return f"nouveau is loaded, and nvidia {installed} cannot be beside it"
+    return f"module nvidia {loaded or 'none'} is loaded, and {installed} is installed"
+
+
+# --- AMD ------------------------------------------------------------------------------------------------------------
+
+
+def plan_rocm(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPlan:
+    """Return what a machine gets of AMD. `options` are those of role rocm, without `rocm_`."""
+    gpus = of_vendor(facts, "amd")
+    version = text(options["version"])
+    is_classic = bool(version) and major(version) < 10  # one package for all GPUs
+    unknown = [gpu["id"] for gpu in gpus if not gpu["target"]] if not options["targets"] else []
+    targets = list(options["targets"]) or sorted({gpu["target"] for gpu in gpus if gpu["target"]})
+    wanted = options["driver"] != "auto" or bool(gpus)
+    drivers = [] if options["driver"] == "none" else ["amdgpu-dkms"]
+    rocm = ["rocm"] if is_classic else [f"amdrocm{version}-{target}" for target in targets] if version else []
+    by_target = wanted and bool(version) and not is_classic
+    repositories = [{**options["driver_repository"], "version": text(options["driver_version"])}] if drivers else []
+    repositories += [{**options["repository"], "version": version}] if rocm else []
+    return DriverPlan(
+        wanted=wanted,
+        gpus=len(gpus),
+        refusal=rocm_refusal(targets, list(dict.fromkeys(unknown))) if by_target else "",
+        driver=drivers[0] if drivers else "",
+        packages=[*drivers, *rocm],
+        hold=[*drivers, *rocm],
+        repositories=repositories,
+        conflicts=[dict(conflict) for conflict in AMD_CONFLICTS],
+        prefix=f"/opt/rocm{'-' if is_classic else '/core-'}{version}" if rocm else "",
+    )
+
+
+def rocm_refusal(targets: Sequence[str], unknown: Sequence[str]) -> str:
+    """Return why it is not known for which GPUs ROCm is to be installed."""
+    advice = """as in -e '{"rocm_targets": ["gfx942"]}'"""
+    if unknown:
+        return (
+            f"rocm_targets: got none, and what compilers call {', '.join(unknown)} is not known here: name it, {advice}"
+        )
+    if not targets:
+        return (
+            "rocm_targets: got none, and there is no AMD GPU to take it from: name what ROCm is for, "
+            f"{advice}, or set rocm_version to nothing"
+        )
+    return ""
+
+
+def rocm_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, str]) -> str:
+    """Return why the machine has to be rebooted for the packages that are installed now. Empty if it has not.
+
+    The version of the module and that of its package are not alike: what counts is that AMD's own module is loaded,
+    and not the kernel's, which has no version.
+    """
+    if not of_vendor(facts, "amd") or not driver or facts["modules"].get("amdgpu"):
+        return ""
+    loaded = "of the kernel" if "amdgpu" in facts["modules"] else "none"
+    return f"module amdgpu {loaded} is loaded, and {driver} {versions.get(driver, '')} is installed"
+
+
+PLANS = {"cuda": plan_cuda, "rocm": plan_rocm}
+REBOOTS = {"cuda": cuda_reboot, "rocm": rocm_reboot}
