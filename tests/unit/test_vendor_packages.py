@@ -475,6 +475,10 @@ def test_a_branch_is_changed_as_a_whole(root: Root) -> None:
     apt.install_packages(["driver", "more"], everything=False)
     apt.install_packages(["driver", "more"], everything=True)
     assert root.short() == ["INSTALL driver more"]
+    (root.system / "dpkg").write_text("driver hold installed 570.1-1\n")
+    request = request_for(**DRIVER)
+    apt.install(request, vendor.look(request))
+    assert {"INSTALL pinning", "INSTALL driver"} <= set(root.short())
 
 
 LOCKED = packages.Done(100, "", "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt)\n")
@@ -496,7 +500,8 @@ def test_another_failure_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert packages.run("apt-get", "update").status == 100
 
 
-def test_a_service_that_a_package_starts_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_service_that_a_package_starts_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DEBIAN_FRONTEND", raising=False)
     done = packages.run(
         "sh", "-c", 'sleep 60 & echo $! >"$0"; echo out; echo E: bad >&2; exit 3', str(tmp_path / "pid")
     )
@@ -661,6 +666,11 @@ def test_root_installs_what_was_asked_for_alone(field: str) -> None:
     with pytest.raises(InputError, match=f'answer of n2: got "packages, {field}"'):
         node.result()
     assert len(node.ran) == 1
+
+
+def test_what_a_node_answers_after_the_installation_is_checked_too() -> None:
+    with pytest.raises(InputError, match='answer of n2: got "packages, versions"'):
+        Node(answer(), {**DONE, "versions": {"bash": "1"}}).result()
 
 
 def test_check_mode_needs_no_root_and_changes_nothing() -> None:
