@@ -20,7 +20,8 @@ NO_FACTS |= {"play_hosts", "play_hosts_all", "version"}
 # What only root can do: packages, what comes with them, and the system's sshd if the user asks for it.
 AS_ROOT = {"roles/ssh_mesh/tasks/install.yml"}
 AS_ROOT |= {f"roles/{name}.yml" for name in ("cuda/tasks/services", "rocm/tasks/groups", "rocm/tasks/verify")}
-AS_ROOT |= {f"roles/{role}/tasks/{name}.yml" for role in ("cuda", "rocm") for name in ("install", "reboot")}
+AS_ROOT |= {f"roles/{role}/tasks/reboot.yml" for role in ("cuda", "rocm")}
+AS_ROOT_IF_MISSING = {f"torchfleet.cluster.{name}_packages" for name in ("system", "vendor")}
 
 
 def load(path: Path) -> Any:
@@ -93,7 +94,7 @@ def sets_internal(task: dict[str, Any], key: str) -> bool:
 
 def becomes_root_if_it_must(task: dict[str, Any], key: str) -> bool:
     """Whether this part of a task gives root to the module that takes it only where packages are missing."""
-    return key == "become" and "torchfleet.cluster.system_packages" in task
+    return key == "become" and not AS_ROOT_IF_MISSING.isdisjoint(task)
 
 
 @pytest.mark.parametrize("path", [*TASK_FILES, *PLAYBOOKS], ids=label)
