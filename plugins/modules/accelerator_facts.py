@@ -23,6 +23,12 @@ options:
     description: torchfleet's directory, in which libraries are searched too. C(~) is the user's home.
     type: path
     default: ~/.torchfleet
+  usable_driver:
+    description:
+      - Whether to fail if the NVIDIA driver was replaced while it was loaded. No program can use its GPUs before a reboot.
+    type: bool
+    default: false
+    version_added: 0.5.0
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
@@ -69,14 +75,22 @@ facts:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import driver_mismatch, survey
 
 
 def main() -> None:
     """Entry of the module."""
-    options = {"root": {"type": "path", "default": "/"}, "home": {"type": "path", "default": "~/.torchfleet"}}
+    options = {
+        "root": {"type": "path", "default": "/"},
+        "home": {"type": "path", "default": "~/.torchfleet"},
+        "usable_driver": {"type": "bool", "default": False},
+    }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
-    module.exit_json(changed=False, facts=survey(module.params["root"], module.params["home"]))
+    facts = survey(module.params["root"], module.params["home"])
+    mismatch = driver_mismatch(facts) if module.params["usable_driver"] else ""
+    if mismatch:
+        module.fail_json(msg=f"{mismatch}: no program can use the NVIDIA GPUs before the machine is rebooted")
+    module.exit_json(changed=False, facts=facts)
 
 
 if __name__ == "__main__":

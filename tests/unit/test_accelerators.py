@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import gpus
+from ansible_collections.torchfleet.cluster.plugins.modules import accelerator_facts
 
 H100, L4, V100, NVSWITCH = "10de:2330:030200", "10de:27b8:030200", "10de:1db6:030200", "10de:22a3:068000"
 MI300X, RADEON = "1002:74a1:120000", "1002:744c:030000"
@@ -143,3 +147,25 @@ def test_libraries_tell_their_versions(tmp_path: Path) -> None:
         put(tmp_path / name, text)
     versions = {"cuda": "13000", "rocm": "7.2.0-43", "verbs": "", "ucx": "1.20", "ucc": ""}
     assert gpus.survey(str(tmp_path), "/home/me")["versions"] == versions
+
+
+def test_a_driver_that_was_replaced_while_loaded_fails_the_task_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No program can use the GPUs then. A role that installs the driver asks for the facts all the same."""
+    put(tmp_path / "sys/module/nvidia/version", "580.95.05\n")
+    library = tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.575.57.08"
+    put(library, "")
+
+    def answer(**given: Any) -> dict[str, Any]:
+        with patch_module_args({"root": str(tmp_path), **given}), pytest.raises(SystemExit):
+            accelerator_facts.main()
+        return dict(json.loads(capsys.readouterr().out))
+
+    assert answer(usable_driver=True)["msg"] == (
+        "module nvidia 580.95.05 is loaded, and the library is 575.57.08: no program can use the NVIDIA GPUs before "
+        "the machine is rebooted"
+    )
+    assert answer()["facts"]["driver_library"] == "575.57.08"
+    library.rename(library.with_name("libnvidia-ml.so.580.95.05"))
+    assert answer(usable_driver=True)["facts"]["driver_library"] == "580.95.05"

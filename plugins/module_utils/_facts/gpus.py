@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import (
@@ -107,6 +107,14 @@ def pci_devices(root: str) -> Iterator[dict[str, Any]]:
                 "device": device,
                 "class": kind >> 8,
             }
+
+
+def driver_mismatch(facts: Mapping[str, Any]) -> str:
+    """Return how NVIDIA's driver was replaced while it was loaded: no program can use it before a reboot. Or nothing."""
+    loaded, library = facts["modules"].get("nvidia", ""), facts["driver_library"]
+    if not loaded or library in ("", loaded):
+        return ""
+    return f"module nvidia {loaded} is loaded, and the library is {library}"
 
 
 def is_gpu(device: dict[str, Any]) -> bool:

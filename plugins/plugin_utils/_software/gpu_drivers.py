@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import driver_mismatch
+
 NVIDIA_CONFLICTS = (
     {
         "file": "/usr/bin/nvidia-uninstall",
@@ -88,7 +90,7 @@ def plan_cuda(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPla
         wanted=wanted,
         gpus=len(gpus),
         refusal=cuda_refusal(asked, branch if driver and wanted else "", toolkit, older),
-        reboot=mismatch(facts),
+        reboot=driver_mismatch(facts),
         driver=driver,
         first=[f"nvidia-driver-pinning-{branch}"] if driver else [],
         packages=[*drivers, *toolkits, *dcgm],
@@ -121,14 +123,6 @@ def cuda_refusal(asked: str, branch: str, toolkit: str, older: Sequence[str]) ->
             "(nvidia-fabricmanager-570)"
         )
     return ""
-
-
-def mismatch(facts: Mapping[str, Any]) -> str:
-    """Return why NVIDIA's driver cannot be used before a reboot: it was replaced while it was loaded."""
-    loaded, library = facts["modules"].get("nvidia", ""), facts["driver_library"]
-    if not loaded or library in ("", loaded):
-        return ""
-    return f"module nvidia {loaded} is loaded, and the library is {library}"
 
 
 def cuda_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, str]) -> str:
