@@ -25,7 +25,11 @@ class OnNode(Action):
         """Return the module's answer."""
         return self.answer(variables)
 
-    def answer(self, variables: Result) -> Result:
-        """Run the module on the node. Raise InputError for an answer that no module of ours gives."""
+    def answer(self, variables: Result, options: Result | None = None) -> Result:
+        """Run the module on the node, with its task's options or these.
+
+        InputError for an answer that no module of ours gives.
+        """
         node = str(self._task.delegate_to or variables["inventory_hostname"])
-        return module_answer(node, to_plain(self._execute_module(module_args=self._task.args, task_vars=variables)))
+        args = self._task.args if options is None else options
+        return module_answer(node, to_plain(self._execute_module(module_args=args, task_vars=variables)))

@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which machines make a Python environment themselves, and which are sent it by another one."""
+"""Which machines make a Python environment themselves, and which are sent it by another one. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 Look = Mapping[str, Any]
@@ -29,7 +29,7 @@ class Share:
 def share_out(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict[str, Share]:
     """Return what becomes of each machine.
 
-    `looks`: by machine, what role python_venv saw there (ready, receipt, kind, mesh). Machines of one kind get one
+    `looks`: by machine, what python_environment saw there (ready, receipt, kind, mesh). Machines of one kind get one
     environment, made once; a machine with nobody of its kind makes its own, and so do all if nobody can send: neither
     the machine that has it nor the head has the SSH mesh.
     """
@@ -61,3 +61,27 @@ def share_kind(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict
     senders = tuple(name for name in to if direct and looks[name]["mesh"])
     shares[source] = Share(source not in contents, "", to, (source if direct else head) if to else "", senders)
     return shares
+
+
+def plan_of(
+    looks: Mapping[str, Look], head: str, head_reaches: bool, homes: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return nodes, steps and missing_tools, as module python_environment_plan documents them.
+
+    `homes`: where torchfleet lies on each machine that may send.
+    """
+    shares = share_out(looks, head, head_reaches)
+    nodes = {name: {**asdict(share), "home": homes.get(share.sender, "")} for name, share in shares.items()}
+    for name, look in looks.items():
+        nodes[name]["proven"] = look["ready"] and look["proven"] and not shares[name].source
+    return {
+        "nodes": nodes,
+        "steps": {name: steps_of(name, share) for name, share in shares.items()},
+        "missing_tools": {name: look["lacks"] for name, look in looks.items() if shares[name].makes and look["lacks"]},
+    }
+
+
+def steps_of(name: str, share: Share) -> list[dict[str, str]]:
+    """Return what a machine does: each step, and the host that it runs on."""
+    sending = [{"state": "send", "host": share.sender}] if share.to else []
+    return [{"state": "make", "host": name}, *sending]

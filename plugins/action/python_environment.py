@@ -1,0 +1,124 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.python_environment: the module, and what it needs of the controller.
+
+Documentation: plugins/modules/python_environment.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import environment_answer, line
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.environment_request import (
+    missing_tools,
+    order_for,
+    prepared,
+    why_not_sent,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.wheelhouse import NotBroughtError, pack
+
+Result = dict[str, Any]
+ON_ITS_OWN: Result = {"makes": True, "source": "", "to": [], "proven": False}  # a machine without a plan
+
+
+class ActionModule(OnNode):
+    """One state of one environment on one machine."""
+
+    parses_values = False
+
+    def act(self, given: Result, variables: Result) -> Result:
+        """Return what the state returns. Failed, with one line that begins with the role's name, for what cannot be."""
+        states = {"look": self.look, "make": self.make, "send": self.send, "prove": self.prove}
+        self.given, self.variables, self.node = given, variables, str(variables["inventory_hostname"])
+        try:
+            self.prepared = prepared(given)
+            self.share = ON_ITS_OWN | (given["plan"].get("nodes") or {}).get(self.node, {})
+            return states[given["state"]]()
+        except (InputError, NotBroughtError) as error:
+            return self.failure(str(error))
+
+    def failure(self, why: str) -> Result:
+        """Return what a task that failed returns."""
+        return {"failed": True, "msg": f"{self.given['role']}: {why}"}
+
+    def ask(self, state: str, **more: Any) -> Result:
+        """Return what the module answers on the node."""
+        extra = {**self.prepared, **more}
+        plain = {**self.given, "state": state, "plan": {}, "prepared": extra}
+        return self.answer(self.variables, plain)
+
+    def look(self) -> Result:
+        """Return what is there. Failed where the environment cannot be made."""
+        answer = self.ask("look")
+        if answer.get("failed"):
+            return answer
+        seen = environment_answer(self.node, "look", answer)
+        if seen["refusals"]:
+            return {"failed": True, "msg": line("; ".join(seen["refusals"]))}
+        return {"changed": False, **seen}
+
+    def make(self) -> Result:
+        """Bring what is needed, and make the environment, if that is this machine's part."""
+        if not self.share["makes"] or self._task.check_mode:
+            return {"changed": self.share["makes"]}
+        seen = self.look()
+        if seen.get("failed") or seen["ready"]:
+            return seen
+        if seen["lacks"]:
+            return self.failure(missing_tools(self.given["role"], self.node, seen))
+        made = self.ask("make", brought=self.bring(seen))
+        return made if made.get("failed") else {"changed": made.get("changed") is True}
+
+    def bring(self, seen: Result) -> str:
+        """Pack what the machine needs and copy it there. Return where it lies, or "" if it needs nothing."""
+        order = order_for(self.given, self.prepared, seen, Path(constants.DEFAULT_LOCAL_TMP, "torchfleet-wheels"))
+        if order.is_empty:
+            return ""
+        packed, there = pack(order), f"{self.given['path']}.brought.tar"
+        directory = {"path": str(Path(there).parent), "state": "directory", "mode": "u+rwx"}
+        made = self._execute_module(module_name="ansible.builtin.file", module_args=directory, task_vars=self.variables)
+        if made.get("failed"):
+            raise NotBroughtError(line(str(made.get("msg"))))
+        self._transfer_file(str(packed), there)
+        return there
+
+    def send(self) -> Result:
+        """Have the environment sent from the machine that the plan names, on which this runs."""
+        share = self.share
+        source = "" if share["sender"] == self.node else self.node
+        errand = {
+            "to": share["to"],
+            "senders": share["senders"],
+            "source": source,
+            "mesh": f"{share['home']}/ssh/config",
+        }
+        answer = self.ask("send", errand=errand)
+        if answer.get("failed"):
+            return answer
+        return {"changed": False, "unsent": environment_answer(share["sender"], "send", answer.get("unsent"))}
+
+    def prove(self) -> Result:
+        """Be sure that the environment arrived, if it was sent, and that it works."""
+        source = self.share["source"]
+        if self.share["proven"] or self._task.check_mode:
+            return {"changed": bool(source)}
+        self.given["proof"] = self.proof()
+        answer = self.ask("prove", is_sent=bool(source))
+        if not answer.get("failed") and answer.get("arrived") is False:
+            sent = to_plain(self.variables["hostvars"][source].get(self.given["sent"]) or {})
+            return self.failure(f"{self.given['path']} did not come from {source}: {why_not_sent(sent, self.node)}")
+        return answer if answer.get("failed") else {"changed": bool(source) or answer.get("changed") is True}
+
+    def proof(self) -> str:
+        """Return the text of the program that proves it."""
+        name = self.given["proof"]
+        return Path(self._find_needle("files", name)).read_text(encoding="utf-8") if name else ""

@@ -1,0 +1,53 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What pip, a compiler and make say of errors, in few lines. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Sequence
+
+TRUST = "if you know why, say -e torchfleet_locked=false, which takes versions without checksums"
+
+
+def errors_in(lines: Sequence[str]) -> list[str]:
+    """Return the lines that tell of errors.
+
+    The first kind there is of: other checksums, of a build by pip, of a compiler, where make stopped, of pip, any line.
+    """
+    if mismatches(lines):
+        return mismatches(lines)
+    texts = [line.strip() for line in lines]
+    built = [line[len("error: ") :] for line in texts if line.startswith("error: ")]
+    built = [line for line in built if " " in line]  # what pip adds are names such as subprocess-exited-with-error
+    compiled = [line for line in texts if re.search(r"\S: (fatal )?error: ", line)]  # by a compiler or configure
+    stops = [index for index, line in enumerate(lines) if re.match(r"make(\[\d+\])?: \*\*\* ", line)][:1]
+    made = [line for stop in stops for line in texts[max(stop - 2, 0) : stop + 1]]
+    by_pip = [line for line in lines if line.startswith("ERROR")]
+    return built or compiled[:3] or made or by_pip or list(lines[:3])
+
+
+def mismatches(lines: Sequence[str]) -> list[str]:
+    """Return what pip says of checksums, a line for each package: another one than in the lock, or none in it."""
+    found: list[str] = []
+    package = ""
+    expected: list[str] = []
+    unlocked = "In --require-hashes mode" in " ".join(lines)
+    for line in [line.strip() for line in lines]:
+        required = re.match(r"(\S+) from (\S+?)(#\S*)?( \(from .*)?:?$", line)
+        if required:
+            package, expected, by = required.group(1), [], (required.group(4) or "").replace(" (from", " (by", 1)
+            found += [f"{package} is required{by}, and the lock has no such package"] if unlocked else []
+        elif line.startswith(("Expected sha256", "Expected     or", "or ")):
+            expected.append(line.split()[-1])
+        elif line.startswith("Got ") and package:
+            others = f" nor one of {len(expected) - 1} others" if len(expected) > 1 else ""
+            found.append(
+                f"{package}: the lock has the sha256 {expected[0]}{others}, and what came has {line.split()[-1]}"
+            )
+        elif re.match(r"\S+==\S+ --hash=sha256:", line):
+            name, _separator, digest = line.partition(" --hash=sha256:")
+            found.append(f"{name} is required, and the lock has no such package; what came has the sha256 {digest}")
+    return [f"{line}: {TRUST}" for line in dict.fromkeys(found)]

@@ -1,0 +1,259 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A Python environment that is wanted on a machine: whether it is there, and whether it could be made.
+
+What was made has a receipt, the last thing that is written: what it was made from, and what is in it. Whatever was
+interrupted has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Iterator, Mapping, Sequence
+
+from .environment_files import free_mb, nearest_directory
+from .interpreter import NOTHING, Interpreter, bundled_pip, is_supported, packages_of
+
+RECEIPT = "torchfleet-receipt.json"
+PROOF = "torchfleet-proof.txt"  # that it works on this machine: never sent to another
+# Everything in a request that makes the environment what it is.
+SOURCE = ("packages", "index_url", "wheelhouse", "sources", "programs", "build_environment", "beside", "lock")
+LOOKED_AT = 50  # files of each package
+Receipt = Dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What an environment is locked to, as plugin_utils/_software/package_locks has it."""
+
+    lines: list[str] = field(default_factory=list)  # each a version of a package, and its checksums
+    of_the_build: list[str] = field(default_factory=list)  # names that only the index's own build of the first takes
+    more: list[str] = field(default_factory=list)  # packages that the lock does not know
+
+
+@dataclass(frozen=True)
+class Request:
+    """An environment that is wanted. The options of module python_environment, as the controller hands them on."""
+
+    role: str
+    setting: str
+    path: str
+    python: str
+    interpreter: Interpreter  # what `python` says of itself
+    packages: list[str] = field(default_factory=list)
+    python_min: str = "3.8"
+    python_max: str = ""
+    disk_mb: int = 0
+    index_url: str = ""
+    wheelhouse: str = ""  # on the controller
+    sources: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the sha256 of each file
+    programs: list[dict[str, Any]] = field(default_factory=list)  # name, url, sha256, file and configure
+    tools: list[str] = field(default_factory=list)
+    build_environment: dict[str, str] = field(default_factory=dict)
+    beside: str = ""  # another environment
+    lock: str = ""  # its digest
+    locked: Lock = field(default_factory=Lock)
+    mesh: str = ""  # the configuration of ssh
+    brought: str = ""  # a tar file from the controller
+
+    @property
+    def place(self) -> Path:
+        """Where the environment lies."""
+        return Path(self.path)
+
+    @property
+    def installs(self) -> bool:
+        """Whether anything is installed that pip installs."""
+        return bool(self.packages or self.sources)
+
+    @property
+    def needs_pip_brought(self) -> bool:
+        """Whether pip has to be brought: Debian packages what makes it (ensurepip) apart from Python."""
+        beside = bool(self.beside) and Path(self.beside, self.interpreter.packages, "pip").is_dir()
+        here = self.interpreter.ensurepip or bundled_pip(self.interpreter.ensurepip)
+        return self.installs and not (beside or here)
+
+    @property
+    def made_from(self) -> Receipt:
+        """What makes the environment what it is. Where a tarball comes from does not: it has a checksum."""
+        programs = [{key: value for key, value in program.items() if key != "url"} for program in self.programs]
+        source = {name: getattr(self, name) for name in SOURCE}
+        return {**source, "programs": programs, "python": self.interpreter.version}
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+
+def canonical(name: str) -> str:
+    """Return the one spelling of a distribution's name."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def installed(path: Path, version: str) -> dict[str, str]:
+    """Return {distribution: version} of an environment, read from its file names without running anything of it."""
+    found = (path / packages_of(version)).glob("*-*.dist-info")
+    pairs = [entry.stem.split("-", 1) for entry in found]
+    return {canonical(name): release for name, release in sorted(pairs)}
+
+
+def has_pins(there: Mapping[str, str], packages: Sequence[str]) -> bool:
+    """Whether every exactly pinned package is there in that version, whatever its build (+cpu, +cu126)."""
+    pins = [re.match(r"([\w.-]+)(?:\[.*\])?==([^\s;,*]+)$", package) for package in packages]
+    wanted = [(canonical(pin.group(1)), pin.group(2)) for pin in pins if pin]
+    return all(version in (there.get(name), there.get(name, "").split("+")[0]) for name, version in wanted)
+
+
+def is_whole(path: Path, version: str) -> bool:
+    """Whether the files of the packages are there: some of each, for to look at all of PyTorch's takes seconds.
+
+    systemd clears /tmp and /var/tmp of files that are old, one by one: the names of all packages may be left.
+    """
+    packages = path / packages_of(version)
+    for record in packages.glob("*.dist-info/RECORD"):
+        names = [line.split(",")[0] for line in record.read_text(encoding="utf-8", errors="replace").splitlines()]
+        plain = [name for name in names if not name.startswith('"') and not name.endswith((".pyc", ".la"))]
+        if not all(os.path.exists(str(packages / name)) for name in plain[:: len(plain) // LOOKED_AT + 1]):
+            return False
+    return True
+
+
+def read_receipt(path: Path) -> Receipt | None:
+    """Return what the last finished installation left behind, or None."""
+    try:
+        receipt = json.loads((path / RECEIPT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return receipt if isinstance(receipt, dict) else None
+
+
+def write_receipt(path: Path, receipt: Receipt) -> None:
+    """Leave behind what the environment was made from and what is in it."""
+    unfinished = path / (RECEIPT + ".new")
+    unfinished.write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(path / RECEIPT)
+
+
+def make_receipt(request: Request, digests: Mapping[str, str], unlocked: set[str]) -> Receipt:
+    """Return what this installation leaves behind: `digests` has the sha256 of the wheels that pip took, by package;
+    `unlocked` names those that no lock was asked about.
+    """
+    there = installed(request.place, request.interpreter.version)
+    return {**request.made_from, "installed": there, "digests": dict(digests), "unlocked": sorted(unlocked)}
+
+
+def is_made_from(receipt: Receipt, wanted: Receipt) -> bool:
+    """Whether a receipt is of the same things. One from before a key was known is as good as if that were empty."""
+    return all((receipt.get(key) or None) == (value or None) for key, value in wanted.items())
+
+
+def is_ready(request: Request) -> bool:
+    """Whether the environment is there already, finished and made from the same things."""
+    path, version = request.place, request.interpreter.version
+    receipt = read_receipt(path) if os.access(str(path / "bin" / "python"), os.X_OK) else None
+    same = receipt is not None and is_made_from(receipt, request.made_from)
+    return same and has_pins(installed(path, version), request.packages) and is_whole(path, version)
+
+
+def os_release() -> list[str]:
+    """Return the lines of /etc/os-release."""
+    try:
+        return Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def kind_of_machine(request: Request) -> str:
+    """Return what machines have in common that can share an environment as it is, or "" if this one cannot.
+
+    It holds programs of this distribution, links to this interpreter and its own path.
+    """
+    system = [line for line in os_release() if line.startswith(("ID=", "VERSION_ID="))]
+    if not system or not shutil.which("tar") or request.interpreter.version == NOTHING:
+        return ""
+    where = [system, platform.machine(), request.interpreter.real, request.path, request.mesh]
+    return hashlib.sha256(json.dumps([*where, request.made_from]).encode()).hexdigest()[:16]
+
+
+# --- why not to start -------------------------------------------------------------------------------------------------
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether path holds what is not ours, and so must not be emptied."""
+    if not path.is_dir():
+        return path.exists()
+    ours = (path / "pyvenv.cfg").exists() or (path / RECEIPT).exists()
+    return not ours and any(entry.is_file() for entry in path.rglob("*"))
+
+
+def has_tool(tool: str, include: str) -> bool:
+    """Whether a program is on the search path, or a header (Python.h) is where the interpreter's lie."""
+    if tool.endswith(".h"):
+        return os.path.exists(os.path.join(include, tool))
+    return shutil.which(tool) is not None
+
+
+def flaws(request: Request) -> Iterator[tuple[bool, str]]:
+    """Yield whether each rule is broken, and what to say then."""
+    path, near = request.place, nearest_directory(request.place)
+    interpreter, version = request.interpreter, request.interpreter.version
+    python = f"Python {version} at {request.python}"
+    first = [*request.packages, *[program["name"] for program in request.programs], "the environment"][0]
+    supported = f"{request.python_min} to {request.python_max or 'newer'}"
+    elsewhere = f"set {request.role}_python to another interpreter"
+    yield not path.is_absolute(), f"{request.setting} must be an absolute path, not {path}"
+    yield path.is_symlink(), f"{path} is a symbolic link: set {request.setting} to where it leads"
+    yield (
+        not is_supported(version, request.python_min, request.python_max),
+        f"{python} is not supported by {first} ({supported} is): {elsewhere}",
+    )
+    yield not interpreter.has_venv, f"{python} has no module venv, which makes environments: {elsewhere}"
+    yield (
+        is_foreign(path),
+        f"{path} exists and is no Python environment, so it is left alone: set {request.setting} to another directory",
+    )
+    yield (
+        not os.access(str(near), os.W_OK | os.X_OK),
+        f"no permission to write in {near}: set {request.setting} to another directory",
+    )
+    yield (
+        free_mb(near) < request.disk_mb and not is_ready(request),
+        f"{first} needs {request.disk_mb} MB in {near}, where {free_mb(near)} MB are free: "
+        f"set {request.setting} to another disk",
+    )
+
+
+def refusals(request: Request) -> list[str]:
+    """Return why the environment cannot be made, each a line to be shown."""
+    if request.interpreter.version == NOTHING:
+        said = [f"{request.python} is no Python 3 interpreter: set {request.role}_python to one"]
+    else:
+        said = [text for is_broken, text in flaws(request) if is_broken]
+    return [f"{request.role}: {text}" for text in said]
+
+
+def look(request: Request) -> dict[str, Any]:
+    """Return what is there, and changes nothing. plugin_utils/_input/node_answers has the fields."""
+    ready = is_ready(request)
+    return {
+        "refusals": refusals(request),
+        "ready": ready,
+        "receipt": read_receipt(request.place) if ready else None,
+        "proven": (request.place / PROOF).exists(),
+        "kind": kind_of_machine(request),
+        "os": "".join(line[3:].strip('"') for line in os_release() if line.startswith("ID=")),
+        "mesh": os.path.exists(os.path.expanduser(request.mesh)),
+        "python": request.interpreter.version,
+        "libc": platform.libc_ver()[1],
+        "machine": platform.machine(),
+        "lacks": [tool for tool in request.tools if not has_tool(tool, request.interpreter.include)],
+        "lacks_pip": request.needs_pip_brought,
+    }

@@ -1,0 +1,242 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Sending an environment over the SSH mesh to machines of the same kind, and receiving it there.
+
+A machine that receives has nothing of ours yet. So the sender writes the text of these files to Python there, ahead of
+the environment (a tar stream): shells and lists of processes see only START.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Sequence
+
+from . import build_errors, environment, environment_files, interpreter
+from .environment import (
+    PROOF,
+    RECEIPT,
+    Receipt,
+    has_pins,
+    installed,
+    is_made_from,
+    is_whole,
+    read_receipt,
+    write_receipt,
+)
+from .environment_files import NotMadeError, locked, replaced, run
+
+# How many machines one machine sends to at a time: unpacking takes longer than what a network card can bring.
+SENT_AT_A_TIME = 4
+SEND = "send"  # the line of a receiver that wants it
+PACKAGE = "torchfleet_environment"
+# What a receiver needs of our files, each after those that it imports.
+FILES = (build_errors, environment_files, interpreter, environment)
+START = f"""
+import io, json, sys, types
+order = json.loads(io.FileIO(0, closefd=False).readline())
+package = sys.modules["{PACKAGE}"] = types.ModuleType("{PACKAGE}")
+package.__path__ = []
+for name, text in order["files"]:
+    module = sys.modules["{PACKAGE}." + name] = types.ModuleType("{PACKAGE}." + name)
+    module.__package__ = "{PACKAGE}"
+    setattr(package, name, module)
+    exec(compile(text, name + ".py", "exec"), module.__dict__)
+module.serve(order)
+"""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What is to be sent, and to whom."""
+
+    path: str
+    python: str  # the interpreter of the receivers
+    packages: list[str]
+    mesh: str  # the configuration of ssh
+    to: list[str]  # hosts of the mesh
+    senders: list[str]  # those that can send it on
+    source: str = ""  # the host that has it; "" for this one
+    receipt: Receipt | None = None  # of the source
+
+
+# --- on the machine that receives -------------------------------------------------------------------------------------
+
+
+def receive(errand: Errand) -> None:
+    """Take the environment from stdin, unless it is there (as on machines that share a home). NotMadeError."""
+    path, receipt = Path(errand.path), errand.receipt or {}
+    with locked(path):
+        if is_there(errand):
+            return
+        print(SEND, flush=True)
+        with replaced(path):
+            path.mkdir()
+            run(["tar", "--extract", "--no-same-owner", "--file", "-", "--directory", str(path)], "it arrived in part")
+            write_receipt(path, receipt)
+
+
+def is_there(errand: Errand) -> bool:
+    """Whether the environment is there, as its receipt has it, and whole."""
+    path, receipt = Path(errand.path), errand.receipt or {}
+    version = str(receipt.get("python", ""))
+    runs = os.access(str(path / "bin" / "python"), os.X_OK) and read_receipt(path) == receipt
+    return runs and has_pins(installed(path, version), errand.packages) and is_whole(path, version)
+
+
+def try_to_receive(errand: Errand) -> dict[str, str]:
+    """Return {"error": "" or what went wrong}."""
+    try:
+        receive(errand)
+        return {"error": ""}
+    except (NotMadeError, OSError) as error:
+        return {"error": str(error)}
+
+
+def serve(order: dict[str, Any]) -> None:
+    """Do what the sender of this program asks for, and print the answer."""
+    SENT_FILES.extend((name, text) for name, text in order["files"])
+    does = {"receive": try_to_receive, "send": send}
+    print(json.dumps(does[order["verb"]](Errand(**order["errand"]))))
+
+
+# --- on the machine that sends ----------------------------------------------------------------------------------------
+
+SENT_FILES: list[tuple[str, str]] = []  # as they were sent to this machine; none where it has them as modules
+
+
+def files() -> list[tuple[str, str]]:
+    """Return name and text of the files that another machine needs, this one last."""
+    modules = [*FILES, sys.modules[__name__]]
+    return SENT_FILES or [(module.__name__.rpartition(".")[2], inspect.getsource(module)) for module in modules]
+
+
+def on_host(errand: Errand, host: str, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs another one on a host of the mesh."""
+    mesh = os.path.expanduser(errand.mesh)
+    return ["ssh", "-F", mesh, host, " ".join(shlex.quote(word) for word in argv)]
+
+
+def program_on(errand: Errand, host: str) -> list[str]:
+    """Return the command that runs this program on a host of the mesh; what to do is written to it."""
+    return on_host(errand, host, [errand.python, "-c", START])
+
+
+def order(verb: str, errand: Errand) -> bytes:
+    """Return what is written to this program on another host."""
+    return json.dumps({"verb": verb, "errand": asdict(errand), "files": files()}).encode() + b"\n"
+
+
+def tar_of(errand: Errand) -> list[str]:
+    """Return the command that writes the environment to stdout."""
+    left_out = [f"--exclude=./{name}" for name in (RECEIPT, PROOF)]
+    tar = ["tar", "--create", "--file", "-", *left_out, "--directory", errand.path, "."]
+    return on_host(errand, errand.source, tar) if errand.source else tar
+
+
+def last_line(stream: IO[bytes]) -> str:
+    """Return the last line of a file that says something."""
+    stream.seek(0)
+    lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def send_to(errand: Errand, host: str) -> str:
+    """Bring the environment to a host. Return "" or what went wrong."""
+    with tempfile.TemporaryFile() as errors:
+        receiver = subprocess.Popen(
+            program_on(errand, host), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+        )
+        assert receiver.stdin is not None and receiver.stdout is not None
+        try:
+            receiver.stdin.write(order("receive", errand))
+            answer, sent = receiver.stdout.readline(), 0
+            if answer.strip() == SEND.encode():
+                sent = subprocess.call(tar_of(errand), stdin=subprocess.DEVNULL, stdout=receiver.stdin, stderr=errors)
+                receiver.stdin.close()
+                answer = receiver.stdout.read()
+        except BrokenPipeError:
+            answer, sent = b"", 0
+        receiver.stdin.close()
+        receiver.stdout.close()
+        receiver.wait()
+        why = last_line(errors)
+    error = error_in(answer, why or f"ssh ended with status {receiver.returncode}")
+    if sent and not error:  # then what arrived whole is not all there is
+        receipt = f"{errand.path}/{RECEIPT}"
+        subprocess.call(on_host(errand, host, ["rm", "--force", receipt]), stdin=subprocess.DEVNULL)
+        error = why or f"tar ended with status {sent}"
+    return error
+
+
+def error_in(answer: bytes, otherwise: str) -> str:
+    """Return the error in an answer of `receive`, or something else if it is no answer."""
+    try:
+        return str(json.loads(answer.decode())["error"])
+    except (ValueError, LookupError, TypeError):
+        return otherwise
+
+
+def send_on(errand: Errand, host: str, others: list[str]) -> dict[str, str]:
+    """Have a host that has the environment bring it to others. Return the answer of `send` there."""
+    there = order("send", replace(errand, to=others, source=""))
+    done = subprocess.run(program_on(errand, host), input=there, stdout=subprocess.PIPE, check=False)
+    try:
+        answer = json.loads(done.stdout.decode())
+        return {other: str(answer[other]) for other in others}
+    except (ValueError, LookupError, TypeError):
+        return dict.fromkeys(others, f"{host}, which was to send it on, ended with status {done.returncode}")
+
+
+def branch(errand: Errand, hosts: list[str]) -> dict[str, str]:
+    """Bring it to the first of some hosts, and then from there to the others, if there is a way."""
+    first, others = hosts[0], hosts[1:]
+    answer = {first: send_to(errand, first)}
+    if others and not answer[first] and first in errand.senders:
+        answer.update(send_on(errand, first, others))
+    else:
+        answer.update((other, send_to(errand, other)) for other in others)
+    return answer
+
+
+def send(errand: Errand) -> dict[str, str]:
+    """Return {host: "" or what went wrong}. The hosts form a tree: N of them take log N times as long as one."""
+    hosts = errand.to
+    branches = [hosts[first::SENT_AT_A_TIME] for first in range(min(SENT_AT_A_TIME, len(hosts)))]
+    answer: dict[str, str] = {}
+    from concurrent.futures import ThreadPoolExecutor  # takes long to import, and only sending needs it
+
+    with ThreadPoolExecutor(len(branches) or 1) as pool:
+        for part in pool.map(lambda some: branch(errand, some), branches):
+            answer.update(part)
+    return answer
+
+
+def receipt_at_source(errand: Errand) -> Receipt | None:
+    """Return the receipt of the source, or None if it has none."""
+    if not errand.source:
+        return read_receipt(Path(errand.path))
+    argv = on_host(errand, errand.source, ["cat", f"{errand.path}/{RECEIPT}"])
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+    try:
+        receipt = json.loads(done.stdout.decode())
+    except ValueError:
+        return None
+    return receipt if isinstance(receipt, dict) else None
+
+
+def send_what_is_wanted(errand: Errand, wanted: Receipt) -> dict[str, str]:
+    """Send the environment if the source has the one that is wanted. Return the answer of `send`."""
+    receipt = receipt_at_source(errand)
+    if receipt is None or not is_made_from(receipt, {**wanted, "python": receipt.get("python")}):
+        return dict.fromkeys(errand.to, f"{errand.source or 'the machine that has it'} has not finished it")
+    return send(replace(errand, receipt=receipt))

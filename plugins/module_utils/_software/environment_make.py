@@ -1,0 +1,233 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Making a Python environment, in one process: with pip from locked wheels, and from sources that are built."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any, Iterator, List, Mapping, Sequence, Tuple
+
+from .environment import Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
+from .environment_files import NotMadeError, locked, remove, replaced, run
+from .interpreter import bundled_pip, number, packages_of
+
+# Without bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
+QUIET = ["--quiet", "--no-input", "--disable-pip-version-check"]
+PIP_SCRIPT = "#!{}\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
+PIP_INSTALL = ["-m", "pip", "install", "--no-compile", *QUIET]
+WHEELS_ONLY = ["--only-binary", ":all:"]
+PIP_REPORTS = (22, 2)  # from which version on pip can tell what it installed, with checksums
+Course = Tuple[List[str], List[str]]  # pip's options for where from, and the packages
+
+
+@contextlib.contextmanager
+def brought(request: Request) -> Iterator[str]:
+    """Give the directory with what was brought here: wheels, and sources to build."""
+    with tempfile.TemporaryDirectory(prefix=".brought-", dir=str(request.place.parent)) as place:
+        if request.brought:
+            with tarfile.open(request.brought) as pack:
+                pack.extractall(place)
+        yield place
+
+
+# --- where pip takes packages from ------------------------------------------------------------------------------------
+
+
+def courses(request: Request, place: str) -> list[Course]:
+    """Return what pip installs one after the other: its options for where from, and the packages.
+
+    Never from two indexes at once: pip would take each name from the one that has the higher version of it, and anybody
+    can give the public one a package of a name that only the other had.
+    """
+    packages = request.packages
+    if request.lock:
+        return locked_courses(request, place)
+    if request.wheelhouse:
+        return [(["--no-index", "--find-links", place], packages)]
+    if not request.index_url:
+        return [([], packages)]
+    return [(["--index-url", request.index_url], packages[:1]), ([], packages[1:])]
+
+
+def locked_courses(request: Request, place: str) -> list[Course]:
+    """Return the courses where there is a lock: what it has by its checksums, then what is not in it, which is what the
+    user named: a build of the first package that has a version of its own (+cpu), and packages besides."""
+    lock, first = request.locked, request.packages[:1]
+    where = ["--no-index", "--find-links", place] if request.wheelhouse else []
+    own = own_build(request, place)
+    left_out = lock.of_the_build if own else []
+    lines = [line for line in lock.lines if line.split("==")[0] not in left_out]
+    hashed, versions = Path(place, "lock.txt"), Path(place, "versions.txt")
+    hashed.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    versions.write_text("\n".join([line.split(" --hash")[0] for line in lines] + [""]), encoding="utf-8")
+    constrained = [*WHEELS_ONLY, "--constraint", str(versions)]
+    more = [package for package in lock.more if package not in (first if own else [])]
+    return [
+        ([*where, *WHEELS_ONLY, "--require-hashes", "--requirement", str(hashed)], []),
+        ([*own, *constrained], first if own else []),
+        ([*where, *constrained], more),
+    ]
+
+
+def own_build(request: Request, place: str) -> list[str]:
+    """Return pip's options for where a build of the first package is, if it is not the package index's own.
+
+    A version such as 2.13.0+cpu is on no public index. It comes from the index or the wheelhouse that the user named,
+    or from a directory that pip of this machine was told of by whoever set it up (find-links).
+    """
+    if not request.wheelhouse:
+        if request.index_url:
+            return ["--index-url", request.index_url]
+        return ["--no-index"] if has_own_build(request, ["--no-index"], place) else []
+    where = ["--no-index", "--find-links", place]
+    return where if has_own_build(request, where, place) else []
+
+
+def has_own_build(request: Request, where: Sequence[str], place: str) -> bool:
+    """Whether pip finds the first package there in a version with a part of its own (+cpu)."""
+    python, package = str(request.place / "bin" / "python"), request.packages[0]
+    if not can_report(request):
+        return False
+    report = Path(place, "found.json")
+    argv = [python, *PIP_INSTALL, "--dry-run", "--ignore-installed", "--no-deps", *WHEELS_ONLY, *where]
+    argv += ["--report", str(report), "--", package]
+    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        return False
+    return any("+" in each["metadata"]["version"] for each in taken(report))
+
+
+def can_report(request: Request) -> bool:
+    """Whether pip of the environment tells what it installed."""
+    version = request.interpreter.version
+    found = [installed(Path(path), version).get("pip") for path in (request.path, request.beside) if path]
+    numbers = [number(release)[:2] for release in found if release]
+    return bool(numbers) and numbers[0] >= PIP_REPORTS
+
+
+def taken(report: Path) -> list[dict[str, Any]]:
+    """Return what pip says it took."""
+    found: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["install"]
+    return found
+
+
+def digests_in(report: Path) -> dict[str, str]:
+    """Return the sha256 of each wheel that pip took, by package, from what it told; nothing if it was too old to."""
+    about = [(each["metadata"]["name"], each["download_info"].get("archive_info", {})) for each in taken(report)]
+    return {
+        canonical(name): archive.get("hashes", {}).get("sha256") or archive.get("hash", "").partition("=")[2]
+        for name, archive in about
+    }
+
+
+# --- making -----------------------------------------------------------------------------------------------------------
+
+
+def make_bare(request: Request, place: str) -> None:
+    """Make an environment without packages. It sees those of another one, now or when that is there, pip among them.
+
+    pip is unpacked, which installs a wheel that has no compiled part: ensurepip comes to the same, but takes ten times
+    as long, as it runs pip out of its wheel.
+    """
+    path, packages = request.place, request.place / request.interpreter.packages
+    beside = Path(request.beside, request.interpreter.packages) if request.beside else None
+    wanted = request.installs and not (beside is not None and (beside / "pip").is_dir())
+    found = [*bundled_pip(request.interpreter.ensurepip), *sorted(Path(place).glob("pip-*.whl"))]
+    bundled = found[:1] if wanted else []
+    option = [] if wanted and not bundled else ["--without-pip"]
+    run([request.python, "-m", "venv", *option, str(path)], f"{path} could not be made")
+    for wheel in bundled:
+        with zipfile.ZipFile(str(wheel)) as content:
+            content.extractall(str(packages))
+        script = path / "bin" / "pip"
+        script.write_text(PIP_SCRIPT.format(path / "bin" / "python"), encoding="utf-8")
+        script.chmod(0o755)
+    if beside:
+        (packages / "torchfleet-beside.pth").write_text(f"{beside}\n", encoding="utf-8")
+
+
+def install(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
+    """Install the packages. Return the checksums of the wheels, by package, and which came by version alone."""
+    python = str(request.place / "bin" / "python")
+    report = Path(place, "installed.json")
+    options = ["--report", str(report)] if can_report(request) else []
+    digests: dict[str, str] = {}
+    unlocked: set[str] = set()
+    for where, packages in courses(request, place):
+        if packages or "--requirement" in where:
+            what = " ".join(packages or request.packages)
+            run([python, *PIP_INSTALL, *options, *where, "--", *packages], f"pip could not install {what}")
+            came = digests_in(report) if options else {}
+            digests.update(came)
+            unlocked.update([] if "--require-hashes" in where else came)
+    return digests, unlocked
+
+
+def build_sources(request: Request, place: str) -> None:
+    """Build Python packages from their sources. The wheels are kept, for whoever has machines without a compiler."""
+    python, kept = str(request.place / "bin" / "python"), request.place / "wheels"
+    wheel_options = [*QUIET, "--no-deps", "--no-build-isolation", "--wheel-dir", str(kept), "--"]
+    for name in request.sources:
+        argv = [python, "-m", "pip", "wheel", *wheel_options, str(Path(place, name))]
+        run(argv, f"{name} could not be built", environment=request.build_environment)
+    for wheel in kept.glob("*.whl"):
+        run([python, *PIP_INSTALL, "--no-deps", "--", str(wheel)], f"pip could not install {wheel.name}")
+
+
+def build_program(request: Request, program: Mapping[str, Any], place: str) -> None:
+    """Build a program from its tarball, with the environment as its prefix. A checkout has no configure yet."""
+    path = request.place
+    mine = f".build-{path.name}-"
+    for interrupted in path.parent.glob(mine + "*"):  # nobody else builds this one: its lock is ours
+        remove(interrupted)
+    with tempfile.TemporaryDirectory(prefix=mine, dir=str(path.parent)) as folder:
+        with tarfile.open(str(Path(place, program["file"]))) as source:
+            source.extractall(folder)
+        root = str(next(Path(folder).iterdir()))
+        steps = [] if os.path.exists(os.path.join(root, "configure")) else [["./autogen.sh"]]
+        configure, *options = program["configure"]
+        steps += [[configure, f"--prefix={path}", *options], ["make", f"-j{len(os.sched_getaffinity(0))}"]]
+        for argv in [*steps, ["make", "install"]]:
+            run(argv, f"{program['name']} could not be built: {argv[0]}", root, request.build_environment)
+
+
+def make(request: Request) -> bool:
+    """Make the environment, unless it is there. Return whether it was made. NotMadeError if it cannot be."""
+    path = request.place
+    with locked(path):
+        if is_ready(request):
+            return False
+        with replaced(path), brought(request) as place:
+            make_bare(request, place)
+            digests, unlocked = install(request, place)
+            build_sources(request, place)
+            for description in (path / packages_of(request.interpreter.version)).glob("*/lib/*.la"):
+                description.unlink()  # UCX's wheel: libtool would look for UCX where the wheel was made
+            for program in request.programs:
+                build_program(request, program, place)
+            write_receipt(path, make_receipt(request, digests, unlocked))
+    return True
+
+
+def try_to_make(request: Request) -> dict[str, Any]:
+    """Return changed, error ("" or what went wrong, a line to be shown) and receipt. What was brought is removed."""
+    try:
+        changed = make(request)
+        return {"changed": changed, "error": "", "receipt": read_receipt(request.place)}
+    except (NotMadeError, OSError, tarfile.TarError) as error:
+        text = re.sub(r"\s+", " ", str(error))
+        return {"changed": False, "error": f"{request.role}: {text}", "receipt": None}
+    finally:
+        if request.brought:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(request.brought)

@@ -1,0 +1,321 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: python_environment
+short_description: Make one Python environment with exactly the packages asked for
+description:
+  - Makes a virtual environment from a list of requirements, without root.
+  - An environment that was interrupted, or made for other packages, another Python or another source, is made anew.
+    A failure leaves what was there before.
+  - Machines with the same distribution, architecture, Python and path get the same one. It is made on one of them and
+    sent to the others over the SSH mesh (P(torchfleet.cluster.ssh_mesh#role)); without the mesh each makes its own.
+    M(torchfleet.cluster.python_environment_plan) decides that, between V(look) and V(make).
+  - This module has a corresponding action plugin, which brings wheels and sources from the controller.
+version_added: 0.5.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  state:
+    description:
+      - V(look) says what is there, and fails where the environment cannot be made.
+      - V(make) makes it, if that is the part of this machine in O(plan). Without a plan it does.
+      - V(send) sends it to the machines of its kind, from the machine that the plan names.
+      - V(prove) fails on a machine that was not sent it, and has O(proof) run where it is new.
+    type: str
+    choices: [look, make, send, prove]
+    required: true
+  role:
+    description: The role on whose behalf this runs. Error messages name its variables.
+    type: str
+    required: true
+  setting:
+    description: The variable that says where the environment lies, for error messages.
+    type: str
+    required: true
+  path:
+    description: Directory of the environment, an absolute path. It is emptied whenever it has to be made anew.
+    type: str
+    required: true
+  packages:
+    description: What to install, as pip requirements. Pin exact versions.
+    type: list
+    elements: str
+    default: []
+  python:
+    description: The interpreter to make the environment with. It need not be the one that Ansible uses.
+    type: str
+    required: true
+  python_min:
+    description: The oldest Python that the packages support.
+    type: str
+    default: "3.8"
+  python_max:
+    description: The newest Python that the packages support. Empty for no limit.
+    type: str
+    default: ""
+  disk_mb:
+    description: Free space in MB without which nothing is started.
+    type: int
+    default: 200
+  index_url:
+    description: The package index that the first package, and what it requires, comes from; else pip's own.
+    type: str
+    default: ""
+  lock:
+    description:
+      - A lock file on the controller, as C(locks/lock.py) writes it. What it has is installed in exactly its version,
+        and only with one of its checksums. Empty for none.
+      - Packages that it does not know, and a build of the first package that has a version of its own (C(+cpu)), are
+        installed by version. Such a build comes from O(index_url), from O(wheelhouse), or from where pip of the
+        machine is told of (C(find-links)).
+    type: str
+    default: ""
+  locked:
+    description: Whether O(lock) counts. If not, versions count alone.
+    type: bool
+    default: true
+  wheelhouse:
+    description: A directory of wheels on the controller. With it no machine asks a package index.
+    type: str
+    default: ""
+  wheelhouse_fill:
+    description: Whether the controller downloads wheels that the directory lacks, for the machines' kind of Python.
+    type: bool
+    default: false
+  sources:
+    description:
+      - Directories on the controller with Python packages that are built on the machine, when all else is installed.
+      - What builds them must be there or among the packages; nothing is downloaded for it.
+    type: list
+    elements: str
+    default: []
+  programs:
+    description:
+      - Programs that are built from source, with the environment as their prefix, when all else is installed.
+      - The controller fetches each (C(url), C(sha256)) as C(file), and the machine that builds runs C(configure), a
+        list of the program in the tarball and its options, and make. C(name) is for error messages.
+    type: list
+    elements: dict
+    default: []
+  tools:
+    description:
+      - Programs that building takes, which must be on the machine that builds.
+      - A name that ends in C(.h) is a header of its Python.
+    type: list
+    elements: str
+    default: []
+  build_environment:
+    description: Environment variables for building.
+    type: dict
+    default: {}
+  beside:
+    description: Another environment of the same Python whose packages can be imported too, if it is there.
+    type: str
+    default: ""
+  home:
+    description: Where the SSH mesh of the machine lies, C(torchfleet_home).
+    type: str
+    default: ~/.torchfleet
+  proof:
+    description:
+      - A Python program that tries an environment that is new on a machine, a file of the role. It is run with that
+        environment's interpreter, leaves a file under the path that is its last argument, and prints a line to stderr
+        if it fails. Empty for none. It runs once, unless the file goes.
+    type: str
+    default: ""
+  proof_arguments:
+    description: Its arguments before the path.
+    type: list
+    elements: str
+    default: []
+  plan:
+    description: What M(torchfleet.cluster.python_environment_plan) returned.
+    type: dict
+    default: {}
+  sent:
+    description: Name of the variable in which the task with V(send) was registered, for V(prove) to say what failed.
+    type: str
+    default: ""
+  prepared:
+    description: What the action plugin adds of the controller. Not for playbooks.
+    type: dict
+    default: {}
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
+attributes:
+  check_mode:
+    description: Looks, and says whether the environment would be made, sent or proven.
+"""
+
+EXAMPLES = r"""
+- name: TensorBoard in an environment of its own
+  module_defaults:
+    torchfleet.cluster.python_environment:
+      role: my_tools
+      setting: my_tools_path
+      path: /opt/tools
+      python: /usr/bin/python3
+      packages: [tensorboard==2.21.0]
+  block:
+    - name: Look at what is there
+      torchfleet.cluster.python_environment:
+        state: look
+      register: my_tools_look
+
+    - name: Plan which machine makes it, and which are sent it
+      torchfleet.cluster.python_environment_plan:
+        looks: my_tools_look
+      register: my_tools_plan
+      run_once: true
+      delegate_to: "{{ (groups['head'] | default([]) + [inventory_hostname]) | first }}"
+
+    - name: Make it, and send it to machines of its kind
+      torchfleet.cluster.python_environment:
+        state: "{{ item.state }}"
+        plan: "{{ my_tools_plan }}"
+      register: my_tools_made
+      loop: "{{ my_tools_plan.steps[inventory_hostname] | default([{'state': 'make'}]) }}"
+      delegate_to: "{{ item.host | default(omit) }}"
+
+    - name: Be sure that it arrived
+      torchfleet.cluster.python_environment:
+        state: prove
+        plan: "{{ my_tools_plan }}"
+        sent: my_tools_made
+"""
+
+RETURN = r"""
+ready:
+  description: Whether the environment is there already, finished and made from the same things.
+  returned: with V(look)
+  type: bool
+receipt:
+  description: What it was made from and what is in it, if it is there.
+  returned: with V(look)
+  type: dict
+kind:
+  description: Equal on machines that can share the environment. Empty on one that cannot.
+  returned: with V(look)
+  type: str
+lacks:
+  description: Those of O(tools) that are not there.
+  returned: with V(look)
+  type: list
+  elements: str
+unsent:
+  description: For each machine that it was sent to an empty text, or what went wrong.
+  returned: with V(send)
+  type: dict
+"""
+
+from typing import Any, Dict
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment_copy
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import (
+    Lock,
+    Request,
+    is_ready,
+    look,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_make import try_to_make
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_proof import prove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import probe
+
+AS_THEY_ARE = (
+    *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
+    *("programs", "tools", "build_environment", "beside"),
+)
+PREPARED = ("wheelhouse", "sources", "lock", "brought")
+Given = Dict[str, Any]
+
+
+def request_of(given: Given) -> Request:
+    """Return the environment that is wanted."""
+    prepared = given["prepared"]
+    return Request(
+        interpreter=probe(given["python"]),
+        mesh=f"{given['home']}/ssh/config",
+        locked=Lock(**prepared.get("locked", {})),
+        **{name: given[name] for name in AS_THEY_ARE},
+        **{name: prepared[name] for name in PREPARED if name in prepared},
+    )
+
+
+def state_look(given: Given, check: bool) -> Given:
+    return {"changed": False, **look(request_of(given))}
+
+
+def state_make(given: Given, check: bool) -> Given:
+    request = request_of(given)
+    if check:
+        return {"changed": not is_ready(request), "error": ""}
+    made = try_to_make(request)
+    return {"changed": made["changed"], "error": made["error"]}
+
+
+def state_send(given: Given, check: bool) -> Given:
+    errand = environment_copy.Errand(
+        path=given["path"], python=given["python"], packages=given["packages"], **given["prepared"]["errand"]
+    )
+    wanted = request_of(given).made_from
+    return {"changed": False, "unsent": {} if check else environment_copy.send_what_is_wanted(errand, wanted)}
+
+
+def state_prove(given: Given, check: bool) -> Given:
+    request = request_of(given)
+    if given["prepared"].get("is_sent") and not is_ready(request):
+        return {"changed": False, "arrived": False}
+    if check:
+        return {"changed": False, "arrived": True, "error": ""}
+    ran, error = prove(request, given["proof"], given["proof_arguments"])
+    return {"changed": ran, "arrived": True, "error": error}
+
+
+def main() -> None:
+    """Entry of the module."""
+    options = {
+        "state": {"type": "str", "choices": ["look", "make", "send", "prove"], "required": True},
+        "role": {"type": "str", "required": True},
+        "setting": {"type": "str", "required": True},
+        "path": {"type": "str", "required": True},
+        "packages": {"type": "list", "elements": "str", "default": []},
+        "python": {"type": "str", "required": True},
+        "python_min": {"type": "str", "default": "3.8"},
+        "python_max": {"type": "str", "default": ""},
+        "disk_mb": {"type": "int", "default": 200},
+        "index_url": {"type": "str", "default": ""},
+        "lock": {"type": "str", "default": ""},
+        "locked": {"type": "bool", "default": True},
+        "wheelhouse": {"type": "str", "default": ""},
+        "wheelhouse_fill": {"type": "bool", "default": False},
+        "sources": {"type": "list", "elements": "str", "default": []},
+        "programs": {"type": "list", "elements": "dict", "default": []},
+        "tools": {"type": "list", "elements": "str", "default": []},
+        "build_environment": {"type": "dict", "default": {}},
+        "beside": {"type": "str", "default": ""},
+        "home": {"type": "str", "default": "~/.torchfleet"},
+        "proof": {"type": "str", "default": ""},
+        "proof_arguments": {"type": "list", "elements": "str", "default": []},
+        "plan": {"type": "dict", "default": {}},
+        "sent": {"type": "str", "default": ""},
+        "prepared": {"type": "dict", "default": {}},
+    }
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    states = {"look": state_look, "make": state_make, "send": state_send, "prove": state_prove}
+    answer = states[module.params["state"]](module.params, module.check_mode)
+    error = answer.pop("error", "")
+    if error:
+        module.fail_json(msg=error)
+    module.exit_json(**answer)
+
+
+if __name__ == "__main__":
+    main()

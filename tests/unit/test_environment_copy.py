@@ -1,0 +1,149 @@
+"""Sending an environment to machines of its kind, and receiving it there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment, environment_copy
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_copy import Errand
+from tests.unit.test_environment import lay_out
+from tests.wheels import request_for
+
+HOSTS = [f"n{number}" for number in range(31)]
+EVERYONE = Errand(path="/x", python="python3", packages=[], mesh="/ssh/config", to=HOSTS, senders=HOSTS)
+
+
+class Mesh:
+    """Senders that log (from, to) of every sending; "" is this machine. Nobody is reached really (tests/lab does)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.down: list[str] = []
+        self.sender = [""]
+        monkeypatch.setattr(environment_copy, "SENT_AT_A_TIME", 4)
+        monkeypatch.setattr(environment_copy, "send_to", self.send_to)
+        monkeypatch.setattr(environment_copy, "send_on", self.send_on)
+        monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor", OneByOne)
+
+    def send_to(self, errand: Errand, host: str) -> str:
+        self.log.append((self.sender[-1], host))
+        return "down" if host in self.down else ""
+
+    def send_on(self, errand: Errand, host: str, others: list[str]) -> dict[str, str]:
+        self.sender.append(host)
+        answer = environment_copy.send(replace(errand, to=others))
+        self.sender.pop()
+        return answer
+
+
+class OneByOne:
+    """A pool of threads that has only one, so that the log says who sends."""
+
+    def __init__(self, _threads: int) -> None:
+        self.map = map
+
+    def __enter__(self) -> OneByOne:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> Mesh:
+    return Mesh(monkeypatch)
+
+
+def test_those_who_have_it_send_it_on(mesh: Mesh) -> None:
+    assert environment_copy.send(EVERYONE) == dict.fromkeys(HOSTS, "")
+    assert sorted(host for _sender, host in mesh.log) == sorted(HOSTS)
+    busiest = max(sum(sender == other for other, _host in mesh.log) for sender, _host in mesh.log)
+    assert busiest == environment_copy.SENT_AT_A_TIME
+    received = [""]
+    for sender, host in mesh.log:  # nobody sends what he has not got
+        assert sender in received
+        received.append(host)
+
+
+def test_without_any_to_any_one_sends_to_all(mesh: Mesh) -> None:
+    mesh.down = ["n4"]
+    assert environment_copy.send(replace(EVERYONE, senders=[])) == {**dict.fromkeys(HOSTS, ""), "n4": "down"}
+    assert sorted(mesh.log) == sorted(("", host) for host in HOSTS)
+
+
+def test_a_dead_sender_takes_nobody_with_him(mesh: Mesh) -> None:
+    mesh.down = ["n0"]
+    assert environment_copy.send(EVERYONE) == {**dict.fromkeys(HOSTS, ""), "n0": "down"}
+    assert ("", "n4") in mesh.log
+
+
+def test_what_is_not_finished_is_not_sent(mesh: Mesh, tmp_path: Path) -> None:
+    wanted = request_for(tmp_path)
+    errand = replace(EVERYONE, path=wanted.path)
+    unfinished = dict.fromkeys(HOSTS, "the machine that has it has not finished it")
+    assert environment_copy.send_what_is_wanted(errand, wanted.made_from) == unfinished
+    lay_out(wanted)
+    other = replace(wanted, packages=["tiny==2.0"]).made_from
+    assert environment_copy.send_what_is_wanted(errand, other) == unfinished
+    assert mesh.log == []
+    assert environment_copy.send_what_is_wanted(errand, wanted.made_from) == dict.fromkeys(HOSTS, "")
+
+
+def receive(errand: Errand, stream: bytes) -> list[str]:
+    """Start the receiver as a sender does, where nothing of ours is. Return the lines it prints."""
+    argv = [sys.executable, "-I", "-c", environment_copy.START]
+    done = subprocess.run(
+        argv, input=environment_copy.order("receive", errand) + stream, capture_output=True, check=True
+    )
+    assert done.stderr == b""
+    return done.stdout.decode().splitlines()
+
+
+def test_it_arrives_whole_or_not_at_all(tmp_path: Path) -> None:
+    wanted = request_for(tmp_path)
+    path, receipt_file = wanted.place, wanted.place / environment.RECEIPT
+    (lay_out(wanted) / "large.bin").write_bytes(os.urandom(1 << 20))
+    (path / environment.PROOF).write_text("of this machine\n")
+    receipt = environment.read_receipt(path)
+    errand = replace(EVERYONE, path=wanted.path, packages=wanted.packages, receipt=receipt)
+    tar = subprocess.run(environment_copy.tar_of(errand), stdout=subprocess.PIPE, check=True).stdout
+    assert receive(errand, b"") == ['{"error": ""}']  # it is there, as on a home that machines share
+    receipt_file.unlink()
+    first, error = receive(errand, tar[: len(tar) // 2])
+    assert first == "send" and "it arrived in part: tar: Unexpected EOF" in error
+    assert (path / environment.PROOF).exists()  # what was there before
+    assert receive(errand, tar) == ["send", '{"error": ""}']
+    assert environment.look(wanted)["receipt"] == receipt
+    assert not (path / environment.PROOF).exists()
+    assert sorted(os.listdir(path.parent)) == ["venv", "venv.lock"]
+
+
+def test_a_receiver_sends_on_with_the_files_that_it_was_sent(tmp_path: Path) -> None:
+    """It has none of ours on its disk: what it was sent is all that it has."""
+    log, shim = tmp_path / "log", tmp_path / "ssh"
+    shim.write_text(f"#!{sys.executable}\nimport sys\nopen({str(log)!r}, 'wb').write(sys.stdin.buffer.readline())\n")
+    shim.chmod(0o755)
+    errand = replace(EVERYONE, to=["n1"], senders=[], receipt={})
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", environment_copy.START],
+        input=environment_copy.order("send", errand),
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"n1": "ssh ended with status 0"}
+    sent: dict[str, Any] = json.loads(log.read_bytes())
+    assert (sent["verb"], sent["errand"]["to"]) == ("receive", ["n1"])
+    assert [tuple(file) for file in sent["files"]] == environment_copy.files()
+
+
+@pytest.mark.parametrize("said", [b"", b"[]", b"7", b'"x"', b"\xff", b"{}", b"null"])
+def test_an_answer_that_is_none_is_an_error(said: bytes) -> None:
+    assert environment_copy.error_in(said, "odd") == "odd"
