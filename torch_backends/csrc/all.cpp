@@ -1,4 +1,4 @@
-// The whole module as one unit: torch's headers take most of the time to compile, and so they are read once.
+// The whole module as one unit: compiling torch's headers takes most of the time, and so they are read once.
 #include "backend.cpp"
 #include "devices.cpp"
 #include "memory.cpp"

@@ -12,7 +12,7 @@ namespace torchfleet {
 using c10d::OpType;
 
 namespace {
-// What profilers show: the names that PyTorch's other backends have there.
+// The names in profilers, as PyTorch's other backends have them.
 const char* title_of(OpType type) {
   switch (type) {
     case OpType::BROADCAST:
@@ -92,7 +92,7 @@ MPIBackend::MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseco
   TORCHFLEET_MPI(MPI_Comm_set_errhandler(messages_, MPI_ERRORS_RETURN));
 }
 
-// All ranks of a group come here when it is destroyed. MPICH has some 2,000 communicators at a time and no more.
+// All ranks of a group call this when it is destroyed. MPICH supports only some 2,000 communicators at a time.
 void MPIBackend::shutdown() {
   worker_.close();
   std::lock_guard<std::mutex> lock(posted_mutex_);
@@ -137,7 +137,7 @@ WorkPtr MPIBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, 
   auto missing = [shared = way_.shared] { return shared ? shared->missing() : std::vector<int>(); };
   auto work = c10::make_intrusive<Collective>(Label{type, title_of(type)}, rank_, inputs, std::move(outputs), limit,
                                               name_of(type), missing);
-  // What is given up may still run when the group is gone: it has its own way.
+  // An abandoned operation may still run when the group is gone: it has its own copy of Way.
   worker_.submit(work, [way = way_, device, operation = std::move(operation)] {
     const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
     operation(way);
@@ -320,7 +320,7 @@ WorkPtr MPIBackend::barrier(const c10d::BarrierOptions& opts) {
 }
 
 void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
-  // Every rank tells rank 0 that it is here, and rank 0 answers when all have: so it can name who is missing.
+  // Every rank reports to rank 0, and rank 0 answers when all have reported: so it can name the missing ranks.
   constexpr int kTag = (1 << 15) - 2;  // MPI promises tags up to 32767
   auto token = at::zeros({1}, at::kByte);
   const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout;

@@ -18,7 +18,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 class MPIBackend : public c10d::Backend {
  public:
-  // `comm` is a communicator of this group's own.
+  // `comm` is a communicator that only this group uses.
   MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseconds timeout);
 
   const std::string getBackendName() const override { return "mpi"; }
@@ -27,7 +27,7 @@ class MPIBackend : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void shutdown() override;
 
-  // Where DDP may have its buckets; only for a group whose ranks share memory.
+  // Memory for DDP's buckets; only for a group whose ranks share memory.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0 && way_.shared; }
   at::Tensor allocateTensor(long count, at::TensorOptions options) override { return allocate(count, options); }
 
@@ -60,7 +60,7 @@ class MPIBackend : public c10d::Backend {
   WorkPtr submit(c10d::OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
                  std::function<void(const Way&)> operation);
 
-  // What MPI reads or writes of a tensor, of one that is to be reduced: refused before anything is asked of the others.
+  // The buffer of a tensor for MPI, also for a reduction. Invalid tensors are refused before other ranks are involved.
   at::Tensor dense(const at::Tensor& tensor) const;
   Tensors all_dense(const Tensors& tensors) const;
   at::Tensor reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
@@ -70,13 +70,13 @@ class MPIBackend : public c10d::Backend {
   std::string name_of(c10d::OpType type);
 
   const Way way_;      // of collectives
-  MPI_Comm messages_;  // of send and recv: no message of a program meets one of ours
+  MPI_Comm messages_;  // for send and recv, so that the program's messages do not mix with ours
   std::chrono::milliseconds timeout_;
   std::atomic<uint64_t> sequence_{0};
-  std::list<c10::intrusive_ptr<Message>> posted_;  // which nobody may have kept: MPI still uses their buffers
+  std::list<c10::intrusive_ptr<Message>> posted_;  // kept here because MPI still uses their buffers
   std::map<int, c10::intrusive_ptr<Message>> from_anybody_;  // the last one of each tag
   std::mutex posted_mutex_;
-  Worker worker_;  // the last: its thread is gone before what it uses
+  Worker worker_;  // the last member, so that its thread ends before what it uses
 };
 
 }  // namespace torchfleet

@@ -1,4 +1,4 @@
-// Tensors that are not the CPU's: whether MPI takes them where they are, and what has to be waited for then.
+// Tensors on accelerators: whether MPI can access their memory, and what it has to wait for.
 #pragma once
 
 #include "world.h"
@@ -7,19 +7,19 @@
 
 namespace torchfleet {
 
-// Whether this process's MPI says that it reads memory of the accelerator that PyTorch has here. TORCHFLEET_MPI_DIRECT=0 or 1
-// says it in its place.
+// Whether this process's MPI reports that it can read the memory of PyTorch's accelerator. TORCHFLEET_MPI_DIRECT=0 or 1
+// overrides it.
 bool mpi_reads_accelerators();
 
-// Ends when the device has done all that this thread told it. Nothing for the CPU.
+// Waits until the device has done all work of this thread. Does nothing for the CPU.
 void settle(c10::Device device);
 
-// What MPI reads or writes of a tensor: the tensor itself, or a copy in the host's memory. Throws c10::ValueError for a
-// sparse one.
+// The buffer of a tensor for MPI: the tensor itself, or a copy in host memory. Throws c10::ValueError for a sparse
+// tensor.
 at::Tensor direct(const at::Tensor& tensor);
 at::Tensor staged(const at::Tensor& tensor);
 
-// Room for a tensor on a device; for one of a GPU's such memory of the host that it reaches itself.
+// A buffer for a tensor on this device; for a tensor of a GPU, host memory that the GPU can access.
 at::Tensor room_for(const at::Tensor& tensor, c10::Device device);
 
 }  // namespace torchfleet

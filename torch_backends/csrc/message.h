@@ -1,4 +1,4 @@
-// A message that was asked for: posted at once, so that what two ranks send each other crosses.
+// A requested message: posted at once, so that two ranks can send to each other at the same time.
 #pragma once
 
 #include "transfer.h"
@@ -12,17 +12,17 @@ namespace torchfleet {
 
 class Message;
 
-// What a message from anybody is waited for with. It is not posted: MPICH 5.0.2 over UCX loses what is posted so when
-// some of the ranks are on this node and some are not. So those of a tag are taken in their order, one after the other.
+// The state of a receive from any source. It is not posted: MPICH 5.0.2 over UCX loses such a receive if some ranks are on
+// this node and some are not. So receives of one tag are done in order, one after the other.
 struct Anybody {
   MPI_Comm comm;
   int tag;
-  c10::intrusive_ptr<Message> before;  // which comes first, null if there is none
+  c10::intrusive_ptr<Message> before;  // the previous receive of this tag, or null
 };
 
 class Message : public c10d::Work {
  public:
-  // `buffer` is what MPI reads or writes, `target` the tensor that it is copied into at the end if it is another.
+  // `buffer` is the memory that MPI reads or writes; at the end it is copied into `target`, if that is another tensor.
   Message(Label label, int rank, at::Tensor buffer, at::Tensor target, std::vector<MPI_Request> requests,
           std::chrono::milliseconds timeout, std::string name, std::optional<Anybody> anybody = std::nullopt);
 
@@ -36,13 +36,13 @@ class Message : public c10d::Work {
  private:
   // With the lock held:
   bool advance();
-  bool take();  // whether the message of anybody has been taken
+  bool take();  // whether the message from any source has been received
 
   at::Tensor buffer_, target_;
   std::vector<MPI_Request> requests_;
   std::chrono::milliseconds timeout_;
   std::string name_;
-  std::optional<Anybody> anybody_;  // until it is taken
+  std::optional<Anybody> anybody_;  // until it is received
   int source_ = -1;
   bool done_ = false;
 };

@@ -1,4 +1,4 @@
-// What Python sees of the backend.
+// The Python bindings of the backend.
 #include "backend.h"
 
 #include <pybind11/chrono.h>

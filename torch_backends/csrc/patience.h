@@ -1,12 +1,12 @@
-// Waiting for what MPI brings. Its own blocking calls look without a pause, so that on busy cores (more ranks than cores,
-// a busy neighbour) every step of every rank costs a slice of time: ours look for a while and then rest between looks.
+// Waiting for MPI. MPI's own blocking calls poll without a pause, so that on busy cores (more ranks than cores, a busy
+// neighbour) every step of every rank costs a time slice. Ours poll for a while, and then sleep between polls.
 #pragma once
 
 #include "world.h"
 
 namespace torchfleet {
 
-// What lies between two looks: at first nothing but a chance for others, then sleep.
+// The pause between two polls: at first only a yield, then sleep.
 class Patience {
  public:
   void rest();
@@ -17,10 +17,10 @@ class Patience {
   int looks_ = 0;
 };
 
-// True when all of them are done. Throws MPI's own words.
+// Whether all requests are done. Throws MPI's error text.
 bool are_done(std::vector<MPI_Request>& requests);
 
-// Begins one of MPI's collectives that return at once, and waits for its end.
+// Starts one of MPI's non-blocking collectives and waits for its end.
 template <typename Call, typename... Words>
 void await(const char* name, Call call, Words... words) {
   std::vector<MPI_Request> requests(1);

@@ -21,10 +21,10 @@ namespace torchfleet {
 
 namespace {
 constexpr int64_t kSmall = 16 << 10;   // bytes up to which every rank reduces everything itself: one wait instead of two
-constexpr int64_t kChunk = 256 << 10;  // bytes that are under way at a time, twice
+constexpr int64_t kChunk = 256 << 10;  // bytes of one chunk; two are in flight
 constexpr int64_t kLeastPart = 4 << 10;
-constexpr int64_t kLeastInPlace = 128 << 10;  // bytes from which it pays to ask where the others have their data
-constexpr int kLooks = 4000;  // looks before a waiting rank sleeps, some ten microseconds
+constexpr int64_t kLeastInPlace = 128 << 10;  // bytes from which exchanging the locations of the data is worth its cost
+constexpr int kLooks = 4000;  // polls before a waiting rank sleeps, some ten microseconds
 constexpr timespec kNap{0, 100'000'000};
 
 int64_t part_bytes(int size) {
@@ -49,8 +49,9 @@ bool wanted() {
   return given == nullptr || std::string(given) != "0";
 }
 
-// Copies to where another rank reads: past the cache. A core that reads what is in the cache of one with another last level
-// (another socket, another CCX of an EPYC) gets 1 to 4 GB/s of it, and all the memory has to give otherwise.
+// Copies into another rank's buffer with non-temporal stores, which bypass this core's cache. A core that reads data from
+// the cache of a core with another last level (another socket, another CCX of an EPYC) gets 1 to 4 GB/s; from memory it
+// gets the full bandwidth.
 void hand(void* to, const void* from, int64_t bytes) {
   int64_t done = 0;
 #if defined(__x86_64__)
@@ -69,7 +70,7 @@ void hand(void* to, const void* from, int64_t bytes) {
   std::memcpy(static_cast<char*>(to) + done, static_cast<const char*>(from) + done, bytes - done);
 }
 
-// to = one + two, also into `too`; the compiler makes vectors of it.
+// to = one + two, also stored in `too`; the compiler vectorises it.
 template <typename T>
 void add(const void* one, const void* two, void* to, void* too, int64_t count) {
   const T *a = static_cast<const T*>(one), *b = static_cast<const T*>(two);
@@ -82,7 +83,7 @@ void add(const void* one, const void* two, void* to, void* too, int64_t count) {
   }
 }
 
-// What combine() does for what trains models: the sum of floats.
+// combine() for the most frequent case in training: the sum of floats.
 bool add_fast(const Reduction& how, const void* one, const void* two, void* to, void* too, int64_t count) {
   if (how.op != MPI_SUM || (how.type != MPI_FLOAT && how.type != MPI_DOUBLE)) {
     return false;
@@ -91,8 +92,8 @@ bool add_fast(const Reduction& how, const void* one, const void* two, void* to, 
   return true;
 }
 
-// Puts the elements of all ranks together in their order, into all of `to`. `sum` is room for that on the way: what comes
-// after the first in `from` is not in it.
+// Reduces the elements of all ranks in their order, into all of `to`. `sum` is the buffer of partial results; no input
+// after the first one in `from` overlaps it.
 void combine(const std::vector<const char*>& from, char* sum, const std::vector<char*>& to, int64_t count,
              const Reduction& how, int64_t size) {
   if (from.size() == 2 && to.size() <= 2 && add_fast(how, from[0], from[1], to.front(), to.back(), count)) {
@@ -113,7 +114,7 @@ void combine(const std::vector<const char*>& from, char* sum, const std::vector<
   }
 }
 
-// The parts of a chunk, one for each rank: equal ones, of whole lines of the cache.
+// The parts of a chunk, one for each rank: equal sizes, in whole cache lines.
 struct Parts {
   Parts(int64_t elements, int ranks, int64_t size) : elements(elements), size(size) {
     const int64_t line = std::max<int64_t>(1, 64 / size);
@@ -139,7 +140,7 @@ std::shared_ptr<Shared> Shared::among(MPI_Comm comm) {
   TORCHFLEET_MPI(MPI_Bcast(&place, sizeof place, MPI_BYTE, 0, comm));
   const int file = place.file < 0 || rank == 0 ? static_cast<int>(place.file) : file_of(place.process, place.file);
   char* memory = file < 0 ? nullptr : map_file(file, bytes);
-  // A file of that number in a process of that number may be another one: each rank shows that it is the same memory.
+  // Another process may have the same numbers of process and descriptor: each rank proves that it is the same memory.
   auto* first = reinterpret_cast<std::atomic<int64_t>*>(memory);
   if (rank == 0 && memory != nullptr) {
     first->store(place.mark);
@@ -199,8 +200,8 @@ void Shared::publish(Mark& mark, uint32_t value) {
   }
 }
 
-// Waits until a mark of a rank has come to a value. Looks first and sleeps then: a waiting rank must not take the core
-// of the one that it waits for.
+// Waits until a mark of a rank reaches a value. Polls first, then sleeps: a waiting rank must not occupy the core of the
+// rank that it waits for.
 void Shared::await(Mark Marks::*which, int rank, uint32_t value) {
   Mark& mark = marks_of(rank).*which;
   const auto there = [&] { return static_cast<int32_t>(mark.value.load(std::memory_order_acquire) - value) >= 0; };
@@ -249,7 +250,7 @@ void Shared::all_reduce(char* data, int64_t count, const Reduction& how, int64_t
   }
 }
 
-// A slot is written again two operations later, and whoever has brought data to the one between has read it.
+// A slot is written again two operations later: a rank that took part in the operation between has read it.
 std::vector<const char*> Shared::brought_by_all(const void* data, int64_t bytes) {
   const uint32_t number = ++operations_;
   std::memcpy(small_slot(number, rank_), data, bytes);
@@ -266,7 +267,7 @@ void Shared::all_at_once(char* data, int64_t count, const Reduction& how, int64_
   combine(brought_by_all(data, count * size), data, {data}, count, how, size);
 }
 
-// Where all ranks have their data in memory that the others reach, each reduces one part of it, for all of them.
+// If all ranks have their data in memory that the others can access, each rank reduces one part of it for all.
 bool Shared::in_place(char* data, int64_t count, const Reduction& how, int64_t size) {
   const Place own = place_of(data, count * size);
   std::vector<Place> places;
@@ -293,7 +294,7 @@ bool Shared::in_place(char* data, int64_t count, const Reduction& how, int64_t s
   return true;
 }
 
-// The slots of a chunk are those of the last but one: free when nobody reads them any more.
+// A chunk uses the slots of the chunk before the previous one, when no rank reads them any more.
 void Shared::make_room(uint32_t chunk) {
   for (int rank = 0; rank < size_; ++rank) {
     await(&Marks::done, rank, chunk - 1);
@@ -325,9 +326,9 @@ void Shared::chunk_by_chunk(int64_t total, int64_t most, Step step) {
   }
 }
 
-// Each rank reduces one part of every chunk: it has its own elements of it already, the others bring theirs to its slots,
-// and take the result. What the next chunk needs is brought before this one is reduced. A result may be overwritten two
-// chunks later: whoever has brought that one has taken it.
+// Each rank reduces one part of every chunk: it has its own elements already; the others copy theirs into its slots, and
+// read the result. The data of the next chunk is copied before this one is reduced. A result may be overwritten two chunks
+// later: a rank that has copied data of that chunk has read the result.
 void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t size) {
   const int64_t most = part_bytes_ / size * size_;
   bring_parts(data, chunks_, std::min(most, count), size);

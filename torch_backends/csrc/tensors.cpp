@@ -20,7 +20,7 @@ struct Files {
   int64_t freed = 0;
 };
 
-// Never destroyed: a tensor may outlive everything.
+// Never destroyed: a tensor may outlive all other objects.
 Files& files() {
   static auto* found = new Files;
   return *found;
@@ -81,7 +81,7 @@ void Neighbours::forget(Process& process) {
 
 char* Neighbours::at(int rank, const Place& place) {
   Process& process = of_[rank];
-  if (process.freed != place.freed) {  // what it has let go would stay in memory as long as it is mapped here
+  if (process.freed != place.freed) {  // its freed files would stay in memory as long as they are mapped here
     forget(process);
     process.freed = place.freed;
   }

@@ -1,5 +1,5 @@
-// Tensors in memory of this process that the other ranks of the node can reach: DDP's buckets lie there
-// (c10d::Backend::allocateTensor). Like all that ranks share it is an anonymous file, which has no name.
+// Tensors in memory that the other ranks of the node can access, for DDP's buckets (c10d::Backend::allocateTensor). The
+// memory is an anonymous file, like all shared memory here.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,21 +8,21 @@
 
 namespace torchfleet {
 
-// Where memory of a process is, for others to find it.
+// The location of a process's memory, for other processes.
 struct Place {
   int64_t process, file;
-  int64_t mark;           // in the first bytes of the file; 0 if the memory is not in any
-  int64_t bytes, offset;  // of the file, of the memory in it
-  int64_t freed;          // how many files the process has let go so far
+  int64_t mark;           // in the first bytes of the file; 0 if the memory is not in a file
+  int64_t bytes, offset;  // of the file, and of the memory in it
+  int64_t freed;          // how many files the process has freed so far
 };
 
-// A tensor of so many elements; an ordinary one where there is no room for a file.
+// A tensor of this many elements; an ordinary one if there is not enough memory for a file.
 at::Tensor allocate(int64_t count, const at::TensorOptions& options);
 
-// The place of memory of this process.
+// The location of memory in this process.
 Place place_of(const void* data, int64_t bytes);
 
-// What was mapped of other processes.
+// The mapped memory of other processes.
 class Neighbours {
  public:
   explicit Neighbours(int ranks) : of_(ranks) {}

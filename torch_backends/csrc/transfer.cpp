@@ -9,14 +9,14 @@
 
 namespace torchfleet {
 
-// Begun and looked after, or at once for memory of an accelerator: of that no collective of Open MPI that returns at once
-// makes anything (ompi#9845).
+// Non-blocking with polling; blocking for memory of an accelerator, which Open MPI's non-blocking collectives do not
+// support (ompi#9845).
 #define TORCHFLEET_MPI_DO(tensor, begun, whole, ...)                  \
   ((tensor).is_cpu() ? TORCHFLEET_MPI_AWAIT(MPI_##begun, __VA_ARGS__) \
                      : ::torchfleet::check(MPI_##whole(__VA_ARGS__), "MPI_" #whole))
 
 namespace {
-// Elements or bytes of one call. Tests make it small, to see what happens to more than an int can count.
+// Elements or bytes of one call. Tests make it small, to test counts that exceed an int.
 const int64_t kMost = [] {
   const char* given = std::getenv("TORCHFLEET_MPI_STEP");
   return given != nullptr ? std::max<int64_t>(1, std::atoll(given)) : int64_t{1} << 30;
@@ -36,7 +36,7 @@ int size_of(MPI_Comm comm) {
   return size;
 }
 
-// Calls step(first, count) until all of `total` is done; once with a count of zero if there is nothing to do, for
+// Calls step(first, count) until all of `total` is done; once with a count of zero if there is nothing to do, because
 // every rank takes part in every collective.
 template <typename Step>
 void in_steps(int64_t total, Step step) {
@@ -47,7 +47,7 @@ void in_steps(int64_t total, Step step) {
     first += count;
   } while (first < total);
 }
-// The ranks of a group on this node. Tests make nodes of one machine, of so many ranks each.
+// The ranks of a group on this node. Tests divide one machine into nodes with this many ranks each.
 MPI_Comm node_of(MPI_Comm comm) {
   MPI_Comm node;
   const char* given = std::getenv("TORCHFLEET_MPI_NODE_RANKS");
@@ -59,9 +59,9 @@ MPI_Comm node_of(MPI_Comm comm) {
   return node;
 }
 
-// Long data goes round in a ring, in segments: while one is on its way the one before is reduced. Each element is reduced
-// along one way, so all ranks get the same bits. MPI_Iallreduce does not overlap the two, and looks at the network only when
-// it is asked.
+// A ring all-reduce of long data in segments: while one segment is transferred, the previous one is reduced. Each element
+// is reduced in one order, so all ranks get the same bits. MPI_Iallreduce does not overlap the two, and makes progress only
+// when it is polled.
 class Ring {
  public:
   Ring(MPI_Comm comm, char* data, int64_t count, const Reduction& how, int64_t size)
@@ -86,10 +86,10 @@ class Ring {
 
  private:
   static constexpr int64_t kSegment = 512 << 10;  // bytes
-  static constexpr int64_t kWindow = 4;           // segments that are under way
+  static constexpr int64_t kWindow = 4;           // segments in flight
 
-  // Item by item: segment `item % segments_` of step `item / segments_`. The first half of the steps reduces, and leaves
-  // each rank with one part that is ready; the second half brings all parts to all.
+  // Item by item: segment `item % segments_` of step `item / segments_`. The first half of the steps reduces, after which
+  // each rank has one finished part; the second half distributes all parts to all ranks.
   bool reduces(int64_t item) const { return item < (ranks_ - 1) * segments_; }
   Piece piece(int64_t item, int ahead, int peer) const {
     const int64_t step = item / segments_ + ahead, part = ((rank_ - step) % ranks_ + ranks_) % ranks_;
@@ -101,7 +101,7 @@ class Ring {
   void post() {
     for (; receiving_ < std::min(items_, received_ + kWindow); ++receiving_) {
       if (!reduces(receiving_) && receiving_ - (ranks_ - 1) * segments_ >= sent_) {
-        break;  // what was there is being sent yet
+        break;  // its old content is still being sent
       }
       Piece to = piece(receiving_, 1, rank_ - 1);
       if (reduces(receiving_)) {
@@ -141,19 +141,19 @@ class Ring {
   const Reduction how_;
   const int64_t size_, rank_, ranks_;
   int64_t segments_, items_;
-  int64_t receiving_ = 0, received_ = 0, sending_ = 0, sent_ = 0;  // items that were posted, and that are done
+  int64_t receiving_ = 0, received_ = 0, sending_ = 0, sent_ = 0;  // items that are posted, and that are done
   MPI_Request receives_[kWindow], sends_[kWindow];
   static thread_local std::vector<char> room_;
 };
 thread_local std::vector<char> Ring::room_;
 
-// The benchmark asks for MPI's own.
+// The benchmark compares with MPI's own.
 bool ring_is_wanted() {
   const char* given = std::getenv("TORCHFLEET_MPI_RING");
   return given == nullptr || std::string(given) != "0";
 }
 
-// Where the elements of a tensor are that MPI is to reduce.
+// The buffers of a tensor that MPI reduces.
 struct Elements {
   Elements(const at::Tensor& tensor, const Reduction& how)
       : data(static_cast<char*>(tensor.data_ptr())),
@@ -179,7 +179,7 @@ Way way_of(MPI_Comm comm) {
   MPI_Comm node = node_of(comm), leaders = MPI_COMM_NULL;
   const bool alone = size_of(node) == size_of(comm), first = rank_in(node) == 0, ring = ring_is_wanted();
   auto shared = Shared::among(node);
-  // In two levels only if no node of several ranks has to do without memory, for all have to take the same way.
+  // In two levels only if every node with several ranks can share memory, because all ranks must use the same algorithm.
   int all[] = {shared || size_of(node) == 1, mpi_reads_accelerators()}, several = size_of(node) > 1;
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, all, 2, MPI_INT, MPI_MIN, comm));
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &several, 1, MPI_INT, MPI_MAX, comm));
@@ -191,7 +191,7 @@ Way way_of(MPI_Comm comm) {
   if (!good || several == 0) {
     return {comm, nullptr, nullptr, leaders, ring, direct};
   }
-  // A node of one rank has no memory to share, and its only rank is its leader.
+  // A node with one rank needs no shared memory, and its only rank is its leader.
   TORCHFLEET_MPI(MPI_Comm_split(comm, first ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders));
   return {comm, nullptr, shared, leaders, ring, direct};
 }
@@ -291,7 +291,7 @@ void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output,
         output.view(-1).copy_(part);
       }
     }
-    return;  // reduce() has averaged
+    return;  // reduce() has already averaged
   }
   average(output, op, size_of(way.comm));
 }

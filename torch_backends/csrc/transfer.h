@@ -7,14 +7,14 @@
 
 namespace torchfleet {
 
-// How the ranks of a group reach each other.
+// The communicators and the shared memory of a group.
 struct Way {
   MPI_Comm comm;                   // all of them
-  std::shared_ptr<Shared> shared;  // all of them, where they are on one node that lets them share memory
-  std::shared_ptr<Shared> node;    // those of this node, where a group is on several and that pays
+  std::shared_ptr<Shared> shared;  // of all ranks, if they are on one node and can share memory
+  std::shared_ptr<Shared> node;    // of this node's ranks, if the group is on several nodes and it is faster
   MPI_Comm leaders;                // the first ranks of the nodes; MPI_COMM_NULL on others
-  bool ring;                       // whether long data is reduced in a ring of our own where MPI carries it
-  bool direct;                     // whether all their MPIs read memory of accelerators
+  bool ring;                       // whether long data is reduced in our own ring over MPI
+  bool direct;                     // whether the MPI of all ranks can read memory of accelerators
 };
 
 // Called by all ranks of `comm`.
@@ -26,13 +26,13 @@ struct Piece {
   int64_t bytes;
 };
 
-// Tensors are dense. Memory of an accelerator is MPI's alone, and what is reduced by a function of ours is not in such.
+// Tensors are dense. Only MPI accesses memory of an accelerator; our own reduction functions need host memory.
 void broadcast(const Way& way, const at::Tensor& tensor, int root);
 void all_reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op);
 void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int root);
 void all_gather(const Way& way, const at::Tensor& input, const at::Tensor& output);
 
-// `input` holds as many parts of the size of `output` as there are ranks; `output` is none of them.
+// `input` holds one part of the size of `output` for each rank; `output` is not one of these parts.
 void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op);
 void barrier(const Way& way);
 

@@ -23,7 +23,7 @@ void combine(void* in, void* inout, int* count, MPI_Datatype*, Combine with) {
   }
 HALF_OP(half_sum, a + b)
 HALF_OP(half_product, a * b)
-HALF_OP(half_min, a != a ? a : (b != b ? b : std::min(a, b)))  // a NaN stays one, as torch.minimum has it
+HALF_OP(half_min, a != a ? a : (b != b ? b : std::min(a, b)))  // propagates NaN, like torch.minimum
 HALF_OP(half_max, a != a ? a : (b != b ? b : std::max(a, b)))
 #undef HALF_OP
 

@@ -10,7 +10,7 @@
 namespace torchfleet {
 
 namespace {
-// A future has to know the devices of its tensors, the CPU excepted.
+// A future has to know the devices of its tensors, except the CPU.
 std::vector<c10::Device> accelerators_of(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> found;
   for (const at::Tensor& tensor : tensors) {
@@ -61,7 +61,7 @@ void Collective::run(const std::function<void()>& operation) {
 }
 
 namespace {
-// What was asked for of all groups and is not done. Never destroyed: threads may be there to the very end.
+// The unfinished operations of all groups. Never destroyed, because threads may run until the process ends.
 struct Pending {
   std::mutex mutex;
   std::condition_variable changed;
@@ -102,7 +102,7 @@ struct Worker::Queue {
       jobs.pop_front();
       lock.unlock();
       work->run(operation);
-      operation = nullptr;  // its tensors may go now
+      operation = nullptr;  // releases its tensors
       work.reset();
       pending().count(-1);
       lock.lock();

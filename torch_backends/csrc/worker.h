@@ -1,4 +1,4 @@
-// One thread per group: collectives of a group run one after the other, in the order in which they were asked for.
+// One thread per group: the collectives of a group run one after the other, in the order of the calls.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -14,13 +14,13 @@
 
 namespace torchfleet {
 
-// What an operation is, for torch and for its profilers.
+// The description of an operation for torch and its profilers.
 struct Label {
   c10d::OpType type;
   const char* title;
 };
 
-// A collective that was asked for. wait() gives up when its time is over, though MPI itself never does.
+// A requested collective. wait() returns after the timeout, although MPI itself has none.
 class Collective : public c10d::Work {
  public:
   Collective(Label label, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
@@ -44,18 +44,18 @@ class Collective : public c10d::Work {
 class Worker {
  public:
   Worker();
-  ~Worker();     // what was asked for goes on
-  void close();  // waits for what was asked for, unless something timed out
+  ~Worker();     // requested operations continue
+  void close();  // waits for requested operations, unless one timed out
   void submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation);  // throws when it is closed
 
  private:
   struct Queue;
-  void seal();  // nothing more can be asked for
-  std::shared_ptr<Queue> queue_;  // the thread's too: it may outlive the group when an operation never ends
+  void seal();  // accepts no more operations
+  std::shared_ptr<Queue> queue_;  // shared with the thread, which may outlive the group if an operation never ends
   std::thread thread_;
 };
 
-// Waits until all that was asked for of any group is done.
+// Waits until all operations of all groups are done.
 void await_workers();
 
 }  // namespace torchfleet

@@ -29,11 +29,11 @@ bool is_finalized() {
   return flag != 0;
 }
 
-// At the end of the process. MPI_Finalize waits for all ranks, and those may wait for this one: who fails just goes, and the
-// launcher ends the others.
+// At the end of the process. MPI_Finalize waits for all ranks, and these may wait for this one: a failed process exits
+// without it, and the launcher ends the others.
 void leave(int status, void* process) {
   if (reinterpret_cast<intptr_t>(process) != getpid() || !is_initialized() || is_finalized()) {
-    return;  // a child that was forked is not one of the ranks
+    return;  // a forked child is not a rank
   }
   if (status != 0) {
     std::fflush(nullptr);

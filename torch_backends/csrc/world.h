@@ -1,4 +1,4 @@
-// MPI as a whole: begun once, ended once, whatever order a program takes its groups down in.
+// MPI as a whole: initialised once and finalised once, in whatever order a program destroys its groups.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1  // Debian's Open MPI 4.1 would pull in C++ bindings that no library has
@@ -13,14 +13,14 @@
 
 namespace torchfleet {
 
-// Throws std::runtime_error with MPI's own words if `status` is an error of the call named.
+// Throws std::runtime_error with MPI's error text if `status` is an error of this call.
 void check(int status, const char* call);
 
-// MPI_Init_thread, once, and MPI_Finalize when the process ends well, unless an operation is left that never will. Throws if
-// this process was started by no MPI launcher's rules, or without THREAD_MULTIPLE.
+// Calls MPI_Init_thread once, and MPI_Finalize when the process exits normally, unless an operation can never end. Throws if
+// no MPI launcher started this process, or without THREAD_MULTIPLE.
 void begin();
 
-// Notes that an operation can never end: MPI must not be finalised, for that would wait for it.
+// Notes that an operation can never end: MPI must not be finalised, because that would wait for it.
 void abandon();
 bool is_abandoned();
 
@@ -28,10 +28,10 @@ int world_rank();
 int world_size();
 std::string library_version();
 
-// What every rank of the world says, in their order: up to 127 bytes each. All call this.
+// The texts of all ranks of the world, in their order: up to 127 bytes each. All ranks call this.
 std::vector<std::string> told_by_all(const std::string& text);
 
-// A communicator of these ranks of the world, all of them if empty; MPI_COMM_NULL if this process is none of them.
+// A communicator of these ranks of the world, of all if empty; MPI_COMM_NULL if this process is not one of them.
 // Only its members call this (MPI_Comm_create_group).
 MPI_Comm communicator(const std::vector<int>& ranks);
 
