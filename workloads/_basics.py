@@ -1,4 +1,4 @@
-"""What the workloads share and what needs no PyTorch: mistakes, arguments, ranks, shares, files, the report line."""
+"""The part of the workloads that needs no PyTorch: mistakes, arguments, ranks, shares, files, the report line."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ LAUNCHER_NAMES = (
 
 
 class Mistake(Exception):
-    """What the user got wrong, in one line; `_common.run` prints it and ends with exit code 2."""
+    """A user's mistake, in one line; `_common.run` prints it and exits with code 2."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,8 +32,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=PROGRAM, description=description, allow_abbrev=False)
         self.add_argument(
             "--backend",
-            help="what carries the messages: gloo, nccl, mpi, ... "
-            "(default: $TORCHFLEET_BACKEND, else nccl where there is CUDA, else gloo)",
+            help="backend of torch.distributed: gloo, nccl, mpi, ... "
+            "(default: $TORCHFLEET_BACKEND, else nccl if there is CUDA, else gloo)",
         )
 
     def error(self, message: str) -> NoReturn:
@@ -65,10 +65,10 @@ class Place(NamedTuple):
 
 
 def place(environment: Mapping[str, str]) -> Place:
-    """Read what the launcher said; without a launcher this process is a world of one.
+    """Read the launcher's variables; without a launcher this process is a world of one.
 
     Raises:
-        Mistake: only a part of the names is set, or a value is no number.
+        Mistake: only some of the names are set, or a value is not a number.
     """
     for names in LAUNCHER_NAMES:
         if names[0] in environment:

@@ -38,10 +38,10 @@ class Rank(NamedTuple):
 def join(backend: str | None = None) -> Rank:
     """Start the default process group under whatever launcher started this process, or alone without one.
 
-    The backend is the argument, else `$TORCHFLEET_BACKEND`, else nccl where there is CUDA, else gloo.
+    The backend is the argument, else `$TORCHFLEET_BACKEND`, else nccl if there is CUDA, else gloo.
 
     Raises:
-        Mistake: PyTorch lacks the backend, the rank has no accelerator, or the launcher's variables are not whole.
+        Mistake: PyTorch has no such backend, the rank has no accelerator, or variables of the launcher are missing.
     """
     default = "nccl" if torch.cuda.is_available() else "gloo"
     backend = (backend or os.environ.get("TORCHFLEET_BACKEND") or default).lower()

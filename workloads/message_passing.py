@@ -1,4 +1,4 @@
-"""Rank 0 sends a tensor to every other rank, and every rank says what it sent or received: does anything arrive?"""
+"""Rank 0 sends a tensor to every other rank, and every rank prints what it sent or received, to test messages."""
 
 import torch
 import torch.distributed as dist

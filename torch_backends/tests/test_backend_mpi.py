@@ -157,7 +157,7 @@ def test_all_is_well_without_a_compiler_too(
 
 def test_it_says_that_nothing_is_compiled(run: Run, uncompiled: dict[str, str]) -> None:
     done = run("mpich", 2, "-c", ALONE + "print(dist.get_world_size())", **uncompiled)
-    assert done.stderr.count("nothing is compiled for this launcher (_abi): mpi4py does it, more slowly") == 1
+    assert done.stderr.count("nothing is compiled for this launcher (_abi): using mpi4py, which is slower") == 1
 
 
 def test_groups_that_are_destroyed_give_back_what_they_had(run: Run) -> None:
@@ -189,15 +189,15 @@ def test_what_pytorch_tests_of_a_backend(run: Run, tmp_path: Path) -> None:
     [
         (
             "torch.__version__ = '2.99.0'",
-            "built for torch 2.13.0, and this is 2.99.0: build it anew: ansible-playbook setup.yml",
+            "built for torch 2.13.0, but this is 2.99.0: build it again: ansible-playbook setup.yml",
         ),
         (
             "torch.__version__ += ['', '+mine'][int(os.environ['OMPI_COMM_WORLD_RANK'])]",
-            "rank 1 has torch 2.13.0+cpu+mine, rank 0 torch 2.13.0+cpu: have the same everywhere",
+            "rank 1 has torch 2.13.0+cpu+mine, rank 0 torch 2.13.0+cpu: use the same on all nodes",
         ),
         (
             f"ctypes.CDLL('{HOME}/mpich/lib/libmpi.so.12')",
-            f"{HOME}/openmpi/lib/libmpi.so.40 is wanted: import no other MPI",
+            f"{HOME}/openmpi/lib/libmpi.so.40 is needed: import no other MPI",
         ),
     ],
 )

@@ -1,6 +1,6 @@
-"""torch.distributed over MPI, and over oneCCL (_ccl.py), for the stock PyTorch wheel: names of torch work unchanged.
+"""torch.distributed over MPI and over oneCCL (_ccl.py), for the stock PyTorch wheel, under torch's own names.
 
-A process needs nothing but to be started by an MPI launcher. `create()` is the contract beneath mpi.
+An MPI launcher has to start the process; nothing else is needed. `create()` makes a backend mpi.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIBRARY_VARIABLE = "TORCHFLEET_MPI_LIBRARY"  # the path of the library, where th
 
 
 class BackendError(RuntimeError):
-    """Why there can be no MPI here, and what to do about it."""
+    """Why a backend is unavailable, and how to fix it."""
 
 
 def kind_of(environ: Mapping[str, str]) -> tuple[str, str]:
@@ -43,7 +43,7 @@ def kind_of(environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def ancestors(pid: int) -> Iterator[Path]:
-    """Yield the programs above a process, the nearest first, as far as they may be looked at."""
+    """Yield the parent programs of a process, the nearest first, as far as they are readable."""
     while pid > 1:
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -53,13 +53,13 @@ def ancestors(pid: int) -> Iterator[Path]:
 
 
 def find_library(name: str, environ: Mapping[str, str]) -> str:
-    """Return the path of an MPI's library: that of the launcher which started this process, else what is usual here."""
+    """Return the path of an MPI's library: that of the launcher that started this process, else the usual one."""
     beside = (program.parent.parent / "lib" / name for program in ancestors(os.getpid()))
     return environ.get(LIBRARY_VARIABLE) or next((str(path) for path in beside if path.exists()), name)
 
 
 def beside(library: Path) -> dict[str, str]:
-    """Return where an MPI is told to find the libfabric that lies beside it, by variable (Intel MPI, libfabric docs).
+    """Return the variables that lead an MPI to the libfabric next to it (Intel MPI, libfabric docs).
 
     Intel MPI loads it by its bare name only when ranks are on several nodes, and the loader does not look there.
     """
@@ -72,7 +72,7 @@ def load_library(name: str, environ: Mapping[str, str]) -> None:
     path = find_library(name, environ)
     other = other_mpi(path, Path("/proc/self/maps").read_text())
     if other:
-        raise BackendError(f"backend mpi: {other} is in this process, and {path} is wanted: import no other MPI")
+        raise BackendError(f"backend mpi: {other} is loaded in this process, but {path} is needed: import no other MPI")
     for variable, value in beside(Path(path)).items():
         os.environ.setdefault(variable, value)
     try:
@@ -97,13 +97,15 @@ def module_in_python(build: str) -> ModuleType:
     """Return the module over mpi4py, its MPI loaded, and say so. BackendError if there is no mpi4py."""
     abi, library = MPI4PY[build]
     if importlib.util.find_spec("mpi4py") is None:
-        told = f"nothing is compiled for this launcher ({build}), and there is no mpi4py, which would do, more slowly"
+        told = f"nothing is compiled for this launcher ({build}), and the slower substitute mpi4py is not installed"
         raise BackendError(f'backend mpi: {told}: ansible-playbook setup.yml -e \'{{"backends": ["mpi"]}}\'')
     load_library(library, os.environ)
     os.environ["MPI4PY_MPIABI"] = abi
     found = importlib.import_module(f"{__name__}._mpi4py")
     if found.world_rank() == 0:
-        sys.stderr.write(f"backend mpi: nothing is compiled for this launcher ({build}): mpi4py does it, more slowly\n")
+        sys.stderr.write(
+            f"backend mpi: nothing is compiled for this launcher ({build}): using mpi4py, which is slower\n"
+        )
     return found
 
 
@@ -112,14 +114,14 @@ def check_torch() -> None:
     version = importlib.import_module("torch").__version__.partition("+")[0]
     built_for = Path(__file__).with_name("built_for.txt").read_text().strip()
     if version != built_for:
-        told = f"built for torch {built_for}, and this is {version}: build it anew"
+        told = f"built for torch {built_for}, but this is {version}: build it again"
         raise BackendError(f'backend mpi: {told}: ansible-playbook setup.yml -e \'{{"backends": ["mpi"]}}\'')
 
 
 def other_mpi(own: str, maps: str) -> str:
     """Return the path of another MPI's library in this process, by its memory map, an empty text if there is none."""
     if "/" not in own:
-        return ""  # the loader takes the one that is there
+        return ""  # the loader uses the one that is loaded
     found = set(re.findall(r"/\S*/lib(?:mpi|mpi_abi|mpich)\.so[.\d]*$", maps, re.MULTILINE))
     return min(found - {os.path.realpath(own)}, default="")
 
@@ -130,13 +132,13 @@ def check_world(found: ModuleType, environ: Mapping[str, str]) -> None:
     started, seen = int(environ.get(name, "0")), found.world_size()
     if started > 1 and seen == 1:
         told = (
-            f"the launcher started {started} ranks, and {found.library_version()} sees 1: it is not the launcher's MPI"
+            f"the launcher started {started} ranks, but {found.library_version()} sees 1: it is not the launcher's MPI"
         )
         raise BackendError(f"backend mpi: {told}; set {LIBRARY_VARIABLE} to the launcher's own library")
     told_by = found.told_by_all("torch " + importlib.import_module("torch").__version__)
     for rank, told in enumerate(told_by):
         if told != told_by[0]:
-            raise BackendError(f"backend mpi: rank {rank} has {told}, rank 0 {told_by[0]}: have the same everywhere")
+            raise BackendError(f"backend mpi: rank {rank} has {told}, rank 0 {told_by[0]}: use the same on all nodes")
 
 
 def create(ranks: Sequence[int] = (), timeout: datetime.timedelta = TIMEOUT) -> Any:

@@ -52,7 +52,7 @@ def serve_mpi(dist: Any) -> None:
         dist.is_mpi_available = available
     asking = inspect.unwrap(getattr(c10d, "_new_process_group_helper", available))
     if "is_mpi_available" not in asking.__code__.co_names:
-        told = "this PyTorch takes no backend mpi from outside: say init_process_group('torchfleet')"
+        told = "this PyTorch accepts no external backend mpi: use init_process_group('torchfleet')"
         warnings.warn(f"torchfleet-backends: {told}", stacklevel=3)
 
 

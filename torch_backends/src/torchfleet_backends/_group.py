@@ -1,6 +1,6 @@
-"""A process group in Python, for libraries that have few and blocking calls: oneCCL's, and MPI's through mpi4py.
+"""A process group in Python, for libraries with few, blocking calls: oneCCL, and MPI over mpi4py.
 
-What moves most goes by them, in a thread of its own; messages, gather, scatter and barriers gloo does.
+The large collectives use the library, in a separate thread; gloo does messages, gather, scatter and barriers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 Tensors = Sequence[torch.Tensor]
 Opts = Any  # torch's AllreduceOptions and the like
 END_SECONDS = 5.0  # for a group's last operations when the process ends
-# As what a library reduces what it does not know.
+# The types in which a library reduces types that it does not know.
 WIDER = {
     torch.bool: torch.uint8,
     torch.int16: torch.int32,
@@ -32,7 +32,7 @@ OF_BOOLEANS = {"SUM": "MAX", "MAX": "MAX", "BOR": "MAX", "PRODUCT": "MIN", "MIN"
 
 
 class Communicator(Protocol):
-    """What a library does for a group of ranks. Tensors are dense and on the CPU; a call returns when it is done."""
+    """The collectives of a library for a group of ranks. Tensors are dense and on the CPU; calls block until done."""
 
     name: str  # of the backend
     types: Collection[torch.dtype]  # that it reduces
@@ -42,7 +42,7 @@ class Communicator(Protocol):
         """Reduce in place."""
 
     def reduce(self, tensor: torch.Tensor, operation: str, root: int) -> torch.Tensor:
-        """Return what is reduced; on other ranks than `root` it has no meaning."""
+        """Return the reduced tensor, which is undefined on ranks other than `root`."""
 
     def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, operation: str) -> None:
         """`given` holds the parts of all ranks one after the other."""
@@ -57,11 +57,11 @@ class Communicator(Protocol):
         """`into` and `sizes`: bytes from and for each rank."""
 
     def destroy(self) -> None:
-        """Give back what this rank has of it."""
+        """Release this rank's resources."""
 
 
 class Collective(dist.Work):
-    """A collective that was asked for."""
+    """A requested collective."""
 
     def __init__(self, name: str, outputs: Tensors, timeout: datetime.timedelta) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Collective(dist.Work):
         self.error: Exception | None = None
 
     def run(self, operation: Callable[[], None]) -> None:
-        """The worker's part."""
+        """Run the collective, in the worker's thread."""
         try:
             operation()
             self.future.set_result(self.outputs)
@@ -81,7 +81,7 @@ class Collective(dist.Work):
         self.over.set()
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta()) -> bool:
-        """Wait for its end. DistBackendError when its time is over, though the library itself never gives up."""
+        """Wait for its end. Raise DistBackendError after the timeout, although the library itself has none."""
         limit = timeout or self.timeout
         if not self.over.wait(limit.total_seconds()):
             milliseconds = int(limit.total_seconds() * 1000)
@@ -102,7 +102,7 @@ class Collective(dist.Work):
 
 
 class Worker:
-    """One thread for all groups: collectives run one after the other, in the order in which they were asked for."""
+    """One thread for all groups: collectives run one after the other, in the order of the calls."""
 
     def __init__(self) -> None:
         self.jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -114,7 +114,7 @@ class Worker:
             self.jobs.get()()
 
     def close(self, communicator: Communicator) -> None:
-        """Give a communicator back after what was asked of it, unless that never ends."""
+        """Release a communicator after its operations, unless these never end."""
         done = threading.Event()
         self.jobs.put(communicator.destroy)
         self.jobs.put(done.set)
@@ -128,7 +128,7 @@ def worker() -> Worker:
 
 
 class Group(dist.ProcessGroup):
-    """A process group: a library for what moves most, and gloo, registered as its backend, for the rest."""
+    """A process group: a library for the large collectives, and gloo, registered as its backend, for the rest."""
 
     def __init__(self, by: Communicator, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> None:
         """`store`: of this group alone."""
@@ -144,9 +144,9 @@ class Group(dist.ProcessGroup):
         return self.by.name
 
     def submit(self, name: str, outputs: Tensors, opts: Opts, operation: Callable[[Communicator], None]) -> Collective:
-        """Have the worker do something. ValueError for tensors that are not dense or not on the CPU."""
+        """Submit an operation. Raise ValueError for tensors that are not dense or not on the CPU."""
         for tensor in outputs:
-            where = f"{name}: got a tensor on {tensor.device}; only dense ones on cpu are served"
+            where = f"{name}: got a tensor on {tensor.device}; give dense tensors on cpu"
             self.refuse_unless(tensor.device.type == "cpu" and tensor.layout == torch.strided, where)
         self.done += 1
         group = f"group {self.group_name or 'world'} (rank {self.rank()} of {self.size()})"
@@ -284,10 +284,10 @@ class Group(dist.ProcessGroup):
         return parts
 
     def refuse_unless(self, good: bool, told: str) -> None:
-        """ValueError with the name of the backend."""
+        """Raise ValueError with the name of the backend."""
         refuse_unless(good, f"backend {self.by.name}: {told}")
 
-    # torch before 2.12 asks by these names
+    # torch before 2.12 uses these names
     alltoall_base = all_to_all_single
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -296,10 +296,10 @@ class Group(dist.ProcessGroup):
 
 
 class Reduction:
-    """How a library reduces a tensor: as which type, by which operation, and what is left to do then."""
+    """How a library reduces a tensor: the type, the operation, and the remaining step."""
 
     def __init__(self, tensor: torch.Tensor, asked: Any, size: int, by: Communicator) -> None:
-        """ValueError for what it cannot reduce: MIN of complex numbers, bitwise operations on floats, PREMUL_SUM."""
+        """Raise ValueError for unsupported cases: MIN of complex numbers, bitwise operations on floats, PREMUL_SUM."""
         self.name = next(name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if asked == kind)
         self.operation = "SUM" if self.name == "AVG" else self.name
         self.size, self.split = size, tensor.is_complex() and self.operation == "SUM"
@@ -312,11 +312,11 @@ class Reduction:
         refuse_unless(known, f"backend {by.name}: {told}")
 
     def brought(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what the library works on: a dense tensor, the same one where that fits."""
+        """Return the library's buffer: a dense tensor, the given one if it fits."""
         return (torch.view_as_real(tensor) if self.split else tensor.to(self.type)).contiguous()
 
     def take(self, buffer: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put what came of it where it belongs."""
+        """Copy the result into the tensor."""
         if self.name == "AVG":
             buffer.div_(self.size, **({} if buffer.is_floating_point() else {"rounding_mode": "trunc"}))
         if buffer.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
@@ -335,7 +335,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def spread(by: Communicator, tensor: torch.Tensor, root: int) -> None:
-    """Broadcast a tensor that may lie in several pieces."""
+    """Broadcast a tensor that may not be contiguous."""
     buffer = tensor.contiguous()
     if buffer.numel():
         by.broadcast(buffer, root)

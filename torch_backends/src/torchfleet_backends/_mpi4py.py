@@ -1,4 +1,4 @@
-"""Backend mpi through mpi4py, for where nothing is compiled: correct and slower. MPI's library is loaded already."""
+"""Backend mpi over mpi4py, if nothing is compiled: correct, but slower. MPI's library is already loaded."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ OPERATIONS = {
     "BOR": MPI.BOR,
     "BXOR": MPI.BXOR,
 }
-made: collections.Counter[tuple[int, ...]] = collections.Counter()  # groups by their ranks: no name may come twice
+made: collections.Counter[tuple[int, ...]] = collections.Counter()  # groups by their ranks, for unique names
 
 
 def memory(tensor: torch.Tensor) -> MPI.buffer:
-    """Return the bytes of a tensor as MPI takes them."""
+    """Return the bytes of a tensor as a buffer for MPI."""
     return MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
 
 
 def elements(tensor: torch.Tensor) -> list[object]:
-    """Return the elements of a tensor as MPI takes them."""
+    """Return the elements of a tensor as a buffer for MPI."""
     return [memory(tensor), tensor.numel(), TYPES[tensor.dtype]]
 
 
 def offsets(sizes: Sequence[int]) -> list[int]:
-    """Return where parts begin that lie one after the other."""
+    """Return the offsets of contiguous parts."""
     return [0, *itertools.accumulate(sizes)][:-1]
 
 
 class Communicator:
-    """Collectives of a group of ranks, as _group.Communicator tells."""
+    """Collectives of a group of ranks, an implementation of _group.Communicator."""
 
     name = "mpi"
     types: Collection[torch.dtype] = TYPES.keys()
@@ -96,15 +96,15 @@ class Communicator:
 
 
 def begin() -> None:
-    """Have an error that nobody catches end all ranks: mpi4py would wait for them, and they wait for this one.
+    """Make an uncaught error end all ranks: mpi4py would wait for them, and they wait for this one.
 
-    It has begun MPI when it was imported.
+    mpi4py initialised MPI when it was imported.
     """
     show = sys.excepthook
 
     def leave(*error: Any) -> None:
         show(*error)
-        atexit.register(MPI.COMM_WORLD.Abort, 1)  # not here: torch holds back what is said until all hooks are through
+        atexit.register(MPI.COMM_WORLD.Abort, 1)  # not here: torch buffers the error text until all hooks are done
 
     sys.excepthook = leave
 
@@ -113,13 +113,13 @@ world_rank, world_size, told_by_all = MPI.COMM_WORLD.Get_rank, MPI.COMM_WORLD.Ge
 
 
 def library_version() -> str:
-    """Return which MPI it is."""
+    """Return the name and version of the MPI."""
     return str(MPI.Get_library_version()).partition(",")[0].partition("\n")[0]
 
 
 @functools.cache
 def meeting_place() -> dist.Store:
-    """Return a store of the whole world, which gloo wants. All ranks call this at first."""
+    """Return a store of the whole world, which gloo needs. All ranks call this first."""
     me = MPI.COMM_WORLD.Get_rank()
     host, port = os.environ.get("MASTER_ADDR") or socket.gethostname(), 0
     if me == 0:

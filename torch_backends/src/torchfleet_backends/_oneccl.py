@@ -1,7 +1,7 @@
 """oneCCL's C API on CPU buffers, through ctypes: nothing is compiled.
 
 The library is the one that a job on Intel's GPUs loads; its CPU plug-in takes a null stream for host memory (ccl.h of
-oneCCL 2022.1). It reaches the other ranks by libfabric, without any MPI: every launcher will do.
+oneCCL 2022.1). It reaches the other ranks over libfabric, without MPI, so it works with every launcher.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OWN = Path(__file__).with_name("oneccl")
 
 
 class Id(ctypes.Structure):
-    """onecclUniqueId: what ranks share that want to find each other."""
+    """onecclUniqueId: shared by the ranks that form a communicator."""
 
     _fields_ = (("data", ctypes.c_byte * 4096),)
 
@@ -60,10 +60,10 @@ def find() -> Path | None:
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """Return the library. BackendError says what lacks."""
+    """Return the library. Raise BackendError if it is missing."""
     found = find()
     if found is None:
-        told = f'there is no {LIBRARIES[0]}: ansible-playbook setup.yml -e \'{{"backends": ["ccl"]}}\' brings it'
+        told = f'{LIBRARIES[0]} is missing: ansible-playbook setup.yml -e \'{{"backends": ["ccl"]}}\' installs it'
         raise BackendError(f"backend ccl: {told}, or set {LIBRARY_VARIABLE} or CCL_ROOT")
     fabric = found.with_name("libfabric.so.1")
     beside = {"CCL_OFI_LIBRARY_PATH": str(fabric), "FI_PROVIDER_PATH": str(fabric.parent)} if fabric.exists() else {}
@@ -78,31 +78,31 @@ def load() -> ctypes.CDLL:
 
 
 def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
-    """Return where the elements of a tensor lie."""
+    """Return the address of a tensor's elements."""
     return ctypes.c_void_p(tensor.data_ptr())
 
 
 def counts(numbers: Sequence[int]) -> ctypes.Array[ctypes.c_size_t]:
-    """Return numbers as C has them."""
+    """Return numbers as a C array."""
     return (ctypes.c_size_t * len(numbers))(*numbers)
 
 
 def unique_id(library: ctypes.CDLL) -> bytes:
-    """Return what the ranks of a new communicator share."""
+    """Return the unique id that the ranks of a new communicator share."""
     made = Id()
     check(library, library.onecclGetUniqueId(ctypes.byref(made)), "onecclGetUniqueId", None)
     return bytes(made)
 
 
 def check(library: ctypes.CDLL, status: int, call: str, comm: ctypes.c_void_p | None) -> None:
-    """RuntimeError with oneCCL's own words if a call went wrong."""
+    """Raise RuntimeError with oneCCL's error text if a call failed."""
     if status != 0:
         told = library.onecclGetLastError(comm)
         raise RuntimeError(f"backend ccl: {call}: {told.decode(errors='replace') if told else f'status {status}'}")
 
 
 class Communicator:
-    """Collectives of a group of ranks, as _group.Communicator tells."""
+    """Collectives of a group of ranks, an implementation of _group.Communicator."""
 
     name = "ccl"
     types: Collection[torch.dtype] = TYPES.keys()
