@@ -25,7 +25,8 @@ options:
     default: ~/.torchfleet
   usable_driver:
     description:
-      - Whether to fail if the NVIDIA driver was replaced while it was loaded. No program can use its GPUs before a reboot.
+      - Whether to fail if the NVIDIA driver was replaced while it was loaded.
+      - No program can use its GPUs before a reboot.
     type: bool
     default: false
     version_added: 0.5.0

@@ -87,7 +87,7 @@ def test_nodes_that_are_chosen_are_in_the_inventory() -> None:
     groups, variables = {"head": ["n1"], "workers": ["n1", "n2"]}, {"n1": {}, "n2": {}}
     chosen = hostvars.cluster_from_hostvars(groups, variables, ["n2"])
     assert [node.name for node in chosen.workers] == ["n2"]
-    with pytest.raises(InputError, match='nodes: got "n9"; no such machine: give some of n1, n2'):
+    with pytest.raises(InputError, match='nodes: got "n9"; there is no such node: give some of n1, n2'):
         hostvars.cluster_from_hostvars(groups, variables, ["n2", "n9"])
 
 

@@ -248,7 +248,7 @@ def test_a_way_that_takes_small_packets_only_is_told(start: Start, monkeypatch: 
     """Some switch between the nodes has a smaller MTU, and says nothing: a job would hang at its first tensor."""
     monkeypatch.setattr(probe_server.Agent, "echo", lambda *_given: threading.Event().wait(5))
     (row,) = probe.reach("n1", [seen_by(start("n2", "n1"), mtu=9000)], 0.1)
-    assert row["reason"] == "small packets pass, full ones do not: MTU 9000 is more than the way there takes"
+    assert row["reason"] == "small packets pass, full ones do not: MTU 9000 is too large for the path"
     assert row["mtu"] is None
 
 

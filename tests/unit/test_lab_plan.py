@@ -370,7 +370,7 @@ def test_half_a_pair_of_keys_is_made_anew(tmp_path: Path) -> None:
 def test_a_node_that_does_not_run_is_not_disturbed(state: str) -> None:
     for found in ("running", "paused"):
         faults.refuse_the_dead(state, [lifecycle.Container("lab-n2", "{}", found, 1)])
-    with pytest.raises(ValueError, match=r"^lab_node: lab-n2 is exited; bring it back with lab_state=restart"):
+    with pytest.raises(ValueError, match=r"^lab_node: lab-n2 is exited; start it with lab_state=restart"):
         faults.refuse_the_dead(state, [lifecycle.Container("lab-n2", "{}", "exited", 0)])
     faults.refuse_the_dead("kill", [lifecycle.Container("lab-n2", "{}", "exited", 0)])
 

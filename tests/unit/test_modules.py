@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import PodmanError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import signing_keys
 
 Run = Callable[..., dict[str, Any]]
 FOUND: dict[str, Any] = {
@@ -133,10 +135,9 @@ class Endless:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    found = module("signing_key")
-    monkeypatch.setattr(found, "fetch", lambda _url: b"a key")
-    monkeypatch.setattr(found, "keyring", lambda data, _fingerprints: data)
-    yield found
+    monkeypatch.setattr(signing_keys, "open_url", lambda *_given, **_more: BytesIO(b"a key"))
+    monkeypatch.setattr(signing_keys, "keyring", lambda data, _fingerprints: data)
+    yield signing_keys
 
 
 KEY = {"url": "https://vendor.example/key", "fingerprints": ["A" * 40]}
@@ -155,7 +156,7 @@ def test_a_keyring_is_for_apts_own_user_to_read(run: Run, keys: Any, tmp_path: P
 
 
 def test_an_address_that_answers_without_end_is_read_so_far(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module("signing_key"), "open_url", lambda *_given, **_more: Endless())
+    monkeypatch.setattr(signing_keys, "open_url", lambda *_given, **_more: Endless())
     failed = run("signing_key", dest="/none/cuda.gpg", **KEY)
     assert failed["failed"] is True and failed["msg"].startswith("https://vendor.example/key is not the key that is")
 

@@ -41,6 +41,6 @@ def test_a_report_that_cannot_be_written_names_the_variable(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "directory").mkdir()
-    with pytest.raises(InputError, match=f'^verify_report: got "{name}"; .*: name a file that can be written$'):
+    with pytest.raises(InputError, match=f'^verify_report: got "{name}"; .*: give the path of a writable file$'):
         keep_report("verify_report", name, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file"]  # nothing half written

@@ -54,7 +54,7 @@ def test_its_directory_and_its_private_keys_are_the_users_alone(tmp_path: Path) 
 def test_a_directory_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
     authority = made(tmp_path / "ca")
     (tmp_path / "ca").chmod(mode)
-    with pytest.raises(InputError, match="it must be yours alone: chmod 700"), authority.held(make=True):
+    with pytest.raises(InputError, match="only you may have access to it: chmod 700"), authority.held(make=True):
         pass
 
 
@@ -62,7 +62,7 @@ def test_a_private_key_that_others_can_read_signs_nothing(tmp_path: Path) -> Non
     authority = made(tmp_path / "ca")
     before = authority.sign_for(mesh(), fresh=False)
     (tmp_path / "ca" / "user_ca").chmod(0o640)
-    with pytest.raises(InputError, match="others could read it: -e ssh_mesh_rotate=true"):
+    with pytest.raises(InputError, match="other users could read it: -e ssh_mesh_rotate=true"):
         authority.sign_for(mesh(), fresh=False)
     after = authority.sign_for(mesh(), fresh=True)  # as the message says
     assert after.user_ca != before.user_ca
@@ -71,7 +71,7 @@ def test_a_private_key_that_others_can_read_signs_nothing(tmp_path: Path) -> Non
 
 def test_two_clusters_do_not_share_an_authority(tmp_path: Path) -> None:
     made(tmp_path / "ca", "mine")
-    with pytest.raises(InputError, match="it is of the cluster mine: give each cluster a directory of its own"):
+    with pytest.raises(InputError, match="it belongs to cluster mine: give each cluster its own directory"):
         Authority(str(tmp_path / "ca"), "other", dry_run=False).known()
 
 

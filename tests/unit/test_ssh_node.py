@@ -162,7 +162,7 @@ def test_a_drop_in_that_sshd_would_not_read_is_not_written(tmp_path: Path, monke
     drop_in = tmp_path / "sshd_config.d" / "40-torchfleet-mine.conf"
     none = {"kind": "none", "config": f"{tmp_path}/none", "unit": "none.service"}
     step = {"by": "root", "files": {str(drop_in): "MaxStartups 100\n"}, "absent": [], "sshd": none}
-    with pytest.raises(MeshFailed, match=f"reads no drop-ins: put 'Include {drop_in.parent}/"):
+    with pytest.raises(MeshFailed, match=f"includes no drop-ins: make 'Include {drop_in.parent}/"):
         apply("mine", {"user": ME.pw_name, "record": "", "steps": [step]}, dry_run=False)
     assert not drop_in.exists()
 
@@ -184,7 +184,7 @@ def test_a_port_that_another_program_has_is_named_before_sshd_is_started(tmp_pat
         port = other.getsockname()[1]
         service = {"kind": "plain", "config": f"{tmp_path}/sshd_config", "unit": "none.service", "port": port}
         own = OwnSshd({**service, "program": "/no/such/sshd"}, dry_run=False)
-        with pytest.raises(MeshFailed, match=f"port {port} is taken by another program: give another ssh_mesh_port"):
+        with pytest.raises(MeshFailed, match=f"port {port} is used by another program: give another ssh_mesh_port"):
             own.keep()
 
 

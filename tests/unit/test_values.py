@@ -17,7 +17,7 @@ PLACE = rank_environment(ORDER, (0, 1, 0, 1), {}).keys() - {"PATH"}
 
 @pytest.mark.parametrize("name", sorted(PLACE))
 def test_whatever_tells_a_rank_its_place_cannot_be_set_by_the_user(name: str) -> None:
-    with pytest.raises(InputError, match=f'got "{name}"; this name belongs to the plan'):
+    with pytest.raises(InputError, match=f'got "{name}"; the plan sets this variable'):
         parse_environment({name: "7"})
 
 

@@ -110,7 +110,7 @@ def pci_devices(root: str) -> Iterator[dict[str, Any]]:
 
 
 def driver_mismatch(facts: Mapping[str, Any]) -> str:
-    """Return how NVIDIA's driver was replaced while it was loaded: no program can use it before a reboot. Or nothing."""
+    """Return how NVIDIA's driver was replaced while loaded (no program can use it before a reboot), or nothing."""
     loaded, library = facts["modules"].get("nvidia", ""), facts["driver_library"]
     if not loaded or library in ("", loaded):
         return ""

@@ -18,8 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 
 def keep_report(variable: str, name: str, report: Mapping[str, Any]) -> str:
     """Write a report atomically and return its path. Raise InputError, which names `variable`, if that fails."""
-    path = Path(name).expanduser().absolute()
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = None
     try:
         path = Path(name).expanduser().absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
