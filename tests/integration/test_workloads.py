@@ -74,14 +74,14 @@ def test_a_training_that_reaches_too_little_fails(tmp_path: Path) -> None:
 def test_what_is_no_checkpoint_is_not_resumed_from(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.pt").write_bytes(content)
     resume = ("--resume", "--checkpoint", tmp_path / "x.pt")
-    mistaken(start(WORKLOADS / "mnist.py", *resume), "x.pt is damaged or no checkpoint")
+    mistaken(start(WORKLOADS / "mnist.py", *resume), "x.pt is damaged or not a checkpoint")
 
 
 def test_a_checkpoint_of_another_program_is_not_resumed_from(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     start("-c", f"import torch; torch.save({{'model': {{}}}}, {str(path)!r})")
     resume = ("--resume", "--checkpoint", path)
-    mistaken(start(WORKLOADS / "mnist.py", *resume), "x.pt is no checkpoint of this program")
+    mistaken(start(WORKLOADS / "mnist.py", *resume), "x.pt is not a checkpoint of this program")
     assert path.exists()
 
 
@@ -90,7 +90,7 @@ def test_a_mistake_that_rank_0_sees_ends_every_rank(tmp_path: Path) -> None:
     (tmp_path / "x.pt").write_bytes(b"no checkpoint")
     resume = ("--resume", "--checkpoint", tmp_path / "x.pt")
     done = start(WORKLOADS / "mnist.py", *resume, ranks=2)
-    assert done.returncode != 0 and done.stderr.count("x.pt is damaged or no checkpoint") == 1, done.stderr
+    assert done.returncode != 0 and done.stderr.count("x.pt is damaged or not a checkpoint") == 1, done.stderr
 
 
 def test_sums_that_are_wrong_fail_the_benchmark(tmp_path: Path) -> None:
