@@ -62,7 +62,7 @@ def test_another_mpi_in_the_process_is_refused_before_a_second_one_is_loaded(
     assert package.other_mpi(own, MAPS.format("/opt/mpich/lib/libmpich.so.12")) == "/opt/mpich/lib/libmpich.so.12"
     assert package.other_mpi(own, MAPS.format(own)) == package.other_mpi(own, MAPS.format("/x/libmpicxx.so.1")) == ""
     monkeypatch.setattr(package, "other_mpi", lambda _own, _maps: "/opt/mpich/lib/libmpi.so.12")
-    with pytest.raises(package.BackendError, match=r"/opt/mpich/lib/libmpi\.so\.12 is loaded in this process, but"):
+    with pytest.raises(package.BackendError, match=r"/opt/mpich/lib/libmpi\.so\.12 .* in this process"):
         package.load_library("libmpi.so.40", {"TORCHFLEET_MPI_LIBRARY": own})
 
 
@@ -90,9 +90,13 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("environment", "says", "told"),
     [
-        ({"PMIX_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ["a"], "the launcher started 2 ranks, but Open MPI v5.0.11"),
-        ({"PMI_SIZE": "4"}, ["a"], "the launcher started 4 ranks, but .* sees 1: it is not the launcher's MPI"),
-        ({"PMI_SIZE": "2"}, ["torch 2", "torch 3"], "rank 1 has torch 3, rank 0 torch 2: use the same on all nodes"),
+        (
+            {"PMIX_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+            ["a"],
+            "the launcher started 2 ranks, .* Open MPI v5.0.11 sees 1",
+        ),
+        ({"PMI_SIZE": "4"}, ["a"], "the launcher started 4 ranks, .* sees 1: it is not the launcher's MPI"),
+        ({"PMI_SIZE": "2"}, ["torch 2", "torch 3"], "rank 1 has torch 3, rank 0 torch 2: "),
         ({"PMI_SIZE": "2"}, ["torch 2", "torch 2"], ""),
         ({"PMI_SIZE": "1"}, ["torch 2"], ""),
     ],
@@ -116,7 +120,7 @@ def test_what_was_built_for_another_torch_is_not_loaded(
     (tmp_path / "built_for.txt").write_text("2.13.0\n")
     package.check_torch()
     torch.__version__ = "2.12.1+cpu"
-    with pytest.raises(package.BackendError, match=r"built for torch 2\.13\.0, but this is 2\.12\.1: build it again"):
+    with pytest.raises(package.BackendError, match=r"built for torch 2\.13\.0, .* 2\.12\.1: build it"):
         package.check_torch()
 
 
@@ -124,9 +128,7 @@ def test_without_mpi4py_there_is_nothing_that_would_do_instead(
     package: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(package.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(
-        package.BackendError, match=r"nothing is compiled for this launcher \(_abi\), and the slower substitute mpi"
-    ):
+    with pytest.raises(package.BackendError, match=r"nothing is compiled for this launcher \(_abi\), .*mpi4py"):
         package.module_in_python("_abi")
 
 
@@ -139,7 +141,7 @@ def test_who_has_to_do_with_mpi4py_is_told_so_once(
     monkeypatch.setattr(package.importlib, "import_module", lambda _name: slow)
     monkeypatch.setattr(package, "load_library", lambda _name, _environment: None)
     assert package.module_in_python("_openmpi") is slow
-    assert capsys.readouterr().err.count("nothing is compiled for this launcher (_openmpi): using mpi4py") == lines
+    assert capsys.readouterr().err.count("nothing is compiled for this launcher (_openmpi): ") == lines
 
 
 def new_process_group() -> bool:
@@ -167,7 +169,7 @@ def test_a_torch_that_asks_nobody_for_mpi_is_told_of() -> None:
     """A later one may do it in another way: then init_process_group("mpi") fails, and this says what works."""
     other = SimpleNamespace(is_mpi_available=lambda: False, _new_process_group_helper=lambda: None)
     dist = SimpleNamespace(distributed_c10d=other, is_mpi_available=lambda: False)
-    with pytest.warns(UserWarning, match=r"accepts no external backend mpi: use init_process_group\('torchfleet'\)"):
+    with pytest.warns(UserWarning, match=r"backend mpi: .* init_process_group\('torchfleet'\)"):
         load(SOURCE.with_name("_autoload.py")).serve_mpi(dist)
 
 

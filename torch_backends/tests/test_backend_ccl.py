@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -24,8 +25,10 @@ def test_without_oneccl_it_says_what_brings_it() -> None:
     code = "from torchfleet_backends._oneccl import load; load()"
     done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "BackendError: backend ccl: there is no libccl.so.2: ansible-playbook setup.yml -e " in done.stderr
-    assert "or set TORCHFLEET_CCL_LIBRARY or CCL_ROOT" in done.stderr
+    assert re.search(r"BackendError: backend ccl: .*libccl\.so\.2.*ansible-playbook setup\.yml -e ", done.stderr), (
+        done.stderr
+    )
+    assert "TORCHFLEET_CCL_LIBRARY" in done.stderr and "CCL_ROOT" in done.stderr
 
 
 def test_an_operation_that_one_rank_leaves_out_times_out(run: Run) -> None:
