@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import build_errors, environment
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import interpreter as interpreters
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import Request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from tests.unit.nodes import facts_of_a_node
 from tests.wheels import request_for
 
 
@@ -167,3 +170,48 @@ def test_a_look_writes_nothing(wanted: Request, tmp_path: Path) -> None:
     before = sorted(os.listdir(tmp_path))
     environment.look(wanted)
     assert sorted(os.listdir(tmp_path)) == before
+
+
+Planner = Callable[..., LaunchPlan]
+
+
+def test_environment_of_the_ranks(plan: Planner) -> None:
+    made = plan(job_env={"OMP_NUM_THREADS": "7", "MINE": "a b"})
+    settings = {setting.name: setting for setting in made.head.environment}
+    assert {name: setting.value for name, setting in settings.items()} == {
+        "ACCELERATE_USE_CPU": "true",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "MINE": "a b",
+        "OMP_NUM_THREADS": "7",
+        "PYTHONUNBUFFERED": "1",
+        "TORCHFLEET_BACKEND": "gloo",
+        "TORCHFLEET_JOB_ID": "job",
+    }
+    assert settings["OMP_NUM_THREADS"].source == "user"
+    assert settings["GLOO_SOCKET_IFNAME"].source == "measured"
+
+
+def test_accelerate_is_told_where_there_is_no_gpu(plan_two: Planner) -> None:
+    """By what each node has, not by the backend: with GPUs and gloo it would move the work to the processor."""
+
+    def told(**given: Any) -> list[tuple[str, str] | None]:
+        made = plan_two(**given)
+        found = [{item.name: item for item in node.environment} for node in made.nodes]
+        settings = [values.get("ACCELERATE_USE_CPU") for values in found]
+        return [(setting.value, setting.source) if setting else None for setting in settings]
+
+    none, cpu = None, ("true", "measured")
+    gpus = {"accelerators": {"nvidia": 2, "amd": 0}}
+    assert told(backend="gloo", n2=gpus) == [cpu, none]
+    assert told(backend="xccl", n1={"backends": ["xccl"]}, n2={"backends": ["xccl"]}) == [none, none]
+    assert told(job_env={"ACCELERATE_USE_CPU": "false"}) == [("false", "user")] * 2
+    own = {"n1": {"ACCELERATE_USE_CPU": "0"}}
+    assert told(env=own) == [("0", "inventory"), cpu]
+
+
+def test_nccl_gets_an_exact_interface(plan: Planner) -> None:
+    gpu = {"accelerators": {"nvidia": 2, "amd": 0}, "torch": {"version": "2.13.0", "cuda": "13.0", "hip": ""}}
+    made = plan(facts=facts_of_a_node(**gpu))
+    settings = {item.name: item.value for item in made.head.environment}
+    assert settings["NCCL_SOCKET_IFNAME"] == "=lo"  # a bare name would be a prefix (NCCL docs)
+    assert "GLOO_SOCKET_IFNAME" not in settings

@@ -1,7 +1,8 @@
-"""Command lines of every launcher beside Open MPI's and torchrun's usual ones, and what a user may change of them."""
+"""Command lines of every launcher, and what a user may change of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
-from tests.unit.nodes import Facts, launcher
+from tests.unit.nodes import Facts, facts_of_a_node, launcher
 
 Planner = Callable[..., LaunchPlan]
 PROGRAMS = {
@@ -190,3 +191,31 @@ def test_the_launcher_leaves_the_port_of_the_rendezvous_alone(
     for name in ("mpich", "intelmpi"):
         (setting,) = two(plan_two, name, **options).environment
         assert setting.value == f"{first}:{last}"
+
+
+def openmpi(version: str) -> Facts:
+    return launcher("/opt/ompi/bin/mpirun", version)
+
+
+def test_a_home_that_openmpi_would_tear_apart_is_refused(plan_two: Planner) -> None:
+    made = plan_two(launcher_facts=openmpi("4.1.4"))
+    bad = dataclasses.replace(made, head=dataclasses.replace(made.head, job_dir="/my home/$(id)/jobs/job"))
+    with pytest.raises(InputError, match="torchfleet_home"):
+        render(bad)
+
+
+def test_torchrun_on_two_nodes(plan_two: Planner) -> None:
+    python = launcher("/v/bin/python", "2.13.0+cpu")
+    other = {**python, "path": "/other/python"}
+    command = render(plan_two(launcher_facts=python, n2={"launcher": other, "home": "/tf"}, launcher="torchrun"))
+    first, second = (shlex.join(words_of(command.on[name])) for name in ("n1", "n2"))
+    assert "--nnodes 2 --nproc-per-node 2 --node-rank 0 --master-addr 10.1.0.11" in first
+    assert second.startswith("/other/python -m torch.distributed.run --nnodes 2 --nproc-per-node 2 --node-rank 1")
+    assert second.endswith("--no-python /usr/bin/python3 -I -S /tf/lib/d/torchfleet.py rank /tf/jobs/job")
+    with pytest.raises(InputError, match=r"n1 2, n2 1.*-e launcher=openmpi"):
+        render(plan_two(launcher_facts=python, launcher="torchrun", np=3))
+
+
+def test_an_unknown_version_is_refused(plan: Planner) -> None:
+    with pytest.raises(InputError, match=r"openmpi 3\.1\.6.*is not 4\.x or 5\.x"):
+        render(plan(facts=facts_of_a_node(launcher=openmpi("3.1.6"))))

@@ -17,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import (
     NotStaged,
     RemoteNode,
+    in_head_time,
     stage_on_all,
 )
 
@@ -111,3 +112,22 @@ def test_a_job_is_staged_on_all_nodes_or_on_none(answer: dict[str, Any], error: 
         assert refused.value.running == {"n3": [{"job_id": "one", "owner": "me"}]}
     else:
         assert str(refused.value) == "n3: No space left on device"
+
+
+def test_a_node_that_is_silent_for_the_lease_is_lost() -> None:
+    peer = object.__new__(RemoteNode)
+    (incoming, _out), (_in, outgoing) = os.pipe(), os.pipe()
+    peer.channel, peer.report, peer.lost, peer.lease = Channel(incoming, outgoing), None, "", 20.0
+    peer.end_by, peer.last_sent = math.inf, time.monotonic()
+    peer.last_received = time.monotonic() - 15
+    peer.beat()
+    assert not peer.lost
+    peer.last_received -= 6
+    peer.beat()
+    assert peer.lost == "silent for 20 s"
+
+
+def test_times_of_a_node_are_turned_into_ours() -> None:
+    report = {"records": {"3": {"rank": 3, "started": 105.0, "ended": 107.5}}, "launcher": {"pid": 7, "at": 108.0}}
+    ours = in_head_time(report, 5.0)
+    assert ours["records"]["3"] == {"rank": 3, "started": 100.0, "ended": 102.5} and ours["launcher"]["at"] == 103.0

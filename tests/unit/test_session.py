@@ -111,3 +111,15 @@ def test_a_head_that_takes_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.M
         session.remote.process.wait()
         sending.join()
         session.remote.close()
+
+
+def test_a_session_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: it waited until the head had left, whatever held that up. What it does there goes on."""
+    monkeypatch.setattr(session_module, "LEAVE_SECONDS", 0.1)
+    session = object.__new__(session_module.Session)
+    session.remote = RemoteProcess(["sleep", "600"])
+    with session:
+        pass
+    assert session.remote.process.poll() is None
+    session.remote.process.kill()
+    session.remote.process.wait()

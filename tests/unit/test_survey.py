@@ -1,4 +1,4 @@
-"""What a node tells of its ports, and of the jobs that run on it."""
+"""What a node answers before a job is planned: its ports, torch, GPUs, and the jobs that run on it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import survey
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    gpu_vendors,
+    launcher_programs,
+    survey,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+    JobDir,
+)
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -91,3 +97,68 @@ def test_an_odd_order_stops_no_survey(tmp_path: Path, order: str) -> None:
     held = job.lock()
     assert {row["job_id"] for row in of_home(tmp_path)} <= {"odd"}
     os.close(held)
+
+
+def test_survey_reads_and_changes_nothing(tmp_path: Path) -> None:
+    request = {
+        "home": str(tmp_path / "home"),
+        "python": "",
+        "launcher": "openmpi",
+        "launcher_path": "/none",
+        "launcher_args": [],
+        "backend": "",
+        "port": None,
+        "ports": None,
+    }
+    facts = survey.survey(request)
+    assert (facts["python"], facts["torch"], facts["launcher"]["version"]) == ("", None, "")
+    assert facts["cores"] >= 1 and facts["free_bytes"] > 0 and facts["port"] in survey.PORTS
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--mca coll_ucc_enable 1", "--mca coll_ucc_enable 1 (there is no coll ucc: it has basic, tuned)"),
+        ("-mca pml ucx -mca coll tuned,ucc", "-mca coll tuned,ucc (there is no coll ucc: it has basic, tuned)"),
+        ("--mca coll ^ucc --mca coll_tuned_priority 9", ""),
+        ("--mca plm_ssh_agent false --mca plm isolated --map-by ppr:1:node", ""),  # of PRRTE, which is not asked
+        ("--mca coll", ""),
+    ],
+)
+def test_a_component_that_open_mpi_lacks(tmp_path: Path, words: str, told: str) -> None:
+    info = tmp_path / "ompi_info"
+    parts = ("coll:basic", "coll:tuned", "pml:ob1", "pml:ucx")
+    info.write_text("#!/bin/sh\n" + "".join(f"echo mca:{part}:version:mca:2.1.0\n" for part in parts))
+    info.chmod(0o755)
+    assert launcher_programs.lacking_component(str(tmp_path / "mpirun"), words.split()) == told
+    assert launcher_programs.lacking_component("/nowhere/mpirun", words.split()) == ""
+
+
+def test_our_own_backends_are_known_without_importing_torch(tmp_path: Path) -> None:
+    packages = tmp_path / "backends/lib/python3.11/site-packages"
+    for name in ("torchfleet_backends-0.1.0.dist-info", "torchfleet_backends/oneccl"):
+        (packages / name).mkdir(parents=True)
+    python = str(tmp_path / "pytorch/bin/python")  # there is none: it cannot be asked
+    assert survey.backends(python, "ccl") == ["ccl"] == survey.backends(python, "")
+    assert survey.backends(python, "mpi") == ["ccl"]
+
+
+def test_torch_is_read_without_importing_it(tmp_path: Path) -> None:
+    package = tmp_path / "lib" / "python3.11" / "site-packages" / "torch"
+    package.mkdir(parents=True)
+    text = "from typing import Optional\n__all__ = ['__version__']\n__version__ = '2.13.0+cu130'\n"
+    (package / "version.py").write_text(text + "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+    found = survey.torch_build(str(tmp_path / "bin" / "python"))
+    assert found == {"version": "2.13.0+cu130", "cuda": "13.0", "hip": ""}
+
+
+def test_accelerators_by_their_device_files(tmp_path: Path) -> None:
+    for name in ("dev/nvidia0", "dev/nvidia1", "dev/nvidiactl", "dev/nvidia-uvm"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for node, gpu in (("0", "0"), ("1", "48221")):
+        path = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
+        path.mkdir(parents=True)
+        (path / "gpu_id").write_text(gpu + "\n")
+    assert gpu_vendors.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1}

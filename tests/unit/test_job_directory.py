@@ -1,4 +1,4 @@
-"""Whether a job runs, asked by many at once, beside jobs that come and go, and when the answer cannot be had."""
+"""The directory of a job: what is in it, and whether the job runs, beside jobs that come and go."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import job_directory
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    job_directory,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+    BALLAST_BYTES,
     JobDir,
     jobs,
     remove,
@@ -323,3 +327,30 @@ def test_what_is_written_aside_is_written_where_no_thread_can_be_started(tmp_pat
     finally:
         threading.stack_size(before)
     assert (job.end() or {})["reason"] == "rank_failed"
+
+
+def test_job_directory(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([0, 1])
+    assert (tmp_path / "jobs" / "one" / "ballast").stat().st_size == BALLAST_BYTES
+    with pytest.raises(FileExistsError):
+        JobDir(job.path).create([0])
+    job.claim_end("rank_failed", "first")
+    job.claim_end("cancelled", "second")
+    assert job.read("end.json")["detail"] == "first"
+    assert not job.running()
+    lock = job.lock()
+    assert job.running()
+    os.close(lock)
+    assert [found.job_id for found in jobs(str(tmp_path))] == ["one"]
+    assert jobs(str(tmp_path / "none")) == []
+
+
+def test_two_threads_may_both_end_a_job(tmp_path: Path) -> None:
+    """The supervisor does while it buries a dead guard beside: neither may trip over the other's note."""
+    for number in range(50):
+        job = JobDir(str(tmp_path / str(number)))
+        job.create([])
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda reason, job=job: job.claim_end(reason), "abcd"))
+        assert job.read("end.json")["reason"] in "abcd"
