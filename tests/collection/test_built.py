@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.collection.test_python_venv import environment
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import interpreter
 
 REPO = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -21,8 +21,8 @@ VERBS = ["setup", "verify", "train", "clean"]
 GET_PIP = f"""
 import importlib.util, sysconfig, zipfile
 from pathlib import Path
-{inspect.getsource(environment.bundled_pip)}
-zipfile.ZipFile(bundled_pip()[0]).extractall(sysconfig.get_path("purelib"))
+{inspect.getsource(interpreter.bundled_pip)}
+zipfile.ZipFile(bundled_pip("")[0]).extractall(sysconfig.get_path("purelib"))
 """
 
 

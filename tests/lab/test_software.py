@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.collection.test_python_venv import add_wheel
+from ansible_collections.torchfleet.cluster.plugins.modules import python_environment
 from tests.driver import REPO, command, wait_until
 from tests.lab.lab import ENVIRONMENT, OUT_OF_PATIENCE, PATIENCE, Lab, ansible
+from tests.wheels import add_wheel
 
 Done = subprocess.CompletedProcess[str]
 HOME = "/home/fleet/software"
@@ -56,11 +57,6 @@ class Software:
         done = self.play(roles, *words, **given)
         assert done.returncode != 0, done.stdout
         return errors_in(done.stdout + done.stderr)
-
-    def some(self, **given: Any) -> dict[str, Any]:
-        """Return the variables of an environment that is quickly made, from wheels on this machine."""
-        wanted = {"path": SOME, "packages": ["tiny==1.0"], "wheelhouse": str(self.wheels)}
-        return {f"python_venv_{name}": value for name, value in {**wanted, **given}.items()}
 
     def remove(self, node: str, path: str) -> None:
         self.lab.root(node, "rm", "-rf", path)
@@ -105,55 +101,83 @@ def software(made: Software, lab: Lab) -> Software:
     return made
 
 
-# --- made once, sent to the others ----------------------------------------------------------------------------------
+# --- a Python environment: made once, sent to the others ------------------------------------------------------------
+
+(EXAMPLE,) = yaml.safe_load(python_environment.EXAMPLES)
+
+
+def book_of(software: Software, **given: Any) -> list[str]:
+    """Return the command that runs the documented example for an environment that is quickly made."""
+    wanted = {"role": "some", "setting": "some_path", "path": SOME, "python": "/usr/bin/python3", "home": HOME}
+    wanted |= {"packages": ["tiny==1.0"], "wheelhouse": str(software.wheels), **given}
+    example = {**EXAMPLE, "module_defaults": {"torchfleet.cluster.python_environment": wanted}}
+    book = software.place / "environment.yml"
+    book.write_text(json.dumps([{"hosts": "head:workers", "gather_facts": False, "tasks": [example]}]))
+    extra = json.dumps({"torchfleet_home": HOME})
+    return ["ansible-playbook", "-i", str(software.lab.inventory), str(book), "-e", extra]
+
+
+def make(software: Software, *words: str, **given: Any) -> dict[str, int]:
+    """Run it; it must succeed. Return how many tasks changed something, by node."""
+    done = ansible(*book_of(software, **given), *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return changed(done.stdout)
+
+
+def refusal(software: Software, *words: str, **given: Any) -> str:
+    done = ansible(*book_of(software, **given), *words)
+    assert done.returncode != 0, done.stdout
+    return errors_in(done.stdout + done.stderr)
 
 
 def test_it_is_made_on_one_node_and_sent_to_the_other(software: Software) -> None:
-    looked = software.make(["python_venv"], "--check", **software.some())
-    assert all(changed(looked).values()) and not software.there("n1", SOME)
-    said = software.make(["python_venv"], **software.some())
+    assert all(make(software, "--check").values()) and not software.there("n1", SOME)
+    assert all(make(software).values())
     assert [software.version(node) for node in ("n1", "n2")] == ["1.0", "1.0"]
-    assert all(changed(said).values())
-    assert changed(software.make(["python_venv"], **software.some())) == {"n1": 0, "n2": 0}
-    receipts = {software.lab.root(node, "cat", f"{SOME}/{RECEIPT}") for node in ("n1", "n2")}
-    assert len(receipts) == 1
+    assert make(software) == {"n1": 0, "n2": 0}
+    assert len({software.lab.root(node, "cat", f"{SOME}/{RECEIPT}") for node in ("n1", "n2")}) == 1
     # Not made on the other one: it has what only the first one had, and no wheels went there.
     software.lab.ssh("n1", "touch", f"{SOME}/made-here")
     software.remove("n2", SOME)
-    assert changed(software.make(["python_venv"], **software.some())) == {"n1": 0, "n2": 1}
+    assert make(software) == {"n1": 0, "n2": 1}
     assert software.there("n2", f"{SOME}/made-here")
     left = software.lab.ssh("n1", "ls", "-A", HOME).stdout.split()
     assert sorted(left) == ["some", "some.lock", "ssh"]
     # The head, installed anew, fetches it from the other one.
     software.remove("n1", SOME)
-    assert changed(software.make(["python_venv"], **software.some())) == {"n1": 1, "n2": 0}
+    assert make(software) == {"n1": 1, "n2": 0}
     assert software.there("n1", f"{SOME}/made-here")
 
 
+def test_a_head_that_is_not_in_the_play_sends_it(software: Software) -> None:
+    """Nodes that do not reach each other are sent it by the head, which reaches them and makes none."""
+    make(software)
+    software.remove("n2", SOME)
+    make(software, "--limit", "n2")
+    assert software.version("n2") == "1.0"
+
+
 def test_a_node_that_the_mesh_does_not_reach_is_named(software: Software) -> None:
-    """And it does not keep the others from what they are given."""
-    software.make(["python_venv"], **software.some())
+    make(software)
     software.remove("n2", SOME)
     software.lab.cut("n2")
-    line = software.refusal(["python_venv"], **software.some())
-    assert f"python_venv: {SOME} did not come from n1: ssh: connect to host" in line
+    assert f"some: {SOME} did not come from n1: ssh: connect to host" in refusal(software)
 
 
 # --- from wheels on the controller ----------------------------------------------------------------------------------
 
 
 def test_a_wheelhouse_that_lacks_a_wheel_is_refused_before_anything(software: Software) -> None:
-    software.make(["python_venv"], **software.some())
-    line = software.refusal(["python_venv"], **software.some(packages=["tiny==3.0"]))
-    assert f"python_venv: {software.wheels} has no wheel of tiny==3.0 for Python 3." in line
-    assert "download it with -e python_venv_wheelhouse_fill=true" in line
+    make(software)
+    line = refusal(software, packages=["tiny==3.0"])
+    assert f"some: {software.wheels} has no wheel of tiny==3.0 for Python 3." in line
     assert software.version("n1") == "1.0"
 
 
 def test_the_controller_downloads_what_is_missing(software: Software) -> None:
     """For the Python and the C library of the nodes, not for its own."""
     other = f"{HOME}/other"
-    software.make(["python_venv"], **software.some(path=other, packages=["jmespath==1.1.0"], wheelhouse_fill=True))
+    make(software, path=other, packages=["jmespath==1.1.0"], wheelhouse_fill=True)
     assert list(software.wheels.glob("jmespath-1.1.0-*.whl"))
     assert software.lab.ssh("n2", f"{other}/bin/python", "-m", "jmespath.functions", check=False).returncode == 0
 
@@ -163,23 +187,22 @@ def test_the_controller_downloads_what_is_missing(software: Software) -> None:
 
 def test_an_interrupted_sending_is_mended_by_the_next_run(software: Software) -> None:
     """The receiver is killed half-way: one line says so, what was there before is there again, and then it works."""
-    software.make(["python_venv"], **software.some())
+    make(software)
     software.lab.shape("n2", "3mbit")
-    newer = software.some(packages=["tiny==2.0"])
-    argv = software.argv(["python_venv"], **newer)
+    argv = book_of(software, packages=["tiny==2.0"])
     with subprocess.Popen(argv, cwd=REPO, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as play:
-        wait_until(lambda: software.there("n2", f"{SOME}.old") and software.there("n2", f"{SOME}/lib"), 240)
+        wait_until(lambda: software.there("n2", f"{SOME}.old") and software.there("n2", f"{SOME}/lib"))
         (tar,) = [
             pid for pid in software.lab.pids("n2", "") if ("--directory", SOME) in itertools.pairwise(command(pid))
         ]
         os.kill(tar, 9)
+        assert play.stdout is not None
         line = errors_in(play.communicate()[0].decode())
-    assert f"python_venv: {SOME} did not come from n1: it arrived in part" in line
+    assert f"some: {SOME} did not come from n1: it arrived in part" in line
     assert [software.version(node) for node in ("n1", "n2")] == ["2.0", "1.0"]
     software.lab.heal()
-    software.make(["python_venv"], **newer)
+    make(software, packages=["tiny==2.0"])
     assert software.version("n2") == "2.0"
-    assert changed(software.make(["python_venv"], **newer)) == {"n1": 0, "n2": 0}
 
 
 # --- where nothing can be installed ---------------------------------------------------------------------------------
@@ -198,27 +221,19 @@ def small(software: Software) -> Iterator[Callable[[str], None]]:
 
 def test_a_full_disk_is_refused_or_leaves_nothing(software: Software, small: Callable[[str], None]) -> None:
     small("rw")
-    line = software.refusal(["python_venv"], "--limit", "n1", **software.some(path="/srv/some"))
-    assert "python_venv: tiny==1.0 needs 200 MB in /srv, where 20 MB are free: set python_venv_path to" in line
-    given = software.some(path="/srv/some", disk_mb=1)  # what fills up in the middle
+    line = refusal(software, "--limit", "n1", path="/srv/some")
+    assert "some: tiny==1.0 needs 200 MB in /srv, where 20 MB are free: set some_path to" in line
     software.lab.ssh("n1", "fallocate", "-l", "15M", "/srv/ballast")
-    line = software.refusal(["python_venv"], "--limit", "n1", **given)
-    assert "python_venv: no space is left in /srv" in line
+    line = refusal(software, "--limit", "n1", path="/srv/some", disk_mb=1)  # what fills up in the middle
+    assert "some: no space is left in /srv" in line
     assert software.lab.ssh("n1", "ls", "-A", "/srv").stdout.split() == ["ballast", "some.lock"]
 
 
-@pytest.mark.parametrize(
-    ("role", "given"),
-    [("python_venv", {}), ("openmpi", {"openmpi_install_method": "package"})],
-    ids=["venv", "package"],
-)
-def test_a_read_only_home_is_refused(
-    software: Software, small: Callable[[str], None], role: str, given: dict[str, Any]
-) -> None:
+def test_a_read_only_home_is_refused(software: Software, small: Callable[[str], None]) -> None:
     small("ro")
-    given = {**software.some(path="/srv/some"), **given, "torchfleet_home": "/srv/home"}
-    line = software.refusal([role], "--limit", "n1", **given)
-    assert "no permission to write in /srv: set" in line
+    assert "no permission to write in /srv: set" in refusal(software, "--limit", "n1", path="/srv/some")
+    given = {"openmpi_install_method": "package", "torchfleet_home": "/srv/home"}
+    assert "no permission to write in /srv: set" in software.refusal(["openmpi"], "--limit", "n1", **given)
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.action.node_facts import checked
-from ansible_collections.torchfleet.cluster.plugins.filter.environment_answer import environment_answer
-from ansible_collections.torchfleet.cluster.plugins.filter.shares import shares
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.node import node_facts
 from ansible_collections.torchfleet.cluster.plugins.modules.node_facts import usual
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
@@ -25,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import n
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostfile import hostfiles
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.sharing import share_out
 from tests.unit.hostile import MARK, hostile_answer, hostile_value
 
 NAMES = ["n1", "n2", "n3"]
@@ -336,26 +335,21 @@ LOOK = {
 
 def test_a_look_adds_nothing_to_what_the_controller_packs() -> None:
     """What a machine saw is laid over the request by which wheels are packed on the controller."""
-    told = json.dumps({**LOOK, "wheelhouse": "/etc", "packages": ["--index-url=http://evil", "x"], "into": "/root"})
-    assert environment_answer(told, "look", "n2") == LOOK
+    told = {**LOOK, "wheelhouse": "/etc", "packages": ["--index-url=http://evil", "x"], "into": "/root"}
+    assert node_answers.environment_answer("n2", "look", told) == LOOK
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_what_a_machine_says_of_its_environment_is_in_its_form(seed: int) -> None:
     dice = random.Random(seed)
-    for verb, honest in (("look", LOOK), ("make", {"error": "", "changed": True, "receipt": {"python": "3.11"}})):
-        text = json.dumps(worse(dice, honest))
-        found = refused(lambda text=text, verb=verb: node_answers.environment_answer("n2", verb, text))
-        if found and verb == "look":
+    for state, honest in (("look", LOOK), ("send", {"n1": "", "n3": "Connection refused"})):
+        told = worse(dice, honest)
+        found = refused(lambda told=told, state=state: node_answers.environment_answer("n2", state, told))
+        if found and state == "look":
             printed(found["refusals"])
             assert re.fullmatch(r"\d+\.\d+ [\w.+-]* [\w.+-]*", f"{found['python']} {found['libc']} {found['machine']}")
-            decided = shares({"n1": json.dumps(LOOK), "n2": text, "n3": LOOK}, "n1")
-            assert {name for share in decided.values() for name in share.get("to", ())} <= set(NAMES)
-
-
-def test_what_is_no_json_is_refused() -> None:
-    with pytest.raises(InputError, match="answer of n2"):
-        node_answers.environment_answer("n2", "look", "[" * 100_000)
+            decided = share_out({"n1": LOOK, "n2": found, "n3": LOOK}, "n1", True)
+            assert {name for share in decided.values() for name in share.to} <= set(NAMES)
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------

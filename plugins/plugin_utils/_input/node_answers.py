@@ -470,18 +470,13 @@ ANSWERS: Mapping[str, Callable[[Json], Json]] = {
             "lacks_pip": flag,
         }
     ),
-    "make": exact({"error": words, "receipt": RECEIPT}, {"changed": flag}),
     "send": mapped(short(300), words, 100_000),
 }
 
 
-def environment_answer(node: str, verb: str, text: Json) -> dict[str, Json]:
-    """Return what environment.py answered on a node, from the line that it printed."""
-    try:
-        value = json.loads(text) if isinstance(text, str) and len(text) <= 16 * FILE else text
-    except (ValueError, RecursionError):
-        raise InputError(f"answer of {node}", verb, f"a line of JSON was expected: {SURE}") from None
-    return dict(take(node, verb, ANSWERS[verb], value))
+def environment_answer(node: str, state: str, value: Json) -> dict[str, Json]:
+    """Return what module python_environment answered on a node with a state, look or send."""
+    return dict(take(node, state, ANSWERS[state], value))
 
 
 def line(text: str) -> str:
