@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import accelerators_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import accelerators_of
 
 
 class ActionModule(OnNode):

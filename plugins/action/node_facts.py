@@ -12,9 +12,9 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import facts_of, usual_facts_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import clock_of, has_reason
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import facts_of, usual_facts_of
 
 Result = dict[str, Any]
 

@@ -16,8 +16,9 @@ from ansible import constants
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import environment_answer, line
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.answers import environment_answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.environment_request import (
     missing_tools,
     order_for,

@@ -12,8 +12,8 @@ from typing import Any
 from ansible.errors import AnsibleError
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import environment_answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.answers import environment_answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.sharing import plan_of
 
 Result = dict[str, Any]

@@ -16,6 +16,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import RULES, compare, versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import (
@@ -25,7 +26,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.finding
     verdict,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_input import answer_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
 
@@ -55,7 +55,7 @@ class ActionModule(Action):
         outcome = verify.Outcome(
             answers=answers,
             listened=checked.listened,
-            failures=node_answers.failures_of(groups["head"][0], given["logins"], list(answers)),
+            failures=health_answers.failures_of(groups["head"][0], given["logins"], list(answers)),
             measured=checked.measured,
             runs=[run_of(run) for run in given["runs"]],
             trial=trial,

@@ -11,8 +11,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import seat_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import seat_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
     cluster_from_hostvars,

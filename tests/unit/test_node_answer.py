@@ -15,7 +15,9 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.action.node_facts import checked
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.node import node_facts
 from ansible_collections.torchfleet.cluster.plugins.modules.node_facts import usual
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_table, versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import render, sort_out, verdict
@@ -23,6 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import n
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostfile import hostfiles
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software import answers as software_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.sharing import share_out
 from tests.unit.hostile import MARK, hostile_answer, hostile_value
 
@@ -73,7 +76,7 @@ def worse(dice: random.Random, honest: Any) -> Any:
 
 
 def test_an_honest_node_is_believed(machine: dict[str, Any]) -> None:
-    assert node_answers.facts_of("n1", machine) == machine
+    assert health_answers.facts_of("n1", machine) == machine
     found = {"facts": machine, "ansible_facts": usual(machine), "_ansible_x": 1, "add_host": {"host_name": "evil"}}
     assert checked({"inventory_hostname": "n1"}, found).keys() == {"changed", "facts", "ansible_facts"}
 
@@ -99,7 +102,7 @@ def test_the_refusal_names_the_node_and_the_field(machine: dict[str, Any], chang
     if "limits" in change:
         where = "facts, limits.nofile"
     with pytest.raises(InputError) as refusal:
-        node_answers.facts_of("n2", {**machine, **change})
+        health_answers.facts_of("n2", {**machine, **change})
     assert str(refusal.value).startswith(f'answer of n2: got "{where}"')
     printed([str(refusal.value)])
 
@@ -107,14 +110,14 @@ def test_the_refusal_names_the_node_and_the_field(machine: dict[str, Any], chang
 def test_a_path_of_a_node_leads_nowhere_else(machine: dict[str, Any]) -> None:
     for path in ("/home/me/../../etc", "/..", "/home/me/$(id)", "/home/'me'", "home/me"):
         with pytest.raises(InputError, match=r"facts, home\.path"):
-            node_answers.facts_of("n2", {**machine, "home": {**machine["home"], "path": path}})
+            health_answers.facts_of("n2", {**machine, "home": {**machine["home"], "path": path}})
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_whatever_a_node_says_of_itself_a_terminal_shows_text(seed: int, machine: dict[str, Any]) -> None:
     dice = random.Random(seed)
     answer = worse(dice, {**machine, "accelerators": {**machine["accelerators"], "gpus": [GPU]}})
-    facts = refused(lambda: node_answers.facts_of("n2", answer))
+    facts = refused(lambda: health_answers.facts_of("n2", answer))
     failure = f"the module said {dice.choice(('', hostile_value(dice)))}"
     second = preflight.Answer(facts=facts) if facts else preflight.Answer(failure=failure)
     answers = {"n1": preflight.Answer(facts=machine), "n2": second}
@@ -134,7 +137,7 @@ def test_a_clock_tells_a_time_or_nothing(said: str) -> None:
 def test_gpus_are_told_in_their_form(seed: int, machine: dict[str, Any]) -> None:
     dice = random.Random(seed)
     answer = worse(dice, {**machine["accelerators"], "gpus": [GPU], "modules": {"nvidia": "580.95.05"}})
-    found = refused(lambda: node_answers.accelerators_of("n2", answer))
+    found = refused(lambda: health_answers.accelerators_of("n2", answer))
     if found:
         printed([json.dumps(found, ensure_ascii=False)])
         assert not re.search(r"[\n'\"$`\\]", " ".join(found["libraries"].values()))
@@ -193,7 +196,7 @@ def measuring(host: int) -> list[dict[str, Any]]:
 def test_a_nic_that_no_library_could_be_told_is_left_out_and_the_others_are_kept() -> None:
     facts = network_facts(1)
     odd = [{**facts["nics"][0], "name": name} for name in ("eth0 up", "a/b", "x" * 16, "$(id)", "")]
-    found = node_answers.networks_of("n1", {**facts, "nics": [*odd, *facts["nics"]]})
+    found = fabric_answers.networks_of("n1", {**facts, "nics": [*odd, *facts["nics"]]})
     assert [nic["name"] for nic in found["nics"]] == ["eth0", "eth1"]
 
 
@@ -203,24 +206,24 @@ def test_an_address_of_a_nic_has_no_scope() -> None:
     for evil in ("fe80::1%eth0", "fe80::1%$(id)\n", "::" + "0" * 60):
         lie = {**facts["nics"][0]["addresses"][0], "address": evil}
         with pytest.raises(InputError, match="answer of n1"):
-            node_answers.networks_of("n1", {**facts, "nics": [{**facts["nics"][0], "addresses": [lie]}]})
+            fabric_answers.networks_of("n1", {**facts, "nics": [{**facts["nics"][0], "addresses": [lie]}]})
 
 
 @pytest.mark.parametrize("change", [{"from": "n9"}, {"to": "n9"}, {"to": "n2\nn3"}, {"why": 7}])
 def test_logins_that_failed_are_between_nodes_of_the_cluster(change: dict[str, Any]) -> None:
     honest = {"from": "n1", "to": "n2", "why": "refused"}
-    assert node_answers.failures_of("n1", [honest], NAMES) == [honest]
+    assert health_answers.failures_of("n1", [honest], NAMES) == [honest]
     with pytest.raises(InputError, match="answer of n1"):
-        node_answers.failures_of("n1", [{**honest, **change}], NAMES)
+        health_answers.failures_of("n1", [{**honest, **change}], NAMES)
 
 
 @pytest.mark.parametrize("field", ["rtt_us", "mbit_in", "mbit_out"])
 def test_a_measurement_is_no_negative_or_impossible_number(field: str) -> None:
     honest = measuring(1)[:1]
-    assert node_answers.measured_of("n1", honest, NAMES) == honest
+    assert fabric_answers.measured_of("n1", honest, NAMES) == honest
     for value in (-1.0, 1e12, float("nan"), "fast"):
         with pytest.raises(InputError, match=f"answer of n1.*{field}"):
-            node_answers.measured_of("n1", [{**honest[0], field: value}], NAMES)
+            fabric_answers.measured_of("n1", [{**honest[0], field: value}], NAMES)
 
 
 def carried_through(second: Callable[[str, Any], Any]) -> dict[str, Any]:
@@ -282,15 +285,15 @@ def test_no_line_of_another_nodes_fabric_is_of_a_nodes_making(lie: str, seed: in
 def test_a_published_fabric_is_read_in_its_form(seed: int) -> None:
     dice = random.Random(seed)
     honest = carried_through(lambda _what, said: said)["fabric"]["n1"]
-    assert node_answers.published(json.dumps(honest)) == honest
-    found = node_answers.published(json.dumps(worse(dice, honest)))
+    assert fabric_answers.published(json.dumps(honest)) == honest
+    found = fabric_answers.published(json.dumps(worse(dice, honest)))
     assert not found or (found["nic"] and found["address"].startswith("10.91.0."))
 
 
 @pytest.mark.parametrize("change", [{"address": "192.0.2.9"}, {"network": "10.99.0.0/24"}, {"address": "::1"}])
 def test_a_published_address_that_is_not_in_its_network_counts_for_nothing(change: dict[str, str]) -> None:
     honest = carried_through(lambda _what, said: said)["fabric"]["n1"]
-    assert node_answers.published(json.dumps({**honest, **change})) == {}
+    assert fabric_answers.published(json.dumps({**honest, **change})) == {}
 
 
 # --- host files and environments --------------------------------------------------------------------------------------
@@ -302,7 +305,7 @@ def test_no_line_of_a_host_file_is_of_a_nodes_making(seed: int) -> None:
     fabric = {"nic": "eth0", "address": "10.91.0.2", "network": A}
     honest = {"home": "/home/me/.torchfleet", "cores": 4, "accelerators": {"nvidia": 0, "amd": 0}, "fabric": fabric}
     nodes = tuple(Node(name, f"192.0.2.{number}") for number, name in enumerate(NAMES, 1))
-    seat = refused(lambda: node_answers.seat_of("n2", worse(dice, honest)))
+    seat = refused(lambda: health_answers.seat_of("n2", worse(dice, honest)))
     if not seat:
         return
     other = {**honest, "fabric": None}
@@ -336,7 +339,7 @@ LOOK = {
 def test_a_look_adds_nothing_to_what_the_controller_packs() -> None:
     """What a machine saw is laid over the request by which wheels are packed on the controller."""
     told = {**LOOK, "wheelhouse": "/etc", "packages": ["--index-url=http://evil", "x"], "into": "/root"}
-    assert node_answers.environment_answer("n2", "look", told) == LOOK
+    assert software_answers.environment_answer("n2", "look", told) == LOOK
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -344,7 +347,7 @@ def test_what_a_machine_says_of_its_environment_is_in_its_form(seed: int) -> Non
     dice = random.Random(seed)
     for state, honest in (("look", LOOK), ("send", {"n1": "", "n3": "Connection refused"})):
         told = worse(dice, honest)
-        found = refused(lambda told=told, state=state: node_answers.environment_answer("n2", state, told))
+        found = refused(lambda told=told, state=state: software_answers.environment_answer("n2", state, told))
         if found and state == "look":
             printed(found["refusals"])
             assert re.fullmatch(r"\d+\.\d+ [\w.+-]* [\w.+-]*", f"{found['python']} {found['libc']} {found['machine']}")

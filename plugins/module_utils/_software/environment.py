@@ -241,7 +241,7 @@ def refusals(request: Request) -> list[str]:
 
 
 def look(request: Request) -> dict[str, Any]:
-    """Return what is there, and changes nothing. plugin_utils/_input/node_answers has the fields."""
+    """Return what is there, and changes nothing. plugin_utils/_software/answers.py declares the fields."""
     ready = is_ready(request)
     return {
         "refusals": refusals(request),

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
+from . import answers as fabric_answers
 from .choice import (
     Candidate,
     Choice,
@@ -69,7 +69,7 @@ def next_step(
             raise refusal(nodes, constraints, {}, rejections)
         return {"state": "connect", "peers": peers_of(found, agents_of(listened))}
     rows = {
-        name: node_answers.reached_of(name, required(reached, name, "reached", "the others"), names) for name in names
+        name: fabric_answers.reached_of(name, required(reached, name, "reached", "the others"), names) for name in names
     }
     batches = [checked_batch(batch, names) for batch in ([*earlier, measured] if measured else [])]
     rates = slowest(batches) if batches else None
@@ -97,7 +97,7 @@ def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
     nodes = []
     for name in names:
         facts = required(listened, name, "facts", "its network")
-        constraints = node_answers.constraints_of(name, listened[name].get("wish"))
+        constraints = fabric_answers.constraints_of(name, listened[name].get("wish"))
         nodes.append(node_net(name, facts, constraints.get("nic") or "", constraints.get("address") or ""))
     return nodes
 
@@ -112,7 +112,7 @@ def required(results: Results, name: str, key: str, what: str) -> Any:
 
 def agents_of(listened: Results) -> dict[str, dict[str, Any]]:
     """Return port and token of the agent of each node."""
-    return {name: node_answers.agent_of(name, row.get("agent")) for name, row in listened.items()}
+    return {name: fabric_answers.agent_of(name, row.get("agent")) for name, row in listened.items()}
 
 
 def addresses_of(candidate: Candidate) -> dict[str, str]:
@@ -144,7 +144,7 @@ def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]
 def checked_batch(batch: Results, names: Sequence[str]) -> Results:
     """Return the measurements that each node reports."""
     return {
-        name: {"measured": node_answers.measured_of(name, row.get("measured"), names)}
+        name: {"measured": fabric_answers.measured_of(name, row.get("measured"), names)}
         for name, row in batch.items()
         if name in names
     }

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
@@ -115,7 +115,7 @@ def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: 
     for name in answers:
         try:
             checked_listened[name] = listened_of(name, listened.get(name) or {})
-            rows[name] = node_answers.measured_of(name, measured.get(name), list(answers))
+            rows[name] = fabric_answers.measured_of(name, measured.get(name), list(answers))
         except InputError as error:
             kept[name], checked_listened[name], rows[name] = Answer(failure=str(error)), {}, []
     return CheckedAnswers(kept, checked_listened, rows)
@@ -123,9 +123,9 @@ def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: 
 
 def listened_of(name: str, listened: Mapping[str, Json]) -> dict[str, Json]:
     """Return fabric.json and probe server of a node, from the answer of torchfleet.cluster.fabric_probe."""
-    facts = node_answers.networks_of(name, listened["facts"]) if listened.get("facts") else {"files": {}}
-    agent = node_answers.agent_of(name, listened["agent"]) if listened.get("agent") else {}
-    return {"fabric": node_answers.published(facts["files"].get("fabric.json") or ""), "agent": agent}
+    facts = fabric_answers.networks_of(name, listened["facts"]) if listened.get("facts") else {"files": {}}
+    agent = fabric_answers.agent_of(name, listened["agent"]) if listened.get("agent") else {}
+    return {"fabric": fabric_answers.published(facts["files"].get("fabric.json") or ""), "agent": agent}
 
 
 def published(listened: Mapping[str, Json]) -> dict[str, Json]:

@@ -1,0 +1,186 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What nodes answer about networks, probes and measurements, checked at the border. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+    BadFrame,
+    Check,
+    address,
+    flag,
+    like,
+    listed,
+    network,
+    number,
+    one_of,
+    optional,
+    whole,
+    words,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import NIC
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
+    DEVICE,
+    DIGEST,
+    NIC_NAME,
+    TOKEN,
+    WORD,
+    empty_or,
+    exact,
+    ip,
+    short,
+    take,
+    text_file,
+    those,
+)
+
+Json = Any
+FASTEST = 100_000_000  # Mbit/s
+
+ADDRESS = exact(
+    {"address": ip, "prefix": whole(0, 128), "stable": flag, "route": empty_or(NIC_NAME)},
+    {"peer": empty_or(ip)},
+)
+NIC_FACTS = exact(
+    {
+        "name": NIC_NAME,
+        "kind": WORD,
+        "mtu": whole(0, 1 << 24),
+        "speed_mbit": optional(whole(1, FASTEST)),
+        "up": flag,
+        "carrier": flag,
+        "operstate": WORD,
+        "port_of": short(15),
+        "addresses": listed(ADDRESS, 1000),
+    }
+)
+GID = exact(
+    {
+        "index": whole(0, 65535),
+        "gid": lambda value: str(ipaddress.IPv6Address(ip(value))),
+        "type": like(re.compile(r"[A-Za-z0-9 /]{1,20}\Z"), "a kind of GID"),
+        "netdev": empty_or(NIC_NAME),
+    }
+)
+PORT_FACTS = exact(
+    {
+        "device": DEVICE,
+        "port": whole(1, 255),
+        "active": flag,
+        "link_layer": WORD,
+        "rate_gbit": optional(number),
+        "netdevs": those(NIC_NAME, 256),
+        "gids": listed(GID, 4096),
+    }
+)
+
+
+def nics(value: Json) -> list[Json]:
+    """Return the NICs of a node, without those whose names do not fit into a library's option."""
+    rows = listed(lambda each: each, 4096)(value)
+    fitting = [row for row in rows if not isinstance(row, Mapping) or NIC.match(str(row.get("name")))]
+    return [NIC_FACTS(row) for row in fitting]
+
+
+NETWORKS = exact(
+    {
+        "host_name": short(255),
+        "host_name_addresses": those(ip, 1000),
+        "arrival": empty_or(ip),
+        "nics": nics,
+        "rdma": listed(PORT_FACTS, 256),
+        "files": exact({"fabric.json": text_file, "fabric.env": text_file}),
+    },
+    {"default_nic": empty_or(NIC_NAME)},
+)
+AGENT = exact({"port": whole(1, 65535), "token": TOKEN})
+CONSTRAINTS = exact({}, {"nic": empty_or(short(100)), "address": empty_or(short(100))})
+RAIL = exact(
+    {"device": DEVICE, "port": whole(1, 255), "gid_index": optional(whole(0, 65535)), "netdev": empty_or(NIC_NAME)}
+)
+REJECTED = exact({"nic": short(15), "address": short(64), "reason": words}, {"code": short(40)})
+FABRIC = exact(
+    {"nic": NIC_NAME, "address": address, "network": network},
+    {
+        "version": whole(1, 99),
+        "mtu": whole(0, 1 << 24),
+        "speed_mbit": optional(whole(1, FASTEST)),
+        "same_name": flag,
+        "rdma": listed(RAIL, 256),
+        "rdma_off": words,
+        "nccl_gid": one_of("auto", "always", "never"),
+        "why": words,
+        "usable": listed(network, 256),
+        "digest": DIGEST,
+        "rejected": listed(REJECTED, 10_000),
+    },
+)
+
+
+def published(text: Json) -> dict[str, Json]:
+    """Return the fabric.json of a node from its text; an empty dict if it is missing or invalid."""
+    try:
+        found: dict[str, Json] = FABRIC(json.loads(text))
+    except (BadFrame, ValueError, TypeError, OverflowError, RecursionError):
+        return {}
+    return found if ipaddress.ip_address(found["address"]) in ipaddress.ip_network(found["network"]) else {}
+
+
+def networks_of(node: str, value: Json) -> dict[str, Json]:
+    """Return the networks of a node (module fabric_facts)."""
+    return dict(take(node, "networks", NETWORKS, value))
+
+
+def agent_of(node: str, value: Json) -> dict[str, Json]:
+    """Return port and token of the agent of a node."""
+    return dict(take(node, "agent", AGENT, value))
+
+
+def constraints_of(node: str, value: Json) -> dict[str, str]:
+    """Return the user's constraints for a node, as the node returned them."""
+    return dict(take(node, "wish", CONSTRAINTS, value or {}))
+
+
+def reached_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
+    """Return which of the other nodes this node reports as reached."""
+    row = exact(
+        {
+            "node": one_of(*nodes),
+            "network": network,
+            "reason": short(300),
+            "mtu": optional(whole(0, 1 << 24)),
+        }
+    )
+    return list(take(node, "reached", listed(row, 100_000), value))
+
+
+def measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
+    """Return the measurements that a node reports. Rows of failed ones have no figures."""
+    head = {"node": one_of(*nodes), "network": network, "error": short(300)}
+    figures = {"rtt_us": from_zero(1e9), "mbit_out": from_zero(FASTEST), "mbit_in": from_zero(FASTEST)}
+
+    def row(found: Json) -> Json:
+        measured = exact(head)(found)
+        return measured if measured["error"] else exact({**head, **figures})(found)
+
+    return list(take(node, "measured", listed(row, 100_000), value or []))
+
+
+def from_zero(most: float) -> Check:
+    """Return a check of a number from 0 to `most`."""
+
+    def check(value: Json) -> float:
+        found = number(value)
+        if not 0 <= found <= most:
+            raise BadFrame(f"a number from 0 to {most:g} was expected")
+        return found
+
+    return check

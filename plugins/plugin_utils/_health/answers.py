@@ -1,0 +1,179 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What nodes answer about themselves: facts, GPUs, slots and logins, checked at the border. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+    Check,
+    flag,
+    like,
+    listed,
+    mapped,
+    one_of,
+    optional,
+    whole,
+    words,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import MODULES, USABLE, VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import FABRIC, NETWORKS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
+    DEVICE,
+    DIGEST,
+    FINGERPRINT,
+    SIZE,
+    STARTUPS,
+    WORD,
+    each_once,
+    empty_or,
+    exact,
+    ip,
+    or_nothing,
+    port_range,
+    rooted,
+    short,
+    take,
+    those,
+)
+
+Json = Any
+
+PLACE: Mapping[str, Check] = {
+    "near": short(4096),
+    "free": SIZE,
+    "size": SIZE,
+    "free_inodes": optional(SIZE),
+    "writable": flag,
+    "read_only": flag,
+    "noexec": flag,
+    "source": short(500),
+    "kind": short(64),
+}
+LOOSE = exact({"path": short(4096), "why": one_of("owner", "everybody")})
+GPU = exact(
+    {
+        "address": DEVICE,
+        "vendor": one_of(*VENDORS),
+        "id": like(re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}\Z"), "the id of a device"),
+        "model": short(100),
+        "target": WORD,
+        "open_modules": flag,
+        "numa_node": optional(whole(0, 65535)),
+        "driver": WORD,
+    }
+)
+ACCELERATOR_COUNTS = mapped(one_of(*USABLE), whole(0, 64), len(USABLE))
+LIBRARY = one_of("cuda", "rocm", "verbs", "ucx", "ucc")
+ACCELERATORS = exact(
+    {
+        "gpus": listed(GPU, 64),
+        "nvswitches": whole(0, 256),
+        "modules": mapped(one_of(*MODULES), WORD),
+        "secure_boot": optional(flag),
+        "driver_library": WORD,
+        "usable": ACCELERATOR_COUNTS,
+        "libraries": mapped(LIBRARY, empty_or(rooted)),
+        "versions": mapped(LIBRARY, WORD),
+    }
+)
+SEAT = exact(
+    {
+        "home": rooted,
+        "cores": whole(1, 1 << 16),
+        "accelerators": ACCELERATOR_COUNTS,
+        "fabric": optional(FABRIC),
+    }
+)
+SYSTEM = exact(dict.fromkeys(("kernel", "arch", "os", "os_version", "os_name", "libc"), short()))
+VERSIONS = (
+    *("kernel", "python", "torch", "torch_backends", "nccl", "driver", "driver_library", "ucx"),
+    *MPIS,
+)
+FACTS = exact(
+    {
+        "system": SYSTEM,
+        "user": exact(
+            {
+                "name": short(256),
+                "uid": whole(0, (1 << 32) - 1),
+                "sudo": one_of("root", "yes", "no", "missing", "not tried"),
+            }
+        ),
+        "python": exact({"path": short(4096), "version": short(64), "venv": flag, "headers": flag}),
+        "host": exact(
+            {
+                "name": short(255),
+                "addresses": optional(those(ip, 1000)),
+                "machine_id": empty_or(DIGEST),
+                "network": empty_or(DIGEST),
+                "host_keys": listed(FINGERPRINT, 16),
+            }
+        ),
+        "home": exact({"path": rooted, "loose": listed(LOOSE, 100), **PLACE}),
+        "tmp": exact(PLACE),
+        "shm": exact(PLACE),
+        "limits": exact(dict.fromkeys(("memlock", "nofile", "nproc"), optional(SIZE))),
+        "memory": exact({"total": SIZE, "available": SIZE, "swap": SIZE, "limit": optional(SIZE)}),
+        "ports": exact(
+            {"local_range": port_range, "listening": each_once(whole(PORTS.start, PORTS.stop - 1), len(PORTS))}
+        ),
+        "sshd": exact({"max_startups": or_nothing(STARTUPS), "from": short(300)}),
+        "ssh": short(4096),
+        "compiler": short(4096),
+        "backends": flag,
+        "firewall": listed(short(), 16),
+        "rdma": those(DEVICE, 256),
+        "accelerators": ACCELERATORS,
+        "wrappers": those(DIGEST, 100_000),
+        "versions": exact(dict.fromkeys(VERSIONS, short())),
+        "networks": optional(NETWORKS),
+        "seat": optional(SEAT),
+    }
+)
+USUAL = exact(
+    {
+        "system": short(64),
+        "machine": short(64),
+        "env": mapped(short(300), words, 10_000),
+        "python": exact(
+            {
+                "executable": short(4096),
+                "version": exact(dict.fromkeys(("major", "minor", "micro"), whole(0, 1000))),
+            }
+        ),
+    }
+)
+
+
+def facts_of(node: str, value: Json) -> dict[str, Json]:
+    """Return the facts of a node (module node_facts)."""
+    return dict(take(node, "facts", FACTS, value))
+
+
+def usual_facts_of(node: str, value: Json) -> dict[str, Json]:
+    """Return the part of Ansible's own facts that a node reports. No other name becomes a variable of the host."""
+    return dict(take(node, "ansible_facts", USUAL, value))
+
+
+def accelerators_of(node: str, value: Json) -> dict[str, Json]:
+    """Return the GPUs of a node (module accelerator_facts)."""
+    return dict(take(node, "accelerators", ACCELERATORS, value))
+
+
+def seat_of(node: str, value: Json) -> dict[str, Json]:
+    """Return the facts of a node that a host file needs."""
+    return dict(take(node, "seat", SEAT, value))
+
+
+def failures_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
+    """Return the failed logins that the head reports."""
+    row = exact({"from": one_of(*nodes), "to": one_of(*nodes), "why": short(500)})
+    return list(take(node, "logins", listed(row, 100_000), value or []))
