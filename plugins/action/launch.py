@@ -116,7 +116,7 @@ class ActionModule(Action):
             raise
         finally:
             view.close()
-        stop.hold(f"bringing job {plan.job_id} home")
+        stop.hold(f"fetching the files of job {plan.job_id}")
         try:
             placement = [(place.rank, place.host) for place in plan.placement]
             missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted)

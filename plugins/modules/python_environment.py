@@ -168,7 +168,7 @@ EXAMPLES = r"""
         state: look
       register: my_tools_look
 
-    - name: Plan which machine makes it, and which are sent it
+    - name: Plan which machine makes it, and which receive a copy
       torchfleet.cluster.python_environment_plan:
         looks: my_tools_look
       register: my_tools_plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: python_environment_plan
-short_description: Decide which machines make a Python environment, and which are sent it
+short_description: Decide which machines make a Python environment, and which receive a copy
 description:
   - Takes what M(torchfleet.cluster.python_environment) with O(torchfleet.cluster.python_environment#module:state=look)
     saw on every machine. Machines of one kind get one environment, made once; a machine with nobody of its kind makes
@@ -34,7 +34,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Plan which machine makes it, and which are sent it
+- name: Plan which machine makes it, and which receive a copy
   torchfleet.cluster.python_environment_plan:
     looks: my_tools_look
   register: my_tools_plan

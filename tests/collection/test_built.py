@@ -19,10 +19,12 @@ VERBS = ["setup", "verify", "train", "clean"]
 # ansible-test downloads a script that installs pip. This one needs no download, and runs no pip either: Python has its
 # wheel to begin with, and unpacking it installs it.
 GET_PIP = f"""
-import importlib.util, sysconfig, zipfile
+import ensurepip, sysconfig, zipfile
 from pathlib import Path
+SYSTEM_WHEELS = Path({str(interpreter.SYSTEM_WHEELS)!r})
 {inspect.getsource(interpreter.bundled_pip)}
-zipfile.ZipFile(bundled_pip("")[0]).extractall(sysconfig.get_path("purelib"))
+wheel = bundled_pip(str(Path(ensurepip.__file__).parent))[0]
+zipfile.ZipFile(wheel).extractall(sysconfig.get_path("purelib"))
 """
 
 

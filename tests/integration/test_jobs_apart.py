@@ -147,7 +147,7 @@ def test_a_job_beside_another_is_told_or_refused(two: TwoNodes) -> None:
     first.wait_until(lambda: said.exists() and "up" in said.read_text(), 60)
     quick = str(two.project(quick="pass").with_name("quick.py"))
     beside = plain(two.train(workload=quick, job_id="second").stdout)
-    assert re.search(r"warning: job first of \S+ runs on (n1 )?n2 too, they share what is there", beside), beside
+    assert re.search(r"warning: job first of \S+ also runs on (n1 )?n2: both jobs share cores and GPUs", beside), beside
     refused = two.play(workload=quick, job_id="third", exclusive="true")
     assert refused.rc != 0 and refused.msg.startswith('exclusive: got "true"; job ')
     assert "runs on n" in refused.msg and "wait for its end, or " in refused.msg and "\n" not in refused.msg

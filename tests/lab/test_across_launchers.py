@@ -173,11 +173,11 @@ def test_names_of_a_version_that_is_gone_are_noticed(cluster: Cluster, tmp_path:
         ({"launcher": "mpich", "launcher_args": "--no-such-option 1"}, "mpich 5.0.2 does not take them"),
         ({"launcher": "openmpi", "launcher_args": "--no-such-option 1"}, "openmpi 5.0.11 does not take them"),
         ({"job_env": {"FI_TCP_IFACE": "lo"}, "launcher": "mpich"}, "lo reaches no other node"),
-        ({"job_env": {"GLOO_SOCKET_IFNAME": "eth9"}}, "there is no eth9"),
+        ({"job_env": {"GLOO_SOCKET_IFNAME": "eth9"}}, "NIC eth9 does not exist"),
         ({"backend": "ucc"}, "has no such backend"),
         ({"backend": "nccl"}, "no GPU on n1, n2"),
         ({"launcher": "torchrun", "np": 3}, "as many ranks on every node"),
-        ({"launcher": "mpich", "torchfleet_mpiexec": "/usr/bin/mpirun"}, "tells no version"),
+        ({"launcher": "mpich", "torchfleet_mpiexec": "/usr/bin/mpirun"}, "printed no version"),
         ({"np": 99}, "use -e np="),
     ],
 )

@@ -330,7 +330,7 @@ def test_a_reboot_is_asked_for_and_another_branch_is_moved_to(drivers: Drivers) 
     )
     given |= {"cuda_sysfs_root": f"{STUBS}/roots/h100-nouveau", "cuda_branch": "590"}
     _status, said = drivers.play(*typed, **given)
-    assert f"(nouveau is loaded, and nvidia {NEXT_DRIVER} cannot be beside it): say" in said
+    assert f"(nouveau is loaded, and conflicts with nvidia {NEXT_DRIVER}): say" in said
     there = drivers.packages("n1", "nvidia-*")
     assert {f"nvidia-open {NEXT_DRIVER}-1 hold", "nvidia-driver-pinning-590 1-1 install"} <= there
 

@@ -117,7 +117,7 @@ def test_a_driver_that_was_replaced_while_loaded_needs_a_reboot_first() -> None:
     [
         (facts_of(H100), "module nvidia none is loaded, and 580.95.05 is installed"),
         (facts_of(H100, nvidia="575.1"), "module nvidia 575.1 is loaded, and 580.95.05 is installed"),
-        (facts_of(H100, nouveau=""), "nouveau is loaded, and nvidia 580.95.05 cannot be beside it"),
+        (facts_of(H100, nouveau=""), "nouveau is loaded, and conflicts with nvidia 580.95.05"),
         (facts_of(H100, nvidia="580.95.05"), ""),
         (facts_of(), ""),
     ],

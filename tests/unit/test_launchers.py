@@ -173,7 +173,7 @@ def test_torchrun_meets_within_the_ports(plan_two: Planner, rendezvous: str) -> 
 
 def test_slurm_takes_ports_of_its_own(plan_two: Planner) -> None:
     made = plan_two(launcher="srun", launcher_facts=PROGRAMS["srun"], ports="24000-24999")
-    assert "ports: srun takes those of SrunPortRange in slurm.conf, any where there is none" in made.warnings
+    assert "ports: srun uses SrunPortRange of slurm.conf; if that is not set, any port" in made.warnings
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"launcher": launcher("/x", "", "(no HOME)")},
         {},
-        "/x tells no version .no HOME.",
+        "/x --version printed no version .no HOME.",
     ),
     ({"free_bytes": 63 << 20}, {}, "63 MiB free in /home/me/.torchfleet on localhost"),
     ({"jobs": ["again"]}, {"job_id": "again"}, "this id was used on localhost"),
@@ -182,7 +182,7 @@ RUNS = {"running": [{"job_id": "first", "owner": "alice"}]}
 
 
 def test_another_job_on_the_nodes_is_a_warning(plan_two: Planner) -> None:
-    told = "job first of alice runs on n1 n2 too, they share what is there; -e exclusive=true refuses that"
+    told = "job first of alice also runs on n1 n2: both jobs share cores and GPUs; -e exclusive=true refuses that"
     assert told in plan_two(n1=RUNS, n2=RUNS).warnings
     assert not [text for text in plan_two(n2=RUNS, np=2).warnings if "alice" in text]  # n2 is not used
 
@@ -200,5 +200,5 @@ def test_a_job_that_is_to_be_alone_is_refused_beside_another(plan_two: Planner) 
 def test_two_nodes_with_one_address_are_both_named() -> None:
     """One of them may say that it is the other: ranks and rendezvous would go where it points."""
     facts = {name: {"fabric": {"network": "10.0.0.0/24", "address": "10.0.0.3"}} for name in ("n2", "n3")}
-    with pytest.raises(InputError, match=r'fabric: got "10\.0\.0\.3"; n2 and n3 both say that it is theirs'):
+    with pytest.raises(InputError, match=r'fabric: got "10\.0\.0\.3"; n2 and n3 both report this address'):
         check_fabric(["n1", "n2", "n3"], {"n1": {"fabric": None}, **facts})

@@ -43,7 +43,7 @@ def own_block(frame: Mapping[str, Json], ranks: Collection[int], seen: set[str])
         raise ConnectionLost(f"it answered fetch with {frame['kind']}")
     name, first, data = frame["name"], frame["first"], frame["data"]
     if not may_be_fetched(name, ranks):
-        raise ConnectionLost(f"it sent a file {name[:100]!r}, which is none of its own")
+        raise ConnectionLost(f"it sent a file {name[:100]!r}, which does not belong to its ranks")
     if first == (name in seen) or not (first or data):
         raise ConnectionLost(f"it sent the file {name!r} more than once")
     seen.add(name)

@@ -5,7 +5,7 @@
 """What was shipped to this node, by its content: `<home>/store/<first two digits of the sha256>/<sha256>`.
 
 A file lies here once, whoever shipped it and whatever it was called. Programs never see it: each job has copies of its
-own (see _tree). So nothing here is ever written again, and whatever no job has asked for in some days may go.
+own (see job_files). So nothing here is ever written again, and whatever no job has asked for in some days may go.
 """
 
 from __future__ import annotations

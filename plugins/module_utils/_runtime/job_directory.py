@@ -7,8 +7,8 @@
 `<home>/jobs/<job id>/`: order.json (the plan for this node, 0600), hostfile, bin/ (what launchers call), events
 (a FIFO: a byte wakes the guard), gate (a FIFO: opened when ranks may begin, or when the job is ended), lock (held while
 the job runs), launcher.json, launcher.out, end.json (why the job was ended, first writer wins), leftovers.json,
-metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes (see _output), and where
-a folder was shipped src/ (the job's own tree, see _tree) with listing.json. On the head also result.json.
+metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes (rank_output), and where
+a folder was shipped src/ (the job's own tree, job_files) with listing.json. On the head also result.json.
 """
 
 from __future__ import annotations

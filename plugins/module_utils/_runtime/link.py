@@ -16,6 +16,7 @@ from .bootstrap import GREETING, parcel
 from .channel import BEAT_SECONDS, Channel
 from .forms import Check, printable
 
+TALKATIVE = "its login shell prints too much (over 1 MiB)"
 GREETING_SECONDS = 30.0  # then a node is unreachable (fault-tested: dropped packets)
 STEP_SECONDS = 0.2  # after which a signal that another thread took is handled
 WORK_SECONDS = 600.0  # for an answer of a node that sends beats meanwhile
@@ -73,9 +74,7 @@ class RemoteProcess:
                     continue
                 received += len(found or b"") + 1
                 if found is None or received > TALK_BYTES:
-                    raise ConnectionLost(
-                        f"no answer within {seconds:.0f} s" if found is None else "it talks without end"
-                    )
+                    raise ConnectionLost(f"no answer within {seconds:.0f} s" if found is None else TALKATIVE)
                 line = found if found.strip() else line
         except EOFError:
             raise ConnectionLost(self.failure_text(line.decode(errors="replace"))) from None
@@ -111,7 +110,7 @@ class RemoteProcess:
                 return frame
             beats += 1
             if beats > MOST_BEATS:
-                raise ConnectionLost(f"it beat more than {MOST_BEATS} times, and did not answer")
+                raise ConnectionLost(f"it sent more than {MOST_BEATS} heartbeats, but no answer")
             if time.monotonic() > deadline:
                 raise ConnectionLost(f"still at work after {WORK_SECONDS:.0f} s: its disk may hang")
 
@@ -125,7 +124,7 @@ class RemoteProcess:
         self.stderr_reader.join(ERROR_SECONDS)
         lines = self.stderr_tail.decode(errors="replace").strip().splitlines()
         last = printable(lines[-1].strip() if lines else before.strip())[:500]
-        return last or "the connection ended without a word"
+        return last or "the connection was closed without an error message"
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Close the channel and wait for the program to exit; kill it if it does not."""

@@ -6,7 +6,7 @@
 
 It runs once per rank, started by the launcher. It gives the program the variables of torchrun and of Open MPI, this
 node's environment and its own output files, proves that the placement is the planned one, and leaves the rank record.
-It copies what the program writes from pipes to the rank's files, byte for byte (see _output).
+It copies what the program writes from pipes to the rank's files, byte for byte (see rank_output).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TELL_PAUSE = 0.05  # between two looks whether they did
 EXIT_PLACEMENT = 77
 EXIT_LOST = 74  # EX_IOERR of sysexits.h: the program was content, its output is not whole
 FULL_BYTES = 2 << 20  # more than the ballast: it may have been dropped just before
-HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecustomize (see _exit_note)
+HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecustomize (see exit_note)
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -302,7 +302,7 @@ class RankWrapper:
             stream.copy_all()
 
     def finished(self) -> bool:
-        """Whether the program had left with status 0 before it died of a signal (see _exit_note)."""
+        """Whether the program had left with status 0 before it died of a signal (see exit_note)."""
         try:
             with open(open_file(self.job.rank(self.record["rank"], "exit"))) as note:
                 return note.read().strip() == "0"

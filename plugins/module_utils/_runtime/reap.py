@@ -18,7 +18,7 @@ from .file_store import KEPT_DAYS, Store
 from .job_directory import JobDir, fits, jobs, remove
 from .job_files import TREE, outputs, remove_tree
 
-PRIVATE = re.compile(r"/torchfleet-[0-9a-f]{16}\Z")  # a directory that a launcher had for itself (see _part)
+PRIVATE = re.compile(r"/torchfleet-[0-9a-f]{16}\Z")  # a directory that a launcher had for itself (see node_job)
 CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
 
 

@@ -140,7 +140,7 @@ class Supervisor:
             wanted = {**request, **other["request"]}
             facts: dict[str, Json] = peer.remote.expect("survey", ANSWER_SECONDS, request=wanted)["facts"]
             if len(json.dumps(facts)) > SURVEY_BYTES:  # all answers go to the controller in one frame
-                raise ConnectionLost(f"it tells more than {SURVEY_BYTES >> 20} MiB of itself")
+                raise ConnectionLost(f"its facts are larger than {SURVEY_BYTES >> 20} MiB")
         except ConnectionLost as lost:
             return {"unreachable": str(lost)}
         return {**facts, "clock_offset": round(peer.offset, 4)}
@@ -354,5 +354,5 @@ def main() -> None:
     """Serve the other end of stdin and stdout."""
     raise_files()
     with contextlib.suppress(OSError):
-        os.utime(sys.path[0])  # this version of our code is in use (see _reap)
+        os.utime(sys.path[0])  # this version of our code is in use (see reap)
     Supervisor(Channel(0, 1)).serve()

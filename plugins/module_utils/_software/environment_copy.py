@@ -156,7 +156,8 @@ def send_to(errand: Errand, host: str) -> str:
         receiver = subprocess.Popen(
             program_on(errand, host), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
         )
-        assert receiver.stdin is not None and receiver.stdout is not None
+        if receiver.stdin is None or receiver.stdout is None:  # never: both are pipes
+            raise ValueError("a process without pipes")
         try:
             receiver.stdin.write(order("receive", errand))
             answer, sent = receiver.stdout.readline(), 0

@@ -53,7 +53,7 @@ def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, Facts]) -> N
         raise InputError("launcher", name, f"not one version on all nodes ({by_host}); {SETUP}")
     host, launcher = next(iter(found.items()))
     if not launcher["version"]:
-        silent = f"{launcher['path']} tells no version {launcher['said']}".rstrip()
+        silent = f"{launcher['path']} --version printed no version {launcher['said']}".rstrip()
         what = silent if launcher["path"] else f"{launcher['wanted']} is not there"
         raise InputError("launcher", name, f"{what} on {host}; {remedy(name)}")
     if launcher["refused"]:
@@ -65,7 +65,7 @@ def remedy(launcher: str) -> str:
     if launcher in MPIS and launcher != DEFAULT:
         return f"""{SETUP} -e '{{"mpis": ["{launcher}"]}}'"""
     row = LAUNCHERS[launcher]
-    return f"it is part of {row.title}; {row.variable} says where it lies" if launcher in STARTED_BY_SLURMD else SETUP
+    return f"it is part of {row.title}; set {row.variable} to its path" if launcher in STARTED_BY_SLURMD else SETUP
 
 
 def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], needs_torch: bool) -> None:
@@ -145,7 +145,7 @@ def check_fabric(names: Sequence[str], facts: Mapping[str, Facts]) -> None:
         address = (facts[name]["fabric"] or {}).get("address") or name
         if owners.setdefault(address, name) != name:
             both = f"{owners[address]} and {name}"
-            raise InputError("fabric", address, f"{both} both say that it is theirs: ansible-playbook setup.yml")
+            raise InputError("fabric", address, f"{both} both report this address: ansible-playbook setup.yml")
 
 
 def check_nics(
@@ -174,7 +174,7 @@ def nics_named(name: str, value: str) -> list[str]:
 def why_not(nic: str, fact: Facts, several: bool) -> str:
     """Return why a NIC cannot carry a job, or an empty string."""
     if nic not in fact["nics"]:
-        return f"there is no {nic}, but {', '.join(fact['nics'])}"
+        return f"NIC {nic} does not exist, only {', '.join(fact['nics'])}"
     if nic == "lo" and several:
         return "lo reaches no other node: a job would hang"
     rows = [row for row in (fact["fabric"] or {}).get("rejected", []) if row["nic"] == nic]
@@ -220,9 +220,9 @@ def warnings_for(
     if ports and len(nodes) > 1:
         yield "ports: gloo and NCCL take any port: open net.ipv4.ip_local_port_range between the nodes too"
     if ports and request.launcher in STARTED_BY_SLURMD:
-        yield "ports: srun takes those of SrunPortRange in slurm.conf, any where there is none"
+        yield "ports: srun uses SrunPortRange of slurm.conf; if that is not set, any port"
     for (job_id, owner), hosts in jobs_on(nodes, facts).items():
-        beside = f"job {job_id} of {owner} runs on {fold_names(hosts)} too, they share what is there"
+        beside = f"job {job_id} of {owner} also runs on {fold_names(hosts)}: both jobs share cores and GPUs"
         yield f"{beside}; -e exclusive=true refuses that"
     yield from leftover_warnings(nodes, facts)
     as_root = [node.name for node in nodes if facts[node.name]["uid"] == 0]

@@ -174,7 +174,7 @@ class Session:
                 raise
             raise self.unusable_home(lost) from None
         if answer["kind"] != "survey" or answer["others"].keys() != others.keys():
-            raise HeadLost(f"the head {self.head.name} is not believed: it did not answer what it was asked")
+            raise HeadLost(f"invalid answer from head {self.head.name}: it answers another question")
         return {self.head.name: answer["facts"], **answer["others"]}
 
     def ship(self, folder: Folder, names: list[str]) -> None:
@@ -185,7 +185,7 @@ class Session:
         paths = {digest: path for path, (digest, _executable) in folder.files.items()}
         foreign = [digest for digest in wanted if digest not in paths]
         if foreign:  # the head asks by content, so what is not in the folder cannot even be said
-            raise HeadLost(f"the head {self.head.name} is not believed: it asks for {foreign[0][:100]!r}")
+            raise HeadLost(f"invalid answer from head {self.head.name}: it asks for {foreign[0][:100]!r}")
         for digest in wanted:
             self.remote.channel.send_file(digest, os.path.realpath(os.path.join(folder.root, paths[digest])))
         answer = self.ask("lay")
@@ -227,7 +227,7 @@ class Session:
         reported = [(row["rank"], row["host"]) for row in result["ranks"]]
         seen = [(row["rank"], row["host"]) for row in result["placement"]]
         if result["job_id"] != order["job_id"] or reported != planned or seen != planned:
-            raise HeadLost(f"the head {self.head.name} is not believed: its result is of another job")
+            raise HeadLost(f"invalid answer from head {self.head.name}: its result belongs to another job")
         return result
 
     def fetch(
@@ -251,7 +251,7 @@ class Session:
             if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
                 what = str(frame.get("name", frame["kind"]))[:100]
                 raise HeadLost(
-                    f"the head {self.head.name} is not believed: it sent {what!r}, which is no file of the job"
+                    f"invalid answer from head {self.head.name}: it sent {what!r}, which does not belong to the job"
                 )
             left -= len(frame["data"])
             allowance -= len(frame["data"]) + FRAME_BYTES

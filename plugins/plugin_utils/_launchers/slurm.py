@@ -48,7 +48,7 @@ class Srun:
             program_option(plan),
             Option(
                 (f"--job-name={unique_name(plan)}",),
-                "which no other has: by it it is cancelled, whoever dies",
+                "unique: the job is cancelled by this name, whichever process dies",
                 "default",
             ),
         )

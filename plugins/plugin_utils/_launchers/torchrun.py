@@ -83,7 +83,7 @@ def rendezvous(plan: LaunchPlan, number: int) -> tuple[Option, ...]:
             Option(("--rdzv-id", plan.job_id), "no other job's agents", "default"),
             Option(
                 ("--rdzv-conf", f"is_host={int(number == 0)}"),
-                "else an address that no host name has is nobody's",
+                "otherwise torchrun may not recognise its own address",
                 "default",
             ),
         )

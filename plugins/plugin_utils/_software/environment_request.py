@@ -31,7 +31,7 @@ def files_of(directory: str) -> dict[str, str]:
         for path in (Path(folder, name) for name in names if not name.startswith(".")):
             found[str(path.relative_to(root))] = hashlib.sha256(path.read_bytes()).hexdigest()
     if "pyproject.toml" not in found:
-        raise InputError("sources", directory, "it is no source of a Python package: there is no pyproject.toml")
+        raise InputError("sources", directory, "it is not a Python package: pyproject.toml is missing")
     return dict(sorted(found.items()))
 
 

@@ -132,7 +132,7 @@ def cuda_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, st
     if not of_vendor(facts, "nvidia") or not driver or loaded == installed:
         return ""
     if "nouveau" in facts["modules"]:
-        return f"nouveau is loaded, and nvidia {installed} cannot be beside it"
+        return f"nouveau is loaded, and conflicts with nvidia {installed}"
     return f"module nvidia {loaded or 'none'} is loaded, and {installed} is installed"
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which machines make a Python environment themselves, and which are sent it by another one. Pure."""
+"""Which machines make a Python environment themselves, and which receive a copy from another one. Pure."""
 
 from __future__ import annotations
 

@@ -19,12 +19,14 @@ import re
 import shutil
 import sys
 import tarfile
-import urllib.request
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+
+from ansible.module_utils.urls import open_url
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import bundled_pip
 
@@ -240,15 +242,15 @@ def fetch(order: Order, program: Mapping[str, Any]) -> None:
         raise NotBroughtError(f"{shelf} has no {path.name} with the checksum of versions.yml: {hint}")
     shelf.mkdir(parents=True, exist_ok=True)
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer, unfinished.open("wb") as stream:
+        with open_url(url, timeout=60) as answer, unfinished.open("wb") as stream:
             shutil.copyfileobj(answer, stream)
         found = digest_of(unfinished)
         if found != program["sha256"]:
             hint = "if that is right, change it in versions.yml"
             raise NotBroughtError(f"{url} should have the checksum {program['sha256']}, but has {found}: {hint}")
         unfinished.replace(path)
-    except OSError as error:
-        hint = f"lay it in {shelf} as {path.name}"
+    except (OSError, ValueError, HTTPException) as error:  # the disk, the network, the address, the answer
+        hint = f"copy it to {shelf} as {path.name}"
         raise NotBroughtError(f"{url} could not be fetched ({error}): {hint}") from None
     finally:
         unfinished.unlink(missing_ok=True)
