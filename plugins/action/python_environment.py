@@ -69,13 +69,15 @@ class ActionModule(OnNode):
 
     def make(self) -> Result:
         """Bring what is needed, and make the environment, if that is this machine's part."""
-        if not self.share["makes"] or self._task.check_mode:
-            return {"changed": self.share["makes"]}
+        if not self.share["makes"]:
+            return {"changed": False}
         seen = self.look()
         if seen.get("failed") or seen["ready"]:
             return seen
+        if self._task.check_mode:
+            return {"changed": True}
         if seen["lacks"]:
-            return self.failure(missing_tools(self.given["role"], self.node, seen))
+            return self.failure(missing_tools(self.given, self.node, seen))
         made = self.ask("make", brought=self.bring(seen))
         return made if made.get("failed") else {"changed": made.get("changed") is True}
 
@@ -89,8 +91,25 @@ class ActionModule(OnNode):
         made = self._execute_module(module_name="ansible.builtin.file", module_args=directory, task_vars=self.variables)
         if made.get("failed"):
             raise NotBroughtError(line(str(made.get("msg"))))
-        self._transfer_file(str(packed), there)
+        copied = self.copy(str(packed), there)
+        if copied.get("failed"):
+            raise NotBroughtError(line(str(copied.get("msg"))))
         return there
+
+    def copy(self, source: str, there: str) -> Result:
+        """Copy a file of the controller to the node as this task's user, for that user alone. Return the answer."""
+        task = self._task.copy()
+        task.args = {"src": source, "dest": there, "mode": "0600"}
+        action = self._shared_loader_obj.action_loader.get(
+            "ansible.builtin.copy",
+            task=task,
+            connection=self._connection,
+            play_context=self._play_context,
+            loader=self._loader,
+            templar=self._templar,
+            shared_loader_obj=self._shared_loader_obj,
+        )
+        return dict(action.run(task_vars=self.variables))
 
     def send(self) -> Result:
         """Have the environment sent from the machine that the plan names, on which this runs."""

@@ -110,6 +110,10 @@ options:
     type: list
     elements: str
     default: []
+  tools_hint:
+    description: What to do where O(tools) are missing, for the error. By default the command that installs build tools.
+    type: str
+    default: ""
   build_environment:
     description: Environment variables for building.
     type: dict
@@ -299,6 +303,7 @@ def main() -> None:
         "sources": {"type": "list", "elements": "str", "default": []},
         "programs": {"type": "list", "elements": "dict", "default": []},
         "tools": {"type": "list", "elements": "str", "default": []},
+        "tools_hint": {"type": "str", "default": ""},
         "build_environment": {"type": "dict", "default": {}},
         "beside": {"type": "str", "default": ""},
         "home": {"type": "str", "default": "~/.torchfleet"},

@@ -257,7 +257,10 @@ def main() -> None:
     """Entry of the module."""
     module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
     request: Request = module.params
-    state = look(request)
+    try:
+        state = look(request)
+    except PackageError as error:
+        module.fail_json(msg=f"{request['role']}: {error}")
     refused = refusals(request, state)
     if refused:
         module.fail_json(msg="; ".join(refused))

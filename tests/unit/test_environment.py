@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software import build_errors, environment
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import (
+    build_errors,
+    environment,
+    environment_files,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import interpreter as interpreters
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
@@ -215,3 +219,32 @@ def test_nccl_gets_an_exact_interface(plan: Planner) -> None:
     settings = {item.name: item.value for item in made.head.environment}
     assert settings["NCCL_SOCKET_IFNAME"] == "=lo"  # a bare name would be a prefix (NCCL docs)
     assert "GLOO_SOCKET_IFNAME" not in settings
+
+
+def test_what_lies_aside_of_a_killed_installation_is_the_good_one(tmp_path: Path) -> None:
+    """And it is back where it was if the next installation fails too."""
+    path, aside = tmp_path / "venv", tmp_path / "venv.old"
+    for place in (path, aside):
+        place.mkdir()
+    (aside / environment.RECEIPT).write_text("{}")
+    (path / "half").write_text("made")
+    with pytest.raises(ValueError, match="the index is away"), environment_files.replaced(path):
+        path.mkdir()
+        raise ValueError("the index is away")
+    assert [entry.name for entry in path.iterdir()] == [environment.RECEIPT] and not aside.exists()
+    with environment_files.replaced(path):
+        path.mkdir()
+    assert list(path.iterdir()) == [] and not aside.exists()
+
+
+def test_a_path_below_a_directory_that_may_not_be_entered_is_no_error(tmp_path: Path) -> None:
+    def denied(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    place = tmp_path / "not/entered"
+    assert environment_files.nearest_directory(place) == tmp_path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "is_dir", denied)
+        patch.setattr(Path, "exists", denied)
+        assert environment_files.nearest_directory(place) == tmp_path
+        assert environment.is_foreign(place) is False

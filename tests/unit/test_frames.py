@@ -471,7 +471,7 @@ def test_what_a_node_says_fits_what_the_head_makes_of_it(kind: str, lie: dict[st
 def test_an_end_has_a_time() -> None:
     """Reproduced before: the head's supervisor died of a KeyError, and the head was blamed."""
     assert frames_module.record(RECORD) == {**RECORD, "leftovers": []}
-    for lie in ({"rc": 0}, {"error": "its wrapper died"}):
+    for lie in ({"rc": 0}, {"error": "its wrapper died"}, {"error_code": "wrapper_died"}):
         with pytest.raises(BadFrame, match="to have a time"):
             frames_module.record(
                 {**{name: RECORD[name] for name in RECORD if name not in ("rc", "ended", "error")}, **lie}

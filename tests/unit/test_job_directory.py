@@ -197,6 +197,7 @@ def test_the_record_of_a_rank(tmp_path: Path, whole: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "lie",
     [[], 7, {}, {**RECORD, "wrapper_pid": "7"}, {**RECORD, "rank": 1}, {**RECORD, "rank": True}, {**RECORD, "rc": 0}]
+    + [{**RECORD, "error_code": "wrapper_died"}]
     + [{**RECORD, **OVER, name: odd} for name in OVER for odd in ([], "x") if (name, odd) != ("error", "x")]
     + [{**RECORD, **OVER, name: odd} for name in TIMES for odd in (math.nan, math.inf, -1.0, 10**400, "x")],
 )

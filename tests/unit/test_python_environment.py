@@ -106,16 +106,17 @@ class Node:
         self.asked.append((state, module_args))
         return dict(self.answers.get(state, {}))
 
-    def copy(self, local: str, remote: str) -> None:
+    def copy(self, local: str, remote: str) -> dict[str, Any]:
         with tarfile.open(local) as pack:
             self.copied.append((remote, pack.getnames()))
+        return {**self.answers.get("copy", {})}
 
 
 def act(node: Node, state: str, name: str = "n1", check: bool = False, **options: Any) -> dict[str, Any]:
     """Return what the action returns on a node."""
     action: Any = object.__new__(python_environment.ActionModule)
     action._task = SimpleNamespace(check_mode=check, delegate_to=None, args={})
-    action._execute_module, action._transfer_file = node.execute, node.copy
+    action._execute_module, action.copy = node.execute, node.copy
     given = {"role": "some", "setting": "some_venv", "path": "/x/venv", "python": sys.executable, **options}
     values = values_of("python_environment", {"state": state, **given}, documented("python_environment"))
     return dict(action.act(values, {"inventory_hostname": name, "hostvars": options.pop("hostvars", {})}))
@@ -141,9 +142,34 @@ def test_a_look_adds_nothing_to_what_the_controller_keeps() -> None:
 def test_only_who_has_the_part_makes_it() -> None:
     node = Node(look=SEEN, make={"changed": True})
     assert act(node, "make", "n2", plan=PLAN) == {"changed": False} and node.asked == []
-    assert act(node, "make", check=True, plan=PLAN) == {"changed": True} and node.asked == []
+    assert act(node, "make", check=True, plan=PLAN) == {"changed": True}
     assert act(node, "make", plan=PLAN) == {"changed": True}
-    assert [state for state, _args in node.asked] == ["look", "make"]
+    assert [state for state, _args in node.asked] == ["look", "look", "make"]
+
+
+def test_check_mode_looks_whether_there_is_anything_to_make() -> None:
+    ready = Node(look={**SEEN, "ready": True})
+    assert act(ready, "make", check=True)["changed"] is False
+    assert [state for state, _args in ready.asked] == ["look"]
+
+
+def test_the_hint_of_a_role_says_how_to_get_its_tools() -> None:
+    node = Node(look={**SEEN, "lacks": ["g++", "Python.h"]})
+    assert act(node, "make")["msg"].endswith("or set some_install_tools=true (Debian, Ubuntu)")
+    hinted = act(node, "make", tools_hint="or do without a compiler")["msg"]
+    assert hinted == "some: building needs g++, Python.h, which n1 does not have; or do without a compiler"
+
+
+def test_wheels_that_cannot_be_copied_fail_in_the_name_of_the_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_environment.constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    house = tmp_path / "house"
+    house.mkdir()
+    add_wheel(house, "tiny", "1.0")
+    node = Node(look=SEEN, copy={"failed": True, "msg": "no space\x1b left"})
+    failed = act(node, "make", packages=["tiny==1.0"], wheelhouse=str(house))
+    assert failed["failed"] is True and failed["msg"].startswith("some: no space") and "\x1b" not in failed["msg"]
 
 
 def test_a_machine_without_a_plan_makes_its_own() -> None:

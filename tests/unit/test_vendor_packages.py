@@ -807,3 +807,15 @@ def test_no_claim_is_made_of_what_ansible_cannot_manage() -> None:
     said += (REPO / "roles").rglob("*.yml")
     claims = [path for path in said if re.search(r"rhel8|RHEL 8, ", path.read_text())]
     assert claims == []
+
+
+def test_packages_are_not_asked_for_by_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """dpkg-query without names lists every package of the system."""
+    monkeypatch.setattr(packages, "ask", lambda *_argv: pytest.fail("it asked"))
+    assert packages.installed("deb", []) == ({}, set())
+
+
+def test_an_address_with_an_unknown_name_in_it_is_refused() -> None:
+    entry = {"name": "cuda", "address": "https://mirror.example/{arch}", "keys": {}}
+    with pytest.raises(packages.PackageError, match="address of repository cuda: 'arch' is unknown; use"):
+        repositories.repository_for(entry, "cuda", "debian12", "x86_64")

@@ -89,7 +89,7 @@ def blame_launcher(
     killed = [] if claimed else killed_with_srun(deaths, records.values(), host)
     victims = [*orphans, *killed] if killed or end["reason"] != RANK_FAILED else []
     if not claimed:  # a daemon counts only if it died before the first wrapper
-        before = min((record["ended"] for record in orphans), default=end["at"])
+        before = min((record.get("ended", end["at"]) for record in orphans), default=end["at"])
         deaths = [death for death in deaths if death.on_head or death.at < before] if victims else []
     culprit = min(deaths, key=lambda death: death.precedence, default=None)
     if culprit is None:

@@ -196,7 +196,7 @@ LEFTOVER = Form({"pid": whole(0, 1 << 31), "command": short, "ended": optional(o
 def record(value: Json) -> dict[str, Json]:
     """Return the record of a rank. Fields that it has only at its end are checked where they are."""
     found: dict[str, Json] = RECORD(value)
-    if ("rc" in found or found.get("error")) and "ended" not in found:
+    if ("rc" in found or found.get("error") or found.get("error_code")) and "ended" not in found:
         raise BadFrame("the end of a rank was expected to have a time")
     if found.get("signal") is not None:
         found["signal"] = whole(1, 64)(found["signal"])

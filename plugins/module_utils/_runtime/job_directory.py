@@ -183,7 +183,8 @@ class JobDir:
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
         whole = fits(found, RECORD) and found["rank"] == rank and isinstance(found.get("signal"), (int, type(None)))
         whole = whole and fits(found, {name: kind for name, kind in LATE.items() if name in found})
-        return found if whole and (fits(found, OVER) or not any(name in found for name in OVER)) else None
+        is_over = any(name in found for name in OVER) or bool(found.get("error_code")) if whole else False
+        return found if whole and (fits(found, OVER) or not is_over) else None
 
     def end(self) -> End | None:
         """Return why the job was ended, or None."""

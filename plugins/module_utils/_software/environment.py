@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Sequence
 
-from .environment_files import free_mb, nearest_directory
+from .environment_files import RECEIPT, free_mb, nearest_directory
 from .interpreter import NOTHING, Interpreter, bundled_pip, is_supported, packages_of
 
-RECEIPT = "torchfleet-receipt.json"
 PROOF = "torchfleet-proof.txt"  # that it works on this machine: never sent to another
 # Everything in a request that makes the environment what it is.
 SOURCE = ("packages", "index_url", "wheelhouse", "sources", "programs", "build_environment", "beside", "lock")
@@ -188,8 +187,8 @@ def kind_of_machine(request: Request) -> str:
 
 def is_foreign(path: Path) -> bool:
     """Whether path holds what is not ours, and so must not be emptied."""
-    if not path.is_dir():
-        return path.exists()
+    if not os.path.isdir(path):
+        return os.path.exists(path)
     ours = (path / "pyvenv.cfg").exists() or (path / RECEIPT).exists()
     return not ours and any(entry.is_file() for entry in path.rglob("*"))
 

@@ -24,7 +24,6 @@ from typing import IO, Any, Sequence
 from . import build_errors, environment, environment_files, interpreter
 from .environment import (
     PROOF,
-    RECEIPT,
     Receipt,
     has_pins,
     installed,
@@ -33,7 +32,7 @@ from .environment import (
     read_receipt,
     write_receipt,
 )
-from .environment_files import NotMadeError, locked, replaced, run
+from .environment_files import RECEIPT, NotMadeError, locked, replaced, run
 
 # How many machines one machine sends to at a time: unpacking takes longer than what a network card can bring.
 SENT_AT_A_TIME = 4

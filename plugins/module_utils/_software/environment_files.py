@@ -17,6 +17,7 @@ from typing import Iterator, Mapping, Sequence
 
 from .build_errors import errors_in
 
+RECEIPT = "torchfleet-receipt.json"
 LOCK_SECONDS = 900
 FULL_MB = 5
 
@@ -32,7 +33,7 @@ def free_mb(path: Path) -> int:
 
 def nearest_directory(path: Path) -> Path:
     """Return path, or the closest directory above it that exists."""
-    while not path.is_dir() and path != path.parent:
+    while not os.path.isdir(path) and path != path.parent:  # also below one that may not be entered
         path = path.parent
     return path
 
@@ -69,8 +70,10 @@ def locked(path: Path) -> Iterator[None]:
 def replaced(path: Path) -> Iterator[None]:
     """Put what is there aside while something new is made in its place. If that fails, it comes back."""
     aside = path.with_name(path.name + ".old")
-    remove(aside)
+    if aside.is_dir() and not (path / RECEIPT).exists():  # who made it was killed: what lies aside is the good one
+        remove(path)
     if path.is_dir():
+        remove(aside)
         path.rename(aside)
     try:
         yield

@@ -123,8 +123,11 @@ def installed(family: str, names: Iterable[str]) -> tuple[dict[str, str], set[st
         versions = {name: version for each in names for name, version in installed_rpms(each)}
         locked = text_of(str(VERSIONLOCK))
         return versions, {name for name in versions if re.search(rf"\b{re.escape(name)}-", locked)}
+    wanted = list(names)
+    if not wanted:  # dpkg-query would list every package
+        return {}, set()
     form = "${Package} ${db:Status-Want} ${db:Status-Status} ${Version}\\n"
-    lines = ask("dpkg-query", "--show", "--showformat", form, *names).splitlines()
+    lines = ask("dpkg-query", "--show", "--showformat", form, *wanted).splitlines()
     rows = [row for row in map(str.split, lines) if len(row) == 4 and row[2] == "installed"]
     return {row[0]: row[3] for row in rows}, {row[0] for row in rows if row[1] == "hold"}
 

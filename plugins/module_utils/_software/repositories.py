@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping, TypedDict
 
+from .packages import PackageError
+
 SOURCES, PREFERENCES, KEYRINGS = "/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/apt/keyrings"
 RPM_REPOSITORIES, RPM_KEYS = "/etc/yum.repos.d", "/etc/pki/rpm-gpg"
 
@@ -29,10 +31,7 @@ class Repository(TypedDict):
 def repository_for(entry: Mapping[str, Any], role: str, system: str, machine: str) -> Repository:
     """Return a repository, `entry` in versions.yml, on a system. `machine`: what the vendor calls the architecture."""
     names = {"system": system, "machine": machine, "version": str(entry.get("version") or "")}
-    texts = {
-        part: str(pick(entry.get(part), system) or "").format(**names)
-        for part in ("address", "suite", "components", "pin")
-    }
+    texts = {part: filled(entry, part, system, names) for part in ("address", "suite", "components", "pin")}
     key = pick(entry["keys"], system) or {}
     names["address"] = texts["address"].rstrip("/")
     repository: Repository = {
@@ -54,6 +53,15 @@ def repository_for(entry: Mapping[str, Any], role: str, system: str, machine: st
     if repository["pin"]:
         repository["files"][f"{PREFERENCES}/{entry['name']}"] = repository["pin"].strip() + "\n"
     return repository
+
+
+def filled(entry: Mapping[str, Any], part: str, system: str, names: Mapping[str, str]) -> str:
+    """Return a part of an entry with the names in it filled in. PackageError for a name that there is not."""
+    try:
+        return str(pick(entry.get(part), system) or "").format(**names)
+    except (KeyError, ValueError, IndexError) as error:
+        known = ", ".join(f"{{{name}}}" for name in names)
+        raise PackageError(f"{part} of repository {entry['name']}: {error} is unknown; use {known}") from None
 
 
 def family_of(system: str) -> str:

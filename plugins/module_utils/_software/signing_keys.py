@@ -42,7 +42,11 @@ def write(path: str, data: bytes) -> None:
     """Replace a file at once. Everybody may read it, as apt's own user must."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".new")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.chmod(draft, 0o644)
-    os.replace(draft, path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            os.fchmod(handle, 0o644)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise

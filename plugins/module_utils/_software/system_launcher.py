@@ -66,7 +66,7 @@ def is_linked(request: Request) -> bool:
 
 def nearest_directory(path: Path) -> Path:
     """Return path, or the closest directory above it that exists."""
-    return next(place for place in (path, *path.parents) if place.is_dir())
+    return next(place for place in (path, *path.parents) if os.path.isdir(place))
 
 
 def is_foreign(path: Path) -> bool:

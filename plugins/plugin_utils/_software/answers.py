@@ -41,7 +41,7 @@ ANSWERS: Mapping[str, Callable[[Json], Json]] = {
             "kind": empty_or(DIGEST),
             "mesh": flag,
             "python": like(re.compile(r"\d{1,3}\.\d{1,3}\Z"), "the version of Python"),
-            "libc": WORD,
+            "libc": empty_or(like(re.compile(r"[0-9]{1,2}\.[0-9]{1,3}(\.[0-9]{1,5})?\Z"), "the version of glibc")),
             "machine": WORD,
             "os": WORD,
             "lacks": listed(like(re.compile(r"[A-Za-z0-9_.+-]{1,64}\Z"), "the name of a program"), 64),

@@ -63,12 +63,11 @@ def order_for(given: Given, ready: Mapping[str, Any], seen: Mapping[str, Any], i
     )
 
 
-def missing_tools(role: str, node: str, seen: Mapping[str, Any]) -> str:
+def missing_tools(given: Given, node: str, seen: Mapping[str, Any]) -> str:
     """Return what to do on a machine that is to build, and cannot."""
-    return (
-        f"building needs {', '.join(seen['lacks'])}, which {node} does not have; as root: "
-        f"{distribution.install('build', seen['os'])}; or set {role}_install_tools=true (Debian, Ubuntu)"
-    )
+    install = distribution.install("build", seen["os"])
+    hint = given["tools_hint"] or f"as root: {install}; or set {given['role']}_install_tools=true (Debian, Ubuntu)"
+    return f"building needs {', '.join(seen['lacks'])}, which {node} does not have; {hint}"
 
 
 def why_not_sent(registered: Mapping[str, Any], node: str) -> str:
