@@ -21,7 +21,12 @@ def test_every_rank_finds_what_it_should(came: Came, check: str) -> None:
 
 def test_without_oneccl_it_says_what_brings_it() -> None:
     """As with the source alone, where role torch_backends has not laid the library beside it."""
-    environment = {"PYTHONPATH": str(PACKAGE / "src"), "HOME": str(Path.home())}
+    # torch would load the package that is installed, by the modules of this one.
+    environment = {
+        "PYTHONPATH": str(PACKAGE / "src"),
+        "HOME": str(Path.home()),
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+    }
     code = "from torchfleet_backends._oneccl import load; load()"
     done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
