@@ -248,17 +248,17 @@ def test_it_is_refused_in_a_line_and_nothing_was_changed(refused: Drivers, numbe
 def plain(drivers: Drivers) -> Iterator[str]:
     """A user of n1 who may not become root."""
     root = drivers.lab.root
-    root("n1", "useradd", "--create-home", "--shell", "/bin/bash", "plain")
-    root("n1", "cp", "-r", "/home/fleet/.ssh", "/home/plain/.ssh")
-    root("n1", "chown", "-R", "plain:", "/home/plain/.ssh")
-    yield "plain"
-    root("n1", "userdel", "--remove", "plain", check=False)
+    root("n1", "useradd", "--create-home", "--shell", "/bin/bash", "nosudo")
+    root("n1", "cp", "-r", "/home/fleet/.ssh", "/home/nosudo/.ssh")
+    root("n1", "chown", "-R", "nosudo:", "/home/nosudo/.ssh")
+    yield "nosudo"
+    root("n1", "userdel", "--force", "--remove", "nosudo", check=False)
 
 
 def test_a_user_who_cannot_become_root_is_told_so_and_check_mode_needs_no_root(drivers: Drivers, plain: str) -> None:
     given = {"torchfleet_versions": str(drivers.place / "stubs/versions.yml"), "ansible_user": plain}
     given |= {"cuda_disk_mb": 10, "cuda_sysfs_root": f"{STUBS}/roots/h100-new", "cuda_toolkit": ""}
-    book = drivers.book("plain", [{"ansible.builtin.import_role": {"name": "torchfleet.cluster.cuda"}}], hosts="n1")
+    book = drivers.book("nosudo", [{"ansible.builtin.import_role": {"name": "torchfleet.cluster.cuda"}}], hosts="n1")
     before = drivers.state("n1")
     status, output = drivers.play(book, **given)
     assert status == 2

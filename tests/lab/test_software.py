@@ -243,7 +243,7 @@ def plain(software: Software) -> Iterator[str]:
     software.lab.root("n1", "cp", "-r", "/home/fleet/.ssh", "/home/plain/.ssh")
     software.lab.root("n1", "chown", "-R", "plain:", "/home/plain/.ssh")
     yield "plain"
-    software.lab.root("n1", "userdel", "--remove", "plain", check=False)
+    software.lab.root("n1", "userdel", "--force", "--remove", "plain", check=False)
 
 
 def test_a_package_needs_root_and_a_wheel_does_not(software: Software, plain: str) -> None:

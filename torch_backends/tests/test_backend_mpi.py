@@ -128,7 +128,7 @@ def test_names_that_others_set_for_scripts_do_not_mislead(run: Run, mpi: str) ->
 def test_an_mpi_that_the_launcher_does_not_know_is_told_of(run: Run) -> None:
     """Each rank would be alone in a world of its own, and the training a wrong one."""
     done = run("openmpi", 1, "-c", "import os; os.environ['OMPI_COMM_WORLD_SIZE'] = '2'\n" + ALONE)
-    assert "the launcher started 2 ranks, and Open MPI v5.0.11" in done.stderr, done.stderr
+    assert "the launcher started 2 ranks, but Open MPI v5.0.11" in done.stderr, done.stderr
     assert "sees 1: it is not the launcher's MPI; set TORCHFLEET_MPI_LIBRARY" in done.stderr
 
 
