@@ -141,16 +141,16 @@ SURVEYS: dict[str, tuple[Lies, str]] = {
     "the answer to another question": (said('{"kind": "clock", "time": 1}'), "answered survey with clock"),
     "beats without an end": (
         [{"on": "survey", "flood": '{"kind": "beat"}\n'}],
-        "beat more than 300 times, and did not answer",
+        "more than 300 heartbeats, but no answer",
     ),
     "a line without an end": ([{"on": "survey", "flood": "x" * 1000}], "without an end"),
     "as much as a frame may have": (
         [{"on": "survey", "many": {"facts.more": ["\U0001f600" * 2500, 3000]}}],
-        "more than",
+        "larger than 1 MiB",
     ),
     "a million values": (
         [{"on": "survey", "many": {"facts.more": [[], 199_000], "facts.most": [{}, 199_000]}}],
-        "more than",
+        "larger than 1 MiB",
     ),
     "a clock of words": ([{"on": "clock", "set": {"time": "now"}}], "a number"),
     "a clock beyond numbers": (said('{"kind": "clock", "time": 1e999}', "clock"), "a number"),
@@ -356,8 +356,11 @@ def test_only_its_own_files_come_home(bed: Bed, finished: tuple[str, str], tmp_p
 # --- the head itself --------------------------------------------------------------------------------------------------
 
 HEADS: dict[str, tuple[Lies, str]] = {
-    "nodes that nobody asked about": ([{"on": "survey", "set": {"others.n9": {"unreachable": "x"}}}], "not believed"),
-    "nothing of the other nodes": ([{"on": "survey", "set": {"others": {}}}], "not believed"),
+    "nodes that nobody asked about": (
+        [{"on": "survey", "set": {"others.n9": {"unreachable": "x"}}}],
+        "invalid answer from head n1",
+    ),
+    "nothing of the other nodes": ([{"on": "survey", "set": {"others": {}}}], "invalid answer from head n1"),
     "a line without an end": ([{"on": "survey", "flood": "x" * 1000}], "without an end"),
     "four million values": (said('{"kind": "survey", "facts": [' + "[]," * 4_000_001 + "[]]}"), "values at once"),
     "a shell for an answer": (said("$ whoami"), "no frame"),
@@ -376,17 +379,23 @@ def test_a_head_that_lies_is_named(bed: Bed, attack: str) -> None:
 HEAD_FILES: dict[str, tuple[Lies, str]] = {
     "a file above": (
         [{"on": "fetched", "more": [file("../../../EVIL")]}],
-        "'../../../EVIL', which is no file of the job",
+        "'../../../EVIL', which does not belong to the job",
     ),
-    "an absolute name": ([{"on": "fetched", "more": [file("/tmp/EVIL")]}], "'/tmp/EVIL', which is no file of the job"),
-    "the plan": ([{"on": "fetched", "more": [file("plan.json")]}], "'plan.json', which is no file of the job"),
-    "a rank of no job": ([{"on": "fetched", "more": [file("ranks/7/stdout")]}], "which is no file of the job"),
+    "an absolute name": (
+        [{"on": "fetched", "more": [file("/tmp/EVIL")]}],
+        "'/tmp/EVIL', which does not belong to the job",
+    ),
+    "the plan": ([{"on": "fetched", "more": [file("plan.json")]}], "'plan.json', which does not belong to the job"),
+    "a rank of no job": ([{"on": "fetched", "more": [file("ranks/7/stdout")]}], "which does not belong to the job"),
     "a truth of words": ([{"on": "fetched", "more": [file("ranks/0/stdout", first="yes")]}], "true or false"),
     "a file without an end": (
         [{"on": "fetched", "flood": ENDLESS.replace("NAME", "launcher.out")}],
         "and does not end",
     ),
-    "a result in between": ([{"on": "fetched", "more": [{"kind": "laid", "reason": ""}]}], "'laid', which is no file"),
+    "a result in between": (
+        [{"on": "fetched", "more": [{"kind": "laid", "reason": ""}]}],
+        "'laid', which does not belong",
+    ),
 }
 
 
@@ -421,7 +430,7 @@ STORY = {
 RESULTS: dict[str, tuple[Lies, str]] = {
     "the result of another job": (
         [{"on": "result", "set": {"result.job_id": "job-1"}}],
-        "its result is of another job",
+        "its result belongs to another job",
     ),
     "a job id that leads elsewhere": ([{"on": "result", "set": {"result.job_id": "../../x"}}], "a job id was expected"),
     "a story for a terminal": (
@@ -519,7 +528,7 @@ def test_a_head_that_is_set_up_chooses_no_variable(bed: Bed) -> None:
 
 def test_a_node_that_is_cleaned_says_text(bed: Bed) -> None:
     played = bed.play("clean.yml", modules(bed.home, "plugins.modules.reap"), job_id="", fetch_limit="1M")
-    assert "PLAY [Gather]" in played.said and not taken_for_variables(bed)
+    assert "PLAY [Fetch runs]" in played.said and not taken_for_variables(bed)
     harmless(bed, played)
 
 
