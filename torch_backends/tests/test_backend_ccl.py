@@ -19,6 +19,7 @@ def test_every_rank_finds_what_it_should(came: Came, check: str) -> None:
     assert wrong(came("torchrun", 3, "ccl", ()), check) == ""
 
 
+@pytest.mark.usefixtures("run")  # which has PyTorch installed
 def test_without_oneccl_it_says_what_brings_it() -> None:
     """As with the source alone, where role torch_backends has not laid the library beside it."""
     # torch would load the package that is installed, by the modules of this one.
