@@ -21,7 +21,8 @@ class ActionModule(OnNode):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return missing. Fails where packages are missing and nobody can become root."""
-        looked = self.as_user(variables)
+        with self.without_root():
+            looked = self.answer(variables)
         if not looked.get("needs_root"):
             return looked
         refusal = self.refused_root()
@@ -30,15 +31,6 @@ class ActionModule(OnNode):
         names, node = ", ".join(given["names"]), variables["inventory_hostname"]
         why = f"there is no way to become root on {node} ({line(refusal)}): {given['hint']}"
         return {"failed": True, "msg": f"{given['role']}: {names} would be installed as root, and {why}"}
-
-    def as_user(self, variables: Result) -> Result:
-        """Run the module as the user of the connection."""
-        become = self._connection.become
-        self._connection.set_become_plugin(None)
-        try:
-            return self.answer(variables)
-        finally:
-            self._connection.set_become_plugin(become)
 
     def refused_root(self) -> str | None:
         """Return what becoming root fails of; None if it does not. A password that is missing is Ansible's to tell."""

@@ -56,15 +56,14 @@ class ActionModule(OnNode):
 
     def look(self, variables: Result) -> Result:
         """Return what the module answers in check mode and without root."""
-        task, become = self._task, self._connection.become
+        task = self._task
         self._task = task.copy()
         self._task.check_mode = True
-        self._connection.set_become_plugin(None)
         try:
-            return self.answer(variables)
+            with self.without_root():
+                return self.answer(variables)
         finally:
             self._task = task
-            self._connection.set_become_plugin(become)
 
     def why_not_root(self) -> str:
         """Return why this task is not root on the node. Empty if it is."""

@@ -68,6 +68,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import NotMadeError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.system_launcher import (
     Request,
     is_linked,
@@ -98,7 +99,7 @@ def main() -> None:
         module.fail_json(msg=f"{request.launcher}: {request.package} is not installed: {advice}")
     try:
         module.exit_json(changed=link(request), version=version)
-    except OSError as error:
+    except (OSError, NotMadeError) as error:
         module.fail_json(msg=f"{request.launcher}: {error}")
 
 

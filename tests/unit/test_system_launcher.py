@@ -110,3 +110,14 @@ def test_a_directory_that_nobody_may_write_to_is_refused(request_: Request, monk
     (only,) = launcher.refusals(request_)
     near = request_.path.parents[1]
     assert only == f"some: no permission to write in {near}: set torchfleet_home to another directory"
+
+
+def test_a_link_in_place_of_the_directory_is_refused(request_: Request, tmp_path: Path) -> None:
+    """What it leads to would be replaced, or the link alone, and the next upgrade would fail."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    request_.path.parent.mkdir()
+    request_.path.symlink_to(elsewhere)
+    assert launcher.refusals(request_) == [
+        f"some: {request_.path} is a symbolic link: set torchfleet_home to a directory of its own"
+    ]

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import IO, Iterable, NamedTuple, Sequence
 
+from .system_packages import PATH
+
 FAMILIES = {
     "debian": "deb",
     "ubuntu": "deb",
@@ -31,7 +33,6 @@ LOCKED = re.compile(r"get lock|acquire .*lock|Unable to lock|already locked by")
 MOST_CHARACTERS = 1500  # of what a program said, in an error
 # Nobody is there to answer, and messages are read: in English.
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "DEBIAN_PRIORITY": "critical", "LC_ALL": "C.UTF-8"}
-SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # dpkg refuses to work without the programs there
 
 
 class PackageError(Exception):
@@ -63,7 +64,7 @@ def run(*argv: str) -> Done:
 
 def run_once(argv: Sequence[str]) -> Done:
     """Run a program. It writes to files, for a service that it starts may keep them open."""
-    environment = {**os.environ, **ENVIRONMENT, "PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:{SBIN}"}
+    environment = {**os.environ, **ENVIRONMENT, "PATH": PATH}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             status = subprocess.run(

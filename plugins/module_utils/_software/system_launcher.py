@@ -11,8 +11,6 @@ is proven again.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -20,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .environment_files import RECEIPT, locked, nearest_directory, remove
 from .system_packages import APT, files_of, installed_version
 
-RECEIPT = "torchfleet-receipt.json"
 PROGRAMS = "/usr/bin/"
 
 
@@ -64,11 +62,6 @@ def is_linked(request: Request) -> bool:
     return bool(receipt == wanted) and links == wanted["programs"]
 
 
-def nearest_directory(path: Path) -> Path:
-    """Return path, or the closest directory above it that exists."""
-    return next(place for place in (path, *path.parents) if os.path.isdir(place))
-
-
 def is_foreign(path: Path) -> bool:
     """Say whether path has content that is not ours, and so must not be replaced."""
     ours = (path / "pyvenv.cfg").exists() or (path / RECEIPT).exists()
@@ -89,7 +82,9 @@ def reasons(request: Request) -> Iterator[str]:
             "packages are installed with apt, and this machine has no apt: "
             f"set {request.launcher}_install_method to wheel"
         )
-    if is_foreign(request.path):
+    if request.path.is_symlink():
+        yield f"{request.path} is a symbolic link: set torchfleet_home to a directory of its own"
+    elif is_foreign(request.path):
         advice = "set torchfleet_home to another directory"
         yield f"{request.path} exists and is not from torchfleet, so it is left alone: {advice}"
     if not os.access(str(near), os.W_OK | os.X_OK):
@@ -98,17 +93,8 @@ def reasons(request: Request) -> Iterator[str]:
         yield f"{request.package} needs {request.disk_mb} MB in /usr, where {free_mb} MB are free: make room"
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a directory, which environments take too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(path.name + ".lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
 def link(request: Request) -> bool:
-    """Put links to the programs in the place of what is there. Return whether that changed anything. OSError."""
+    """Replace what is there by links to the programs. Return whether anything changed. OSError, NotMadeError."""
     path = request.path
     new, old = (path.with_name(path.name + suffix) for suffix in (".new", ".old"))
     with locked(path):
@@ -130,9 +116,3 @@ def write(path: Path, receipt: dict[str, Any]) -> None:
     for name, target in receipt["programs"].items():
         (path / "bin" / name).symlink_to(target)
     (path / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
-
-
-def remove(path: Path) -> None:
-    """Remove a directory, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(str(path))

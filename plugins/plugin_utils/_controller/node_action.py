@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import module_answer
@@ -24,6 +26,16 @@ class OnNode(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return the module's answer."""
         return self.answer(variables)
+
+    @contextlib.contextmanager
+    def without_root(self) -> Iterator[None]:
+        """Let the module run as the user of the connection, whatever the task's `become` says."""
+        become = self._connection.become
+        self._connection.set_become_plugin(None)
+        try:
+            yield
+        finally:
+            self._connection.set_become_plugin(become)
 
     def answer(self, variables: Result, options: Result | None = None) -> Result:
         """Run the module on the node, with its task's options or these.

@@ -25,15 +25,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 
 from .cluster import Cluster, Node
 
-# Host variables with the path of a launcher's program.
-LAUNCHER_VARIABLES = {
-    "openmpi": "torchfleet_mpirun",
-    "mpich": "torchfleet_mpiexec",
-    "intelmpi": "torchfleet_mpiexec",
-    "srun": "torchfleet_srun",
-    "sbatch": "torchfleet_srun",
-}
-
 ALIVE_SECONDS = 5  # between two keep-alive messages of ssh
 
 
