@@ -13,7 +13,8 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import facts_of, usual_facts_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import clock_of, has_reason
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.clock import clock_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_no_answer import has_reason
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 Result = dict[str, Any]

@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, preflight_input
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_rules import RULES
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Target
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import check_cluster
@@ -52,7 +53,7 @@ class ActionModule(Action):
         msg = f"{findings_module.verdict(findings)}; report: {path}" if stops else title
         return {"failed": bool(stops), "report": path, "msg": msg}
 
-    def target(self, name: str, variables: dict[str, Any]) -> preflight.Target:
+    def target(self, name: str, variables: dict[str, Any]) -> Target:
         """Return one host of the play."""
         theirs = variables["hostvars"][name]
         known = {key: hostvars.to_plain(theirs.get(key)) for key in preflight_input.HOST_VARIABLES}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,3 +32,9 @@ def plan_two() -> Callable[..., LaunchPlan]:
 def repo_docs() -> str:
     """Return the text of all pages."""
     return "\n".join(page.read_text() for page in sorted((Path(__file__).parents[2] / "docs").glob("*.md")))
+
+
+@pytest.fixture
+def plain_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a plain user: what only root is told must not be asked of this machine."""
+    monkeypatch.setattr(os, "getuid", lambda: 1000)

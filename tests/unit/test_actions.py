@@ -24,7 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.action import (
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify as verify_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import Answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import Refused, member_from
 

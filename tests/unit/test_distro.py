@@ -10,14 +10,10 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_findings
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import (
-    Answer,
-    Limits,
-    Target,
-    silence,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_no_answer import silence
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_rules import RULES
-from tests.unit.test_preflight import judged, only, two_nodes
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer, Limits, Target
+from tests.unit.recorded_nodes import judged, only, two_nodes
 
 TOOLS = {"debian": "apt-get", "ubuntu": "apt-get", "rocky": "dnf", "opensuse-leap": "zypper", "arch": "pacman"}
 MANAGERS = {"apt-get", "apt-mark", "apt", "dnf", "yum", "zypper", "pacman"}

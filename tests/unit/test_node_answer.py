@@ -19,8 +19,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.clock import clock_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_table, versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import render, sort_out, verdict
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer, Limits, Target
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
@@ -119,18 +121,18 @@ def test_whatever_a_node_says_of_itself_a_terminal_shows_text(seed: int, machine
     answer = worse(dice, {**machine, "accelerators": {**machine["accelerators"], "gpus": [GPU]}})
     facts = refused(lambda: health_answers.facts_of("n2", answer))
     failure = f"the module said {dice.choice(('', hostile_value(dice)))}"
-    second = preflight.Answer(facts=facts) if facts else preflight.Answer(failure=failure)
-    answers = {"n1": preflight.Answer(facts=machine), "n2": second}
+    second = Answer(facts=facts) if facts else Answer(failure=failure)
+    answers = {"n1": Answer(facts=machine), "n2": second}
     versions = {name: versions_of(each.facts, "x" * 16) for name, each in answers.items() if each.facts}
-    targets = [preflight.Target(name, f"192.0.2.{number}") for number, name in enumerate(answers, 1)]
+    targets = [Target(name, f"192.0.2.{number}") for number, name in enumerate(answers, 1)]
     drift = compare(versions, list(answers))
-    found = sort_out(preflight.judge(targets, answers, preflight.Limits(), drift))
+    found = sort_out(preflight.judge(targets, answers, Limits(), drift))
     printed([*render(found), *drift_table(drift), verdict(found)])
 
 
 @pytest.mark.parametrize("said", ["9" * 400, f"1{'0' * 20}.5", "NaN", "inf", "-5", ""])
 def test_a_clock_tells_a_time_or_nothing(said: str) -> None:
-    assert preflight.clock_of(said, 1000.0, 1000.5) is None
+    assert clock_of(said, 1000.0, 1000.5) is None
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -377,7 +379,7 @@ def test_a_node_that_lies_to_verify_fails_alone(seed: int, machine: dict[str, An
         heard["n2"] = worse(dice, heard["n2"]) if dice.random() < 0.5 else {**heard["n2"], "facts": hostile_value(dice)}
     else:
         measured["n2"] = [worse(dice, measured["n2"][0]), *measured["n2"][1:]]
-    asked = {name: preflight.Answer(facts=machine) for name in NAMES}
+    asked = {name: Answer(facts=machine) for name in NAMES}
     told = verify.take(asked, heard if isinstance(heard["n2"], dict) else {**heard, "n2": {}}, measured)
     assert told.answers["n1"].facts and told.answers["n3"].facts
     trial = verify.plan_trial(told.answers, told.listened, "n1", NAMES)

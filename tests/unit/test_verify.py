@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight import Answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
 
 NODES = ("n1", "n2", "n3")
 

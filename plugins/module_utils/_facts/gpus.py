@@ -18,7 +18,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_ve
     accelerators,
 )
 
-from .versions import driver_library, text_of
+from .reading import text_of
+from .versions import driver_library
 
 BY_PCI = {row.pci: name for name, row in VENDORS.items()}
 # PCI base class and subclass: VGA, 3D and other display controllers, processing accelerators.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import subprocess
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import (
     own_backends,
@@ -20,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import torch_build
 
-PROGRAM_SECONDS = 20.0  # for a program that is asked for its version
+from .reading import said, text_of
 
 
 def versions(home: str, python: str, mpirun: str, root: str = "/") -> dict[str, str]:
@@ -38,28 +37,10 @@ def versions(home: str, python: str, mpirun: str, root: str = "/") -> dict[str, 
     }
 
 
-def said(argv: list[str]) -> str:
-    """Return the stdout of a program, or an empty string where it cannot be run or fails."""
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
 def first_group(pattern: str, text: str) -> str:
     """Return what the first group of a pattern matches, or an empty string."""
     match = re.search(pattern, text, re.MULTILINE)
     return match.group(1) if match else ""
-
-
-def text_of(path: str) -> str:
-    """Return what a file holds, or an empty string."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def python_version(python: str) -> str:

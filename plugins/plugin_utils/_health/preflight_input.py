@@ -16,8 +16,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_text
 
 from . import findings as findings_module
+from .clock import Clock
 from .drift import Drift, drift_report
-from .preflight import Answer, Clock, Limits, Target
+from .preflight_types import Answer, Limits, Target
 
 VERSION = 1  # of the report
 # The variables of a host that say how it is reached.

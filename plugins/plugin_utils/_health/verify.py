@@ -21,7 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backend
 from . import findings as findings_module
 from .drift import Drift, drift_findings, drift_report, drift_table
 from .findings import Finding, Rule, found
-from .preflight import Answer
+from .preflight_types import Answer
 
 Json = Any
 VERSION = 1  # of the report

@@ -1,0 +1,44 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The interpreter that makes the Python environment of the ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import sys
+import sysconfig
+from typing import Any
+
+from .reading import said
+
+ABOUT_PYTHON = (
+    "import importlib.util as u, json, sys, sysconfig; "
+    "print(json.dumps({'version': '.'.join(map(str, sys.version_info[:3])), 'venv': bool(u.find_spec('venv')), "
+    "'headers': sysconfig.get_path('include')}))"
+)
+
+
+def python_facts(path: str) -> dict[str, Any]:
+    """Return what is known of the interpreter that torch is installed with.
+
+    path, version, venv (can it make environments), headers (are its C headers there).
+    """
+    path = path or sys.executable
+    if path == sys.executable:  # which need not be started to be asked
+        venv, headers = bool(importlib.util.find_spec("venv")), sysconfig.get_path("include")
+        return {"path": path, "version": platform.python_version(), "venv": venv, "headers": has_headers(headers)}
+    try:
+        about = json.loads(said([path, "-c", ABOUT_PYTHON]))
+        return {"path": path, **about, "headers": has_headers(about["headers"])}
+    except (ValueError, KeyError, TypeError):
+        return {"path": path, "version": "", "venv": False, "headers": False}
+
+
+def has_headers(directory: str) -> bool:
+    """Whether a directory has the headers of an interpreter."""
+    return os.path.exists(os.path.join(directory, "Python.h"))

@@ -1,0 +1,54 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Reading a file, a directory, or the output of a program of this node: nothing instead of an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
+
+PROGRAM_SECONDS = 20.0  # for a program that is asked for its version
+SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # not on the search path of a plain user
+
+
+def text_of(path: str) -> str:
+    """Return what a file holds, or an empty string."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def names_in(path: str) -> list[str]:
+    """Return the names in a directory, or none where it is not there."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def said(argv: list[str]) -> str:
+    """Return the stdout of a program, or an empty string where it cannot be run or fails."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def program(name: str) -> str:
+    """Return the path of a program, also of one that only root has on the search path, or an empty string."""
+    found = [path for path in (f"{directory}/{name}" for directory in SBIN) if os.access(path, os.X_OK)]
+    return on_search_path(name) or (found[0] if found else "")
+
+
+def said_as_root(name: str, words: list[str], sudo: str) -> str:
+    """Return what a program says to root, asked directly or through a sudo that wants no password; else nothing."""
+    path = program(name)
+    prefix = [] if os.getuid() == 0 else ["sudo", "-n"]
+    return said([*prefix, path, *words]) if path and (not prefix or sudo == "yes") else ""

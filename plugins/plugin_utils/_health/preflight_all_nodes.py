@@ -1,0 +1,78 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Preflight of all nodes together: what nodes share but must not, and what none of a kind has. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
+
+from .findings import Finding, found
+from .preflight_rules import RULES
+from .preflight_types import Case, Facts, type_there
+
+SHARED_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p")
+
+
+def twins(facts: Mapping[str, Facts]) -> Iterator[Finding]:
+    """Yield what several nodes share but must not: the machine itself, its keys, ids, names and home."""
+    known = set(shared_by(facts, lambda fact: [fact["host"]["network"]]).values())
+    for names in known:
+        yield found(RULES, "TF-SAME-MACHINE", names, "the same boot, network namespace and interfaces")
+    for name, value_of, seen in (
+        ("TF-SAME-HOST-KEY", lambda fact: fact["host"]["host_keys"], "the same host key of sshd, {}"),
+        ("TF-SAME-MACHINE-ID", lambda fact: [fact["host"]["machine_id"]], "the same /etc/machine-id"),
+        ("TF-SAME-HOSTNAME", lambda fact: [fact["host"]["name"]], "the same host name, {}"),
+        ("TF-HOME-SHARED", shared_home, "the same home on a shared file system, {}"),
+    ):
+        by_names = {names: value for value, names in shared_by(facts, value_of).items() if names not in known}
+        for names, value in by_names.items():
+            yield found(RULES, name, names, seen.format(value), **type_there([facts[each] for each in names]))
+
+
+def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
+    """Yield each kind of machine of which none can build a backend: one of each kind builds it for the others."""
+    kinds = defaultdict(list)
+    for case in cases:
+        if case.target.worker and case.limits.compiles:
+            system, version = case.facts["system"], case.facts["python"]["version"]
+            kinds[system["os"], system["os_version"], system["arch"], version].append(case)
+    for kind in kinds.values():
+        if not any(can_build(case) for case in kind):
+            lacks = ["g++"] * (not kind[0].facts["compiler"]) + ["Python.h"] * (not kind[0].facts["python"]["headers"])
+            names = [case.target.name for case in kind]
+            why = "installing it needs root" if installs(kind[0].facts) else "torchfleet installs it only with apt"
+            words = {"name": names[0], **type_there([kind[0].facts])}
+            yield found(RULES, "TF-NO-COMPILER", names, f"missing: {' and '.join(lacks)}; {why}", **words)
+
+
+def can_build(case: Case) -> bool:
+    """Whether a machine has a built backend, can build one, or can become root to install the build tools."""
+    facts = case.facts
+    has_tools = facts["compiler"] and facts["python"]["headers"]
+    root = facts["user"]["sudo"] in ("root", "yes") or case.target.may_ask_password
+    return bool(has_tools or facts["backends"] or (root and installs(facts)))
+
+
+def installs(facts: Facts) -> bool:
+    """Whether the roles can install packages of this distribution."""
+    return distribution.family(facts["system"]["os"]) == "deb"
+
+
+def shared_by(facts: Mapping[str, Facts], values_of: Callable[[Facts], Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return each value that several nodes share, with these nodes."""
+    nodes = defaultdict(list)
+    for name, fact in facts.items():
+        for value in values_of(fact):
+            nodes[value].append(name)
+    return {value: tuple(names) for value, names in nodes.items() if value and len(names) > 1}
+
+
+def shared_home(fact: Facts) -> list[str]:
+    """Return source and path of a home on a file system that other machines may mount too, else nothing."""
+    place = fact["home"]
+    return [f"{place['source']} at {place['path']}"] if place["kind"] in SHARED_FILE_SYSTEMS else []
