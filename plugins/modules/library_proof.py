@@ -62,11 +62,8 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.library_proof import (
-    LIBRARIES,
-    UnprovenError,
-    prove,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.library_proof import LIBRARIES, prove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.proof_error import UnprovenError
 
 
 def main() -> None:

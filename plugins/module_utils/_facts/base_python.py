@@ -33,7 +33,7 @@ def python_facts(path: str) -> dict[str, Any]:
         venv, headers = bool(importlib.util.find_spec("venv")), sysconfig.get_path("include")
         return {"path": path, "version": platform.python_version(), "venv": venv, "headers": has_headers(headers)}
     try:
-        about = json.loads(said([path, "-c", ABOUT_PYTHON]))
+        about = json.loads(said([path, "-I", "-c", ABOUT_PYTHON]))
         return {"path": path, **about, "headers": has_headers(about["headers"])}
     except (ValueError, KeyError, TypeError):
         return {"path": path, "version": "", "venv": False, "headers": False}

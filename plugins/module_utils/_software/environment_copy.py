@@ -127,7 +127,7 @@ def on_host(errand: Errand, host: str, argv: Sequence[str]) -> list[str]:
 
 def program_on(errand: Errand, host: str) -> list[str]:
     """Return the command that runs this program on a host of the mesh; what to do is written to it."""
-    return on_host(errand, host, [errand.python, "-c", START])
+    return on_host(errand, host, [errand.python, "-I", "-c", START])
 
 
 def order(verb: str, errand: Errand) -> bytes:

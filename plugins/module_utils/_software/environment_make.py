@@ -24,7 +24,8 @@ from .interpreter import bundled_pip, number, packages_of
 # Without bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
 QUIET = ["--quiet", "--no-input", "--disable-pip-version-check"]
 PIP_SCRIPT = "#!{}\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
-PIP_INSTALL = ["-m", "pip", "install", "--no-compile", *QUIET]
+PIP = ["-I", "-m", "pip"]  # isolated: PYTHONPATH and the files of the current directory would be taken for installed
+PIP_INSTALL = [*PIP, "install", "--no-compile", *QUIET]
 WHEELS_ONLY = ["--only-binary", ":all:"]
 PIP_REPORTS = (22, 2)  # from which version on pip can tell what it installed, with checksums
 Course = Tuple[List[str], List[str]]  # pip's options for where from, and the packages
@@ -145,7 +146,7 @@ def make_bare(request: Request, place: str) -> None:
     found = [*bundled_pip(request.interpreter.ensurepip), *sorted(Path(place).glob("pip-*.whl"))]
     bundled = found[:1] if wanted else []
     option = [] if wanted and not bundled else ["--without-pip"]
-    run([request.python, "-m", "venv", *option, str(path)], f"{path} could not be made")
+    run([request.python, "-I", "-m", "venv", *option, str(path)], f"{path} could not be made")
     for wheel in bundled:
         with zipfile.ZipFile(str(wheel)) as content:
             content.extractall(str(packages))
@@ -178,7 +179,7 @@ def build_sources(request: Request, place: str) -> None:
     python, kept = str(request.place / "bin" / "python"), request.place / "wheels"
     wheel_options = [*QUIET, "--no-deps", "--no-build-isolation", "--wheel-dir", str(kept), "--"]
     for name in request.sources:
-        argv = [python, "-m", "pip", "wheel", *wheel_options, str(Path(place, name))]
+        argv = [python, *PIP, "wheel", *wheel_options, str(Path(place, name))]
         run(argv, f"{name} could not be built", environment=request.build_environment)
     for wheel in kept.glob("*.whl"):
         run([python, *PIP_INSTALL, "--no-deps", "--", str(wheel)], f"pip could not install {wheel.name}")

@@ -21,7 +21,7 @@ def prove(request: Request, program: str, arguments: Sequence[str]) -> tuple[boo
     proof = request.place / PROOF
     if not program or proof.exists():
         return False, ""
-    argv = [str(request.place / "bin" / "python"), "-", *arguments, str(proof)]
+    argv = [str(request.place / "bin" / "python"), "-I", "-", *arguments, str(proof)]
     # What it imports is compiled here once, and not in every rank of every job.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     try:

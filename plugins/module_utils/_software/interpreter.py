@@ -53,7 +53,7 @@ def probe(python: str) -> Interpreter:
     """Return what an interpreter says of itself; version NOTHING if it is no Python 3 that runs here."""
     try:
         answer = subprocess.check_output(
-            [python, "-c", PROBE], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=PROBE_SECONDS
+            [python, "-I", "-c", PROBE], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=PROBE_SECONDS
         )
         return Interpreter(**json.loads(answer))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError):

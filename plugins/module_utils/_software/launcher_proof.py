@@ -17,15 +17,13 @@ from typing import Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 
+from .proof_error import UnprovenError
+
 PROOF = "torchfleet-proof.txt"
 SECONDS = 120
 # Options without which two processes do not start on a machine with one core, or for root.
 OPTIONS: Mapping[str, Sequence[str]] = {"openmpi": ("--oversubscribe",)}
 OPTIONS_OF_ROOT: Mapping[str, Sequence[str]] = {"openmpi": ("--allow-run-as-root",)}
-
-
-class UnprovenError(Exception):
-    """It does not work: why, in one line."""
 
 
 def given_proof(path: Path) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Mapping, NamedTuple, Sequence
 
+from .proof_error import UnprovenError
+
 SECONDS = 120
 # Loads libraries one after the other, so that each finds those before it. In a process of its own: a library may print,
 # or abort, when it is loaded.
@@ -31,10 +33,6 @@ LIBRARIES: Mapping[str, Library] = {
     "ucx": Library("include/ucp/api/ucp_version.h", "UCP_API", ("libucs.so.0", "libuct.so.0", "libucp.so.0")),
     "ucc": Library("include/ucc/api/ucc_version.h", "UCC_API", ("libucc.so.1",)),
 }
-
-
-class UnprovenError(Exception):
-    """It is not what was asked for: why, in one line."""
 
 
 def prove(library: str, path: Path, version: str = "", parts: Sequence[str] = ()) -> str:
@@ -91,7 +89,7 @@ def load(library: str, prefix: Path) -> None:
     lacking = [name for name, files in found.items() if not files]
     if lacking:
         raise UnprovenError(f"{prefix} has no {', '.join(lacking)}")
-    argv = [sys.executable, "-c", LOAD, *(str(files[0]) for files in found.values())]
+    argv = [sys.executable, "-I", "-c", LOAD, *(str(files[0]) for files in found.values())]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:

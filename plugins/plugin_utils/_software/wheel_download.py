@@ -64,7 +64,17 @@ def pip_download(wheelhouse: str, python: str, libc: str, machine: str) -> list[
     newest = int([*libc.split("."), "17"][1])
     platforms = [f"manylinux_2_{number}_{machine}" for number in range(newest, 4, -1)] + [f"manylinux2014_{machine}"]
     markers = {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine}
-    argv = [sys.executable, "-c", PIP, json.dumps(markers), "download", "--quiet", "--no-input", "--only-binary=:all:"]
+    argv = [
+        sys.executable,
+        "-P",
+        "-c",
+        PIP,
+        json.dumps(markers),
+        "download",
+        "--quiet",
+        "--no-input",
+        "--only-binary=:all:",
+    ]
     argv += ["--disable-pip-version-check", f"--python-version={python}", f"--dest={wheelhouse}"]
     return [*argv, "--find-links", wheelhouse, *[f"--platform={platform}" for platform in platforms]]
 
