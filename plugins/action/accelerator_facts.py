@@ -13,11 +13,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers
 
 
 class ActionModule(OnNode):
-    """One look at one node."""
+    """One look at one node, or what role preflight saw there."""
 
     def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return facts."""
-        answer = self.answer(variables)
+        answer = {"facts": given["known"]} if given.get("known") else self.answer(variables)
         if "facts" not in answer:
             return answer
         return {"changed": False, "facts": accelerators_of(variables["inventory_hostname"], answer["facts"])}

@@ -6,8 +6,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 
 
 class ActionModule(OnNode):
     """One node."""
+
+    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the module's answer. The node is asked nothing for what is known of it."""
+        if given.get("state") == "recall":
+            return {"changed": False, "facts": given.get("known") or {}, "wish": given.get("wish") or {}}
+        return self.answer(variables)

@@ -6,8 +6,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 
 
 class ActionModule(OnNode):
     """One node."""
+
+    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the module's answer. The node is not asked if there is nothing to write."""
+        if given.get("files") == {}:
+            return {"changed": False, "files": []}
+        return self.answer(variables)

@@ -6,8 +6,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import seat_of
 
 
 class ActionModule(OnNode):
-    """One node."""
+    """One look at one node, or what role preflight saw there."""
+
+    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return facts."""
+        if given.get("known"):
+            return {"changed": False, "facts": seat_of(variables["inventory_hostname"], given["known"])}
+        return self.answer(variables)

@@ -30,6 +30,14 @@ options:
     type: bool
     default: false
     version_added: 0.5.0
+  known:
+    description:
+      - The facts of this node that role P(torchfleet.cluster.preflight#role) read in the same run,
+        C(preflight_seen.facts.accelerators).
+      - They are returned as they are, and the node is not asked. Empty if there are none.
+    type: dict
+    default: {}
+    version_added: 0.5.0
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
@@ -85,8 +93,11 @@ def main() -> None:
         "root": {"type": "path", "default": "/"},
         "home": {"type": "path", "default": "~/.torchfleet"},
         "usable_driver": {"type": "bool", "default": False},
+        "known": {"type": "dict", "default": {}},
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    if module.params["known"]:
+        module.exit_json(changed=False, facts=module.params["known"])
     facts = survey(module.params["root"], module.params["home"])
     mismatch = driver_mismatch(facts) if module.params["usable_driver"] else ""
     if mismatch:

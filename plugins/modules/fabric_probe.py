@@ -11,7 +11,7 @@ module: fabric_probe
 short_description: Test which networks connect the nodes, and measure their speed
 description:
   - One step of a test between nodes, in this order - V(listen) on every node, then V(connect) on every node; or
-    V(listen), V(measure), V(collect).
+    V(listen), V(measure), V(collect). V(recall) comes before a test, which it can make unnecessary.
   - V(listen) reads the networks of the node and starts an agent, a small background process that answers the other
     nodes. The agent exits when all O(expected) nodes have finished, or after O(seconds).
   - Needs no root. Changes nothing else.
@@ -21,13 +21,14 @@ author:
 options:
   state:
     description:
+      - V(recall) returns O(known) as RV(facts), and O(wish). The node is not asked.
       - V(listen) starts the agent and returns RV(facts).
       - V(connect) connects to all O(peers) at the same time, then tells their agents that this node has finished.
       - V(measure) gives the agent its O(steps) and returns at once, so that fewer forks than nodes are enough.
       - V(collect) waits until the agent has done all steps, returns RV(measured) and stops the agent.
       - V(stop) stops the agent.
     type: str
-    choices: [listen, connect, measure, collect, stop]
+    choices: [recall, listen, connect, measure, collect, stop]
     required: true
   name:
     description: The node's name in the inventory.
@@ -71,6 +72,13 @@ options:
         description: The address to use.
         type: str
         default: ''
+  known:
+    description:
+      - The networks of this node that role P(torchfleet.cluster.preflight#role) read in the same run,
+        C(preflight_seen.facts.networks), for V(recall). Empty if there are none.
+    type: dict
+    default: {}
+    version_added: 0.5.0
   peers:
     description: The nodes to reach, for V(connect).
     type: list
@@ -149,7 +157,7 @@ EXAMPLES = r"""
 RETURN = r"""
 facts:
   description: The networks of the node, as M(torchfleet.cluster.fabric_facts) returns them.
-  returned: with O(state=listen)
+  returned: with O(state=listen), O(state=recall)
   type: dict
 agent:
   description: Port, token and pid of the agent. The token is useless once the agent has exited.
@@ -157,7 +165,7 @@ agent:
   type: dict
 wish:
   description: The constraints, unchanged.
-  returned: with O(state=listen)
+  returned: with O(state=listen), O(state=recall)
   type: dict
 reached:
   description: For each of O(peers), why the test failed, or an empty text and the MTU of the path.
@@ -183,6 +191,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import survey
 
 COLLECT_SECONDS = 300.0
+STATES = ("recall", "listen", "connect", "measure", "collect", "stop")
 TEXT = {"type": "str", "required": True}
 WHOLE = {"type": "int", "required": True}
 PEER = {
@@ -197,7 +206,7 @@ PEER = {
 }
 CONSTRAINTS = {"nic": {"type": "str", "default": ""}, "address": {"type": "str", "default": ""}}
 OPTIONS = {
-    "state": {"type": "str", "choices": ["listen", "connect", "measure", "collect", "stop"], "required": True},
+    "state": {"type": "str", "choices": list(STATES), "required": True},
     "name": TEXT,
     "home": {"type": "path", "default": "~/.torchfleet"},
     "sysfs_root": {"type": "path", "default": "/sys"},
@@ -206,6 +215,7 @@ OPTIONS = {
     "seconds": {"type": "int", "default": 120},
     "timeout": {"type": "float", "default": 2.0},
     "wish": {"type": "dict", "default": {}, "options": CONSTRAINTS},
+    "known": {"type": "dict", "default": {}},
     "peers": {"type": "list", "elements": "dict", "default": [], "options": PEER, "no_log": False},
     "steps": {"type": "list", "elements": "dict", "default": []},
     "agent": {"type": "dict", "default": {}},
@@ -239,6 +249,8 @@ def order(given: dict[str, Any], seconds: float, what: dict[str, Any]) -> dict[s
 
 def act(given: dict[str, Any]) -> dict[str, Any]:
     """Do one step and return what it found."""
+    if given["state"] == "recall":
+        return {"facts": given["known"], "wish": given["wish"]}
     if given["state"] == "listen":
         return listen(given)
     if given["state"] == "connect":

@@ -20,7 +20,7 @@ options:
     type: path
     required: true
   files:
-    description: The text of each file, by file name.
+    description: The text of each file, by file name. Without any, the node is not asked.
     type: dict
     required: true
 extends_documentation_fragment:

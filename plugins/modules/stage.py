@@ -39,6 +39,14 @@ options:
     elements: str
     choices: [head, worker]
     default: [head, worker]
+  known:
+    description:
+      - The facts of this node that role P(torchfleet.cluster.preflight#role) read in the same run,
+        C(preflight_seen.facts.seat).
+      - They are returned as they are, and the node is not asked. Empty if there are none.
+    type: dict
+    default: {}
+    version_added: 0.5.0
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
@@ -93,8 +101,11 @@ def main() -> None:
         "launcher": {"type": "str", "choices": list(LAUNCHERS), "default": DEFAULT},
         "launcher_path": {"type": "path", "default": ""},
         "role": {"type": "list", "elements": "str", "choices": ["head", "worker"], "default": ["head", "worker"]},
+        "known": {"type": "dict", "default": {}},
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    if module.params["known"]:
+        module.exit_json(changed=False, facts=module.params["known"])
     facts = survey({**module.params, "port": None, "ports": None, "launcher_args": [], "backend": ""})
     lacks = missing(facts, module.params["role"], module.params["launcher"])
     if lacks:

@@ -87,11 +87,6 @@ def test_tasks_say_where_they_are() -> None:
     assert [f"{label(path)}: {name}" for path, name in named if not name.startswith(f"{path.stem} | ")] == []
 
 
-def sets_internal(task: dict[str, Any], key: str) -> bool:
-    """Whether this part of a task sets internal variables of its role and nothing else."""
-    return key == "ansible.builtin.set_fact" and all(name.startswith("__") for name in task[key])
-
-
 def becomes_root_if_it_must(task: dict[str, Any], key: str) -> bool:
     """Whether this part of a task gives root to a module that takes it only where packages are missing."""
     return key == "become" and not task.keys().isdisjoint(TAKES_ROOT)
@@ -104,12 +99,12 @@ def short_cuts(path: Path) -> list[str]:
     return [
         f"{label(path)}: {task.get('name')}: {word}"
         for task, key, word in found
-        if word in SHORT_CUTS - allowed and not sets_internal(task, key) and not becomes_root_if_it_must(task, key)
+        if word in SHORT_CUTS - allowed and not becomes_root_if_it_must(task, key)
     ]
 
 
 def test_no_task_takes_a_short_cut() -> None:
-    """No shell, no ignored errors, no root, no facts as loose variables (a role's internal ones are not)."""
+    """No shell, no ignored errors, no root, no facts as variables: what a task finds is registered."""
     assert [line for path in [*TASK_FILES, *PLAYBOOKS] for line in short_cuts(path)] == []
 
 
@@ -121,7 +116,12 @@ def test_facts_are_read_as_facts() -> None:
 
 
 def test_what_breaks_a_rule_is_named(tmp_path: Path) -> None:
-    task = {"name": "Do it", "ansible.builtin.shell": "x", "become": True, "block": [{"set_fact": {"__a": 1}}]}
+    task = {
+        "name": "Do it",
+        "ansible.builtin.shell": "x",
+        "become": True,
+        "block": [{"ansible.builtin.set_fact": {"__a": 1}}],
+    }
     path = tmp_path / "roles/some/tasks/main.yml"
     path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump([task]))

@@ -148,6 +148,7 @@ def test_what_ansible_would_silently_ignore(fleet: Fleet, words: list[str], text
     ("name", "value", "told"),
     [
         ("accelerators", ["gpu"], """give a list of cuda, rocm: -e '{"accelerators": ["cuda"]}'"""),
+        ("mpis", 7, """give a list of openmpi, mpich, intelmpi: -e '{"mpis": ["openmpi"]}'"""),
         ("mpis", "mpich", """give a list of openmpi, mpich, intelmpi: -e '{"mpis": ["openmpi"]}'"""),
     ],
 )
@@ -155,7 +156,7 @@ def test_setup_refuses_a_name_that_is_none_before_it_does_anything(name: str, va
     command = ["ansible-playbook", "setup.yml", "-e", json.dumps({name: value})]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode != 0
-    assert f"{name}: got {value}; {told}" in done.stdout + done.stderr
+    assert f"{name}: got {json.dumps(value)}; {told}" in done.stdout + done.stderr
     assert "PLAY [Preflight]" not in done.stdout
 
 

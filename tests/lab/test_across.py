@@ -312,3 +312,4 @@ def test_a_second_setup_changes_nothing(cluster: Cluster) -> None:
     assert again.process.returncode == 0, again.output
     assert re.findall(r"TASK \[([^\]]*)\] \*+(?:(?!TASK).)*changed: \[", again.output) == []
     assert "changed=0" in again.output and not re.search(r"changed=[1-9]", again.output)
+    assert max(map(int, re.findall(r" skipped=(\d+)", again.output))) <= 8, again.output

@@ -16,10 +16,13 @@ from ansible.errors import AnsibleConnectionFailure
 
 from ansible_collections.torchfleet.cluster.plugins.action import (
     accelerator_facts,
+    fabric_probe,
     gather,
     node_facts,
     preflight,
+    publish,
     ssh_mesh_plan,
+    stage,
     verify,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify as verify_module
@@ -171,6 +174,45 @@ def test_no_node_fills_the_disk_with_a_run_that_waited(
     action._task = SimpleNamespace(check_mode=False)
     assert action.bring({"job_id": "one", "state": "lost"}, {}) == ""
     assert asked == [limit] and stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o700
+
+
+# --- what is known already --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Return a function that runs an action, which must not ask the node."""
+
+    def run(module: Any, **given: Any) -> dict[str, Any]:
+        action = object.__new__(module.ActionModule)
+        monkeypatch.setattr(action, "answer", lambda *_given: pytest.fail("the node was asked"), raising=False)
+        done: dict[str, Any] = action.act(given, {"inventory_hostname": "n1"})
+        return done
+
+    return run
+
+
+def test_a_node_is_not_asked_for_what_preflight_has_read(unasked: Callable[..., dict[str, Any]]) -> None:
+    facts, wish = RECORDED["n1"], {"nic": "eth0", "address": ""}
+    gpus = unasked(accelerator_facts, known=facts["accelerators"])
+    assert gpus == {"changed": False, "facts": facts["accelerators"]}
+    seat = {"home": "/h", "cores": 2, "accelerators": {"nvidia": 0, "amd": 0}, "fabric": None}
+    assert unasked(stage, role=[], known=seat) == {"changed": False, "facts": seat}
+    recalled = unasked(fabric_probe, state="recall", name="n1", known={"nics": []}, wish=wish)
+    assert recalled == {"changed": False, "facts": {"nics": []}, "wish": wish}
+    assert unasked(fabric_probe, state="recall", name="n1", known={})["facts"] == {}
+
+
+@pytest.mark.parametrize(("module", "known"), [(accelerator_facts, {"gpus": 7}), (stage, {"home": "not absolute"})])
+def test_what_is_known_is_checked_too(
+    unasked: Callable[..., dict[str, Any]], module: Any, known: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match="n1"):
+        unasked(module, known=known)
+
+
+def test_a_node_is_not_asked_where_there_is_nothing_to_write(unasked: Callable[..., dict[str, Any]]) -> None:
+    assert unasked(publish, directory="/h", files={}) == {"changed": False, "files": []}
 
 
 # --- the SSH mesh ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.action import hostfile as hostfile_action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostfile import (
@@ -83,3 +84,46 @@ def test_one_machine_needs_no_way_to_others() -> None:
     files = hostfiles(Cluster(node, (node,)), {"localhost": facts_of_a_node()})
     assert files["openmpi"].endswith("localhost slots=2\n")
     assert "ssh" not in "".join(files.values())
+
+
+# --- the action, on the head ----------------------------------------------------------------------------------------
+
+
+def written(hostvars: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return what the action returns on head n1 of two workers, and what it had the node write."""
+    asked: list[dict[str, Any]] = []
+
+    def execute(**given: Any) -> dict[str, Any]:
+        asked.append({"module": given["module_name"], **given["module_args"]})
+        return {"changed": True, "files": list(given["module_args"]["files"]), "ansible_facts": {"evil": 1}}
+
+    action = object.__new__(hostfile_action.ActionModule)
+    action._execute_module = execute
+    groups = {"head": ["n1"], "workers": ["n1", "n2"]}
+    variables = {"hostvars": hostvars, "groups": groups, "ansible_play_hosts": list(hostvars)}
+    return action.act({"seats": "__found"}, variables), asked
+
+
+def test_the_head_writes_what_all_nodes_told() -> None:
+    seat = {"facts": facts_of_a_node(home="/srv/tf")}
+    done, asked = written({"n1": {"__found": seat}, "n2": {"ansible_host": "10.1.0.12", "__found": seat}})
+    assert done == {"changed": True, "files": ["openmpi", "hydra"]}
+    (only,) = asked
+    assert (only["module"], only["directory"]) == ("torchfleet.cluster.publish", "/srv/tf/hostfiles")
+    assert only["files"]["openmpi"].endswith("\nn1 slots=4\n10.1.0.12 slots=4\n")
+
+
+@pytest.mark.parametrize("told", [{}, {"__found": {}}, {"__found": {"skipped": True}}, {"__found": {"failed": True}}])
+def test_no_host_file_is_written_without_a_worker(told: dict[str, Any]) -> None:
+    done, asked = written({"n1": {"__found": {"facts": facts_of_a_node()}}, "n2": told})
+    assert done["failed"] is True and asked == []
+    assert done["msg"] == (
+        "hostfile: slots and address of n2 are unknown (failed before, or excluded by --limit): "
+        "fix that, and run the role for all nodes"
+    )
+
+
+def test_a_node_that_lies_about_itself_is_refused() -> None:
+    lie = facts_of_a_node(cores="many")
+    with pytest.raises(InputError, match="n2"):
+        written({"n1": {"__found": {"facts": facts_of_a_node()}}, "n2": {"__found": {"facts": lie}}})

@@ -125,6 +125,13 @@ def test_what_a_node_lacks_for_its_role(changed: dict[str, Any], role: list[str]
     assert module("stage").missing({**facts, **changed}, role, "openmpi") == lacks
 
 
+def test_what_is_known_of_a_node_is_returned_as_it_is(run: Run) -> None:
+    known = {"cores": 2}
+    for name in ("stage", "accelerator_facts"):
+        assert run(name, known=known)["facts"] == known
+    assert run("fabric_probe", state="recall", name="n1", known=known, wish={"nic": "eth0"})["facts"] == known
+
+
 class Endless:
     """An answer of a web server that never ends."""
 

@@ -17,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_ve
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import registry
@@ -25,7 +26,6 @@ from tests import transcripts
 REPO = Path(__file__).parents[2]
 OURS = [name for name, row in BACKENDS.items() if row.ours]
 VERSIONS = yaml.safe_load((REPO / "versions.yml").read_text())
-SETUP = yaml.safe_load((REPO / "playbooks" / "setup.yml").read_text())
 
 
 def of_page(page: str, head: str) -> list[str]:
@@ -133,14 +133,9 @@ def test_a_vendor_has_what_its_row_says(vendor: str) -> None:
     assert vendor in {build.get("vendor") for build in VERSIONS["pytorch"]["builds"].values()}
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("accelerators", [row.role for row in VENDORS.values() if row.role]),
-        ("mpis", MPIS),
-        ("backends", OURS),
-    ],
-)
-def test_setup_offers(name: str, wanted: Collection[str]) -> None:
-    (play,) = (play for play in SETUP if "choices" in play.get("vars", {}))
-    assert play["vars"]["choices"][name] == list(wanted)
+@pytest.mark.parametrize("name", PARTS)
+def test_setup_offers_what_can_be_installed(name: str) -> None:
+    """Its check documents the choices, and there is a role for each; one role installs all backends."""
+    assert documented("inventory_check")[name]["choices"] == list(PARTS[name])
+    roles = ["torch_backends"] if name == "backends" else PARTS[name]
+    assert [role for role in roles if not (REPO / "roles" / role / "tasks" / "main.yml").exists()] == []

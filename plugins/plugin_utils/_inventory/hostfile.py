@@ -61,6 +61,16 @@ def entries_of(cluster: Cluster, facts: Mapping[str, Facts]) -> list[tuple[str, 
     ]
 
 
+def unknown_nodes(cluster: Cluster, facts: Mapping[str, Facts]) -> str:
+    """Return which nodes told nothing, and what to do about it; empty if all did."""
+    names = dict.fromkeys(node.name for node in (*cluster.workers, cluster.head))
+    missing = [name for name in names if name not in facts]
+    if not missing:
+        return ""
+    why = "are unknown (failed before, or excluded by --limit): fix that, and run the role for all nodes"
+    return f"hostfile: slots and address of {', '.join(missing)} {why}"
+
+
 def hostfiles(cluster: Cluster, facts: Mapping[str, Facts]) -> dict[str, str]:
     """Return the host files for users who start an MPI launcher themselves: text by name. InputError as above."""
     entries = entries_of(cluster, facts)

@@ -1,0 +1,25 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.inventory_check. Documentation: plugins/modules/inventory_check.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import mistakes
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+
+
+class ActionModule(Action):
+    """One task for all hosts, on the controller."""
+
+    BYPASS_HOST_LOOP = True
+    parses_values = True  # the message for a wrong list says what to type
+
+    def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return changed; failed for a mistake."""
+        lines = mistakes(to_plain(variables["groups"]), given)
+        return {"failed": True, "msg": "; ".join(lines)} if lines else {"changed": False}

@@ -1,0 +1,53 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What setup.yml is asked for: an inventory with a head and workers, and parts that there are. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
+
+# The variable of setup.yml that lists each kind of part -> the parts that there are.
+PARTS: Mapping[str, Sequence[str]] = {
+    "accelerators": tuple(row.role for row in VENDORS.values() if row.role),
+    "libraries": ("ucx", "ucc"),
+    "mpis": MPIS,
+    "backends": tuple(name for name, row in BACKENDS.items() if row.ours),
+}
+
+
+def mistakes(groups: Mapping[str, Sequence[str]], asked: Mapping[str, Any]) -> list[str]:
+    """Return a line for each mistake: a head or workers are missing, or a list of parts is none or has unknown ones.
+
+    `groups`: the hosts of each group of the inventory. `asked`: by the name of a list, what the user gave, unchecked.
+    """
+    lines = [unknown_parts(name, asked[name]) for name in PARTS if asked.get(name) is not None]
+    return [line for line in [missing_hosts(groups), *lines] if line]
+
+
+def missing_hosts(groups: Mapping[str, Sequence[str]]) -> str:
+    """Return what is wrong with groups head and workers; empty if nothing is. Ansible would do nothing, and succeed."""
+    heads, workers = (len(groups.get(name, ())) for name in ("head", "workers"))
+    if heads == 1 and workers:
+        return ""
+    return (
+        "The inventory needs a group `head` with one host and a group `workers` with at least one, "
+        f"but head has {heads} and workers has {workers}; inventory/examples shows how"
+    )
+
+
+def unknown_parts(name: str, given: Any) -> str:
+    """Return what is wrong with a list of parts; empty if nothing is."""
+    known = PARTS[name]
+    if isinstance(given, list) and all(part in known for part in given):
+        return ""
+    example = json.dumps({name: known[:1]})
+    return str(InputError(name, given, f"give a list of {', '.join(known)}: -e '{example}'"))

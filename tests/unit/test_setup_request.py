@@ -1,0 +1,75 @@
+"""What setup.yml refuses before anything starts: an inventory without a head or workers, and parts that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.action import inventory_check
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import PARTS, mistakes
+
+GROUPS = {"all": ["n1", "n2"], "head": ["n1"], "workers": ["n1", "n2"]}
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"mpis": None}, {"mpis": []}, {name: list(parts) for name, parts in PARTS.items()}]
+)
+def test_what_there_is_can_be_asked_for(asked: dict[str, Any]) -> None:
+    assert mistakes(GROUPS, asked) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            {"mpis": "mpich"},
+            """mpis: got "mpich"; give a list of openmpi, mpich, intelmpi: -e '{"mpis": ["openmpi"]}'""",
+        ),
+        (
+            {"accelerators": ["gpu"]},
+            """accelerators: got ["gpu"]; give a list of cuda, rocm: -e '{"accelerators": ["cuda"]}'""",
+        ),
+        (
+            {"libraries": ["ucx", "ofi"]},
+            """libraries: got ["ucx", "ofi"]; give a list of ucx, ucc: -e '{"libraries": ["ucx"]}'""",
+        ),
+        ({"backends": 7}, """backends: got 7; give a list of mpi, ccl: -e '{"backends": ["mpi"]}'"""),
+        (
+            {"backends": {"mpi": True}},
+            """backends: got {"mpi": true}; give a list of mpi, ccl: -e '{"backends": ["mpi"]}'""",
+        ),
+        (
+            {"mpis": [["openmpi"]]},
+            """mpis: got [["openmpi"]]; give a list of openmpi, mpich, intelmpi: -e '{"mpis": ["openmpi"]}'""",
+        ),
+    ],
+)
+def test_a_list_that_has_another_part_or_is_none_is_refused(asked: dict[str, Any], told: str) -> None:
+    assert mistakes(GROUPS, asked) == [told]
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ({}, "head has 0 and workers has 0"),
+        ({"workers": ["n1"]}, "head has 0 and workers has 1"),
+        ({"head": ["n1", "n2"], "workers": ["n1"]}, "head has 2 and workers has 1"),
+        ({"head": ["n1"], "workers": []}, "head has 1 and workers has 0"),
+    ],
+)
+def test_a_cluster_has_one_head_and_workers(groups: dict[str, list[str]], told: str) -> None:
+    (line,) = mistakes(groups, {})
+    assert line.startswith(
+        "The inventory needs a group `head` with one host and a group `workers` with at least one, but "
+    )
+    assert f"but {told}; inventory/examples shows how" in line
+
+
+def test_all_mistakes_are_named_at_once_in_one_line() -> None:
+    action = object.__new__(inventory_check.ActionModule)
+    refused = action.act({"mpis": "x", "accelerators": ["y"]}, {"groups": {}})
+    assert refused["failed"] is True
+    lines = mistakes({}, {"mpis": "x", "accelerators": ["y"]})
+    assert refused["msg"] == "; ".join(lines) and len(lines) == 3 and "\n" not in refused["msg"]
+    assert action.act({}, {"groups": GROUPS}) == {"changed": False}
