@@ -115,6 +115,18 @@ def test_facts_are_read_as_facts() -> None:
     assert [f"{label(path)}: ansible_{name}" for path, name in read if name not in NO_FACTS] == []
 
 
+def long_jinja(path: Path) -> list[str]:
+    """Return the lines of a file on which a Jinja expression begins that ends on a later one."""
+    lines = path.read_text().splitlines()
+    return [line.strip() for line in lines if re.search(r"\{\{((?!\}\}).)*$|\{%((?!%\}).)*$", line)]
+
+
+def test_no_jinja_is_longer_than_a_line() -> None:
+    """What takes more is code: a filter or an action, typed and tested."""
+    paths = [path for path in (REPO / "roles").glob("*/*/*.yml") if "templates" not in path.parts]
+    assert {label(path): found for path in [*paths, *PLAYBOOKS] if (found := long_jinja(path))} == {}
+
+
 def test_what_breaks_a_rule_is_named(tmp_path: Path) -> None:
     task = {
         "name": "Do it",
@@ -126,3 +138,5 @@ def test_what_breaks_a_rule_is_named(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump([task]))
     assert [line.rpartition(": ")[2] for line in short_cuts(path)] == ["shell", "become", "set_fact"]
+    path.write_text("a: >-\n  {{ a\n     | b }}\nb: '{{ a }}'\nc: >-\n  {{ a }} and\n  {{ b }}\n")
+    assert long_jinja(path) == ["{{ a"]

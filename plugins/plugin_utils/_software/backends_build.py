@@ -1,0 +1,92 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What role torch_backends installs: packages, what they are built for, and what must be there then. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import MPI_PARTS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+MPI4PY = "mpi4py"
+WITHOUT_HEADERS, HAS_HEADERS = "intelmpi", "mpich"  # of one ABI: what is built for one runs under both
+WHEEL, WHEEL_FORM = re.compile(r"torchfleet_backends-[^-]+-"), "torchfleet_backends-VERSION-...whl"
+
+
+@dataclass(frozen=True)
+class Build:
+    """What an environment of backends consists of."""
+
+    refusal: str = ""  # why it cannot be installed; the rest is empty then
+    is_built: bool = False  # compiled here, which takes a compiler
+    packages: list[str] = field(default_factory=list)  # pip requirements besides torchfleet_backends' source
+    environment: dict[str, str] = field(default_factory=dict)  # while building: if it changes, all is built again
+    parts: list[str] = field(default_factory=list)  # paths in site-packages, as torch_backends/setup.py names them
+
+
+def build_of(names: Sequence[str], options: Mapping[str, Any]) -> Build:
+    """Return what is installed for these backends.
+
+    `options`: those of role torch_backends that matter (`mpis`, `compile`, `wheel`); `wheel_sha256` of that file, empty
+    if there is none; the versions `mpi4py` and `torch`; and `home`, the directory of the MPIs.
+    """
+    refusal = refusal_of(names, options)
+    if refusal:
+        return Build(refusal)
+    wheel = str(options["wheel"])
+    has_mpi, has_ccl = "mpi" in names, "ccl" in names
+    is_compiled = has_mpi and bool(options["compile"] or wheel)
+    parts = parts_for(options["mpis"]) if is_compiled else [MPI4PY] if has_mpi else []
+    return Build(
+        is_built=is_compiled and not wheel,
+        packages=packages_of(wheel, options["mpi4py"] if has_mpi and not is_compiled else ""),
+        environment=environment_of(options, is_compiled, has_ccl),
+        parts=[*parts, *(["torchfleet_backends/oneccl"] if has_ccl else [])],
+    )
+
+
+def refusal_of(names: Sequence[str], options: Mapping[str, Any]) -> str:
+    """Return why it cannot be installed; empty if it can."""
+    wheel, mpis = str(options["wheel"]), list(options["mpis"])
+    if wheel:
+        if options["wheel_sha256"] and WHEEL.match(PurePath(wheel).name):
+            return ""
+        return str(InputError("torch_backends_wheel", wheel, f"give a file {WHEEL_FORM} on the controller"))
+    if "mpi" in names and options["compile"] and WITHOUT_HEADERS in mpis and HAS_HEADERS not in mpis:
+        wanted = json.dumps({"mpis": [*mpis, HAS_HEADERS]})
+        why = "Intel MPI comes without headers: install MPICH too, whose build serves both"
+        return f"torch_backends: {why}: -e '{wanted}'"
+    return ""
+
+
+def packages_of(wheel: str, mpi4py: str) -> list[str]:
+    """Return the pip requirements: the wheel's own version, or mpi4py in this version, or neither."""
+    if wheel:
+        return [f"torchfleet-backends=={PurePath(wheel).name.split('-')[1]}"]
+    return [f"{MPI4PY}=={mpi4py}"] if mpi4py else []
+
+
+def environment_of(options: Mapping[str, Any], is_compiled: bool, has_ccl: bool) -> dict[str, str]:
+    """Return the variables that torch_backends/setup.py reads, or the checksum of the wheel that it came in."""
+    if options["wheel"]:
+        return {"TORCHFLEET_BACKENDS_WHEEL": str(options["wheel_sha256"])}
+    homes = [f"{options['home']}/{name}" for name in options["mpis"] if name != WITHOUT_HEADERS]
+    return {
+        "TORCHFLEET_BACKENDS_MPI": ":".join(homes) if is_compiled else "",
+        "TORCHFLEET_BACKENDS_TORCH": str(options["torch"]),
+        **({"TORCHFLEET_BACKENDS_CCL": "yes"} if has_ccl else {}),
+    }
+
+
+def parts_for(mpis: Sequence[str]) -> list[str]:
+    """Return what is compiled for these MPIs, once for each ABI."""
+    found = [part for name in mpis for part, users in MPI_PARTS.items() if name in users and part != MPI4PY]
+    return list(dict.fromkeys(found))
