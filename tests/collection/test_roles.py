@@ -127,6 +127,30 @@ def test_no_jinja_is_longer_than_a_line() -> None:
     assert {label(path): found for path in [*paths, *PLAYBOOKS] if (found := long_jinja(path))} == {}
 
 
+BOOLEANS = sorted(
+    name
+    for role in ROLES
+    for name, option in load(REPO / "roles" / role / "meta/argument_specs.yml")["argument_specs"]["main"][
+        "options"
+    ].items()
+    if option.get("type") == "bool"
+)
+
+
+def loose_booleans(text: str, names: list[str]) -> list[str]:
+    """Return the lines that decide by an option as it was typed: `-e name=false` is a text, and that counts as true."""
+    used = re.compile(rf"\b({'|'.join(names)})\b(?![:=])(?! \| (default\([^)]*\) \| )?bool\b)")
+    passed_on = re.compile(r"\"\{\{ \w+( \| default\([^{}]*\))? \}\}\"")  # a module converts it
+    lines = [line.partition(" #")[0] for line in text.splitlines()]
+    decide = [line for line in lines if not line.startswith("#") and "name:" not in line]
+    return [line.strip() for line in decide if used.search(passed_on.sub("", line))]
+
+
+def test_nothing_is_decided_by_false_as_a_text() -> None:
+    paths = [path for part in ("tasks", "vars", "defaults") for path in (REPO / "roles").glob(f"*/{part}/*.yml")]
+    assert {label(path): found for path in paths if (found := loose_booleans(path.read_text(), BOOLEANS))} == {}
+
+
 def test_what_breaks_a_rule_is_named(tmp_path: Path) -> None:
     task = {
         "name": "Do it",
@@ -140,3 +164,6 @@ def test_what_breaks_a_rule_is_named(tmp_path: Path) -> None:
     assert [line.rpartition(": ")[2] for line in short_cuts(path)] == ["shell", "become", "set_fact"]
     path.write_text("a: >-\n  {{ a\n     | b }}\nb: '{{ a }}'\nc: >-\n  {{ a }} and\n  {{ b }}\n")
     assert long_jinja(path) == ["{{ a"]
+    wrong = ["when: a and x", "  - a", 'b: "{{ 1 if a else 2 }}"']
+    fine = ["a: true", "when: a | bool", 'b: "{{ a }}"', 'b: "{{ a | default(false) }}"', "x: 1 # of a", "when: aa"]
+    assert loose_booleans("\n".join([*wrong, *fine]), ["a"]) == [line.strip() for line in wrong]
