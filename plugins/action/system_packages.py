@@ -31,8 +31,3 @@ class ActionModule(OnNode):
         names, node = ", ".join(given["names"]), variables["inventory_hostname"]
         why = f"there is no way to become root on {node} ({line(refusal)}): {given['hint']}"
         return {"failed": True, "msg": f"{given['role']}: {names} would be installed as root, and {why}"}
-
-    def refused_root(self) -> str | None:
-        """Return what becoming root fails of; None if it does not. A password that is missing is Ansible's to tell."""
-        tried = self._low_level_execute_command("true")
-        return None if tried["rc"] == 0 else str(tried["stderr"] or tried["stdout"])

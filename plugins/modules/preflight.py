@@ -68,6 +68,12 @@ options:
     description: Whether a backend is compiled. That needs a compiler, or root, on one machine of each kind.
     type: bool
     default: false
+  prerequisites:
+    description:
+      - The switches of M(torchfleet.cluster.prerequisites), by name. What it will mend is shown, and is no error.
+      - Empty if it does not run.
+    type: dict
+    default: {}
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller

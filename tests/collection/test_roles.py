@@ -19,7 +19,8 @@ NO_FACTS = {"facts", "check_mode", "playbook_python", "connection", "python_inte
 NO_FACTS |= {"play_hosts", "play_hosts_all", "version"}
 # Roles that do more that only root can do than install packages: services, groups, a reboot, the system's sshd.
 AS_ROOT = {"cuda", "rocm", "ssh_mesh"}
-TAKES_ROOT = {"torchfleet.cluster.system_packages", "torchfleet.cluster.vendor_packages"}  # only if one is missing
+TAKES_ROOT = {f"torchfleet.cluster.{name}" for name in ("prerequisites", "system_packages", "vendor_packages")}
+DECIDES = {"prerequisites"}  # whose module refuses by itself what it must
 SHORT_CUTS = {"shell", "raw", "script", "ignore_errors", "become", "set_fact"}
 TASK_FILE_LINES = 80
 
@@ -71,7 +72,7 @@ def test_a_role_has_all_its_parts(role: str) -> None:
     if role not in ("preflight", "verify"):  # which look, and install nothing
         methods = load(REPO / "roles" / role / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
         ways = methods.get(f"{role}_install_method", {"choices": ["install"]})["choices"]
-        parts += [f"tasks/{name}.yml" for name in ("preflight", *ways)]
+        parts += [f"tasks/{name}.yml" for name in (*(["preflight"] if role not in DECIDES else []), *ways)]
     parts += [f"molecule/default/{name}.yml" for name in ("molecule", "converge", "verify")]
     assert [part for part in parts if not (REPO / "roles" / role / part).is_file()] == []
 
@@ -88,7 +89,7 @@ def test_tasks_say_where_they_are() -> None:
 
 
 def becomes_root_if_it_must(task: dict[str, Any], key: str) -> bool:
-    """Whether this part of a task gives root to a module that takes it only where packages are missing."""
+    """Whether this part of a task gives root to a module that takes it only where something is missing."""
     return key == "become" and not task.keys().isdisjoint(TAKES_ROOT)
 
 

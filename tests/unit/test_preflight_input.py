@@ -89,14 +89,16 @@ def test_the_defaults_of_role_module_and_code_are_the_same() -> None:
     role = yaml.safe_load((REPO / "roles/preflight/defaults/main.yml").read_text())
     documented = yaml.safe_load((REPO / "plugins/modules/preflight.py").read_text().split('r"""')[1].split('"""')[0])
     module = {name: option["default"] for name, option in documented["options"].items() if "default" in option}
-    module.pop("compiles")  # the role takes it from what is to be installed
+    elsewhere = ("compiles", "prerequisites")  # the role takes them from what is to be installed
+    module = {name: value for name, value in module.items() if name not in elsewhere}
+    not_compared = {f"preflight_{name}" for name in ("python", *elsewhere)}
     assert {f"preflight_{name}": value for name, value in module.items()} == {
-        name: value for name, value in role.items() if name not in ("preflight_python", "preflight_compiles")
+        name: value for name, value in role.items() if name not in not_compared
     }
     options = preflight_input.parse_options({}, RULES)
-    assert not options.limits.compiles
+    assert not options.limits.compiles and not options.limits.prerequisites
     code = {
-        **{name: value for name, value in vars(options.limits).items() if name != "compiles"},
+        **{name: value for name, value in vars(options.limits).items() if name not in elsewhere},
         "ignore": list(options.ignore),
         "report": options.report,
     }

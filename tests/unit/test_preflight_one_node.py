@@ -31,7 +31,11 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-SHM-SMALL", {"shm__free": 64 << 20, "shm__size": 64 << 20}, "67 MB of 67 MB"),
     ("TF-MEMORY-LOW", {"memory__limit": 512 << 20}, "the control group of this session has 537 MB"),
     ("TF-MEMORY-LOW", {"memory__total": 512 << 20}, "the machine has 537 MB"),
-    ("TF-MEMLOCK", {"rdma": ["mlx5_0"]}, "ulimit -l is 8192 KiB; RDMA devices: mlx5_0"),
+    (
+        "TF-MEMLOCK",
+        {"rdma": ["mlx5_0"], "prerequisites__missing__rdma": []},
+        "ulimit -l is 8192 KiB; RDMA devices: mlx5_0",
+    ),
     ("TF-NOFILE", {"limits__nofile": 4096}, "ulimit -Hn is 4096; recommended: 16384"),
     ("TF-NPROC", {"limits__nproc": 100}, "ulimit -u is 100"),
     ("TF-HOSTNAME-LOOPBACK", {"host__addresses": ["127.0.1.1"]}, "n2 is 127.0.1.1"),

@@ -41,6 +41,13 @@ PACKAGES: Mapping[str, Mapping[str, str]] = {
         "arch": "base-devel perl",
     },
     "ssh_client": {"deb": "openssh-client", "rpm": "openssh-clients", "suse": "openssh-clients", "arch": "openssh"},
+    "rdma": {
+        "deb": "libibverbs1 ibverbs-providers rdma-core",
+        "rpm": "libibverbs rdma-core",
+        "suse": "libibverbs1 rdma-core",
+        "arch": "rdma-core",
+    },
+    "clock": dict.fromkeys(("deb", "rpm", "suse", "arch"), "chrony"),
     "ssh_server": {"deb": "openssh-server", "rpm": "openssh-server", "suse": "openssh-server", "arch": "openssh"},
 }
 HOLD = {

@@ -20,6 +20,7 @@ from .firewall import firewall
 from .limits import limits, memory
 from .machine import host_facts, system
 from .ports import listening, local_port_range
+from .prerequisites import prerequisites
 from .reading import names_in
 from .sshd import sshd_max_startups
 from .storage import loose, place
@@ -55,6 +56,7 @@ def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "backends": os.path.exists(os.path.join(home, "backends", "torchfleet-receipt.json")),
         "firewall": firewall(sudo),
         "rdma": names_in("/sys/class/infiniband"),
+        "prerequisites": prerequisites(),
         "accelerators": gpus.survey("/", home),
         "wrappers": wrappers(home),
         "versions": versions(home, python, os.path.expanduser(request["mpirun"])),

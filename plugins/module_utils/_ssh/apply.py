@@ -130,7 +130,7 @@ def apply_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
     for path, text in work["files"].items():
         is_drop_in = path.endswith(".conf")
         if is_drop_in:
-            require_include(path)
+            require_include(path, "ssh_mesh_become")
         if put(path, text, 0o644, dry_run, drop_in_refusal if is_drop_in else None):
             changes.append(f"{path} written")
     unit = os.path.join(UNITS, work["sshd"]["unit"])

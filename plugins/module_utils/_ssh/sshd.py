@@ -234,13 +234,13 @@ def say(systemctl: list[str], *words: str, strict: bool = True) -> str:
 # --- the system's sshd ----------------------------------------------------------------------------------------------
 
 
-def require_include(config: str) -> None:
-    """Raise MeshFailed if the system's sshd does not read drop-ins."""
+def require_include(config: str, setting: str) -> None:
+    """Raise MeshFailed if the system's sshd does not read drop-ins. `setting`: what to set to false otherwise."""
     settings = sshd_settings(SSHD_CONFIG)
     if os.path.dirname(config) not in " ".join(settings.get("include", [])):
         raise MeshFailed(
             f"{SSHD_CONFIG} includes no drop-ins: make 'Include {os.path.dirname(config)}/*.conf' its first line, "
-            "or set ssh_mesh_become: false"
+            f"or set {setting}: false"
         )
 
 

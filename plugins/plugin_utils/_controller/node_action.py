@@ -45,3 +45,8 @@ class OnNode(Action):
         node = str(self._task.delegate_to or variables["inventory_hostname"])
         args = self._task.args if options is None else options
         return module_answer(node, to_plain(self._execute_module(module_args=args, task_vars=variables)))
+
+    def refused_root(self) -> str | None:
+        """Return what becoming root fails of; None if it does not. A password that is missing is Ansible's to tell."""
+        tried = self._low_level_execute_command("true")
+        return None if tried["rc"] == 0 else str(tried["stderr"] or tried["stdout"])

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import prerequisites
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     Check,
     flag,
@@ -24,6 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import MODULES, USABLE, VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.limits_file import LIMITED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import FABRIC, NETWORKS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
     DEVICE,
@@ -93,6 +95,16 @@ SEAT = exact(
     }
 )
 SYSTEM = exact(dict.fromkeys(("kernel", "arch", "os", "os_version", "os_name", "libc"), short()))
+UNIT = empty_or(one_of(*prerequisites.TIME_UNITS))
+PREREQUISITES = exact(
+    {
+        "manager": empty_or(one_of(*prerequisites.MANAGERS)),
+        "missing": mapped(one_of(*prerequisites.PARTS), listed(WORD, 8), len(prerequisites.PARTS)),
+        "time_service": exact({"runs": UNIT, "installed": UNIT}),
+        "limits": mapped(one_of(*LIMITED), WORD, len(LIMITED)),
+        "logins": or_nothing(STARTUPS),
+    }
+)
 VERSIONS = (
     *("kernel", "python", "torch", "torch_backends", "nccl", "driver", "driver_library", "ucx"),
     *MPIS,
@@ -131,6 +143,7 @@ FACTS = exact(
         "backends": flag,
         "firewall": listed(short(), 16),
         "rdma": those(DEVICE, 256),
+        "prerequisites": PREREQUISITES,
         "accelerators": ACCELERATORS,
         "wrappers": those(DIGEST, 100_000),
         "versions": exact(dict.fromkeys(VERSIONS, short())),

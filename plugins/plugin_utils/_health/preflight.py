@@ -5,7 +5,8 @@
 """Preflight: findings from the inventory and the facts of all nodes, before anything is changed. Pure.
 
 A finding is looked for in preflight_inventory.py, preflight_no_answer.py, preflight_one_node.py and
-preflight_all_nodes.py. preflight_rules.py has the texts of each (severity, why, source, mend).
+preflight_all_nodes.py. preflight_rules.py has the texts of each (severity, why, source, mend). prerequisites.py knows
+which of them setup mends.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .preflight_inventory import inventory_findings
 from .preflight_no_answer import silence
 from .preflight_one_node import NODE_RULES
 from .preflight_types import Answer, Case, Limits, Target
+from .prerequisites import mended_by_setup
 
 
 def judge(targets: Sequence[Target], answers: Mapping[str, Answer], limits: Limits, drift: Drift) -> list[Finding]:
@@ -32,7 +34,7 @@ def judge(targets: Sequence[Target], answers: Mapping[str, Answer], limits: Limi
         else:
             cases.append(Case(target, answer.facts, answer.clock, limits, len(targets)))
     for case in cases:
-        findings += [finding for rule in NODE_RULES for finding in rule(case)]
+        findings += mended_by_setup(case, [finding for rule in NODE_RULES for finding in rule(case)])
     findings += twins({case.target.name: case.facts for case in cases})
     findings += without_compiler(cases)
     return findings + drift_findings(drift, before_setup=True)

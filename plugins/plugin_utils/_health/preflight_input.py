@@ -19,6 +19,7 @@ from . import findings as findings_module
 from .clock import Clock
 from .drift import Drift, drift_report
 from .preflight_types import Answer, Limits, Target
+from .prerequisites import parse_switches
 
 VERSION = 1  # of the report
 # The variables of a host that say how it is reached.
@@ -55,6 +56,7 @@ def parse_options(given: Mapping[str, Any], known_ids: Collection[str]) -> Optio
             supported_os=tuple(str(name).lower() for name in given.get("supported_os", limits.supported_os)),
             needs_root=bool(given.get("needs_root", False)),
             compiles=bool(given.get("compiles", False)),
+            prerequisites=parse_switches(given["prerequisites"]) if given.get("prerequisites") else {},
         ),
         ignore=findings_module.check_ids("preflight_ignore", list(given.get("ignore") or ()), known_ids),
         report=parse_text("preflight_report", given.get("report", "reports/preflight.json")),

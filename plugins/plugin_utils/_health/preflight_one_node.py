@@ -14,6 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey
 from .findings import Finding
 from .preflight_inventory import is_loopback
 from .preflight_types import Case
+from .prerequisites import LEAST_FILES, LEAST_PROCESSES
 
 GB, MB = 10**9, 10**6
 ARCHITECTURES = ("x86_64", "aarch64")  # for which PyTorch and the MPI wheels exist
@@ -22,8 +23,6 @@ LEAST_HOME = 250 * MB  # if PyTorch is not installed there: an MPI, our code, a 
 LEAST_SHM = 16 * MB  # one launcher's session and a few ranks
 LEAST_MEMORY = 400 * MB  # of a rank that has imported PyTorch
 LEAST_PORTS = 100  # of the ports that a job may choose
-LEAST_FILES = 16384  # 4096 is the kernel's own limit, if neither systemd nor limits.conf raised it
-LEAST_PROCESSES = 1024
 
 
 def operating_system(case: Case) -> Iterator[Finding]:
@@ -129,9 +128,17 @@ def limits_of_the_session(case: Case) -> Iterator[Finding]:
         yield case.found("TF-NPROC", f"ulimit -u is {facts['nproc']}; recommended: {LEAST_PROCESSES}")
 
 
+def rdma_libraries(case: Case) -> Iterator[Finding]:
+    """RDMA devices, and the libraries that open them."""
+    missing = case.facts["prerequisites"]["missing"].get("rdma")
+    if case.facts["rdma"] and missing:
+        devices = ", ".join(case.facts["rdma"])
+        yield case.found("TF-RDMA-LIBRARIES", f"{', '.join(missing)} missing; RDMA devices: {devices}")
+
+
 def clock(case: Case) -> Iterator[Finding]:
-    """A clock whose offset exceeds the limit by more than the uncertainty."""
-    if case.clock and abs(case.clock.offset) - case.clock.uncertainty > case.limits.max_clock_offset:
+    """A clock that is wrong."""
+    if case.clock and case.clock_is_wrong:
         side = "ahead of" if case.clock.offset > 0 else "behind"
         seen = f"{abs(case.clock.offset):.1f} s {side} the controller, give or take {case.clock.uncertainty:.1f} s"
         yield case.found("TF-CLOCK-SKEW", f"{seen}; allowed: {case.limits.max_clock_offset:g} s")
@@ -194,7 +201,7 @@ def gpu_drivers(case: Case) -> Iterator[Finding]:
 
 NODE_RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     *(operating_system, python, root, home, temporary, shared_memory, memory, limits_of_the_session),
-    *(clock, own_name, ports, firewall, logins, ssh_client, gpu_drivers),
+    *(rdma_libraries, clock, own_name, ports, firewall, logins, ssh_client, gpu_drivers),
 )
 
 

@@ -243,6 +243,13 @@ MACHINE: Mapping[str, Rule] = {
         "nccl-tests#206, ucx#8229",
         "as root, in /etc/security/limits.d/rdma.conf: * - memlock unlimited; then log in again",
     ),
+    "TF-RDMA-LIBRARIES": Rule(
+        "warning",
+        "the libraries of the RDMA devices are missing",
+        "without them NCCL and UCX do not find the devices, and use TCP",
+        "rdma-core",
+        "as root: {install_rdma}",
+    ),
     "TF-NOFILE": Rule(
         "warning",
         "the limit of open files is low",

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
@@ -69,6 +69,7 @@ class Limits:
     supported_os: tuple[str, ...] = ("debian 12", "debian 13")
     needs_root: bool = False
     compiles: bool = False  # a backend is compiled on nodes that do not have it yet
+    prerequisites: Mapping[str, str] = field(default_factory=dict)  # switches of that role: auto, true or false
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,12 @@ class Case:
     clock: Clock | None
     limits: Limits
     count: int  # of all nodes
+
+    @property
+    def clock_is_wrong(self) -> bool:
+        """Whether the clock's offset exceeds the limit by more than the uncertainty."""
+        clock = self.clock
+        return clock is not None and abs(clock.offset) - clock.uncertainty > self.limits.max_clock_offset
 
     def found(self, name: str, seen: str, /, **words: object) -> Finding:
         """Return a finding on this node."""

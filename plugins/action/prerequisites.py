@@ -1,0 +1,73 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.prerequisites: decides what a node lacks, and becomes root only for that.
+
+Documentation: plugins/modules/prerequisites.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import prerequisites as plan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import facts_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_input import (
+    HOST_VARIABLES,
+    answer_of,
+    target_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer, Case, Limits
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+
+Result = dict[str, Any]
+FACTS = "torchfleet.cluster.node_facts"
+
+
+class ActionModule(OnNode):
+    """One node."""
+
+    parses_values = False
+
+    def act(self, given: Result, variables: Result) -> Result:
+        """Return changes and left. Failed where root is needed for what was asked for, or for what a job needs."""
+        node, switches = str(variables["inventory_hostname"]), plan.parse_switches(given)
+        case = self.seen(node, given, variables)
+        work = plan.work_on(case, switches)
+        if work.is_empty:
+            return {"changed": False, "changes": [], "left": ""}
+        refusal = self.refused_root()
+        if refusal is not None:
+            return self.without(work, node, line(refusal))
+        shown = {"diff": {"prepared": f"{node}: {work.summary}\n"}}
+        if self._task.check_mode:
+            return {"changed": True, "changes": work.summary.split("; "), "left": "", **shown}
+        answer = self.answer(variables, {**given, "seen": {}, "work": work.order(case)})
+        if work.limits and not answer.get("failed"):
+            self._connection.reset()  # the next tasks log in again, and have the new limits
+        return {**answer, **shown}
+
+    def seen(self, node: str, given: Result, variables: Result) -> Case:
+        """Return what is known of the node: what preflight saw, or what is read now."""
+        answer = answer_of(given["seen"])
+        if answer.facts is None:
+            with self.without_root():
+                told = self._execute_module(module_name=FACTS, task_vars=variables)
+            answer = Answer(facts_of(node, to_plain(told).get("facts")))
+        known = {key: to_plain(variables.get(key)) for key in HOST_VARIABLES}
+        known["ansible_become_password"] = known["ansible_become_password"] or self._play_context.become_pass
+        target = target_of(node, known, to_plain(variables["groups"]))
+        limits, count = Limits(max_clock_offset=given["max_clock_offset"]), len(variables["ansible_play_hosts_all"])
+        return Case(target, answer.facts or {}, answer.clock, limits, count)
+
+    @staticmethod
+    def without(work: plan.Work, node: str, why: str) -> Result:
+        """Return what becomes of work that nobody can do."""
+        text = f"{node}: nobody can become root ({why}): {work.summary}"
+        if not work.required:
+            return {"changed": False, "changes": [], "left": work.summary}
+        off = ", ".join(f"prerequisites_{name}: false" for name in work.required)
+        return {"failed": True, "msg": f"prerequisites: {text}: have that done, or set {off}"}
