@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import RunOrder
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
@@ -96,7 +97,7 @@ class ActionModule(Action):
         session: Session,
         plan: LaunchPlan,
         command: LaunchCommand,
-        order: Result,
+        order: RunOrder,
         request: Request,
         stop: StopWatch,
     ) -> Result:
@@ -121,7 +122,7 @@ class ActionModule(Action):
             placement = [(place.rank, place.host) for place in plan.placement]
             missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted)
         except OSError as error:
-            return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, order["host"]))}
+            return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, plan.head.name))}
         lines = list(summary(outcome, missing, plan.run_dir, view.width, request.result_query))
         if stop.noted:  # last: from here on Ansible shows nothing
             screen.take_over(stop.terminal)

@@ -167,9 +167,7 @@ def test_a_node_that_lies_of_itself_is_left_out(bed: Bed, attack: str) -> None:
 
 
 def test_a_node_says_nothing_of_others_and_its_words_are_text(bed: Bed) -> None:
-    lies: Lies = [
-        {"on": "survey", "set": {"others": {"n3": {"unreachable": "dead"}}, "facts.torch": {"version": EVIL}}}
-    ]
+    lies: Lies = [{"on": "survey", "set": {"nodes": {"n3": {"unreachable": "dead"}}, "facts.torch": {"version": EVIL}}}]
     lies[0]["set"] |= {"facts.leftovers": [{"pid": 1, "job_id": EVIL, "command": "\ud800" + EVIL}], "facts.more": EVIL}
     facts = bed.survey(lies)
     assert facts["n3"]["cores"] and not unprintable(json.dumps(facts, ensure_ascii=False))
@@ -360,7 +358,7 @@ HEADS: dict[str, tuple[Lies, str]] = {
         [{"on": "survey", "set": {"others.n9": {"unreachable": "x"}}}],
         "invalid answer from head n1",
     ),
-    "nothing of the other nodes": ([{"on": "survey", "set": {"others": {}}}], "invalid answer from head n1"),
+    "nothing of the other nodes": ([{"on": "survey", "set": {"nodes": {}}}], "invalid answer from head n1"),
     "a line without an end": ([{"on": "survey", "flood": "x" * 1000}], "without an end"),
     "four million values": (said('{"kind": "survey", "facts": [' + "[]," * 4_000_001 + "[]]}"), "values at once"),
     "a shell for an answer": (said("$ whoami"), "no frame"),

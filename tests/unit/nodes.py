@@ -90,21 +90,23 @@ def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, options
     return plan_job(request, cluster, facts, job)
 
 
+STAGING = {"started": 1.0, "private_tmp": "/tmp/torchfleet-0123456789abcdef"}
+
+
 def order_of_a_job(**given: Any) -> dict[str, Any]:
     """Return what a job's order.json has for those who come when it is over."""
     return {
         "job_id": "one",
         "home": "/h",
         "host": "n1",
+        "head": "n1",
+        "ranks": [0],
         "controller": "c",
         "run_dir": "/runs/one",
         "placement": [{"rank": 0, "host": "n1"}],
-        "peers": [],
         "launcher": {"name": "openmpi", "version": "5.0"},
         "backend": "gloo",
         "world_size": 1,
-        "started": 1.0,
         "shown_command": ["mpirun"],
-        "private_tmp": "/tmp/torchfleet-0123456789abcdef",
         **given,
     }

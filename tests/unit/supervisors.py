@@ -27,8 +27,14 @@ def order_of_one(home: Path, command: tuple[str, ...] = ("/bin/sleep", "600"), *
     """Return an order for one rank on w1, which never comes: what runs there is the command alone."""
     return {
         "job_id": "one",
+        "controller": "",
+        "run_dir": "",
+        "head": "h",
+        "backend": "gloo",
+        "shown_command": ["mpirun"],
         "home": str(home),
         "host": "w1",
+        "ranks": [0],
         "cwd": "/",
         "placement": [{"rank": 0, "local_rank": 0, "host": "w1"}],
         "world_size": 1,
@@ -36,19 +42,23 @@ def order_of_one(home: Path, command: tuple[str, ...] = ("/bin/sleep", "600"), *
         "grace": 0.5,
         "lease": 3600.0,
         "job_timeout": None,
-        "launcher": {"name": "openmpi"},
+        "launcher": {"name": "openmpi", "version": "5.0.11"},
         "launcher_environment": {},
         "launcher_search": [],
         "programs": {"torchfleet-rank": ["/bin/true"]},
         "command": list(command),
-        "peers": None,
         "exclusive": False,
-        "beside": [],
+        "secret_names": [],
+        "known_jobs": [],
         **changed,
     }
 
 
+def stage(remote: RemoteProcess, order: dict[str, Any]) -> None:
+    assert not remote.expect("stage", 60, "staged", order=order, secrets={}).get("reason")
+
+
 def begin(remote: RemoteProcess, order: dict[str, Any]) -> None:
     """Stage a job and let it go."""
-    assert not remote.expect("stage", 60, "staged", order=order).get("reason")
+    stage(remote, order)
     remote.channel.send("go")

@@ -39,7 +39,7 @@ def remotes() -> Iterator[list[RemoteProcess]]:
 def staged(home: Path, remotes: list[RemoteProcess], **alone: bool) -> dict[str, dict[str, Any]]:
     """Have the supervisors stage a job each at the same time; return what they answer, by job id."""
     for remote, (job_id, exclusive) in zip(remotes, alone.items(), strict=True):
-        remote.channel.send("stage", order=order_of_one(home, job_id=job_id, exclusive=exclusive))
+        remote.channel.send("stage", order=order_of_one(home, job_id=job_id, exclusive=exclusive), secrets={})
     return {job_id: remote.answer(60) for remote, job_id in zip(remotes, alone, strict=True)}
 
 
@@ -58,8 +58,9 @@ def test_of_two_heads_that_start_a_job_at_once_one_is_refused(tmp_path: Path, re
     staging_lock = os.open(tmp_path / alone_module.WHOLE_JOB, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(staging_lock, fcntl.LOCK_EX)
     for remote, job_id in zip(remotes, ("one", "two"), strict=True):
-        order = order_of_one(tmp_path, job_id=job_id, exclusive=True, others={}, controller="", run_dir="", backend="")
-        remote.channel.send("run", order={**order, "launcher": {"name": "openmpi", "version": "5"}}, beats=True)
+        order = order_of_one(tmp_path, job_id=job_id, exclusive=True, head="w1")
+        whole = {"job": order, "nodes": {"w1": order}, "routes": [], "secrets": {"w1": {}}, "files": {}}
+        remote.channel.send("run", order=whole, beats=True)
     for remote in remotes:
         assert remote.channel.receive(60)["kind"] == "beat"  # it is at work
     assert not (tmp_path / "jobs").exists()
@@ -82,30 +83,30 @@ def test_jobs_that_may_share_do_not_wait_for_each_other(tmp_path: Path, remotes:
 
 
 def test_a_job_that_was_told_of_the_other_is_not_kept_away(tmp_path: Path) -> None:
-    first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True))
+    first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True), {})
     with pytest.raises(NotAlone):
-        NodeJob(order_of_one(tmp_path, job_id="second"))
-    second = NodeJob(order_of_one(tmp_path, job_id="second", beside=["first"]))
+        NodeJob(order_of_one(tmp_path, job_id="second"), {})
+    second = NodeJob(order_of_one(tmp_path, job_id="second", known_jobs=["first"]), {})
     for part in (first, second):
         part.unstage()
 
 
 def test_the_order_of_another_user_keeps_nobody_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reproduced before: a user whose process named a directory of his own had each job of root's refused."""
-    first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True))
+    first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True), {})
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
-    second = NodeJob(order_of_one(tmp_path, job_id="second"))
+    second = NodeJob(order_of_one(tmp_path, job_id="second"), {})
     with pytest.raises(NotAlone):
-        NodeJob(order_of_one(tmp_path, job_id="third", exclusive=True))
+        NodeJob(order_of_one(tmp_path, job_id="third", exclusive=True), {})
     for part in (first, second):
         part.unstage()
 
 
 def test_a_node_without_ranks_is_no_node_of_the_job(tmp_path: Path) -> None:
-    first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True))
-    elsewhere = [{"rank": 0, "local_rank": 0, "host": "w2"}]
-    NodeJob(order_of_one(tmp_path, job_id="head", exclusive=True, placement=elsewhere)).unstage()
+    first = NodeJob(order_of_one(tmp_path, job_id="first", exclusive=True), {})
+    elsewhere = {"placement": [{"rank": 0, "local_rank": 0, "host": "w2"}], "ranks": list[int]()}
+    NodeJob(order_of_one(tmp_path, job_id="head", exclusive=True, **elsewhere), {}).unstage()
     first.unstage()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from tests.unit.nodes import STAGING
 from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
 
@@ -13,11 +14,8 @@ def test_a_directory_that_takes_no_result_hides_no_other_job(tmp_path: Path) -> 
     for name in ("closed", "open"):
         job = JobDir(str(tmp_path / "jobs" / name))
         job.create([0])
-        order = order_of_one(tmp_path, job_id=name, started=1.0, run_dir=f"/runs/{name}", controller="c", peers=[])
-        launcher = {"name": "openmpi", "version": "5.0.11"}
-        job.write(
-            "order.json", {**order, "backend": "gloo", "shown_command": ["x"], "private_tmp": "", "launcher": launcher}
-        )
+        job.write("order.json", order_of_one(tmp_path, job_id=name, head="w1", controller="c"))
+        job.write("staging.json", STAGING)
     hook = f"""if True:
         from {PACKAGE} import job_directory
         write = job_directory.JobDir.write

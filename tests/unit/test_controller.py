@@ -24,7 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting
     of_others,
     place_for,
 )
-from tests.unit.nodes import order_of_a_job
+from tests.unit.nodes import STAGING, order_of_a_job
 
 REPO = Path(__file__).parents[2]
 GIVEN: dict[str, Any] = {"job_id": "", "drop_run": False, "drop_after": None, "runs_dir": "runs"}
@@ -153,6 +153,7 @@ def test_the_head_tells_all_that_wait_and_whose_they_are(tmp_path: Path) -> None
         job = JobDir(str(tmp_path / "jobs" / name))
         job.create([0])
         job.write("order.json", order_of_a_job(controller=controller, run_dir=f"/runs/{name}"))
+        job.write("staging.json", STAGING)
         job.write("result.json", {"state": "failed"})
         os.utime(job.at("result.json"), (0, time.time() - 86400))
     wire = Wire()
@@ -180,6 +181,7 @@ def test_a_job_that_runs_is_neither_collected_nor_forgotten(tmp_path: Path) -> N
     job = JobDir(str(tmp_path / "jobs" / "one"))
     job.create([0])
     job.write("order.json", order_of_a_job())
+    job.write("staging.json", STAGING)
     wire, lock = Wire(), job.lock()
     head = Supervisor(wire)  # type: ignore[arg-type]
     head.on_collect({"home": str(tmp_path), "controller": "c", "dry_run": False})
@@ -195,6 +197,7 @@ def test_check_mode_writes_no_result_of_a_job_whose_guardians_are_gone(tmp_path:
     job = JobDir(str(tmp_path / "jobs" / "one"))
     job.create([0])
     job.write("order.json", order_of_a_job(home=str(tmp_path)))
+    job.write("staging.json", STAGING)
     wire = Wire()
     head = Supervisor(wire)  # type: ignore[arg-type]
     for dry_run in (True, False):

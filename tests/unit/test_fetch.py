@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -33,14 +32,14 @@ esac
 DEAD = ("dead1", "dead2", "dead3")
 
 
-def node(root: Path, name: str, rank: int, **order: Any) -> JobDir:
+def node(root: Path, name: str, rank: int) -> JobDir:
     """Make what a job leaves on a node."""
     job = JobDir(str(root / name / "jobs" / "one"))
     job.create([rank])
     Path(job.rank(rank, "stdout")).write_text(f"rank {rank}\n")
     Path(job.at("metrics.jsonl")).write_text("".join(f'{{"rank": {rank}, "row": {row}}}\n' for row in range(60_000)))
     placement = [{"rank": number, "host": host} for number, host in enumerate(("n1", "n2", "n3", *DEAD))]
-    job.write("order.json", order_of_a_job(home=str(root / name), placement=placement, **order))
+    job.write("order.json", order_of_a_job(home=str(root / name), placement=placement))
     return job
 
 
@@ -52,10 +51,11 @@ def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PLACE", str(tmp_path))
     names = ("n2", *DEAD, "n3")
-    routes = [{"name": name, "home": str(tmp_path / name), "interpreter": sys.executable} for name in names]
-    head = node(tmp_path, "n1", 0, peers=routes)
+    routes = [{"host": name, "home": str(tmp_path / name), "interpreter": sys.executable} for name in names]
+    head = node(tmp_path, "n1", 0)
+    head.write("routes.json", routes)
     head.write("result.json", {"state": "succeeded"})
-    others = [node(tmp_path, name, rank, peers=None) for rank, name in ((1, "n2"), (2, "n3"))]
+    others = [node(tmp_path, name, rank) for rank, name in ((1, "n2"), (2, "n3"))]
     (tmp_path / "n1" / "ssh").mkdir()
     (tmp_path / "n1" / "ssh" / "config").touch()
     remote = RemoteProcess(bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), runtime_archive.digest()))
@@ -86,7 +86,7 @@ def test_a_node_that_was_lost_is_tried_once_more_and_soon_given_up(monkeypatch: 
     tried: list[tuple[str, bool]] = []
 
     def peer(route: dict[str, str], _config: str, lost: bool) -> None:
-        tried.append((route["name"], lost))
+        tried.append((route["host"], lost))
         raise ConnectionLost("no answer within 5 s")
 
     monkeypatch.setattr(supervisor_module, "RemoteNode", peer)
@@ -94,7 +94,7 @@ def test_a_node_that_was_lost_is_tried_once_more_and_soon_given_up(monkeypatch: 
     supervisor.peers["n2"] = SimpleNamespace(lost="silent", remote=SimpleNamespace(close=int))  # type: ignore[assignment]
     for name in ("n2", "n2", "n3"):
         with pytest.raises(ConnectionLost, match="within 5 s"):
-            supervisor.reach({"name": name}, "/home")
+            supervisor.reach({"host": name}, "/home")
     assert tried == [("n2", True), ("n3", False)]
 
 

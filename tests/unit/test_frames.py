@@ -89,9 +89,9 @@ def frame(kind: str, **fields: Any) -> bytes:
 
 def test_an_honest_survey_passes() -> None:
     found = frames_module.checked(
-        {"kind": "survey", "facts": SURVEY, "others": {"n3": {"unreachable": "no"}}}, FROM_HEAD
+        {"kind": "survey", "facts": SURVEY, "nodes": {"n3": {"unreachable": "no"}}}, FROM_HEAD
     )
-    assert found["facts"] == {**SURVEY, "clock_offset": 0.0} and found["others"] == {"n3": {"unreachable": "no"}}
+    assert found["facts"] == {**SURVEY, "clock_offset": 0.0} and found["nodes"] == {"n3": {"unreachable": "no"}}
 
 
 @pytest.mark.parametrize("lie", HOSTILE_FACTS, ids=lambda lie: str(lie)[:40])
@@ -604,9 +604,8 @@ class Sends:
 
     def fetched(self, limit: int) -> str:
         """Return what is said against the node, or nothing."""
-        order = {"placement": [{"rank": 1, "host": "n2"}]}
         try:
-            self.supervisor.pass_on(self.peer, order, limit)
+            self.supervisor.pass_on(self.peer, [1], limit)
         except ConnectionLost as lost:
             return str(lost)
         return ""
@@ -658,7 +657,7 @@ def test_a_node_that_tells_too_much_of_itself_does_not_silence_the_head(monkeypa
         raw = frame("survey", facts=facts)
         peer.remote.channel = sent(raw, FROM_NODE)
         monkeypatch.setattr(peer.remote.channel, "send_bytes", lambda _data: None)
-        found = supervisor.survey_other({"home": ""}, {"name": "n2", "request": {}})
+        found = supervisor.survey_node({"host": "n2", "request": {}}, "/home")
         if told:
             assert found["cores"] == told["cores"]
         else:

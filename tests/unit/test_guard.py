@@ -19,10 +19,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 
 
 def test_an_agent_that_dies_after_its_launcher_is_no_leftover(tmp_path: Path) -> None:
-    order = {"placement": [], "host": "n1", "job_timeout": None, "private_tmp": str(tmp_path)}
-    guard = Guard(
-        JobDir(str(tmp_path)), {**order, "launcher": {"name": "openmpi"}}, from_supervisor=-1, to_supervisor=-1
-    )
+    order = {"ranks": [], "job_timeout": None, "launcher": {"name": "openmpi"}}
+    guard = Guard(JobDir(str(tmp_path)), order, str(tmp_path), from_supervisor=-1, to_supervisor=-1)
     with subprocess.Popen(["sleep", "60"]) as orphan:
         try:
             assert orphan.pid in [process.pid for process in guard.foreign()]
@@ -44,9 +42,8 @@ def test_job_timeout_begins_when_ranks_are_there(tmp_path: Path, launcher: str, 
     """Under Slurm a job may wait in the queue for longer than that."""
     job = JobDir(str(tmp_path / "job"))
     job.create([0, 1])
-    places = [{"rank": rank, "local_rank": rank, "host": "n1"} for rank in (0, 1)]
-    order = {"placement": places, "host": "n1", "launcher": {"name": launcher}, "job_timeout": 5.0}
-    guard = Guard(job, order, from_supervisor=-1, to_supervisor=os.open(os.devnull, os.O_WRONLY))
+    order = {"ranks": [0, 1], "launcher": {"name": launcher}, "job_timeout": 5.0}
+    guard = Guard(job, order, "", from_supervisor=-1, to_supervisor=os.open(os.devnull, os.O_WRONLY))
     assert (guard.deadline is not None) == at_once
     assert guard.check_ranks() is None and (guard.deadline is not None) == at_once
     start = {"rank": 1, "local_rank": 1, "host": "n1", "wrapper_pid": os.getpid(), "cpus": [0], "started": time.time()}
@@ -54,4 +51,4 @@ def test_job_timeout_begins_when_ranks_are_there(tmp_path: Path, launcher: str, 
     assert guard.check_ranks() is None and guard.deadline is not None
     first = guard.deadline
     assert guard.check_ranks() is None and guard.deadline == first
-    assert Guard(job, {**order, "job_timeout": None}, from_supervisor=-1, to_supervisor=-1).deadline is None
+    assert Guard(job, {**order, "job_timeout": None}, "", from_supervisor=-1, to_supervisor=-1).deadline is None

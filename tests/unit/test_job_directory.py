@@ -31,6 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import final_metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import Follower, last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
+from tests.unit.nodes import STAGING, order_of_a_job
 
 
 @contextmanager
@@ -259,7 +260,7 @@ def test_metrics_are_written_anew_whatever_a_rank_put_in_their_place(tmp_path: P
         "nothing": int,
     }
     plant[what]()
-    assert final_metrics(job, {"placement": [{"rank": 0}]}).last == {"loss": 0.5}
+    assert final_metrics(job, {"ranks": [0]}).last == {"loss": 0.5}
     assert mine.read_text() == "years of work"
     assert place.is_file() and not place.is_symlink() and json.loads(place.read_text())["loss"] == 0.5
 
@@ -355,3 +356,24 @@ def test_two_threads_may_both_end_a_job(tmp_path: Path) -> None:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda reason, job=job: job.claim_end(reason), "abcd"))
         assert job.read("end.json")["reason"] in "abcd"
+
+
+def of_0_4(**changed: Any) -> dict[str, Any]:
+    """Return order.json as version 0.4 wrote it: what the node had added was in it, too."""
+    peer = {"name": "n2", "home": "/h", "interpreter": "/usr/bin/python3", "address": "192.0.2.2"}
+    place = {"rank": 0, "local_rank": 0, "host": "n1"}
+    old = {**order_of_a_job(placement=[place, {**place, "rank": 1, "host": "n2"}]), **STAGING, "peers": [peer]}
+    return {name: value for name, value in {**old, **changed}.items() if name not in ("ranks", "head")}
+
+
+def test_a_job_that_version_0_4_left_is_still_known(tmp_path: Path) -> None:
+    """For clean.yml: it brings the run home, or drops it, and takes the files away."""
+    job = JobDir(str(tmp_path / "one"))
+    job.create([0, 1])
+    job.write("order.json", of_0_4())
+    order, (route,) = job.order(), job.routes()
+    assert order is not None and (order["ranks"], order["head"]) == ([0], "n1")
+    assert (route["host"], route["interpreter"], job.staging()) == ("n2", "/usr/bin/python3", STAGING)
+    job.write("order.json", of_0_4(host="n2", peers=None))
+    order = job.order()
+    assert order is not None and (order["ranks"], order["head"], job.routes()) == ([1], "", [])

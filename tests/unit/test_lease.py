@@ -28,7 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from tests.driver import running, wait_until
-from tests.unit.supervisors import PACKAGE, begin, order_of_one, supervisor
+from tests.unit.supervisors import PACKAGE, begin, order_of_one, stage, supervisor
 
 
 def program_of(job: JobDir) -> processes.Process:
@@ -80,8 +80,8 @@ def test_a_supervisor_that_hangs_has_its_part_ended_by_the_guard(tmp_path: Path)
 
 
 def test_a_guard_does_not_take_its_own_sleep_for_silence(tmp_path: Path) -> None:
-    order = {"placement": [], "host": "n1", "job_timeout": None, "lease": 5.0, "launcher": {"name": "openmpi"}}
-    guard = Guard(JobDir(str(tmp_path)), order, from_supervisor=-1, to_supervisor=-1)
+    order = {"ranks": [], "job_timeout": None, "lease": 5.0, "launcher": {"name": "openmpi"}}
+    guard = Guard(JobDir(str(tmp_path)), order, "", from_supervisor=-1, to_supervisor=-1)
     guard.supervisor_pid = -1  # its supervisor is killed in the end, and that would be who runs the tests
 
     def look_after(seconds: float, received: bool = False) -> Any:
@@ -118,7 +118,7 @@ def test_a_question_that_a_slow_disk_holds_up_is_waited_for(tmp_path: Path) -> N
             return {{"home": "/h"}}
         supervisor.survey = survey"""
     remote = supervisor(hook)
-    remote.channel.send("survey", request={}, beats=True)
+    remote.channel.send("survey", request={"home": "/h"}, beats=True)
     for _beat in range(2):
         frame = remote.channel.receive(60)
         assert frame is not None and frame["kind"] == "beat"
@@ -158,7 +158,7 @@ def test_an_idle_supervisor_hears_a_signal() -> None:
 
 def test_a_job_that_is_staged_is_taken_back_at_a_signal(tmp_path: Path) -> None:
     remote = supervisor()
-    assert not remote.expect("stage", 60, "staged", order=order_of_one(tmp_path)).get("reason")
+    stage(remote, order_of_one(tmp_path))
     assert (tmp_path / "jobs" / "one").exists()
     os.kill(remote.process.pid, signal.SIGTERM)
     assert remote.process.wait(60) == 128 + signal.SIGTERM
@@ -216,7 +216,7 @@ def test_the_lease_reaches_the_nodes(plan_two: Callable[..., Any]) -> None:
     from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
     plan = plan_two(lease="20")
-    assert order_for(plan, render(plan), "here")["lease"] == 20.0
+    assert order_for(plan, render(plan), "here")["job"]["lease"] == 20.0
     assert parse_request({}).lease == 60.0
     for given in ("4", 3601, True, "soon"):
         with pytest.raises(InputError, match="lease"):

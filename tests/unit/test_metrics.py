@@ -29,7 +29,7 @@ def test_what_was_not_read_of_a_flood_is_told(tmp_path: Path, monkeypatch: pytes
     """The reports in it are in no metric: whoever reads the result has to know."""
     job = JobDir(str(tmp_path / "flood"))
     job.create([0])
-    order = {"host": "n1", "placement": [{"rank": 0, "host": "n1"}], "show_ranks": []}
+    order = {"ranks": [0], "show_ranks": []}
     (tmp_path / "flood" / "ranks" / "0" / "stdout").write_bytes(b"torchfleet: loss=1\n" * 100_000)
     monkeypatch.setattr(output_follower, "LAST_SECONDS", -1.0)
     following = output_follower.Following(job, order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 
@@ -18,11 +19,21 @@ def test_each_node_gets_its_own_nic_and_order(plan_two: Planner) -> None:
     nics = [{item.name: item.value for item in node.environment} for node in made.nodes]
     assert [found["GLOO_SOCKET_IFNAME"] for found in nics] == ["eth0", "eth1"]
     order = order_for(made, render(made), "here")
-    other = order["others"]["n2"]
-    assert order["command"] and other["command"] == []  # mpirun asks for its daemon there when it wants it
-    assert other["way"]["interpreter"] == "/usr/bin/python3.9"
-    assert other["environment"]["GLOO_SOCKET_IFNAME"] == "eth1"
-    assert other["launcher_search"] == ["/tf/jobs/job/bin", "/opt/ompi/bin"]
+    (route,) = order["routes"]
+    n1, n2 = order["nodes"]["n1"], order["nodes"]["n2"]
+    assert (order["job"]["head"], n1["ranks"], n2["ranks"]) == ("n1", [0, 1], [2, 3])
+    assert n1["command"] and n2["command"] == []  # mpirun asks for its daemon there when it wants it
+    assert (route["host"], route["interpreter"]) == ("n2", "/usr/bin/python3.9")
+    assert n2["environment"]["GLOO_SOCKET_IFNAME"] == "eth1"
+    assert n2["launcher_search"] == ["/tf/jobs/job/bin", "/opt/ompi/bin"] == route["launcher_search"]
+
+
+def test_a_head_without_ranks_has_an_order_too(plan_two: Planner) -> None:
+    made = plan_two()
+    alone = dataclasses.replace(made, head=dataclasses.replace(made.head, name="h", ranks=0))
+    order = order_for(alone, render(alone), "here")
+    assert {name: node["ranks"] for name, node in order["nodes"].items()} == {"h": [], "n1": [0, 1], "n2": [2, 3]}
+    assert [route["host"] for route in order["routes"]] == ["n1", "n2"]
 
 
 def test_secrets_stay_out_of_reports_but_reach_the_rank(plan: Planner) -> None:
@@ -34,5 +45,5 @@ def test_secrets_stay_out_of_reports_but_reach_the_rank(plan: Planner) -> None:
     assert "hush" not in repr(made)
     assert "hush" not in pasteable(made, command)
     order = order_for(made, command, "here")
-    assert order.pop("secrets") == {"DB_PASSWORD": "hush"}
-    assert "hush" not in json.dumps(order)
+    assert order["secrets"] == {"localhost": {"DB_PASSWORD": "hush"}}
+    assert "hush" not in json.dumps({**order, "secrets": {}})

@@ -104,7 +104,7 @@ def test_a_job_is_staged_on_all_nodes_or_on_none(answer: dict[str, Any], error: 
     for thread in playing:
         thread.start()
     with pytest.raises(error) as refused:
-        stage_on_all([good, bad], {"n2": ORDER, "n3": ORDER})
+        stage_on_all([good, bad], {"n2": ORDER, "n3": ORDER}, {"n2": {}, "n3": {}})
     for thread in playing:
         thread.join(30)
     assert heard == {"n2": ["stage", "drop"], "n3": ["stage", "drop"]}

@@ -31,7 +31,7 @@ def test_defaults(plan: Planner) -> None:
     assert (made.world_size, made.np_reason) == (2, "all slots of the workers")
     assert (made.backend, made.master_addr, made.master_port) == ("gloo", "127.0.0.1", 23456)
     assert made.head.argv == ("/home/me/.torchfleet/pytorch/bin/python", "/w/mnist.py")
-    assert (made.head.cwd, made.head.threads, made.others) == ("/home/me", 2, ())
+    assert (made.head.cwd, made.head.threads, made.other_nodes) == ("/home/me", 2, ())
     home = "/home/me/.torchfleet"
     assert made.head.wrapper[-3:] == (f"{home}/lib/d/torchfleet.py", "rank", f"{home}/jobs/job")
 
@@ -39,7 +39,7 @@ def test_defaults(plan: Planner) -> None:
 def test_two_nodes(plan_two: Planner) -> None:
     made = plan_two(n2={"home": "/data/tf", "python": "/opt/python", "cores": 16})
     first, second = made.nodes
-    assert (made.head, made.others) == (first, (second,))
+    assert (made.head, made.other_nodes) == (first, (second,))
     assert (made.master_addr, first.address, second.address) == ("10.1.0.11", "10.1.0.11", "10.1.0.12")
     assert second.argv == ("/opt/python", "/data/tf/jobs/job/src/mnist.py")
     assert (second.cwd, second.job_dir) == ("/data/tf/jobs/job/src", "/data/tf/jobs/job")

@@ -32,21 +32,21 @@ def open_to_others(top: Path) -> list[str]:
 
 def test_nobody_else_enters_the_directory_of_a_job(tmp_path: Path) -> None:
     """It holds the sockets of the job, its output and its environment."""
-    job = NodeJob(order_of_one(tmp_path, secrets={"HF_TOKEN": "s3cret"}))
+    job = NodeJob(order_of_one(tmp_path, secret_names=["HF_TOKEN"]), {"HF_TOKEN": "s3cret"})
     place = Path(job.job.path)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert {oct(path.stat().st_mode & 0o777) for path in place.glob("*.json")} == {"0o600"}
     assert {path.name for path in place.rglob("*.pipe")} == {"stdout.pipe", "stderr.pipe"}
     assert not [path for path in place.rglob("*.pipe") if path.stat().st_mode & 0o077]
     assert (place / "bin" / "torchfleet-rank").stat().st_mode & 0o077 == 0
-    private = Path(job.order["private_tmp"])
+    private = Path(job.private_tmp)
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     job.unstage()
     assert not private.exists() and not place.exists()
 
 
 def test_a_secret_is_in_no_file_of_a_job(tmp_path: Path) -> None:
-    job = NodeJob(order_of_one(tmp_path, secrets={"HF_TOKEN": "s3cret"}, environment={"A": "shown"}))
+    job = NodeJob(order_of_one(tmp_path, secret_names=["HF_TOKEN"], environment={"A": "shown"}), {"HF_TOKEN": "s3cret"})
     files = [path for path in Path(job.job.path).rglob("*") if path.is_file()]
     texts = {path.name: path.read_bytes() for path in files}
     assert b"HF_TOKEN" in texts["order.json"] and b"shown" in texts["order.json"]
@@ -56,7 +56,7 @@ def test_a_secret_is_in_no_file_of_a_job(tmp_path: Path) -> None:
 
 def test_no_secret_is_handed_out_when_a_job_is_over(tmp_path: Path) -> None:
     """Its supervisor lives on until its files are fetched, and so may a program that it left."""
-    job = NodeJob(order_of_one(tmp_path, secrets={"HF_TOKEN": "s3cret"}))
+    job = NodeJob(order_of_one(tmp_path, secret_names=["HF_TOKEN"]), {"HF_TOKEN": "s3cret"})
     assert job.keeper is not None
     job.keeper.start()
     assert take(job.job.path, ["HF_TOKEN"]) == {"HF_TOKEN": "s3cret"}

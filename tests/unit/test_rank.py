@@ -31,7 +31,7 @@ def test_identity_of_a_rank() -> None:
 
 def started_by(launcher: str) -> dict[str, Any]:
     placement = [{"rank": rank, "local_rank": 0, "host": host} for rank, host in enumerate("ab")]
-    return {"launcher": {"name": launcher}, "host": "b", "placement": placement}
+    return {"launcher": {"name": launcher}, "host": "b", "ranks": [1], "placement": placement}
 
 
 def test_a_misplaced_rank_is_noticed() -> None:

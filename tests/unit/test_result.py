@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RANK_ERRORS, STATES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import (
+    Found,
     cancelled_by_node_note,
     summarize,
     write_result,
@@ -28,20 +29,29 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view im
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
 START = 1_800_000_000.0
+STAGING = {"started": 0.0, "private_tmp": ""}
 
 
 def order(ranks: int = 2) -> dict[str, Any]:
     return {
         "job_id": "job",
-        "started": START,
         "world_size": ranks,
         "backend": "gloo",
         "host": "head",
+        "head": "head",
+        "ranks": [],
         "run_dir": "/runs/job",
         "launcher": {"name": "openmpi", "version": "5.0.11", "path": "/m"},
         "shown_command": ["/m"],
         "placement": [place(rank) for rank in range(ranks)],
     }
+
+
+def order_of(*hosts: str) -> dict[str, Any]:
+    """Return the order of n1, which is the head, for a job with a rank on each of these."""
+    places = [place(rank, host) for rank, host in enumerate(hosts)]
+    own = [rank for rank, host in enumerate(hosts) if host == "n1"]
+    return order(len(hosts)) | {"head": "n1", "host": "n1", "ranks": own, "placement": places}
 
 
 def place(rank: int, host: str = "n1") -> dict[str, Any]:
@@ -67,7 +77,7 @@ def summary(
     ranks: int = 2,
 ) -> dict[str, Any]:
     note = {"reason": end[0], "detail": end[1], "at": START + end[2]} if end else None
-    found = {"leftovers": {"head": []}, "metrics": {}, "ended": START + 10}
+    found = Found({"head": []}, {}, START, START + 10)
     last = {rank: ("stderr", (lines or {}).get(rank, "")) for rank in range(ranks)}
     result = summarize(
         order(ranks),
@@ -170,9 +180,8 @@ def test_a_node_that_cancels_a_job_is_named(tmp_path: Path) -> None:
     assert note["text"] == "n2 ended it: SIGTERM to the supervisor on n2"
     job = JobDir(str(tmp_path / "job"))
     job.create([0, 1])
-    job.write("order.json", order() | {"started": 0.0, "peers": []})
     job.claim_end("cancelled", end["detail"], "n2")
-    result = write_result(job, Metrics(job), {})
+    result = write_result(job, order(), STAGING, Metrics(job), {})
     jsonschema.validate(result, SCHEMA)
     assert (result["state"], result["notes"]) == ("cancelled", [note])
 
@@ -347,17 +356,10 @@ def test_a_node_that_did_not_answer_at_the_end_is_the_cause(
 def test_the_result_of_a_job_whose_launcher_left_while_a_node_was_silent(tmp_path: Path) -> None:
     job = JobDir(str(tmp_path / "job"))
     job.create([0, 1])
-    two = order() | {
-        "started": 0.0,
-        "host": "n1",
-        "peers": [{"name": "n2"}],
-        "placement": [place(0, "n1"), place(1, "n2")],
-    }
-    job.write("order.json", two)
     job.write("ranks/0/record.json", record(0, 143, 5.5, signal=15, ended_by_us=True))
     job.write("launcher.json", ended(0, 5.0))
     job.claim_end("launcher_died", "openmpi on n1 ended with status 0")
-    result = write_result(job, Metrics(job), {})
+    result = write_result(job, order_of("n1", "n2"), STAGING, Metrics(job), {})
     jsonschema.validate(result, SCHEMA)
     assert (result["state"], result["first_failure"]["host"]) == ("lost", "n2")
     assert result["first_failure"]["cause"] == "n2 is lost: it did not answer when the job ended"
@@ -367,47 +369,40 @@ def test_a_node_that_tells_much_does_not_make_others_silent(tmp_path: Path) -> N
     """Reproduced before: what all told went through one file, and one of more than FILE_BYTES was taken for none."""
     job = JobDir(str(tmp_path / "job"))
     job.create([0, 1])
-    peers, places = [{"name": "n2"}, {"name": "n3"}], [place(0, "n2"), place(1, "n3")]
-    job.write("order.json", order() | {"started": 0.0, "host": "n1", "peers": peers, "placement": places})
     part = {"lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
     parts = {"n2": {**part, "records": {"0": record(0)}}, "n3": {**part, "records": {"1": record(1)}}}
     parts["n3"]["more"] = "x" * (FILE_BYTES + 1)
-    assert states(write_result(job, Metrics(job), parts)) == ["succeeded", "succeeded"]
+    assert states(write_result(job, order_of("n2", "n3"), STAGING, Metrics(job), parts)) == ["succeeded", "succeeded"]
 
 
 def test_a_program_on_the_head_does_not_make_the_result_too_much(tmp_path: Path) -> None:
     """Reproduced before: the controller refused the result, and the head was not believed."""
     job = JobDir(str(tmp_path / "job"))
     job.create([0])
-    job.write("order.json", order(1) | {"started": 0.0, "peers": [], "placement": [place(0, "head")]})
     job.write("leftovers.json", [{"pid": pid, "command": "fork bomb", "ended": "SIGKILL"} for pid in range(5000)])
     metrics = Metrics(job)
     for number in range(ITEMS + 1):
         metrics.note(f"m{number}", 0, number)
-    frames.RESULT(write_result(job, metrics, {}))
+    alone = order(1) | {"ranks": [0], "placement": [place(0, "head")]}
+    frames.RESULT(write_result(job, alone, STAGING, metrics, {}))
 
 
 def test_a_node_reports_no_metric_for_a_rank_of_another(tmp_path: Path) -> None:
     job = JobDir(str(tmp_path / "job"))
     job.create([0, 1])
-    peers, places = [{"name": "n2"}, {"name": "n3"}], [place(0, "n2"), place(1, "n3")]
-    job.write("order.json", order() | {"started": 0.0, "host": "n1", "peers": peers, "placement": places})
     part = {"lines": {}, "leftovers": [], "launcher": {}}
     parts = {
         "n2": {**part, "records": {"0": record(0)}, "metrics": [["loss", 0, 0.5]]},
         "n3": {**part, "records": {"1": record(1)}, "metrics": [["loss", 0, 0.0], ["accuracy", 0, 1.0], ["own", 1, 7]]},
     }
-    assert write_result(job, Metrics(job), parts)["metrics"] == {"loss": 0.5, "own": 7}
+    assert write_result(job, order_of("n2", "n3"), STAGING, Metrics(job), parts)["metrics"] == {"loss": 0.5, "own": 7}
 
 
 def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
     """n2 is lost without a word. What n3, or a program on the head, left in the name of its rank is no success."""
-    places = [place(0, "n1"), place(1, "n2"), place(2, "n3")]
     for liar in ("n3", "n1"):
         job = JobDir(str(tmp_path / liar))
         job.create([0, 1, 2])
-        peers = [{"name": "n2"}, {"name": "n3"}]
-        job.write("order.json", order(3) | {"started": 0.0, "host": "n1", "peers": peers, "placement": places})
         lie = record(1, error="all is well", ended_by_us=False, host=liar)
         started = {"local_rank": 0, "host": "n1", "wrapper_pid": 1}
         job.write("ranks/0/record.json", record(0, ended_by_us=False) | started)
@@ -416,6 +411,6 @@ def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
         told = {"2": record(2, ended_by_us=False), **({"1": lie} if liar == "n3" else {})}
         job.claim_end("lost", "n2 is lost: silent for 30 s", "n2")
         part = {"records": told, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
-        result = write_result(job, Metrics(job), {"n3": part})
+        result = write_result(job, order_of("n1", "n2", "n3"), STAGING, Metrics(job), {"n3": part})
         jsonschema.validate(result, SCHEMA)
         assert (result["state"], states(result)) == ("lost", ["succeeded", "failed", "succeeded"])

@@ -83,10 +83,10 @@ def test_a_head_that_beats_is_waited_for(head: Head) -> None:
 
 def test_while_a_job_runs_a_head_may_be_silent_for_the_lease(head: Head) -> None:
     with StopWatch() as stop, pytest.raises(HeadLost, match=r"silent for 0\.3 s"):
-        head.session.run({"lease": 0.3, "placement": []}, lambda _frame: None, stop)
+        head.session.run({"job": {"lease": 0.3, "placement": []}}, lambda _frame: None, stop)
     asked = head.channel.receive(10)
     assert asked is not None and asked["kind"] == "run" and asked["beats"]
-    assert asked["order"]["lease"] == 0.3
+    assert asked["order"]["job"]["lease"] == 0.3
 
 
 def test_a_head_that_takes_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

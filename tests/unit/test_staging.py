@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -18,16 +19,17 @@ STAGE = f"""
 import json, sys
 sys.path.insert(0, {str(COLLECTIONS)!r})
 from {PACKAGE}.node_job import NodeJob
-NodeJob(json.load(sys.stdin))
+NodeJob(**json.load(sys.stdin))
 """
 
 
 def test_a_legacy_locale_takes_any_text(tmp_path: Path) -> None:
     """Reproduced before: a UnicodeEncodeError left half a job behind."""
-    order = order_of_one(tmp_path, files={"command.txt": "cd '/data/ä☃'\n"}, programs={"torchfleet-rank": ["/ä\udcff"]})
+    order = order_of_one(tmp_path, programs={"torchfleet-rank": ["/ä\udcff"]})
+    files = {"command.txt": "cd '/data/ä☃'\n"}
     done = subprocess.run(
         [sys.executable, "-X", "utf8=0", "-c", STAGE],
-        input=json.dumps(order),
+        input=json.dumps({"order": order, "secrets": {}, "files": files}),
         env={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
         capture_output=True,
         text=True,
@@ -49,5 +51,14 @@ def test_nothing_is_left_of_a_job_that_cannot_be_staged(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(node_job, "Following", refused)
     with pytest.raises(ValueError, match="cannot be written"):
-        NodeJob(order_of_one(tmp_path))
+        NodeJob(order_of_one(tmp_path), {})
     assert os.listdir(tmp_path / "jobs") == [] == os.listdir(tmp_path / "tmp")
+
+
+def test_an_order_is_not_changed_by_who_stages_it(tmp_path: Path) -> None:
+    order = order_of_one(tmp_path, secret_names=["A"])
+    before = copy.deepcopy(order)
+    job = NodeJob(order, {"A": "s3cret"})
+    assert order == before == job.job.read("order.json")
+    assert job.staging == job.job.staging()
+    job.unstage()

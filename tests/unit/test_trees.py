@@ -96,9 +96,8 @@ def test_one_look_reads_proc_and_the_records_once(tmp_path: Path, monkeypatch: p
     """However many processes there are: the end of hundreds of ranks with thousands of helpers hangs on it."""
     job = JobDir(str(tmp_path / "job"))
     job.create(list(range(RANKS)))
-    order = {"host": "n1", "job_timeout": None, "private_tmp": str(tmp_path), "launcher": {"name": "openmpi"}}
-    places = [{"rank": rank, "host": "n1"} for rank in range(RANKS)]
-    guard = Guard(job, {**order, "placement": places}, from_supervisor=-1, to_supervisor=-1)
+    order = {"ranks": list(range(RANKS)), "job_timeout": None, "launcher": {"name": "openmpi"}}
+    guard = Guard(job, order, str(tmp_path), from_supervisor=-1, to_supervisor=-1)
     read, listed = list[int](), list[int]()
     record, by_parent = JobDir.record, processes_module.by_parent
 

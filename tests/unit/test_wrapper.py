@@ -79,7 +79,7 @@ def test_a_rank_does_not_begin_in_a_job_that_nobody_looks_after(job: JobDir, wra
 def test_a_rank_that_is_started_twice_ends_the_job(job: JobDir) -> None:
     """Both have the place of the plan: the second wrote over the record of the first, and nobody knew."""
     place = {"rank": 0, "local_rank": 0, "host": "n1"}
-    order = {"host": "n1", "placement": [place], "launcher": {"name": "openmpi"}, "world_size": 1}
+    order = {"host": "n1", "ranks": [0], "placement": [place], "launcher": {"name": "openmpi"}, "world_size": 1}
     first, second = (RankWrapper(job, order, (0, 1, 0, 1)) for _time in range(2))
     assert first.started_before() == ""
     first.save()

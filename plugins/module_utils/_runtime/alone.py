@@ -14,12 +14,12 @@ import contextlib
 import fcntl
 import os
 import time
-from typing import Any, Iterator, Mapping
+from typing import Iterator, Mapping
 
 from .job_directory import JobDir, fits, jobs
+from .protocol import Order, RunningJob
 from .survey import jobs_here
 
-Json = Any
 WHOLE_JOB = "head.lock"  # held on the head until all nodes have staged the job
 ONE_NODE = "node.lock"  # held on a node while it stages its part; whoever has it waits for no other lock
 STAGING_LOCK_SECONDS = 60.0
@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.01
 class NotAlone(OSError):
     """Jobs that the survey had not found run here too. `running`: their rows by node, as the survey has them."""
 
-    def __init__(self, running: Mapping[str, list[dict[str, str]]]) -> None:
+    def __init__(self, running: Mapping[str, list[RunningJob]]) -> None:
         super().__init__("other jobs run here")
         self.running = running
 
@@ -55,12 +55,12 @@ def staging_lock(home: str, name: str, alone: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def check_alone(order: Mapping[str, Json]) -> None:
+def check_alone(order: Order) -> None:
     """NotAlone if one of two jobs on this node is to be alone, and this one was planned before the other was there."""
-    if all(place["host"] != order["host"] for place in order["placement"]):
+    if not order["ranks"]:
         return
     home = order["home"]
-    new = {path: row for path, row in jobs_here(home, jobs(home)).items() if row["job_id"] not in order["beside"]}
+    new = {path: row for path, row in jobs_here(home, jobs(home)).items() if row["job_id"] not in order["known_jobs"]}
     rows = [row for path, row in new.items() if order["exclusive"] or is_alone(JobDir(path))]
     if rows:
         raise NotAlone({order["host"]: rows})

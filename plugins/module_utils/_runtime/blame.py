@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-from typing import Any, Collection, Iterable, Mapping, NamedTuple
+from typing import Collection, Iterable, Mapping, NamedTuple
 
 from . import reasons
-from .protocol import BlamedLauncher, End, FirstFailure, LauncherExit, RankRecord, ResultRank
+from .protocol import BlamedLauncher, End, FirstFailure, JobOrder, LauncherExit, RankRecord, ResultRank
 from .rank_record import cause_of, ended_at, rank_state
 from .reasons import LAUNCHER_DIED, LOST, RANK_FAILED, TIMED_OUT, WRAPPER_DIED
 
-Json = Any
 # What a rank says when its peer went first: a consequence, named as the cause only if nothing better is known.
 CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed out waiting|SIGPIPE|RendezvousConn")
 SAME_MOMENT = 0.05  # seconds
@@ -137,7 +136,7 @@ def first_failed(rows: Iterable[ResultRank], records: Mapping[int, RankRecord]) 
 
 
 def first_failure(
-    order: Mapping[str, Json],
+    order: JobOrder,
     state: str,
     rows: list[ResultRank],
     blamed: int | None,
@@ -161,13 +160,13 @@ def first_failure(
         how = f"it left no record, and {order['launcher']['name']} ended with status 0"
         return failure_of_rank(order, silent, how, last_lines[silent["rank"]][0])
     cause = end["detail"] if end else f"{order['launcher']['name']} ended with status {launcher.get('rc')}"
-    host = launcher.get("host", order["host"])
-    name = "launcher.out" if host == order["host"] else f"launcher.{host}.out"
+    host = launcher.get("host", order["head"])
+    name = "launcher.out" if host == order["head"] else f"launcher.{host}.out"
     log = os.path.join(order["run_dir"], name)
     return {"rank": None, "host": host, "cause": cause, "message": launcher.get("last_line", ""), "log": log}
 
 
-def failure_of_rank(order: Mapping[str, Json], row: ResultRank, cause: str, stream: str) -> FirstFailure:
+def failure_of_rank(order: JobOrder, row: ResultRank, cause: str, stream: str) -> FirstFailure:
     """Return the first_failure entry of a rank whose last words are in that stream."""
     log = os.path.join(order["run_dir"], "ranks", str(row["rank"]), stream)
     return {"rank": row["rank"], "host": row["host"], "cause": cause, "message": row["last_line"], "log": log}

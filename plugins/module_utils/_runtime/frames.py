@@ -287,7 +287,7 @@ WAITING = Form(
 
 # What the controller takes from the head.
 FROM_HEAD: dict[str, dict[str, Check]] = {
-    "survey": {"facts": facts, "others": mapped(HOST, facts)},
+    "survey": {"facts": facts, "nodes": mapped(HOST, facts)},
     "wanted": WANTED,
     "laid": LAID,
     "refused": {"reason": words, "running": either(mapped(HOST, RUNNING), {})},

@@ -21,7 +21,7 @@ import json
 import os
 import signal
 import time
-from typing import Any, Collection, Mapping, NamedTuple
+from typing import Any, Collection, NamedTuple
 
 from . import processes as processes_module
 from . import reasons
@@ -31,7 +31,7 @@ from .job_directory import JobDir, write_in_thread
 from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .processes import Process
-from .protocol import RankRecord
+from .protocol import Order, RankRecord
 from .rank_output import Stream, copy_all, open_streams
 from .reasons import ITS_WRAPPER_DIED, SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIMED_OUT, WRAPPER_DIED, Reason
 from .remote_shell import shell_pids
@@ -73,12 +73,14 @@ class Guard:
     def __init__(
         self,
         job: JobDir,
-        order: Mapping[str, Any],
+        order: Order,
+        private_tmp: str,
         from_supervisor: int,
         to_supervisor: int,
         excluded_pids: Collection[int] = (),
     ) -> None:
-        self.job, self.order = job, order
+        """`private_tmp`: the launcher's own directory (see Staging)."""
+        self.job, self.order, self.private_tmp = job, order, private_tmp
         self.from_supervisor, self.to_supervisor = from_supervisor, to_supervisor  # pipes, -1: none
         self.excluded_pids = excluded_pids
         self.buffer = b""
@@ -86,7 +88,6 @@ class Guard:
         self.supervisor_stopped_since: float | None = None
         self.silent_seconds = 0.0  # since the last message; those when this process was stopped not counted
         self.last_look = time.monotonic()
-        self.ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
         self.launcher = 0
         self.launchers: set[int] = set()  # pids: the launcher and what it started, at the end
         self.started = False
@@ -147,7 +148,7 @@ class Guard:
 
     def over(self) -> bool:
         """Whether the job is over on this node: its ranks are done, and the launcher exited or had its time to."""
-        if len(self.done) < len(self.ranks):
+        if len(self.done) < len(self.order["ranks"]):
             return False
         left = self.started and not self.launcher
         late = self.leave_by is not None and (not self.launcher or time.monotonic() > self.leave_by)
@@ -206,7 +207,7 @@ class Guard:
         kept.update(
             {processes_module.JOB_VARIABLE: self.order["job_id"], processes_module.JOB_DIR_VARIABLE: self.job.path}
         )
-        kept["TMPDIR"] = self.order["private_tmp"]
+        kept["TMPDIR"] = self.private_tmp
         kept["PATH"] = os.pathsep.join([*self.order["launcher_search"], kept.get("PATH", os.defpath)])
         os.chdir(self.order["cwd"])
         restore_files()
@@ -223,7 +224,7 @@ class Guard:
 
     def open_streams(self) -> None:
         """Open the pipes of all ranks, as far as that is possible."""
-        for rank in self.ranks:
+        for rank in self.order["ranks"]:
             try:
                 self.streams[rank] = open_streams(self.job, rank)
             except OSError:  # no descriptor is left: the rank's wrapper reads them all the same
@@ -237,10 +238,10 @@ class Guard:
 
     def check_ranks(self) -> Reason | None:
         """Note which ranks are done. Return why the job must end if one failed."""
-        if not self.placed and all(self.job.record(rank) for rank in self.ranks):
+        if not self.placed and all(self.job.record(rank) for rank in self.order["ranks"]):
             self.placed = True
             self.send("placed")
-        for rank in self.ranks:
+        for rank in self.order["ranks"]:
             record = None if rank in self.done else self.job.record(rank)
             if record is None:
                 continue
@@ -249,7 +250,7 @@ class Guard:
                 self.done[rank] = record["wrapper_pid"]
                 if record["rc"] != 0 and not record["finished"]:
                     return reasons.rank_failed(rank)
-                if len(self.done) == len(self.ranks):
+                if len(self.done) == len(self.order["ranks"]):
                     self.send("done")
             elif processes_module.read(record["wrapper_pid"]) is None and self.job.record(rank) == record:
                 self.record_wrapper_death(rank, record)
@@ -258,9 +259,10 @@ class Guard:
 
     def check_clock_and_launcher(self) -> Reason | None:
         """Return why the job must end by the clock, the launcher or a stopped supervisor, or None."""
-        if self.deadline and time.monotonic() >= self.deadline:
-            return reasons.timed_out(self.order["job_timeout"])
-        if self.started and not self.launcher and len(self.done) < len(self.ranks):
+        timeout = self.order["job_timeout"]
+        if timeout and self.deadline and time.monotonic() >= self.deadline:
+            return reasons.timed_out(timeout)
+        if self.started and not self.launcher and len(self.done) < len(self.order["ranks"]):
             status = self.job.launcher().get("rc", 0)
             return reasons.launcher_ended(self.order["launcher"]["name"], self.order["host"], status)
         stopped = processes_module.stopped_for(self.supervisor_pid, self.supervisor_stopped_since)
@@ -345,7 +347,7 @@ class Guard:
         """Whether ranks of other nodes may still save: the head has not reported yet that all are done."""
         if self.detached or self.leave_by is not None:
             return False
-        return any(place["host"] != self.order["host"] for place in self.order["placement"])
+        return len(self.order["ranks"]) < self.order["world_size"]
 
     def wait_for_records(self) -> None:
         """Wait until the wrappers have recorded how their programs ended."""
@@ -362,7 +364,7 @@ class Guard:
 
     def snapshot(self) -> Snapshot:
         """Return the living processes of the job: those below this one, and ranks that Slurm's daemon started."""
-        records = [record for rank in self.ranks for record in [self.job.record(rank)] if record]
+        records = [record for rank in self.order["ranks"] for record in [self.job.record(rank)] if record]
         children = processes_module.by_parent()
         found = {process.pid: process for process in processes_module.descendants(os.getpid(), children)}
         if self.order["launcher"]["name"] in STARTED_BY_SLURMD:
@@ -392,7 +394,7 @@ class Guard:
         if self.order["launcher"]["name"] in STARTED_BY_SLURMD:
             below = {process.pid for tree in seen.trees.values() for process in tree.all}
             return {process.pid for process in seen.processes} - wrappers - below
-        found = {self.job.launcher().get("pid", 0), *shell_pids(self.order["private_tmp"])}
+        found = {self.job.launcher().get("pid", 0), *shell_pids(self.private_tmp)}
         for process in seen.processes:  # parents before children
             if process.parent in found and process.pid not in wrappers:
                 found.add(process.pid)

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import time
-from typing import Any, Protocol
+from typing import Any, Mapping, Protocol
 
 from . import reasons
 from .alone import WHOLE_JOB, staging_lock
@@ -19,11 +19,11 @@ from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
 from .peer import RemoteNode, stage_on_all
+from .protocol import Order, Result, RunOrder
 from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, Reason
 from .remote_shell import SHELL_SOCKET, localized
 from .result import write_result
 from .shipment import Shipment
-from .survey import ssh_config
 
 Json = Any
 LOOK_SECONDS = 0.1  # between two checks for what sends no event
@@ -44,16 +44,14 @@ class Controller(Protocol):
 class HeadJob:
     """One job from staging to result. OSError if staging failed: then nothing of it is left."""
 
-    def __init__(self, controller: Controller, order: dict[str, Json], peers: dict[str, RemoteNode]) -> None:
+    def __init__(self, controller: Controller, run_order: RunOrder, peers: Mapping[str, RemoteNode]) -> None:
+        """`peers`: the connected nodes by host."""
         self.controller, self.channel = controller, controller.channel
-        others = order.pop("others")
-        order["started"], self.started = time.time(), time.monotonic()  # the second is a clock that nobody sets
-        order["peers"] = [others[name]["way"] for name in others]
-        self.peers = [peers[name] for name in others]
-        order["ssh_config"] = ssh_config(order["home"])
-        self.order = order
+        self.started = time.monotonic()
+        self.peers = [peers[route["host"]] for route in run_order["routes"]]
+        self.order = order = order_of(run_order, run_order["job"]["head"])
         with staging_lock(order["home"], WHOLE_JOB, order["exclusive"]):
-            self.stage(others)
+            self.stage(run_order)
         self.unfinished = {place["host"] for place in order["placement"]}
         self.unplaced = set(self.unfinished)
         # When job_timeout began: a job may wait in a queue until its ranks are there.
@@ -63,23 +61,27 @@ class HeadJob:
         self.last_beat = time.monotonic()
         self.shells: dict[socket.socket, RemoteNode | None] = {}  # by connection: the node it asked for
 
-    def stage(self, others: dict[str, Json]) -> None:
+    def stage(self, run_order: RunOrder) -> None:
         """Stage the job on all nodes or on none."""
-        self.node_job = NodeJob(self.order, self.controller.shipment)
+        secrets = run_order["secrets"]
+        self.node_job = NodeJob(
+            self.order, secrets[self.order["host"]], run_order["files"], run_order["routes"], self.controller.shipment
+        )
         try:
             self.shell_socket = self.open_shell_socket()
-            stage_on_all(self.peers, {name: {**self.order, **fields, "peers": None} for name, fields in others.items()})
+            orders = {peer.name: order_of(run_order, peer.name) for peer in self.peers}
+            stage_on_all(self.peers, orders, secrets)
         except BaseException:
             self.node_job.unstage()
             raise
 
     def open_shell_socket(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(os.path.join(self.order["private_tmp"], SHELL_SOCKET))
+        listener.bind(os.path.join(self.node_job.staging["private_tmp"], SHELL_SOCKET))
         listener.listen(1024)
         return listener
 
-    def follow(self) -> dict[str, Json]:
+    def follow(self) -> Result:
         """Run the job on all nodes until each is over, and return the result. Nothing is left, whatever happens."""
         self.node_job.excluded_pids = [peer.pid for peer in self.peers]
         self.node_job.start()
@@ -98,8 +100,9 @@ class HeadJob:
         self.shell_socket.close()
         self.show()
         node_reports = {peer.name: peer.report for peer in self.peers if peer.report}
+        seconds = time.monotonic() - self.started
         return write_result(
-            self.node_job.job, self.node_job.output.metrics, node_reports, time.monotonic() - self.started
+            self.node_job.job, self.order, self.node_job.staging, self.node_job.output.metrics, node_reports, seconds
         )
 
     def beat(self) -> None:
@@ -228,6 +231,11 @@ class HeadJob:
         for connection, wanted in list(self.shells.items()):
             if wanted is peer:
                 answer(connection, rc, text)
+
+
+def order_of(run_order: RunOrder, host: str) -> Order:
+    """Return the order of one node."""
+    return {**run_order["job"], **run_order["nodes"][host]}
 
 
 def answer(connection: socket.socket, rc: int, text: str) -> None:

@@ -4,11 +4,13 @@
 
 """The directory of one job on one node: where its parts meet, and the truth that outlives each of them.
 
-`<home>/jobs/<job id>/`: order.json (the plan for this node, 0600), hostfile, bin/ (what launchers call), events
+`<home>/jobs/<job id>/`: order.json (all that this node is told of the job), staging.json (what it added when it staged
+the job), hostfile, bin/ (what launchers call), events
 (a FIFO: a byte wakes the guard), gate (a FIFO: opened when ranks may begin, or when the job is ended), lock (held while
 the job runs), launcher.json, launcher.out, end.json (why the job was ended, first writer wins), leftovers.json,
 metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes (rank_output), and where
-a folder was shipped src/ (the job's own tree, job_files) with listing.json. On the head also result.json.
+a folder was shipped src/ (the job's own tree, job_files) with listing.json. On the head also routes.json (how it
+reaches the other nodes) and result.json.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ import os
 import re
 import stat
 import time
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
 
 if TYPE_CHECKING:  # a rank must not pay for the types
-    from .protocol import End, LauncherExit, RankRecord
+    from .protocol import End, JobRoute, LauncherExit, Order, Place, RankRecord, Staging
 
 Json = Any
 FETCHED_MARK = "fetched"  # file in a job directory: the controller has all of it
@@ -40,11 +42,12 @@ SECONDS_MOST = 1e11  # since the epoch, or since the machine came up
 # The files that a program of the job could have written as well, with the types of what is in them.
 # What of order.json those read who come when the job is over.
 ORDER = {
-    **dict.fromkeys(("job_id", "home", "host", "controller", "run_dir", "backend", "private_tmp"), str),
-    **{"placement": list, "launcher": dict, "world_size": int, "started": NUMBER, "shown_command": (str, list)},
+    **dict.fromkeys(("job_id", "home", "host", "head", "controller", "run_dir", "backend"), str),
+    **{"placement": list, "ranks": list, "launcher": dict, "world_size": int, "shown_command": (str, list)},
 }
 PLACE = {"rank": int, "host": str}
-ROUTE = {"name": str}
+STAGING = {"started": NUMBER, "private_tmp": str}
+ROUTE = dict.fromkeys(("host", "home", "interpreter"), str)
 END = {"reason": str, "detail": str, "at": NUMBER}
 LAUNCHER = {"pid": int}
 LEFTOVER = {"pid": int, "command": str}
@@ -169,14 +172,32 @@ class JobDir:
         except (OSError, ValueError, RecursionError):
             return None
 
-    def order(self) -> dict[str, Json] | None:
+    def order(self) -> Order | None:
         """Return what the job is; None if it is not known, or a program of the job changed it beyond use."""
-        found = self.read("order.json")
+        found = self.read_order()
         if not fits(found, ORDER) or not all(fits(place, PLACE) for place in found["placement"]):
             return None
-        peers = found.get("peers")
-        known = peers is None or (isinstance(peers, list) and all(fits(route, ROUTE) for route in peers))
-        return found if known and fits(found["launcher"], {"name": str, "version": str}) else None
+        whole = all(type(rank) is int for rank in found["ranks"])
+        return found if whole and fits(found["launcher"], {"name": str, "version": str}) else None
+
+    def read_order(self) -> Json:
+        """Return what is in order.json, whoever wrote it, in the form of this version."""
+        found = self.read("order.json")
+        old = fits(found, {"host": str, "placement": list}) and "ranks" not in found
+        return with_ranks_and_head(found) if old else found
+
+    def staging(self) -> Staging | None:
+        """Return what this node added to the order; None if that is not known."""
+        found = self.read("staging.json") or self.read("order.json")  # the second had it up to 0.4
+        return {"started": found["started"], "private_tmp": found["private_tmp"]} if fits(found, STAGING) else None
+
+    def routes(self) -> list[JobRoute]:
+        """Return how the head reaches the other nodes of the job: none on these."""
+        found = self.read("routes.json")
+        if found is None:  # up to 0.4 the order had them, by another name
+            peers = (self.read("order.json") or {}).get("peers")
+            found = [{**row, "host": row["name"]} for row in peers or [] if fits(row, {"name": str})]
+        return [row for row in found if fits(row, ROUTE)] if isinstance(found, list) else []
 
     def record(self, rank: int) -> RankRecord | None:
         """Return the record of a rank; None for one that its wrapper did not write, and cannot have."""
@@ -294,6 +315,18 @@ class JobDir:
             os.close(os.open(self.at("gate"), os.O_WRONLY | os.O_NONBLOCK))
         except OSError:  # none waits
             pass
+
+
+def ranks_on(host: str, placement: Iterable[Place]) -> list[int]:
+    """Return the ranks that run on another node; those of this one are in its order."""
+    return [place["rank"] for place in placement if place["host"] == host]
+
+
+def with_ranks_and_head(order: dict[str, Json]) -> dict[str, Json]:
+    """Return an order of version 0.4 with what later ones have: there the head was the node with `peers`."""
+    host = order["host"]
+    ranks = ranks_on(host, [place for place in order["placement"] if fits(place, PLACE)])
+    return {**order, "ranks": ranks, "head": host if isinstance(order.get("peers"), list) else ""}
 
 
 def write_in_thread(write: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Collection
 from .frames import refuse_constant
 from .job_directory import JobDir, remove
 from .output_lines import Follower, Value
+from .protocol import Order
 
 Json = Any
 ROWS = 1000  # that are written at once
@@ -68,11 +69,10 @@ class Metrics:
             self.rank_of[name], self.last[name] = rank, value
 
 
-def final_metrics(job: JobDir, order: dict[str, Json]) -> Metrics:
+def final_metrics(job: JobDir, order: Order) -> Metrics:
     """Read the reports of this node's ranks again, for when the supervisor that had followed them is gone."""
     metrics = Metrics(job)
-    for place in order["placement"]:
-        rank = place["rank"]
+    for rank in order["ranks"]:
         Follower(job.rank(rank, "stdout"), rank, "stdout", False, lambda _line: None, metrics.add).look(last=True)
     metrics.flush()
     return metrics

@@ -16,7 +16,7 @@ import shlex
 import signal
 import threading
 import time
-from typing import Any, Collection, Protocol
+from typing import Any, Collection, Mapping, Protocol, Sequence
 
 from . import processes
 from .alone import ONE_NODE, check_alone, staging_lock
@@ -27,7 +27,7 @@ from .job_directory import JobDir, remove
 from .metrics import Metrics
 from .output_follower import Following
 from .output_lines import last_line
-from .protocol import NodeReport
+from .protocol import JobRoute, NodeReport, Order, Staging
 from .rank_record import ended_by_us, last_line_of, leftovers_of, records_of
 from .reasons import THE_GUARD_DIED, Reason
 from .secrets import Keeper
@@ -48,19 +48,34 @@ class Shipment(Protocol):
 class NodeJob:
     """One node's share of one job."""
 
-    def __init__(self, order: dict[str, Json], shipment: Shipment | None = None) -> None:
-        """Stage the job on this node, with the tree of the shipped files. OSError, ValueError: nothing is left of it.
+    def __init__(
+        self,
+        order: Order,
+        secrets: Mapping[str, str],
+        files: Mapping[str, str] | None = None,
+        routes: Sequence[JobRoute] | None = None,
+        shipment: Shipment | None = None,
+    ) -> None:
+        """Stage the job on this node. OSError, ValueError: nothing is left of it.
 
-        NotAlone if this job or another asks for the node exclusively.
+        NotAlone if this job or another asks for the node exclusively. `secrets`: variables of the ranks, kept in memory
+        only; `files`: texts by name, for the job directory; `routes`: on the head, to the other nodes; `shipment`: the
+        files that were shipped to this node.
         """
         self.job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
         self.order = order
-        self.secrets = order.pop("secrets", {})  # in memory only
-        order["secret_names"] = sorted(self.secrets)
+        self.started, self.private_tmp = time.time(), ""
         self.keeper: Keeper | None = None
         with staging_lock(order["home"], ONE_NODE, order["exclusive"]):
             check_alone(order)
-            self.stage(shipment)
+            self.job.create([place["rank"] for place in order["placement"]])
+            try:
+                self.stage(secrets, files or {}, routes)
+                if shipment:
+                    shipment.make_tree(self.job)
+            except BaseException:
+                self.unstage()
+                raise
         self.guard, self.to_guard, self.from_guard = 0, -1, -1
         self.buffer = b""
         self.guard_gone = False
@@ -73,24 +88,25 @@ class NodeJob:
         self.last_beat = 0.0  # when the guard was last sent a sign of life
         self.final_report: NodeReport | None = None  # the report, when the job is over here
 
-    def stage(self, shipment: Shipment | None) -> None:
-        """Make the job directory with all files that the launcher and the ranks read."""
-        self.job.create([place["rank"] for place in self.order["placement"]])
-        try:
-            self.lock = self.job.lock()
-            self.order["private_tmp"] = private_directory()
-            for name, text in self.order.pop("files", {}).items():
-                write_text(self.job.at(name), text, 0o666)
-            self.write_programs()
-            self.keeper = Keeper(self.job.path, self.secrets) if self.secrets else None
-            if shipment:
-                shipment.make_tree(self.job)
-            self.job.write("order.json", self.order)
-            self.job.write("supervisor.json", processes.identity(os.getpid()))
-            self.output = Following(self.job, self.order)
-        except BaseException:
-            self.unstage()
-            raise
+    def stage(self, secrets: Mapping[str, str], files: Mapping[str, str], routes: Sequence[JobRoute] | None) -> None:
+        """Make all files that the launcher and the ranks read."""
+        self.lock = self.job.lock()
+        self.private_tmp = private_directory()
+        for name, text in files.items():
+            write_text(self.job.at(name), text, 0o666)
+        self.write_programs()
+        self.keeper = Keeper(self.job.path, secrets) if secrets else None
+        self.job.write("staging.json", self.staging)
+        if routes is not None:
+            self.job.write("routes.json", routes)
+        self.job.write("order.json", self.order)
+        self.job.write("supervisor.json", processes.identity(os.getpid()))
+        self.output = Following(self.job, self.order)
+
+    @property
+    def staging(self) -> Staging:
+        """Return what this node adds to the order."""
+        return {"started": self.started, "private_tmp": self.private_tmp}
 
     def write_programs(self) -> None:
         """Write the programs that launchers start by name: one command line serves nodes with different homes."""
@@ -102,7 +118,8 @@ class NodeJob:
         """Undo the staging."""
         if self.keeper:
             self.keeper.close()
-        remove(self.order.get("private_tmp", ""))
+        if self.private_tmp:
+            remove(self.private_tmp)
         remove(self.job.path)
 
     def start(self) -> None:
@@ -141,9 +158,9 @@ class NodeJob:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         above = os.getppid()
         processes.become_subreaper()
-        Guard(self.job, self.order, guard_input, guard_output).run()
+        Guard(self.job, self.order, self.private_tmp, guard_input, guard_output).run()
         if os.getppid() != above:
-            remove(self.order["private_tmp"])
+            remove(self.private_tmp)
 
     def send(self, kind: str, **fields: str) -> None:
         """Send the guard a message. A dead guard is noticed elsewhere."""
@@ -202,14 +219,16 @@ class NodeJob:
             if self.keeper:
                 self.keeper.close()
             self.output.finish()
-        if self.order["peers"] is None:
+        if self.order["host"] != self.order["head"]:
             self.final_report = node_report(self.job, self.order, self.output.metrics)
             self.job.drop_ballast()
 
     def finish_for_guard(self) -> None:
         """Do the guard's work if it did not exit by itself; then end the processes that escaped it."""
         if self.guard_status != 0:
-            Guard(self.job, self.order, -1, -1, self.excluded_pids).finish(self.end_reason or THE_GUARD_DIED)
+            Guard(self.job, self.order, self.private_tmp, -1, -1, self.excluded_pids).finish(
+                self.end_reason or THE_GUARD_DIED
+            )
 
         def escaped_processes() -> list[processes.Process]:
             return [process for process, mark in processes.marked() if mark.job_dir == self.job.path]
@@ -217,16 +236,15 @@ class NodeJob:
         found = processes.end_all(escaped_processes, self.order["grace"] or processes.GRACE_SECONDS)
         if found:
             self.job.write("leftovers.json", self.job.leftovers() + found)
-        remove(self.order["private_tmp"])
+        remove(self.private_tmp)
 
     def report(self) -> NodeReport:
         """Return the report of this node for the head, once the job is over here."""
         return self.final_report or node_report(self.job, self.order, self.output.metrics)
 
 
-def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> NodeReport:
+def node_report(job: JobDir, order: Order, metrics: Metrics) -> NodeReport:
     """Return the report of a node: records and last lines by rank, leftovers, launcher, metrics."""
-    ranks = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
     records = records_of(job, order)
     end = job.end()
     for record in records.values():  # by this node's own clock
@@ -234,7 +252,7 @@ def node_report(job: JobDir, order: dict[str, Json], metrics: Metrics) -> NodeRe
     launcher = job.launcher()
     return {
         "records": {str(rank): record for rank, record in records.items()},
-        "lines": {str(rank): last_line_of(job, rank, records.get(rank)) for rank in ranks},
+        "lines": {str(rank): last_line_of(job, rank, records.get(rank)) for rank in order["ranks"]},
         "leftovers": leftovers_of(job, records)[:ROWS],
         "launcher": {**launcher, "last_line": last_line(job.at("launcher.out"))},
         "metrics": [(name, metrics.rank_of[name], value) for name, value in metrics.last.items()][:ROWS],

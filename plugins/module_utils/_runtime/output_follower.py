@@ -13,11 +13,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Any, Iterable, Iterator, Mapping
+from typing import Any, Iterable, Iterator
 
 from .job_directory import JobDir
 from .metrics import Metrics
 from .output_lines import Follower, Line, Value
+from .protocol import Order
 
 Json = Any
 LOOK_SECONDS = 0.1  # between two looks at the files
@@ -28,7 +29,7 @@ FRAMES_MOST = 10_000  # that wait to be shown; the oldest are dropped
 class Following:
     """Follows the files of a node's ranks: lines and reports to show, every report into metrics.jsonl."""
 
-    def __init__(self, job: JobDir, order: Mapping[str, Json]) -> None:
+    def __init__(self, job: JobDir, order: Order) -> None:
         """Open metrics.jsonl. OSError."""
         self.job, self.order = job, order
         self.metrics = Metrics(job)
@@ -39,12 +40,11 @@ class Following:
         self.thread = threading.Thread(target=self.follow, daemon=True)
 
     def make_followers(self) -> Iterable[Follower]:
-        for place in self.order["placement"]:
-            for stream in ("stdout", "stderr") if place["host"] == self.order["host"] else ():
-                show = place["rank"] in self.order["show_ranks"]
-                if show or stream == "stdout":
-                    path = self.job.rank(place["rank"], stream)
-                    yield Follower(path, place["rank"], stream, show, self.show_line, self.take_report)
+        for rank in self.order["ranks"]:
+            show = rank in self.order["show_ranks"]
+            for stream in ("stdout", "stderr") if show else ("stdout",):
+                path = self.job.rank(rank, stream)
+                yield Follower(path, rank, stream, show, self.show_line, self.take_report)
 
     def show_line(self, line: Line) -> None:
         self.frames.append({"kind": "line", **line._asdict()})

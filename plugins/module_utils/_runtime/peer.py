@@ -18,7 +18,7 @@ from .alone import NotAlone
 from .channel import BEAT_SECONDS
 from .link import GREETING_SECONDS, ConnectionLost, RemoteProcess
 from .processes import longest
-from .protocol import NodeReport
+from .protocol import LocalNames, NodeReport, Order, Route, RunningJob
 
 Json = Any
 ANSWER_SECONDS = 60.0  # for an answer or a beat from a node
@@ -36,17 +36,17 @@ class NotStaged(OSError):
 class RemoteNode:
     """Another node and the connection to its supervisor."""
 
-    def __init__(self, route: Mapping[str, str], config: str, lost: bool = False) -> None:
-        """`route`: name, home, interpreter of the node; `config`: the ssh configuration of the mesh. ConnectionLost.
+    def __init__(self, route: Route, config: str, lost: bool = False) -> None:
+        """`config`: the ssh configuration of the mesh. ConnectionLost.
 
         One that was `lost` before is given LOST_SECONDS.
         """
         if not os.path.exists(config):
             raise ConnectionLost(f"there is no {config} yet: ansible-playbook setup.yml --tags ssh_mesh")
-        self.name, self.home = route["name"], route["home"]
+        self.name, self.home = route["host"], route["home"]
         self.answer_seconds = LOST_SECONDS if lost else ANSWER_SECONDS
         self.address = ""
-        self.local_names: Mapping[str, str] = {}  # the launcher's directory and the NIC on that node
+        self.local_names: LocalNames = {"launcher_prefix": "", "nic": ""}
         command = bootstrap.bootstrap(route["interpreter"], route["home"], bootstrap.own_digest())
         alive = ("-o", "ServerAliveInterval=0")  # the lease detects a lost node, ssh must not do so sooner
         self.remote = RemoteProcess(
@@ -164,17 +164,22 @@ def in_parallel(do: Callable[[Any], Json], items: Iterable[Any]) -> list[Json]:
         return list(pool.map(do, items))
 
 
-def stage_on_all(peers: Sequence[RemoteNode], orders: Mapping[str, Mapping[str, Json]]) -> None:
-    """Stage the job on all nodes or on none. NotStaged names the nodes that cannot, NotAlone those with other jobs."""
-    running: dict[str, list[dict[str, str]]] = {}
+def stage_on_all(
+    peers: Sequence[RemoteNode], orders: Mapping[str, Order], secrets: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Stage the job on all nodes or on none. NotStaged names the nodes that cannot, NotAlone those with other jobs.
+
+    `orders` and `secrets` by host.
+    """
+    running: dict[str, list[RunningJob]] = {}
 
     def stage(peer: RemoteNode) -> str:
-        peer.address = orders[peer.name]["address"]
-        peer.local_names = {name: orders[peer.name][name] for name in ("launcher_prefix", "nic")}
-        peer.grace = longest(orders[peer.name]["grace"])
-        peer.lease = peer.channel.send_timeout = orders[peer.name]["lease"]
+        order = orders[peer.name]
+        peer.address, peer.local_names = order["address"], order
+        peer.grace, peer.lease = longest(order["grace"]), order["lease"]
+        peer.channel.send_timeout = peer.lease
         try:
-            answer = peer.remote.expect("stage", ANSWER_SECONDS, "staged", order=orders[peer.name])
+            answer = peer.remote.expect("stage", ANSWER_SECONDS, "staged", order=order, secrets=secrets[peer.name])
             reason = answer["reason"]
             if answer["running"]:
                 running[peer.name] = answer["running"]

@@ -37,6 +37,102 @@ class Leftover(TypedDict):
     ended: str | None  # the signal that ended it, None if nothing did
 
 
+# --- the order of a job ---------------------------------------------------------------------------------------------
+# The controller makes it once (plugin_utils/_launch/order.py), and nobody changes it after that. What a node adds when
+# it stages the job is a Staging.
+
+
+class UsedLauncher(TypedDict):
+    name: str
+    version: str
+    path: str  # on the head
+
+
+class JobOrder(TypedDict):
+    """The part of an order that is the same on all nodes of a job. Times are in seconds."""
+
+    job_id: str
+    controller: str  # who started the job (plugin_utils/_controller/identity.py)
+    run_dir: str  # on the controller
+    head: str  # its host
+    world_size: int
+    placement: list[Place]  # by rank
+    backend: str
+    launcher: UsedLauncher
+    launcher_environment: dict[str, str]
+    shown_command: list[str]
+    queue: list[list[str]]  # of a batch system: a command that lists the job's numbers there, one that cancels them
+    master_addr: str
+    master_port: int
+    job_timeout: float | None
+    grace: float | None  # between SIGTERM and SIGKILL; None: by what a process does with SIGTERM
+    lease: float
+    exclusive: bool
+    show_ranks: list[int]
+
+
+class LocalNames(TypedDict):
+    """What launchers take to have the same name on every node, and has not (remote_shell.py)."""
+
+    launcher_prefix: str  # the directory in which the launcher is installed
+    nic: str  # empty: none was chosen
+
+
+class NodeOrder(LocalNames):
+    """The part of an order that is one node's own."""
+
+    host: str
+    ranks: list[int]  # that run on this node
+    address: str
+    home: str
+    command: list[str]  # that the guard starts: the launcher, or its agent; empty where something else starts it
+    launcher_search: list[str]  # directories
+    argv: list[str]  # of the program of each rank
+    cwd: str
+    tmpdir: str
+    path_first: str  # directory of the ranks' Python; empty: none
+    environment: dict[str, str]
+    secret_names: list[str]  # of variables whose values are in no file (secrets.py)
+    known_jobs: list[str]  # that ran on this node when the job was planned
+    programs: dict[str, list[str]]  # that launchers start by name: their command lines
+
+
+class Order(JobOrder, NodeOrder):
+    """order.json: all that one node is told of a job."""
+
+
+class Route(TypedDict):
+    """How the head reaches another node: a host of the mesh's ssh configuration, and where our code is there."""
+
+    host: str
+    home: str
+    interpreter: str
+
+
+class JobRoute(Route, LocalNames):
+    """One of routes.json, which the head alone has: for a launcher's daemons, and for later questions of a job."""
+
+    address: str
+    launcher_search: list[str]
+
+
+class RunOrder(TypedDict):
+    """All that the head needs to run a job by itself."""
+
+    job: JobOrder
+    nodes: dict[str, NodeOrder]  # by host, the head's among them
+    routes: list[JobRoute]  # to the other nodes
+    secrets: dict[str, dict[str, str]]  # by host: variables that are in no file
+    files: dict[str, str]  # for the job directory on the head: text by name
+
+
+class Staging(TypedDict):
+    """staging.json: what a node itself adds when it stages a job."""
+
+    started: float
+    private_tmp: str  # directory of the launcher, 0700
+
+
 # --- what a node says of itself -------------------------------------------------------------------------------------
 
 
@@ -154,12 +250,54 @@ class ResultRank(TypedDict):
     last_line: Text
 
 
+class Seen(TypedDict):
+    """Where a rank came up; None if it never did."""
+
+    host: str | None
+    local_rank: int | None
+
+
+class ResultPlace(Place):
+    seen: Seen
+    pid: int | None  # of the program; None if it never started
+    cpus: list[int]
+
+
 class FirstFailure(TypedDict):
     rank: int | None  # None: the launcher
     host: str
     cause: Text
     message: Text
-    log: str
+    log: str  # path on the controller
+
+
+class Note(TypedDict):
+    """What a person should know of a job."""
+
+    code: str
+    text: Text
+
+
+class Result(TypedDict):
+    """result.json, as docs/result.schema.json describes it."""
+
+    job_id: str
+    state: str
+    rc: int
+    started: str  # times as ISO 8601
+    ended: str
+    seconds: float
+    launcher: UsedLauncher
+    backend: str
+    world_size: int
+    command: list[str]
+    placement: list[ResultPlace]
+    ranks: list[ResultRank]
+    first_failure: FirstFailure | None
+    silent_ranks: list[int]
+    leftovers: dict[str, list[Leftover]]  # by host
+    metrics: dict[str, Metric]
+    notes: list[Note]
 
 
 class WaitingRun(TypedDict):
@@ -181,12 +319,29 @@ class Request(TypedDict, total=False):
     beats: bool  # the sender waits as long as beats come
 
 
+class SurveyRequest(TypedDict):
+    """What a node is asked. Empty texts: the node's default."""
+
+    home: str
+    python: str
+    launcher: str
+    launcher_path: str
+    launcher_args: list[str]
+    backend: str  # that its torch is asked for; empty: it need not be asked
+    port: int | None  # that is wanted for the rendezvous
+    ports: tuple[int, int] | None  # first and last that a firewall lets through
+
+
 class NodeSurvey(Request):
-    request: dict[str, Any]
+    request: SurveyRequest
+
+
+class SurveyRoute(Route):
+    request: SurveyRequest
 
 
 class Survey(NodeSurvey):
-    others: list[dict[str, Any]]  # how the head reaches each of the other nodes, and what it asks there
+    nodes: list[SurveyRoute]  # the other ones
 
 
 class NodeSurveyed(TypedDict):
@@ -194,7 +349,7 @@ class NodeSurveyed(TypedDict):
 
 
 class Surveyed(NodeSurveyed):
-    others: dict[str, AnyFacts]  # by node
+    nodes: dict[str, AnyFacts]  # of the other ones, by host
 
 
 class FolderOffer(Request):
@@ -219,8 +374,13 @@ class Laid(TypedDict):
     reason: Text  # why a node cannot use the folder; empty if all can
 
 
-class Order(Request):
-    order: dict[str, Any]
+class Run(Request):
+    order: RunOrder
+
+
+class Stage(Request):
+    order: Order
+    secrets: dict[str, str]
 
 
 class Ending(TypedDict):
@@ -300,7 +460,7 @@ class MaybeReport(TypedDict):
 
 
 class Outcome(TypedDict):
-    result: dict[str, Any]  # docs/result.schema.json
+    result: Result
 
 
 class Waiting(TypedDict):
@@ -313,7 +473,7 @@ CONTROLLER_TO_HEAD: Messages = {
     "folder": FolderOffer,
     "file": File,
     "lay": Request,  # all files of the folder are sent
-    "run": Order,
+    "run": Run,
     "end": Ending,
     "fetch": Fetch,
     "received": Nothing,  # all files that were fetched
@@ -341,7 +501,7 @@ HEAD_TO_NODE: Messages = {
     "folder": FolderOffer,
     "file": File,
     "lay": Request,
-    "stage": Order,
+    "stage": Stage,
     "go": Nothing,  # the job is staged everywhere
     "drop": Nothing,  # it is not
     "begin": Nothing,  # every rank is where the plan has it

@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any, Mapping
 
 from .job_directory import JobDir, open_file
 from .launchers import AGENTS, LAUNCHERS, STARTED_BY_SLURMD
@@ -30,6 +30,9 @@ from .processes import (
 )
 from .rank_output import CHUNK, Stream, open_streams
 from .reasons import DISK_FULL, MISPLACED, OUTPUT_LOST, RANK_FAILED
+
+if TYPE_CHECKING:  # a rank must not pay for the types
+    from .protocol import Order
 
 GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
@@ -45,21 +48,18 @@ HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecus
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def identify(order: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[int, int, int, int]:
+def identify(order: Order, environ: Mapping[str, str]) -> tuple[int, int, int, int]:
     """Return (rank, world size, local rank, local size). LookupError if the launcher did not put them there."""
     launcher = order["launcher"]["name"]
     names = LAUNCHERS[launcher].identity  # others may be inherited and wrong
     values = [environ.get(name, "") for name in names]
     if not all(value.isdigit() for value in values):
         raise LookupError(f"{launcher} gave this process no {', '.join(names)}")
-    planned = sum(place["host"] == order["host"] for place in order["placement"])
-    rank, size, local_rank, local_size = [*map(int, values), planned][:4]
+    rank, size, local_rank, local_size = [*map(int, values), len(order["ranks"])][:4]
     return rank, size, local_rank, local_size
 
 
-def rank_environment(
-    order: Mapping[str, Any], identity: tuple[int, int, int, int], inherited: Mapping[str, str]
-) -> dict[str, str]:
+def rank_environment(order: Order, identity: tuple[int, int, int, int], inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of a program: the same names whatever the launcher was, the user's last."""
     texts = [str(number) for number in identity]
     variables = dict(inherited)
@@ -77,7 +77,7 @@ def rank_environment(
     return variables
 
 
-def elastic_environment(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> dict[str, str]:
+def elastic_environment(order: Order, identity: tuple[int, int, int, int]) -> dict[str, str]:
     """Return what torchrun sets beside rank and size: without it Lightning takes every node for node 0.
 
     The names are those of torch.distributed.elastic's LocalElasticAgent; NODE_RANK is Lightning's own.
@@ -98,7 +98,7 @@ def elastic_environment(order: Mapping[str, Any], identity: tuple[int, int, int,
     }
 
 
-def misplaced(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> str:
+def misplaced(order: Order, identity: tuple[int, int, int, int]) -> str:
     """Return how this rank's place differs from the plan, or an empty string."""
     rank, size, local_rank, _local_size = identity
     if size != order["world_size"]:
@@ -113,7 +113,7 @@ def misplaced(order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> 
 class RankWrapper:
     """Runs one rank's program and writes its record."""
 
-    def __init__(self, job: JobDir, order: Mapping[str, Any], identity: tuple[int, int, int, int]) -> None:
+    def __init__(self, job: JobDir, order: Order, identity: tuple[int, int, int, int]) -> None:
         self.job, self.order, self.identity = job, order, identity
         self.program = 0
         self.end_requested = False
@@ -325,7 +325,7 @@ def disk_is_full(path: str) -> bool:
     return status.f_bavail * status.f_frsize < FULL_BYTES
 
 
-def start_program(order: Mapping[str, Any], variables: dict[str, str]) -> None:
+def start_program(order: Order, variables: dict[str, str]) -> None:
     """Turn this process into the program of the order."""
     os.chdir(order["cwd"])
     os.execvpe(order["argv"][0], order["argv"], variables)

@@ -7,19 +7,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Mapping
+from typing import Mapping
 
 from .group_note import END
 from .job_directory import JobDir, open_file, rows_of
 from .output_lines import last_line
-from .protocol import End, Leftover, RankRecord
+from .protocol import End, JobOrder, Leftover, RankRecord
 from .reasons import ITS_WRAPPER_DIED, MISPLACED, signal_name
 
-Json = Any
 NOTE_BYTES = 4096  # of what a rank notes of its process groups: a line for each that is larger than all before
 
 
-def records_of(job: JobDir, order: Mapping[str, Json]) -> dict[int, RankRecord]:
+def records_of(job: JobDir, order: JobOrder) -> dict[int, RankRecord]:
     """Return the records on this node by rank, also of ranks that the plan has elsewhere."""
     ranks = [place["rank"] for place in order["placement"]]
     found = {rank: record for rank in ranks for record in [job.record(rank)] if record}

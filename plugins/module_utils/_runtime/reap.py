@@ -15,7 +15,7 @@ from typing import Any
 
 from . import processes
 from .file_store import KEPT_DAYS, Store
-from .job_directory import JobDir, fits, jobs, remove
+from .job_directory import JobDir, jobs, remove
 from .job_files import TREE, outputs, remove_tree
 
 PRIVATE = re.compile(r"/torchfleet-[0-9a-f]{16}\Z")  # a directory that a launcher had for itself (see node_job)
@@ -128,9 +128,9 @@ def clear(job: JobDir, whole: bool, waits: bool, dry_run: bool) -> None:
     """
     if dry_run:
         return
-    order = job.read("order.json")
-    if fits(order, {"private_tmp": str}) and PRIVATE.search(order["private_tmp"]):  # a program may name another one
-        remove(order["private_tmp"])
+    staging = job.staging()
+    if staging and PRIVATE.search(staging["private_tmp"]):  # a program of the job may name another directory
+        remove(staging["private_tmp"])
     if waits:
         job.cancel()
     if whole:

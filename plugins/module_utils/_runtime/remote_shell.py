@@ -14,10 +14,13 @@ import os
 import re
 import socket
 import sys
-from typing import Any, Mapping
+from typing import TYPE_CHECKING
 
 from .job_directory import JobDir
 from .processes import die_with_parent, identity
+
+if TYPE_CHECKING:  # a launcher waits for this
+    from .protocol import LocalNames
 
 SHELL_SOCKET = "shell"  # in the job's private temporary directory on the head
 SHELL_FILE = re.compile(r"shell\.([0-9]{1,10})\.[0-9]{1,20}\Z")
@@ -26,16 +29,19 @@ SHELL_FILE = re.compile(r"shell\.([0-9]{1,10})\.[0-9]{1,20}\Z")
 def main(job_dir: str, arguments: list[str]) -> int:
     """Run a command on a node and return its exit status. `arguments`: as ssh takes them: options, host, command."""
     die_with_parent()
-    order = JobDir(job_dir).read("order.json")
+    job = JobDir(job_dir)
+    staging = job.staging()
+    private_tmp = staging["private_tmp"] if staging else ""
     while arguments and arguments[0].startswith("-"):
         arguments = arguments[1:]
     host, command = arguments[0], " ".join(arguments[1:])  # as ssh does: the other side's shell reads it
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(os.path.join(order["private_tmp"], SHELL_SOCKET))
+        connection.connect(os.path.join(private_tmp, SHELL_SOCKET))
     except OSError:
-        return run_over_ssh(order, host, command)
-    open(os.path.join(order["private_tmp"], shell_file(os.getpid())), "w").close()
+        run_over_ssh(job, host, command)
+        return 255
+    open(os.path.join(private_tmp, shell_file(os.getpid())), "w").close()
     connection.sendall(json.dumps({"host": host, "command": command}).encode() + b"\n")
     answer = json.loads(connection.makefile().readline() or '{"rc": 255, "text": "the supervisor is gone"}')
     if answer["text"]:
@@ -58,20 +64,29 @@ def shell_pids(private_tmp: str) -> list[int]:
     return [pid for pid in pids if shell_file(pid) in names]
 
 
-def run_over_ssh(order: Mapping[str, Any], host: str, command: str) -> int:
-    """Run plain ssh, with the PATH that the guard would have set: command.txt was pasted after the job."""
-    peer = next(peer for peer in order["peers"] if host in (peer["name"], peer["address"]))
-    search = os.pathsep.join(peer["launcher_search"])
-    there = localized(command, order, peer)
-    argv = ["ssh", "-F", order["ssh_config"], peer["name"], f"export PATH={search}:$PATH; {there}"]
+def run_over_ssh(job: JobDir, host: str, command: str) -> None:
+    """Turn into plain ssh, with the PATH that the guard would have set: command.txt was pasted after the job.
+
+    Return if the job does not know the node.
+    """
+    from .survey import ssh_config  # late: launchers wait for this program
+
+    order = job.order()
+    route = next((route for route in job.routes() if host in (route["host"], route["address"])), None)
+    if order is None or route is None:
+        sys.stderr.write(f"torchfleet: {job.path} knows no node {host}\n")
+        return
+    search = os.pathsep.join(route["launcher_search"])
+    there = localized(command, order, route)
+    argv = ["ssh", "-F", ssh_config(order["home"]), route["host"], f"export PATH={search}:$PATH; {there}"]
     os.execvp(argv[0], argv)
 
 
-def localized(command: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:
+def localized(command: str, here: LocalNames, there: LocalNames) -> str:
     """Return a daemon's command with the launcher's directory and the NIC of the other node.
 
     Launchers assume that both have the same name on every node: Open MPI 5.0.11 in spite of --noprefix, Hydra
-    with -iface. `here` and `there`: launcher_prefix and nic of the head and of the other node.
+    with -iface. `here`: of the head.
     """
     own, other = here["launcher_prefix"], there["launcher_prefix"]
     command = re.sub(re.escape(own) + r"(?=[/;:\s]|$)", lambda _found: other, command)

@@ -11,19 +11,45 @@ planned rank left a record that says so, and for no other reason.
 from __future__ import annotations
 
 import time
-from typing import Any, Mapping
+from typing import Mapping, NamedTuple
 
 from .blame import blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
 from .frames import ROWS
-from .job_directory import JobDir
+from .job_directory import JobDir, ranks_on
 from .metrics import Metrics
 from .output_lines import last_line
-from .protocol import BlamedLauncher, End, LauncherExit, NodeReport, RankRecord, ResultRank
+from .protocol import (
+    BlamedLauncher,
+    End,
+    JobOrder,
+    LauncherExit,
+    Leftover,
+    Metric,
+    NodeReport,
+    Note,
+    Order,
+    Place,
+    RankRecord,
+    Result,
+    ResultPlace,
+    ResultRank,
+    Seen,
+    Staging,
+)
 from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
 from .reasons import STATES
 
-Json = Any
 RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1}  # 124 as timeout(1), 130 as a shell after Ctrl-C
+
+
+class Found(NamedTuple):
+    """What is known at the end of a job beside the records of its ranks."""
+
+    leftovers: dict[str, list[Leftover]]  # by host
+    metrics: dict[str, Metric]  # the last values
+    started: float  # seconds since the epoch
+    ended: float
+    seconds: float | None = None  # that the job took; None: the difference of its times
 
 
 def timestamp(seconds: float) -> str:
@@ -32,7 +58,7 @@ def timestamp(seconds: float) -> str:
     return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
 
 
-def rank_row(planned: Mapping[str, Json], record: RankRecord | None, state: str, line: str) -> ResultRank:
+def rank_row(planned: Place, record: RankRecord | None, state: str, line: str) -> ResultRank:
     """Return one entry of result.ranks."""
     whole = record is not None and record.get("started") and record.get("ended")
     seconds = ended_at(record) - record["started"] if record and whole else None
@@ -55,19 +81,15 @@ def job_state(rows: list[ResultRank], end: End | None) -> str:
 
 
 def summarize(
-    order: Mapping[str, Json],
+    order: JobOrder,
     records: Mapping[int, RankRecord],
     end: End | None,
     last_lines: Mapping[int, tuple[str, str]],
     launcher: BlamedLauncher,
-    found: Mapping[str, Json],
-) -> dict[str, Json]:
-    """Return the result of a job, as docs/result.schema.json describes it.
-
-    `last_lines` by rank: stream and line; `found`: leftovers by host, metrics, ended (seconds since the epoch), seconds
-    that the job took or None (then the difference of its times).
-    """
-    took = found.get("seconds")
+    found: Found,
+) -> Result:
+    """Return the result of a job. `last_lines` by rank: stream and line."""
+    took = found.ended - found.started if found.seconds is None else found.seconds
     planned = order["placement"]
     rows = []
     for place in planned:
@@ -79,9 +101,9 @@ def summarize(
         "job_id": order["job_id"],
         "state": state,
         "rc": exit_status(state, rows, blamed, launcher),
-        "started": timestamp(order["started"]),
-        "ended": timestamp(found["ended"]),
-        "seconds": round(found["ended"] - order["started"] if took is None else took, 3),
+        "started": timestamp(found.started),
+        "ended": timestamp(found.ended),
+        "seconds": round(took, 3),
         "launcher": order["launcher"],
         "backend": order["backend"],
         "world_size": order["world_size"],
@@ -90,15 +112,13 @@ def summarize(
         "ranks": rows,
         "first_failure": first_failure(order, state, rows, blamed, records, end, launcher, last_lines),
         "silent_ranks": [row["rank"] for row in rows if row["state"] == "silent"],
-        "leftovers": found["leftovers"],
-        "metrics": found["metrics"],
+        "leftovers": found.leftovers,
+        "metrics": found.metrics,
         "notes": ranks_never_met_note(order, state, records) + cancelled_by_node_note(state, end),
     }
 
 
-def ranks_never_met_note(
-    order: Mapping[str, Json], state: str, records: Mapping[int, RankRecord]
-) -> list[dict[str, str]]:
+def ranks_never_met_note(order: JobOrder, state: str, records: Mapping[int, RankRecord]) -> list[Note]:
     """Return a note if every rank succeeded and none used a process group of them all."""
     size = order["world_size"]
     groups = [records[place["rank"]].get("group") for place in order["placement"] if place["rank"] in records]
@@ -110,17 +130,18 @@ def ranks_never_met_note(
     return [{"code": "ranks_never_met", "text": text}]
 
 
-def cancelled_by_node_note(state: str, end: End | None) -> list[dict[str, str]]:
+def cancelled_by_node_note(state: str, end: End | None) -> list[Note]:
     """Return a note with the node on which the job was cancelled, if it was not the head: nothing else names it."""
     host = end.get("host") if end and state == "cancelled" else ""
     return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
 
 
-def place_row(planned: Mapping[str, Json], record: RankRecord | None) -> dict[str, Json]:
+def place_row(planned: Place, record: RankRecord | None) -> ResultPlace:
     """Return one entry of result.placement: what was planned, and what was seen: where it came up, pid and cpus."""
-    known: Mapping[str, Json] = record or {}
-    seen = {name: known.get(name) for name in ("host", "local_rank")}
-    return {**planned, "seen": seen, "pid": known.get("pid"), "cpus": known.get("cpus", [])}
+    if record is None:
+        return {**planned, "seen": {"host": None, "local_rank": None}, "pid": None, "cpus": []}
+    seen: Seen = {"host": record.get("host"), "local_rank": record.get("local_rank")}
+    return {**planned, "seen": seen, "pid": record.get("pid"), "cpus": record.get("cpus", [])}
 
 
 def exit_status(state: str, rows: list[ResultRank], blamed: int | None, launcher: LauncherExit) -> int:
@@ -134,42 +155,46 @@ def exit_status(state: str, rows: list[ResultRank], blamed: int | None, launcher
 
 
 def write_result(
-    job: JobDir, metrics: Metrics, node_reports: Mapping[str, NodeReport], seconds: float | None = None
-) -> dict[str, Json]:
-    """Read what a job left in its directory, write result.json there, return it. The last one standing calls this.
+    job: JobDir,
+    order: Order,
+    staging: Staging,
+    metrics: Metrics,
+    node_reports: Mapping[str, NodeReport],
+    seconds: float | None = None,
+) -> Result:
+    """Read what a job left on the head, write result.json there, return it. The last one standing calls this.
 
-    `metrics` of the head's own ranks; `node_reports`: of the other nodes by name, times by the head's clock;
+    `metrics` of the head's own ranks; `node_reports`: of the other nodes by host, times by the head's clock;
     `seconds` that the job took, if the caller was there.
     """
-    order, end = job.read("order.json"), job.end()
-    own = [place["rank"] for place in order["placement"] if place["host"] == order["host"]]
+    end, head = job.end(), order["host"]
+    own, hosts = order["ranks"], {place["rank"]: place["host"] for place in order["placement"]}
     found_here = records_of(job, order).items()
-    records = {rank: record if rank in own else misplaced_record(record, order["host"]) for rank, record in found_here}
-    lines = {place["rank"]: ("stderr", "") for place in order["placement"]}
+    records = {rank: record if rank in own else misplaced_record(record, head) for rank, record in found_here}
+    lines = dict.fromkeys(hosts, ("stderr", ""))
     lines.update({rank: last_line_of(job, rank, records.get(rank)) for rank in own})
     launcher: LauncherExit = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
-    leftovers = {order["host"]: leftovers_of(job, records)[:ROWS]}
+    leftovers = {head: leftovers_of(job, records)[:ROWS]}
     for host, report in node_reports.items():
-        for rank, record in report["records"].items():
-            planned = next((place["host"] for place in order["placement"] if place["rank"] == int(rank)), None)
-            if planned == host:
-                records[int(rank)] = record
-            elif planned and int(rank) not in records:  # it came up where it should not have
-                records[int(rank)] = misplaced_record(record, host)
-        theirs = {place["rank"] for place in order["placement"] if place["host"] == host}
+        for rank, record in ((int(text), record) for text, record in report["records"].items()):
+            if hosts.get(rank) == host:
+                records[rank] = record
+            elif rank in hosts and rank not in records:  # it came up where it should not have
+                records[rank] = misplaced_record(record, host)
+        theirs = ranks_on(host, order["placement"])
         lines.update({int(rank): (line[0], line[1]) for rank, line in report["lines"].items() if int(rank) in theirs})
         leftovers[host] = report["leftovers"]
         for name, reporter, value in report["metrics"]:
             if reporter in theirs:
                 metrics.note(name, reporter, value)
-    head, silent = order["host"], [route["name"] for route in order["peers"] if route["name"] not in node_reports]
+    silent = [host for host in dict.fromkeys(hosts.values()) if host != head and host not in node_reports]
     launchers = {head: launcher, **{host: report["launcher"] for host, report in node_reports.items()}}
     end = blame_lost_node(end, silent, launcher, records, lines)
     end = blame_launcher(end, deaths_of(launchers, head), records, head)
     host = end.get("host", "") if end else ""
     blamed = host if host in launchers else head
     culprit: BlamedLauncher = {**launchers[blamed], "host": blamed}
-    found = {"leftovers": leftovers, "metrics": metrics.last, "ended": time.time(), "seconds": seconds}
+    found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds)
     result = summarize(order, records, end, lines, culprit, found)
     job.write("result.json", result)
     job.drop_ballast()

@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Collection, Iterator, Mapping
 
 from . import protocol
 from .alone import NotAlone
@@ -26,7 +26,7 @@ from .channel import BEAT_SECONDS, Channel
 from .fetched_files import age, files_of, mark_fetched, own_block
 from .head_follower import HeadFollower
 from .head_job import HeadJob
-from .job_directory import JobDir, jobs
+from .job_directory import JobDir, jobs, ranks_on
 from .link import WORK_SECONDS, ConnectionLost
 from .metrics import OwnRows, final_metrics
 from .node_job import NodeJob, node_report
@@ -125,32 +125,31 @@ class Supervisor:
         self.channel.send("clock", time=time.time())
 
     def on_survey(self, frame: protocol.Survey) -> None:
-        """Send the facts of this node, and those of the other nodes by name under `others`."""
-        request, others = frame["request"], frame.get("others", [])
+        """Send the facts of this node, and those of the other nodes by host."""
+        home, routes = home_path(frame["request"]["home"]), frame.get("nodes", [])
         with self.at_work(frame):
-            found = in_parallel(lambda other: self.survey_other(request, other), others)
-            own = survey(request)
-        facts = {other["name"]: answer for other, answer in zip(others, found)}
-        self.channel.send("survey", facts=own, others=facts)
+            found = in_parallel(lambda route: self.survey_node(route, home), routes)
+            own = survey(frame["request"])
+        facts = {route["host"]: answer for route, answer in zip(routes, found)}
+        self.channel.send("survey", facts=own, nodes=facts)
 
-    def survey_other(self, request: Mapping[str, Json], other: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the facts of another node, or `unreachable` with the reason."""
+    def survey_node(self, route: protocol.SurveyRoute, home: str) -> protocol.AnyFacts:
+        """Return the facts of another node, or `unreachable` with the reason. `home` is that of this node."""
         try:
-            peer = self.reach(other, home_path(request["home"]))
-            wanted = {**request, **other["request"]}
-            facts: dict[str, Json] = peer.remote.expect("survey", ANSWER_SECONDS, request=wanted)["facts"]
+            peer = self.reach(route, home)
+            facts: protocol.NodeFacts = peer.remote.expect("survey", ANSWER_SECONDS, request=route["request"])["facts"]
             if len(json.dumps(facts)) > SURVEY_BYTES:  # all answers go to the controller in one frame
                 raise ConnectionLost(f"its facts are larger than {SURVEY_BYTES >> 20} MiB")
         except ConnectionLost as lost:
             return {"unreachable": str(lost)}
         return {**facts, "clock_offset": round(peer.offset, 4)}
 
-    def reach(self, route: Mapping[str, Json], home: str) -> RemoteNode:
+    def reach(self, route: protocol.Route, home: str) -> RemoteNode:
         """Return the connected node, connecting to it unless that is done. ConnectionLost.
 
         One that was lost is tried once more, and soon given up: its disk may be as dead as its network.
         """
-        name = route["name"]
+        name = route["host"]
         if name in self.given_up:
             raise ConnectionLost(self.given_up[name])
         lost = name in self.peers and bool(self.peers[name].lost)
@@ -171,28 +170,28 @@ class Supervisor:
             peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
             relay(self.channel, self.shipment, frame["here"], peers, frame["files"])
 
-    def on_run(self, frame: protocol.Order) -> None:
+    def on_run(self, frame: protocol.Run) -> None:
         """Run a job as its head and send the result."""
         with self.job_in_hand():
             try:
                 with self.at_work(frame):
                     head_job = HeadJob(self, frame["order"], self.peers)
-            except NotAlone as others:
-                self.channel.send("refused", reason=str(others), running=others.running)
+            except NotAlone as refused:
+                self.channel.send("refused", reason=str(refused), running=refused.running)
                 return
             except (OSError, ValueError) as error:
-                where = "" if isinstance(error, NotStaged) else f" on {frame['order']['host']}"
+                where = "" if isinstance(error, NotStaged) else f" on {frame['order']['job']['head']}"
                 self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
                 return
             result = head_job.follow()
         self.channel.send("result", result=result)  # a controller that stands still may hold it up: a signal ends that
 
-    def on_stage(self, frame: protocol.Order) -> None:
+    def on_stage(self, frame: protocol.Stage) -> None:
         """Stage the job on this node and run it when the head sends `go`."""
         with self.job_in_hand():
             try:
                 with self.at_work(frame):
-                    node_job = NodeJob(frame["order"], self.shipment)
+                    node_job = NodeJob(frame["order"], frame["secrets"], shipment=self.shipment)
             except (OSError, ValueError) as error:
                 running = error.running[frame["order"]["host"]] if isinstance(error, NotAlone) else []
                 self.channel.send("staged", reason=str(error), running=running)
@@ -244,29 +243,32 @@ class Supervisor:
 
         `limit`: bytes that the controller accepts. A node that alone sends more may never end.
         """
-        order = job.order() or {}
-        routes = order.get("peers") or []
-        found = in_parallel(lambda route: self.fetch_other(route, order, limit), routes)
-        missing = [f"{route['name']}: {answer}" for route, answer in zip(routes, found) if isinstance(answer, str)]
+        order, routes = job.order(), job.routes()
+        if order is None:
+            return [], []
+        found = in_parallel(lambda route: self.fetch_from(route, order, limit), routes)
+        missing = [f"{route['host']}: {answer}" for route, answer in zip(routes, found) if isinstance(answer, str)]
         return [answer for answer in found if isinstance(answer, RemoteNode)], missing
 
-    def fetch_other(self, route: Mapping[str, Json], order: Mapping[str, Json], limit: int) -> RemoteNode | str:
+    def fetch_from(self, route: protocol.Route, order: protocol.Order, limit: int) -> RemoteNode | str:
         """Forward the files of one other node; return the node, or why its files are missing."""
         try:
             peer = self.reach(route, order["home"])
             beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
             peer.channel.send("fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats)
-            self.pass_on(peer, order, limit)
+            self.pass_on(peer, ranks_on(peer.name, order["placement"]), limit)
         except (ConnectionLost, ValueError) as lost:
-            self.given_up[route["name"]] = str(lost)  # a late answer could be taken for that of another request
+            self.given_up[route["host"]] = str(lost)  # a late answer could be taken for that of another request
             return str(lost)
         return peer
 
-    def pass_on(self, peer: RemoteNode, order: Mapping[str, Json], limit: int) -> None:
-        """Forward file frames to the controller until the node has sent all. ConnectionLost at a protocol error."""
-        own_ranks = {place["rank"] for place in order["placement"] if place["host"] == peer.name}
+    def pass_on(self, peer: RemoteNode, ranks: Collection[int], limit: int) -> None:
+        """Forward file frames of a node with these ranks to the controller until it has sent all.
+
+        ConnectionLost at a protocol error.
+        """
         seen: set[str] = set()
-        rows, most = OwnRows(own_ranks), limit
+        rows, most = OwnRows(ranks), limit
         frame = peer.remote.answer(peer.answer_seconds)
         while frame["kind"] != "fetched":
             if self.channel.lost:
@@ -274,7 +276,7 @@ class Supervisor:
             limit -= len(frame["data"])
             if limit < 0:
                 raise ConnectionLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
-            name, first, data = own_block(frame, own_ranks, seen)
+            name, first, data = own_block(frame, ranks, seen)
             if name == "metrics.jsonl":
                 first, data = False, rows.take(data)  # they follow those of the head
             elif name == "launcher.out":
@@ -290,13 +292,13 @@ class Supervisor:
         waiting = []
         with self.at_work(frame):
             for job in jobs(home_path(frame["home"])):
-                order = job.order()
-                if not order or job.is_fetched() or order["peers"] is None or job.running():
+                order, staging = job.order(), job.staging()
+                if not order or not staging or order["head"] != order["host"] or job.is_fetched() or job.running():
                     continue
                 own = order["controller"] == frame["controller"]
                 over = {"run_dir": order["run_dir"], "own": own, "seconds": age(job)}
                 try:
-                    state = self.state_of(job, order, frame["dry_run"])
+                    state = self.state_of(job, order, staging, frame["dry_run"])
                 except OSError:  # its directory takes no result: its program may have closed it
                     state = "lost"
                 waiting.append({"job_id": job.job_id, "state": state, **over})
@@ -304,40 +306,42 @@ class Supervisor:
 
     def on_forget(self, frame: protocol.OfJob) -> None:
         """Drop the files of a job on all its nodes. Send the nodes where that failed."""
-        job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
+        home = home_path(frame["home"])
+        job = JobDir(os.path.join(home, "jobs", frame["job_id"]))
         with self.at_work(frame):
-            order = job.order() or {}
+            order = job.order()
             missing = ["it still runs"] if job.running() else []
-            for route in order.get("peers") or []:
+            for route in job.routes() if order else []:
                 try:
-                    peer = self.reach(route, order["home"])
+                    peer = self.reach(route, home)
                     answer = peer.remote.expect(
                         "forget", ANSWER_SECONDS, "forgotten", home=peer.home, job_id=job.job_id
                     )
                     missing += [f"{peer.name}: {reason}" for reason in answer["missing"]]
                 except ConnectionLost as lost:
-                    missing.append(f"{route['name']}: {lost}")
+                    missing.append(f"{route['host']}: {lost}")
             if order and not missing:
                 mark_fetched(job)
         self.channel.send("forgotten", missing=missing)
 
-    def state_of(self, job: JobDir, order: dict[str, Json], dry_run: bool) -> str:
+    def state_of(self, job: JobDir, order: protocol.Order, staging: protocol.Staging, dry_run: bool) -> str:
         """Return the state of a job that is over; if all who could write its result are gone, it is lost."""
         found = job.read("result.json")
         if found is None and not dry_run:
             job.claim_end("lost", "the supervisor died")
-            reports = in_parallel(lambda route: self.ask(route, job), order["peers"])
-            node_reports = {route["name"]: report for route, report in zip(order["peers"], reports) if report}
-            found = write_result(job, final_metrics(job, order), node_reports)
+            routes = job.routes()
+            reports = in_parallel(lambda route: self.ask(route, job), routes)
+            node_reports = {route["host"]: report for route, report in zip(routes, reports) if report}
+            found = write_result(job, order, staging, final_metrics(job, order), node_reports)
         return str(found["state"]) if found else "lost"
 
-    def ask(self, route: Mapping[str, Json], job: JobDir) -> protocol.NodeReport | None:
+    def ask(self, route: protocol.Route, job: JobDir) -> protocol.NodeReport | None:
         """Return another node's report of a job, or None if it has none or does not answer."""
         try:
             peer = self.reach(route, os.path.dirname(os.path.dirname(job.path)))
             answer = peer.remote.expect("node_report", ANSWER_SECONDS, home=peer.home, job_id=job.job_id)
         except ConnectionLost as lost:
-            self.given_up[route["name"]] = str(lost)
+            self.given_up[route["host"]] = str(lost)
             return None
         return in_head_time(own_ranks_report(peer.name, answer["report"]), peer.offset) if answer["report"] else None
 

@@ -23,6 +23,7 @@ from .installed import own_backends
 from .job_directory import JOB_ID, JobDir, fits
 from .launcher_programs import find_launcher, refusal
 from .launchers import LAUNCHERS
+from .protocol import RunningJob
 from .reap import leftovers
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
@@ -93,12 +94,12 @@ def job_state(home: str) -> dict[str, list[Any]]:
     return {"jobs": [job.job_id for job in known], "running": running_jobs(home, known)[:ROWS], "leftovers": left}
 
 
-def running_jobs(home: str, known: Sequence[JobDir]) -> list[dict[str, str]]:
+def running_jobs(home: str, known: Sequence[JobDir]) -> list[RunningJob]:
     """Return job_id and owner of each job that has ranks on this node now."""
     return list(jobs_here(home, known).values())
 
 
-def jobs_here(home: str, known: Sequence[JobDir]) -> dict[str, dict[str, str]]:
+def jobs_here(home: str, known: Sequence[JobDir]) -> dict[str, RunningJob]:
     """Return the rows of running_jobs() by the directory of the job.
 
     Jobs of another home, mostly another user's, are known by the mark of their processes, where this user may read it.
@@ -117,13 +118,11 @@ def jobs_here(home: str, known: Sequence[JobDir]) -> dict[str, dict[str, str]]:
 
 def has_ranks(job: JobDir) -> bool:
     """Whether a job has ranks on this node, and not only its launcher. One that is being staged has."""
-    order = job.read("order.json")
-    if not fits(order, {"host": str, "placement": list}):
-        return True
-    return any(isinstance(place, dict) and place.get("host") == order["host"] for place in order["placement"])
+    order = job.read_order()
+    return bool(order["ranks"]) if fits(order, {"ranks": list}) else True
 
 
-def row(job_id: str, path: str) -> dict[str, str]:
+def row(job_id: str, path: str) -> RunningJob:
     """Return the id of a job and who owns it: the user of a path, by name if it has one."""
     try:
         uid = os.stat(path).st_uid

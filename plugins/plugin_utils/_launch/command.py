@@ -83,7 +83,7 @@ def rank_option(plan: LaunchPlan, *again: str) -> Option:
 
     `again`: the words, without their number, that begin the second and further ones.
     """
-    program = (RANK_PROGRAM,) if plan.others else plan.head.wrapper
+    program = (RANK_PROGRAM,) if plan.other_nodes else plan.head.wrapper
     _first, *more = plan.contexts
     words = [*program]
     for _kind, ranks in more:
@@ -94,7 +94,7 @@ def rank_option(plan: LaunchPlan, *again: str) -> Option:
 
 def hostfile(plan: LaunchPlan) -> str:
     """Return the host file of a plan: its nodes in rank order."""
-    entries = [(node.address if plan.others else "localhost", node.slots) for node in plan.nodes]
+    entries = [(node.address if plan.other_nodes else "localhost", node.slots) for node in plan.nodes]
     return "".join(line + "\n" for line in hostfile_lines(LAUNCHERS[plan.launcher].hostfile, entries))
 
 

@@ -98,7 +98,7 @@ class JobEnvironment:
             *(Setting(name, value, why, "measured") for name, (value, why) in wanted.items()),
         ]
 
-    def of_wrapper(self, path_first: str, given: Collection[Setting]) -> tuple[Setting, ...]:
+    def set_by_wrapper(self, path_first: str, given: Collection[Setting]) -> tuple[Setting, ...]:
         """Return what the rank wrapper sets unless it is `given`, for people: a rank's own values are not known yet.
 
         `path_first`: directory of the ranks' Python; may be empty.

@@ -26,7 +26,7 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
     lines += [f"  rank {place.rank}  {place.host}  local rank {place.local_rank}" for place in plan.placement]
     for name, text in command.files.items():
         lines += ["", f"file {plan.head.job_dir}/{name}", *indent(text.splitlines())]
-    environments = {node.name: settings_table((*node.environment, *node.of_wrapper)) for node in plan.nodes}
+    environments = {node.name: settings_table((*node.environment, *node.wrapper_environment)) for node in plan.nodes}
     lines += folded("environment of the ranks on", environments)
     if command.environment:
         lines += ["", "environment of the launcher", *settings_table(command.environment)]
@@ -80,7 +80,7 @@ def pasteable(plan: LaunchPlan, command: LaunchCommand) -> str:
     for node in {node.name: node for node in (plan.head, *plan.nodes)}.values():
         words = words_of(command.on.get(node.name, ()))
         if words:
-            search = f"PATH={shlex.quote(node.job_dir + '/bin')}:$PATH" if plan.others else ""
+            search = f"PATH={shlex.quote(node.job_dir + '/bin')}:$PATH" if plan.other_nodes else ""
             prefix = " ".join(part for part in (search, settings) if part)
             environment = f"env {prefix} " if prefix else ""
             lines.append(f"# on {node.name}\ncd {shlex.quote(node.cwd)} && {environment}{shlex.join(words)}")

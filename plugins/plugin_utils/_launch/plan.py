@@ -94,8 +94,8 @@ class NodePlan:
     hostname: str
     accelerators: Mapping[str, int]
     environment: tuple[Setting, ...] = ()  # of its ranks
-    of_wrapper: tuple[Setting, ...] = ()  # what the rank wrapper adds to it, for people
-    beside: tuple[str, ...] = ()  # jobs that ran there when it was looked at
+    wrapper_environment: tuple[Setting, ...] = ()  # what the rank wrapper adds to it, for people
+    known_jobs: tuple[str, ...] = ()  # that ran there when the job was planned
 
     @property
     def vendors(self) -> str:
@@ -173,7 +173,7 @@ class LaunchPlan:
         return max(below, above, key=lambda side: side[1] - side[0])
 
     @property
-    def others(self) -> tuple[NodePlan, ...]:
+    def other_nodes(self) -> tuple[NodePlan, ...]:
         """Return the nodes that the head reaches over SSH."""
         return tuple(node for node in self.nodes if node.name != self.head.name)
 
@@ -238,8 +238,8 @@ def plan_node(
         hostname=fact["hostname"],
         accelerators=fact["accelerators"],
         environment=settings,
-        of_wrapper=environment.of_wrapper(path_first, settings) if ranks else (),
-        beside=tuple(job["job_id"] for job in fact["running"]),
+        wrapper_environment=environment.set_by_wrapper(path_first, settings) if ranks else (),
+        known_jobs=tuple(job["job_id"] for job in fact["running"]),
     )
 
 

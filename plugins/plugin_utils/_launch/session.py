@@ -15,7 +15,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +26,14 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
     WORK_SECONDS,
     ConnectionLost,
     RemoteProcess,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+    JobOrder,
+    Refused,
+    Result,
+    RunOrder,
+    SurveyRequest,
+    SurveyRoute,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -155,33 +163,31 @@ class Session:
 
         InputError if our code cannot be laid on the head.
         """
-        others = {node.name: node for node in cluster.workers if node.name != self.head.name}
-        others_requests = [
+        nodes = {node.name: node for node in cluster.workers if node.name != self.head.name}
+        routes: list[SurveyRoute] = [
             {
-                "name": node.name,
+                "host": node.name,
                 "home": node.home or DEFAULT_HOME,
                 "interpreter": node.interpreter,
-                "request": {**survey_request(node, request), "launcher_args": []},  # the head's launcher reads them
+                "request": survey_request(node, request, ()),  # the head's launcher alone reads launcher_args
             }
-            for node in others.values()
+            for node in nodes.values()
         ]
-        asked = {"port": request.master_port, "ports": request.options.ports}
-        head_request = {**survey_request(self.head, request), **asked}
         try:
-            answer = self.ask("survey", request=head_request, others=others_requests)
+            answer = self.ask("survey", request=survey_request(self.head, request, request.options.args), nodes=routes)
         except HeadLost as lost:
             if not self.remote.channel.lost:
                 raise
             raise self.unusable_home(lost) from None
-        if answer["kind"] != "survey" or answer["others"].keys() != others.keys():
+        if answer["kind"] != "survey" or answer["nodes"].keys() != nodes.keys():
             raise HeadLost(f"invalid answer from head {self.head.name}: it answers another question")
-        return {self.head.name: answer["facts"], **answer["others"]}
+        return {self.head.name: answer["facts"], **answer["nodes"]}
 
     def ship(self, folder: Folder, names: list[str]) -> None:
         """Bring a folder to nodes; only what none of them has is sent. InputError if a node cannot take it."""
         here = self.head.name if self.head.name in names else ""
-        others = [name for name in names if name != self.head.name]
-        wanted = self.ask("folder", home=self.home, files=folder.listing(), here=here, nodes=others).get("wanted", ())
+        nodes = [name for name in names if name != self.head.name]
+        wanted = self.ask("folder", home=self.home, files=folder.listing(), here=here, nodes=nodes).get("wanted", ())
         paths = {digest: path for path, (digest, _executable) in folder.files.items()}
         foreign = [digest for digest in wanted if digest not in paths]
         if foreign:  # the head asks by content, so what is not in the folder cannot even be said
@@ -192,13 +198,14 @@ class Session:
         if answer.get("reason", "it did not answer"):
             raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
 
-    def run(self, order: Frame, show: Callable[[Frame], None], stop: StopWatch) -> Frame:
+    def run(self, order: RunOrder, show: Callable[[Frame], None], stop: StopWatch) -> Result:
         """Run a job and return its result; frames in between go to `show`.
 
         `stop` is asked several times a second. Stopped if the job was not started, HeadLost if the user insists.
         InputError if the job could not be staged.
         """
         stop.check()
+        job = order["job"]
         self.remote.channel.send("run", order=order, beats=True)
         end_sent = False
 
@@ -211,22 +218,22 @@ class Session:
             return stop.insisted()
 
         while True:
-            frame = self.answer(listen, order["lease"], math.inf)
+            frame = self.answer(listen, job["lease"], math.inf)
             if frame["kind"] == "refused":
-                raise refusal(frame, order)
+                raise refusal({"reason": frame["reason"], "running": frame["running"]}, job)
             if frame["kind"] == "result":
-                return self.believed(frame["result"], order)
+                return self.believed(frame["result"], job)
             if frame["kind"] == "started" or (
-                frame["kind"] in ("line", "report") and frame["rank"] < len(order["placement"])
+                frame["kind"] in ("line", "report") and frame["rank"] < len(job["placement"])
             ):
                 show(frame)
 
-    def believed(self, result: Frame, order: Frame) -> Frame:
+    def believed(self, result: Result, job: JobOrder) -> Result:
         """Return a result that is one of this job: its id and its ranks on their hosts. HeadLost for another."""
-        planned = [(place["rank"], place["host"]) for place in order["placement"]]
+        planned = [(place["rank"], place["host"]) for place in job["placement"]]
         reported = [(row["rank"], row["host"]) for row in result["ranks"]]
         seen = [(row["rank"], row["host"]) for row in result["placement"]]
-        if result["job_id"] != order["job_id"] or reported != planned or seen != planned:
+        if result["job_id"] != job["job_id"] or reported != planned or seen != planned:
             raise HeadLost(f"invalid answer from head {self.head.name}: its result belongs to another job")
         return result
 
@@ -291,13 +298,14 @@ class Session:
         return list(self.ask("forget", home=self.home, job_id=job_id).get("missing", ["it did not answer"]))
 
 
-def refusal(frame: Frame, order: Frame) -> InputError:
+def refusal(frame: Refused, job: JobOrder) -> InputError:
     """Return the error for a job that the nodes refuse: other jobs that began since the survey, or what they say."""
-    jobs = by_job(frame["running"])
+    running = frame.get("running", {})
+    jobs = by_job(running)
     if not jobs:
-        return InputError("job", order["job_id"], frame["reason"])
-    hosts = dict.fromkeys(place["host"] for place in order["placement"])
-    return not_alone(jobs, [host for host in hosts if not frame["running"].get(host)], order["exclusive"])
+        return InputError("job", job["job_id"], frame["reason"])
+    hosts = dict.fromkeys(place["host"] for place in job["placement"])
+    return not_alone(jobs, [host for host in hosts if not running.get(host)], job["exclusive"])
 
 
 def is_of_a_job(name: str, allowed: Collection[str] | None) -> bool:
@@ -311,13 +319,15 @@ def fetched_names(placement: Collection[tuple[int, str]]) -> set[str]:
     return names | {f"ranks/{rank}/{name}" for rank, _host in placement for name in ("stdout", "stderr", "record.json")}
 
 
-def survey_request(node: Node, request: Request) -> Frame:
+def survey_request(node: Node, request: Request, launcher_args: Sequence[str]) -> SurveyRequest:
     """Return the survey request for a node."""
     return {
         "home": node.home or DEFAULT_HOME,
         "python": node.python,
         "launcher": request.launcher,
         "launcher_path": node.launcher_paths.get(request.launcher, ""),
-        "launcher_args": list(request.options.args),
+        "launcher_args": list(launcher_args),
         "backend": request.backend if request.backend and BACKENDS[request.backend].asked else "",
+        "port": request.master_port,
+        "ports": request.options.ports,
     }

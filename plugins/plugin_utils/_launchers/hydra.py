@@ -48,7 +48,7 @@ class Hydra:
                 ("-wdir", "/"), "directories differ between nodes: the rank wrapper goes to the right one", "default"
             ),
         ]
-        options += [*self.binding(plan), *self.ways_to_nodes(plan)]
+        options += [*self.binding(plan), *self.connection_options(plan)]
         command = (*options, rank_option(plan, "-wdir", "/", "-n"))
         files = {"hostfile": self.hostfile(plan)}
         return LaunchCommand({plan.head.name: command}, self.environment(plan), files)
@@ -68,9 +68,9 @@ class Hydra:
         """Return the host file: the planned nodes and their slots."""
         return hostfile(plan)
 
-    def ways_to_nodes(self, plan: LaunchPlan) -> list[Option]:
+    def connection_options(self, plan: LaunchPlan) -> list[Option]:
         """Return how Hydra starts its proxies and which network they use."""
-        if not plan.others:
+        if not plan.other_nodes:
             return [Option(("-launcher", "fork"), "no other machine", "measured")]
         options = [
             Option(("-launcher", "ssh"), "proxies are started one by one from the head", "default"),
@@ -110,7 +110,7 @@ class IntelMPI(Hydra):
 
     def hostfile(self, plan: LaunchPlan) -> str:
         """Return the nodes in rank order, a line for each run of ranks; a node may come again."""
-        addresses = {node.name: node.address if plan.others else "localhost" for node in plan.nodes}
+        addresses = {node.name: node.address if plan.other_nodes else "localhost" for node in plan.nodes}
         runs = groupby(plan.placement, key=lambda place: place.host)
         return "".join(f"{addresses[host]}:{len(list(places))}\n" for host, places in runs)
 
@@ -121,10 +121,10 @@ class IntelMPI(Hydra):
         source = plan.options.source("bind_to")
         return [Option(("-genv", *words), plan.options.binding_reason, source, free=True)]
 
-    def ways_to_nodes(self, plan: LaunchPlan) -> list[Option]:
+    def connection_options(self, plan: LaunchPlan) -> list[Option]:
         """Return the same as MPICH's, and no tree of proxies: a proxy's own ssh could not be guarded."""
         flat = Option(("-branch-count", str(len(plan.nodes))), "all proxies are started from the head", "default")
-        return [*super().ways_to_nodes(plan), *([flat] if plan.others else [])]
+        return [*super().connection_options(plan), *([flat] if plan.other_nodes else [])]
 
     def environment(self, plan: LaunchPlan) -> tuple[Setting, ...]:
         """Return the environment of mpiexec.hydra itself."""

@@ -49,7 +49,7 @@ class OpenMPI:
                 Option(("--allow-run-as-root",), "you connect as root; mpirun refuses root unasked", "measured")
             )
         options += self.ports(plan, old)
-        options += self.ways_to_nodes(plan, old) if plan.others else [self.no_agent(old)]
+        options += self.connection_options(plan, old) if plan.other_nodes else [self.no_agent(old)]
         command = (*options, rank_option(plan, "--np"))
         files = {"hostfile": hostfile(plan)}
         return LaunchCommand({plan.head.name: command}, files=files)
@@ -82,7 +82,7 @@ class OpenMPI:
         return Option(words, "no other machine: mpirun must not look for ssh", "measured")
 
     @staticmethod
-    def ways_to_nodes(plan: LaunchPlan, old: bool) -> list[Option]:
+    def connection_options(plan: LaunchPlan, old: bool) -> list[Option]:
         """Return how mpirun starts its daemons on the other nodes and which network it uses."""
         kind, name = ("--mca", "plm_rsh") if old else ("--prtemca", "plm_ssh")
         agent = (kind, f"{name}_agent", agent_path(plan))
