@@ -155,6 +155,23 @@ def test_ranks_that_we_ended_did_not_fail() -> None:
     assert states(handled) == ["failed", "ended"]
 
 
+@pytest.mark.parametrize(
+    ("rc", "signal", "cause"),
+    [
+        (139, 11, "killed by SIGSEGV"),
+        (139, None, "exit status 139 (SIGSEGV, as shells report it)"),
+        (137, None, "exit status 137 (SIGKILL, as shells report it)"),
+        (7, None, "exit status 7"),
+        (128, None, "exit status 128"),
+        (138, None, "exit status 138"),  # SIGUSR1: no program dies of it unasked
+        (255, None, "exit status 255"),
+    ],
+)
+def test_a_signal_is_named_also_where_a_shell_reports_it(rc: int, signal: int | None, cause: str) -> None:
+    result = summary([record(0, rc, signal=signal)], ("rank_failed", "", 9.5), ranks=1)
+    assert (result["rc"], result["ranks"][0]["signal"], result["first_failure"]["cause"]) == (rc, signal, cause)
+
+
 def test_death_in_teardown_is_told_apart() -> None:
     result = summary([record(0), record(1, 134, signal=6, finished=True)])
     assert (result["state"], result["ranks"][1]["rc"], result["ranks"][1]["signal"]) == ("succeeded", 134, 6)

@@ -13,7 +13,7 @@ from .group_note import END
 from .job_directory import JobDir, open_file, rows_of
 from .output_lines import last_line
 from .protocol import End, JobOrder, Leftover, RankRecord
-from .reasons import ITS_WRAPPER_DIED, MISPLACED, signal_name
+from .reasons import ITS_WRAPPER_DIED, MISPLACED, exit_text, signal_name
 
 NOTE_BYTES = 4096  # of what a rank notes of its process groups: a line for each that is larger than all before
 
@@ -102,4 +102,4 @@ def cause_of(record: RankRecord | None) -> str:
     number = record.get("signal")
     if number:
         return f"killed by {signal_name(number)}"
-    return f"exit status {record['rc']}" if "rc" in record else ITS_WRAPPER_DIED
+    return exit_text(record["rc"]) if "rc" in record else ITS_WRAPPER_DIED

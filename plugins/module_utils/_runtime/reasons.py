@@ -27,6 +27,12 @@ STATES = {
 MISPLACED, OUTPUT_LOST, DISK_FULL = "misplaced", "output_lost", "disk_full"
 # Every code of an error in the record of a rank. A rank that ends by itself, with whatever status, has none.
 RANK_ERRORS = ("", MISPLACED, WRAPPER_DIED, OUTPUT_LOST, DISK_FULL)
+# Signals by which programs die. Others that end a process by default (SIGUSR1, SIGALRM) are ends that somebody planned.
+DEADLY = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS),
+    *(signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE, signal.SIGTERM, signal.SIGXCPU, signal.SIGXFSZ),
+    signal.SIGSYS,
+)
 ITS_WRAPPER_DIED = "its wrapper died"
 
 
@@ -83,6 +89,15 @@ def launcher_ended(name: str, host: str, status: int) -> Reason:
 def launcher_killed(host: str, number: int) -> Reason:
     """`number` of the signal that ended the launcher, or its daemon, on that host."""
     return Reason(LAUNCHER_DIED, f"the launcher's process on {host} was killed by {signal_name(number)}")
+
+
+def exit_text(status: int) -> str:
+    """Return an exit status in words, with the signal if it is one by which shells report a program that died of it.
+
+    A shell script as a rank, or a container's runtime, exits with 128 + the signal's number (POSIX, sh: exit status).
+    """
+    number = status - 128
+    return f"exit status {status}" + (f" ({signal_name(number)}, as shells report it)" if number in DEADLY else "")
 
 
 def signal_name(number: int) -> str:
