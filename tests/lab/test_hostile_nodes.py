@@ -221,7 +221,7 @@ HARMLESS: Lies = [
         "more": [
             *[{"kind": "beat"}] * 20_000,
             {"kind": "placed"},
-            {"kind": "left", "rc": 0, "text": EVIL},
+            {"kind": "launcher_exited", "rc": 0, "text": EVIL},
             {"kind": "line", "rank": 0, "stream": "stdout", "text": "n2 speaks as rank 0", "skipped": 0},
             {"kind": "line", "rank": 1, "stream": "stdout", "text": EVIL, "skipped": 1 << 61},
             {"kind": "report", "rank": 2, "values": {"n2 reports as": "rank 2"}},
@@ -391,8 +391,8 @@ HEAD_FILES: dict[str, tuple[Lies, str]] = {
         "and does not end",
     ),
     "a result in between": (
-        [{"on": "fetched", "more": [{"kind": "laid", "reason": ""}]}],
-        "'laid', which does not belong",
+        [{"on": "fetched", "more": [{"kind": "files_checked", "reason": ""}]}],
+        "'files_checked', which does not belong",
     ),
 }
 

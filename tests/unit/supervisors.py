@@ -61,4 +61,4 @@ def stage(remote: RemoteProcess, order: dict[str, Any]) -> None:
 def begin(remote: RemoteProcess, order: dict[str, Any]) -> None:
     """Stage a job and let it go."""
     stage(remote, order)
-    remote.channel.send("go")
+    remote.channel.send("start")

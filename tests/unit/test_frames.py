@@ -120,7 +120,7 @@ def test_a_survey_that_lies_is_refused(lie: dict[str, Any]) -> None:
         b'{"kind": "over", "report": []}\n',
         b'{"kind": "over", "report": {"records": {"../1": {}}, "lines": {}, "leftovers": [], "launcher": {}}}\n',
         b'{"kind": "line", "rank": -1, "stream": "stdout", "text": "", "skipped": 0}\n',
-        b'{"kind": "left", "rc": 1e3, "text": ""}\n',
+        b'{"kind": "launcher_exited", "rc": 1e3, "text": ""}\n',
         b'{"kind": "ending", "reason": "lost\\nx", "detail": ""}\n',
         b'{"kind": "ending", "reason": "because", "detail": ""}\n',
     ],
@@ -263,7 +263,7 @@ def test_a_linked_file_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Reproduced before: it was announced, and then not sent."""
     (tmp_path / "real.txt").write_text("content")
     (tmp_path / "link.txt").symlink_to("real.txt")
-    head = Head(monkeypatch, ("wanted", b"", {"wanted": ["0"]}), ("laid", b"", {"reason": ""}))
+    head = Head(monkeypatch, ("wanted", b"", {"wanted": ["0"]}), ("files_checked", b"", {"reason": ""}))
     head.session.ship(Folder(str(tmp_path), {"link.txt": ("0", False)}), ["n1"])
     assert "content" in head.sent[1]
 
@@ -560,9 +560,9 @@ def test_a_node_that_beats_on_and_never_ends_is_lost() -> None:
     peer.channel, _there = wire(FROM_NODE)
     peer.report, peer.lost, peer.lease, peer.grace, peer.end_by = None, "", 10.0, 0.5, math.inf
     peer.last_received = time.monotonic() + 3600
-    peer.send("begin")
+    peer.send("all_placed")
     assert peer.end_by == math.inf
-    peer.send("leave")
+    peer.send("all_done")
     assert 35 < peer.end_by - time.monotonic() <= 41
     peer.end_by = 0.0
     peer.beat()
@@ -605,7 +605,7 @@ class Sends:
     def fetched(self, limit: int) -> str:
         """Return what is said against the node, or nothing."""
         try:
-            self.supervisor.pass_on(self.peer, [1], limit)
+            self.supervisor.forward_files(self.peer, [1], limit)
         except ConnectionLost as lost:
             return str(lost)
         return ""

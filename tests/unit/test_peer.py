@@ -107,7 +107,7 @@ def test_a_job_is_staged_on_all_nodes_or_on_none(answer: dict[str, Any], error: 
         stage_on_all([good, bad], {"n2": ORDER, "n3": ORDER}, {"n2": {}, "n3": {}})
     for thread in playing:
         thread.join(30)
-    assert heard == {"n2": ["stage", "drop"], "n3": ["stage", "drop"]}
+    assert heard == {"n2": ["stage", "unstage"], "n3": ["stage", "unstage"]}
     if isinstance(refused.value, NotAlone):
         assert refused.value.running == {"n3": [{"job_id": "one", "owner": "me"}]}
     else:

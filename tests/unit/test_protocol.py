@@ -27,7 +27,9 @@ DIRECTIONS = {
     "guard.py": (protocol.GUARD_TO_SUPERVISOR,),
 }
 # Read by whoever is at work with the other end: shipping, staging, or running a job.
-READ_ELSEWHERE = {"file", "lay", "go", "drop", "begin", "start", "leave", "end", "beat"}
+READ_ELSEWHERE = {
+    *("file", "files_sent", "start", "unstage", "all_placed", "start_daemon", "all_done", "end", "beat"),
+}
 
 
 def fields(message: Any) -> set[str]:

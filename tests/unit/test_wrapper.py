@@ -151,7 +151,7 @@ def test_a_program_whose_output_cannot_be_written_has_failed(
     stream = Stream(job, 0, "stdout")
     stream.error = "its stdout could not be written: no space left on device"
     wrapper.streams = {stream.pipe: stream}
-    monkeypatch.setattr(wrapper, "hold", lambda: None)
+    monkeypatch.setattr(wrapper, "wait_for_end", lambda: None)
     assert wrapper.close(0) == 74
     record = job.record(0)
     assert record and (record["rc"], record["error"]) == (74, stream.error)

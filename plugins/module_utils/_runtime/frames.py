@@ -280,7 +280,7 @@ LINE: dict[str, Check] = {
 VALUES: dict[str, Check] = {"rank": RANK, "values": mapped(metric_name, metric, ROWS)}
 FILE: dict[str, Check] = {"name": words, "first": flag}
 WANTED: dict[str, Check] = {"wanted": listed(words)}
-LAID: dict[str, Check] = {"reason": words}
+FILES_CHECKED: dict[str, Check] = {"reason": words}
 WAITING = Form(
     {"job_id": like(JOB_ID, "a job id"), "run_dir": words, "state": one_of(*STATES), "own": flag, "seconds": number}
 )
@@ -289,7 +289,7 @@ WAITING = Form(
 FROM_HEAD: dict[str, dict[str, Check]] = {
     "survey": {"facts": facts, "nodes": mapped(HOST, facts)},
     "wanted": WANTED,
-    "laid": LAID,
+    "files_checked": FILES_CHECKED,
     "refused": {"reason": words, "running": either(mapped(HOST, RUNNING), {})},
     "started": {},
     "beat": {},
@@ -306,7 +306,7 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "clock": {"time": moment},
     "survey": {"facts": facts},
     "wanted": WANTED,
-    "laid": LAID,
+    "files_checked": FILES_CHECKED,
     "staged": {"reason": either(words, ""), "running": either(RUNNING, [])},
     "beat": {},
     "line": LINE,
@@ -314,7 +314,7 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "ending": {"reason": one_of(*STATES_BY_REASON), "detail": short},
     "placed": {},
     "done": {},
-    "left": {"rc": whole(0, 255), "text": either(words, "")},
+    "launcher_exited": {"rc": whole(0, 255), "text": either(words, "")},
     "over": {"report": REPORT},
     "node_report": {"report": optional(REPORT)},
     "file": FILE,

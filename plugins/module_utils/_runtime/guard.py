@@ -8,11 +8,8 @@ It is a subreaper, so children that called setsid or forked twice stay below it;
 when a rank fails, the launcher dies, the deadline passes, the supervisor requests it, or the supervisor is dead or
 silent. The supervisor does the same with the same code if the guard is dead: each can finish the other's work.
 
-It starts the launcher on the head, a launcher's daemon on other nodes, torchrun's agent on each. With its supervisor it
-exchanges JSON lines. It receives `beat`, `start` (a daemon's command), `begin` (every rank of the job is where the plan
-has it), `leave` (every rank of the job is done) and `end` (reason, detail). It sends `placed` (this node's ranks are
-where the plan has them), `done` (they are done), `left` (the launcher or daemon exited: rc, its last output) and
-`ending` (reason, detail).
+It starts the launcher on the head, a launcher's daemon on other nodes, torchrun's agent on each. It exchanges JSON
+lines with its supervisor: SUPERVISOR_TO_GUARD and GUARD_TO_SUPERVISOR in protocol.py list them.
 """
 
 from __future__ import annotations
@@ -37,10 +34,10 @@ from .reasons import ITS_WRAPPER_DIED, SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIME
 from .remote_shell import shell_pids
 
 LOOK_SECONDS = 0.25  # between two checks, unless an event comes
-LEAVE_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.11 sometimes never does)
+EXIT_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.11 sometimes never does)
 STOPPED_SECONDS = 4.0  # that supervisor or guard may be stopped before the other one takes it for dead
 RECORD_SECONDS = 1.0  # for wrappers to write how their programs ended
-OTHERS_SECONDS = 3.0  # beyond the time of the ranks, for other nodes to report that theirs are done
+OTHER_NODES_SECONDS = 3.0  # beyond the time of the ranks, for other nodes to report that theirs are done
 LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
 
 
@@ -91,7 +88,7 @@ class Guard:
         self.launcher = 0
         self.launchers: set[int] = set()  # pids: the launcher and what it started, at the end
         self.started = False
-        self.leave_by: float | None = None
+        self.exit_by: float | None = None  # for the launcher, when all ranks of the job are done
         self.detached = to_supervisor < 0  # no supervisor reports when the ranks of other nodes are done
         self.end_requested: Reason | None = None  # by the supervisor
         self.placed = False
@@ -150,9 +147,9 @@ class Guard:
         """Whether the job is over on this node: its ranks are done, and the launcher exited or had its time to."""
         if len(self.done) < len(self.order["ranks"]):
             return False
-        left = self.started and not self.launcher
-        late = self.leave_by is not None and (not self.launcher or time.monotonic() > self.leave_by)
-        return left or late
+        exited = self.started and not self.launcher
+        late = self.exit_by is not None and (not self.launcher or time.monotonic() > self.exit_by)
+        return exited or late
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send the supervisor a message, if there is one. A dead one is noticed elsewhere."""
@@ -172,12 +169,12 @@ class Guard:
         for message in map(json.loads, lines):
             if message["kind"] == "end" and not self.end_requested:
                 self.end_requested = Reason(message["reason"], message["detail"])
-            elif message["kind"] == "begin":
+            elif message["kind"] == "all_placed":
                 self.job.write("begin.json", {"at": time.time()})
                 self.job.open_gate()
-            elif message["kind"] == "leave":
-                self.leave_by = self.leave_by or time.monotonic() + LEAVE_SECONDS
-            elif message["kind"] == "start" and not self.started:
+            elif message["kind"] == "all_done":
+                self.exit_by = self.exit_by or time.monotonic() + EXIT_SECONDS
+            elif message["kind"] == "start_daemon" and not self.started:
                 self.start_launcher(["/bin/sh", "-c", message["command"]])
 
     def start_launcher(self, command: list[str]) -> None:
@@ -292,7 +289,7 @@ class Guard:
                 self.launcher = 0
                 rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 self.record_launcher_exit({"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
-                self.send("left", rc=rc, text=self.job.launcher_text())
+                self.send("launcher_exited", rc=rc, text=self.job.launcher_text())
 
     def record_launcher_exit(self, end: dict[str, Any]) -> None:
         write_in_thread(lambda: self.job.write("launcher.json", end))
@@ -332,20 +329,20 @@ class Guard:
         With `stacks` each rank prints first where it hangs. The launcher is not ended until the ranks of every node are
         done: it would kill those that still save.
         """
-        deadline = time.monotonic() + 2 * processes_module.longest(self.order["grace"]) + OTHERS_SECONDS
+        deadline = time.monotonic() + 2 * processes_module.longest(self.order["grace"]) + OTHER_NODES_SECONDS
         ending = Ending(lambda: self.snapshot().trees, self.order["grace"])
         if stacks:
             ending.ask_for_stacks()
         ending.run()
         self.wait_for_records()
         self.send("done")
-        while self.others_may_save() and time.monotonic() < deadline:
+        while self.other_nodes_may_save() and time.monotonic() < deadline:
             if ready([self.from_supervisor], LOOK_SECONDS):
                 self.read_supervisor()
 
-    def others_may_save(self) -> bool:
+    def other_nodes_may_save(self) -> bool:
         """Whether ranks of other nodes may still save: the head has not reported yet that all are done."""
-        if self.detached or self.leave_by is not None:
+        if self.detached or self.exit_by is not None:
             return False
         return len(self.order["ranks"]) < self.order["world_size"]
 

@@ -56,7 +56,7 @@ class HeadFollower:
                 self.last_received = time.monotonic()
                 if frame["kind"] == "end":
                     self.node_job.end(Reason(frame["reason"], frame["detail"]))
-                elif frame["kind"] in ("leave", "start", "begin"):
+                elif frame["kind"] in ("all_done", "start_daemon", "all_placed"):
                     self.node_job.send(frame["kind"], command=frame.get("command", ""))
                 frame = self.channel.receive(0)
         except EOFError:
@@ -74,7 +74,7 @@ class HeadFollower:
         self.node_job.end(reason)
         if not self.ended_alone:
             self.ended_alone = True
-            self.node_job.send("leave")
+            self.node_job.send("all_done")
 
     def beat(self) -> None:
         """Send the head a sign of life."""

@@ -156,10 +156,10 @@ class HeadJob:
             self.unplaced.discard(host)
             self.timeout_start = self.timeout_start or time.monotonic()
             if not self.unplaced:
-                self.send_to_all("begin")
+                self.send_to_all("all_placed")
         elif message["kind"] == "done":
             self.note_done(host)
-        elif message["kind"] == "left" and peer:
+        elif message["kind"] == "launcher_exited" and peer:
             self.answer_shells(peer, message["rc"], message["text"])
 
     def note_done(self, host: str) -> None:
@@ -167,7 +167,7 @@ class HeadJob:
         if host in self.unfinished:
             self.unfinished.discard(host)
             if not self.unfinished:
-                self.send_to_all("leave")
+                self.send_to_all("all_done")
 
     def send_to_all(self, kind: str) -> None:
         """Send a message to the guards of all nodes."""
@@ -224,7 +224,7 @@ class HeadJob:
         if peer is None:
             answer(connection, 255, f"{host} is no other node of this job")
         else:
-            peer.send("start", command=localized(command, self.order, peer.local_names))
+            peer.send("start_daemon", command=localized(command, self.order, peer.local_names))
 
     def answer_shells(self, peer: RemoteNode, rc: int, text: str) -> None:
         """Send the node's remote shells the exit status of their command."""

@@ -82,9 +82,9 @@ class RemoteNode:
             raise ConnectionLost("it asks for files that were not offered")
         return wanted
 
-    def lay_folder(self) -> str:
+    def check_folder(self) -> str:
         """Return why the node cannot use the folder that it was sent, or an empty string. ConnectionLost."""
-        return str(self.remote.expect("lay", ANSWER_SECONDS, "laid")["reason"])
+        return str(self.remote.expect("files_sent", ANSWER_SECONDS, "files_checked")["reason"])
 
     @property
     def over(self) -> bool:
@@ -99,11 +99,11 @@ class RemoteNode:
     def start(self) -> None:
         """Let the node start its job."""
         self.last_received = time.monotonic()
-        self.send("go")
+        self.send("start")
 
     def send(self, kind: str, **fields: Json) -> None:
-        """Send a frame. A dead node is noticed elsewhere; `end` and `leave` start the node's time to end its job."""
-        if kind in ("end", "leave"):
+        """Send a frame. A dead node is noticed elsewhere; `end` and `all_done` start the node's time to end its job."""
+        if kind in ("end", "all_done"):
             self.end_by = min(self.end_by, time.monotonic() + self.end_seconds)
         self.last_sent = time.monotonic()
         self.channel.send(kind, **fields)
@@ -190,5 +190,5 @@ def stage_on_all(
     refused = [reason for reason in in_parallel(stage, peers) if reason]
     if refused:
         for peer in peers:
-            peer.channel.send("drop")
+            peer.channel.send("unstage")
         raise NotAlone(running) if running else NotStaged("; ".join(refused))

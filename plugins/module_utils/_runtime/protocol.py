@@ -6,6 +6,10 @@
 
 A message is a frame (see channel.py) with its `kind` and the fields of its type here. frames.py checks what the
 controller takes from the head, and the head from a node: tests/unit/test_protocol.py compares it with this table.
+
+A lost node sends no message. The head notices that its connection ended or was silent for the lease (RemoteNode in
+peer.py), and ends the job with reasons.node_lost(). A node that loses the head ends its part by itself (HeadFollower in
+head_follower.py).
 """
 
 from __future__ import annotations
@@ -370,7 +374,7 @@ class Wanted(TypedDict):
     wanted: list[str]  # digests
 
 
-class Laid(TypedDict):
+class FilesChecked(TypedDict):
     reason: Text  # why a node cannot use the folder; empty if all can
 
 
@@ -410,7 +414,7 @@ class Missing(TypedDict):
 
 
 class NotAlone(TypedDict, total=False):
-    running: dict[str, list[RunningJob]]  # by node: jobs beside which this one is not to run
+    running: dict[str, list[RunningJob]]  # by host: jobs that keep this one from running
 
 
 class Refused(NotAlone):
@@ -418,7 +422,7 @@ class Refused(NotAlone):
 
 
 class Staged(TypedDict, total=False):
-    """No field: the job is staged. Else why it is not, and the jobs beside which it is not to run."""
+    """No field: the job is staged. Else why it is not, and the jobs that keep it from running."""
 
     reason: Text
     running: list[RunningJob]
@@ -436,15 +440,15 @@ class Report(TypedDict):
     values: dict[str, Metric]
 
 
-class Start(TypedDict):
+class StartDaemon(TypedDict):
     command: str  # of a launcher's daemon, for /bin/sh
 
 
-class Left(TypedDict):
+class LauncherExited(TypedDict):
     """The launcher or its daemon exited."""
 
     rc: int
-    text: Text
+    text: Text  # the end of its output
 
 
 class Clock(TypedDict):
@@ -472,7 +476,7 @@ CONTROLLER_TO_HEAD: Messages = {
     "survey": Survey,
     "folder": FolderOffer,
     "file": File,
-    "lay": Request,  # all files of the folder are sent
+    "files_sent": Request,  # all files of the folder are sent
     "run": Run,
     "end": Ending,
     "fetch": Fetch,
@@ -483,7 +487,7 @@ CONTROLLER_TO_HEAD: Messages = {
 HEAD_TO_CONTROLLER: Messages = {
     "survey": Surveyed,
     "wanted": Wanted,
-    "laid": Laid,
+    "files_checked": FilesChecked,
     "refused": Refused,
     "started": Nothing,
     "beat": Nothing,
@@ -500,13 +504,13 @@ HEAD_TO_NODE: Messages = {
     "survey": NodeSurvey,
     "folder": FolderOffer,
     "file": File,
-    "lay": Request,
+    "files_sent": Request,
     "stage": Stage,
-    "go": Nothing,  # the job is staged everywhere
-    "drop": Nothing,  # it is not
-    "begin": Nothing,  # every rank is where the plan has it
-    "start": Start,
-    "leave": Nothing,  # every rank of the job is done
+    "start": Nothing,  # the job is staged on every node
+    "unstage": Nothing,  # a node could not stage it
+    "all_placed": Nothing,  # every rank of the job is where the plan has it
+    "start_daemon": StartDaemon,
+    "all_done": Nothing,  # every rank of the job is done
     "end": Ending,
     "beat": Nothing,
     "fetch": Fetch,
@@ -518,14 +522,14 @@ NODE_TO_HEAD: Messages = {
     "clock": Clock,
     "survey": NodeSurveyed,
     "wanted": Wanted,
-    "laid": Laid,
+    "files_checked": FilesChecked,
     "staged": Staged,
     "beat": Nothing,
     "line": Line,
     "report": Report,
     "placed": Nothing,  # this node's ranks are where the plan has them
     "done": Nothing,  # this node's ranks are done
-    "left": Left,
+    "launcher_exited": LauncherExited,
     "ending": Ending,
     "over": Over,
     "node_report": MaybeReport,
@@ -533,5 +537,7 @@ NODE_TO_HEAD: Messages = {
     "fetched": Missing,
     "forgotten": Missing,
 }
-SUPERVISOR_TO_GUARD: Messages = {kind: HEAD_TO_NODE[kind] for kind in ("beat", "begin", "start", "leave", "end")}
-GUARD_TO_SUPERVISOR: Messages = {kind: NODE_TO_HEAD[kind] for kind in ("placed", "done", "left", "ending")}
+SUPERVISOR_TO_GUARD: Messages = {
+    kind: HEAD_TO_NODE[kind] for kind in ("beat", "all_placed", "start_daemon", "all_done", "end")
+}
+GUARD_TO_SUPERVISOR: Messages = {kind: NODE_TO_HEAD[kind] for kind in ("placed", "done", "launcher_exited", "ending")}

@@ -206,7 +206,7 @@ class RankWrapper:
         if first:
             return self.close(EXIT_PLACEMENT << 8, (MISPLACED, wrong))
         self.job.wake()  # another process is this rank already, and keeps its record
-        self.hold()
+        self.wait_for_end()
         return EXIT_PLACEMENT
 
     def wait_for_other_records(self) -> None:
@@ -292,7 +292,7 @@ class RankWrapper:
         self.record.update(rc=rc, signal=number, finished=finished, error_code=code, error=error_text)
         self.save()
         if not well:
-            self.hold()
+            self.wait_for_end()
         self.copy_all()
         return 0 if finished else rc
 
@@ -309,7 +309,7 @@ class RankWrapper:
         except OSError:
             return False
 
-    def hold(self) -> None:
+    def wait_for_end(self) -> None:
         """Wait until the end is requested: the launcher would kill the other ranks at once, before they could save.
 
         So the guard ends a job alike under every launcher, blames the right rank, and finds what the program left.

@@ -110,8 +110,8 @@ def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[Rem
                 peer.channel.send("file", block["data"], name=block["name"], first=block["first"])
         block = channel.receive() or {}
     reasons += [f"{host}: {said}" for said in [own.finish() if own else ""] if said]
-    reasons += in_parallel(lay_on_peer, [peer for peer in peers if peer.name in wants])
-    channel.send("laid", reason="; ".join(filter(None, reasons)))
+    reasons += in_parallel(check_on_peer, [peer for peer in peers if peer.name in wants])
+    channel.send("files_checked", reason="; ".join(filter(None, reasons)))
 
 
 def ask_peer(peer: RemoteNode, listing: Json) -> set[str] | str:
@@ -122,10 +122,10 @@ def ask_peer(peer: RemoteNode, listing: Json) -> set[str] | str:
         return f"{peer.name}: {lost}"
 
 
-def lay_on_peer(peer: RemoteNode) -> str:
+def check_on_peer(peer: RemoteNode) -> str:
     """Return why a node cannot use the folder that it was sent, or an empty string."""
     try:
-        said = peer.lay_folder()
+        said = peer.check_folder()
     except ConnectionLost as lost:
         said = str(lost)
     said = said[len(peer.name) + 2 :] if said.startswith(f"{peer.name}: ") else said

@@ -44,7 +44,7 @@ from .shipment import Shipment, relay
 from .survey import home_path, ssh_config, survey
 
 Json = Any
-GO_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
+SIGNAL_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
 SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
 
 
@@ -94,8 +94,8 @@ class Supervisor:
             os._exit(128 + number)
 
     @contextlib.contextmanager
-    def job_in_hand(self) -> Iterator[None]:
-        """While it is entered, a signal ends the job instead of this process."""
+    def ended_by_signals(self) -> Iterator[None]:
+        """While it is entered, a signal ends the job and not this process."""
         self.has_job = True
         try:
             yield
@@ -103,7 +103,7 @@ class Supervisor:
             self.has_job = False
 
     @contextlib.contextmanager
-    def at_work(self, frame: Mapping[str, Json]) -> Iterator[None]:
+    def sending_beats(self, frame: Mapping[str, Json]) -> Iterator[None]:
         """While it is entered, send beats if the frame asks for them: a slow disk is not a lost node."""
         done = threading.Event()
 
@@ -127,7 +127,7 @@ class Supervisor:
     def on_survey(self, frame: protocol.Survey) -> None:
         """Send the facts of this node, and those of the other nodes by host."""
         home, routes = home_path(frame["request"]["home"]), frame.get("nodes", [])
-        with self.at_work(frame):
+        with self.sending_beats(frame):
             found = in_parallel(lambda route: self.survey_node(route, home), routes)
             own = survey(frame["request"])
         facts = {route["host"]: answer for route, answer in zip(routes, found)}
@@ -165,16 +165,16 @@ class Supervisor:
 
     def on_folder(self, frame: protocol.FolderOffer) -> None:
         """Take a folder for this node, if it is meant, and the others in `nodes`."""
-        with self.at_work(frame):
+        with self.sending_beats(frame):
             self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
             peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
             relay(self.channel, self.shipment, frame["here"], peers, frame["files"])
 
     def on_run(self, frame: protocol.Run) -> None:
         """Run a job as its head and send the result."""
-        with self.job_in_hand():
+        with self.ended_by_signals():
             try:
-                with self.at_work(frame):
+                with self.sending_beats(frame):
                     head_job = HeadJob(self, frame["order"], self.peers)
             except NotAlone as refused:
                 self.channel.send("refused", reason=str(refused), running=refused.running)
@@ -184,13 +184,13 @@ class Supervisor:
                 self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
                 return
             result = head_job.follow()
-        self.channel.send("result", result=result)  # a controller that stands still may hold it up: a signal ends that
+        self.channel.send("result", result=result)  # a controller that was stopped may block this: a signal ends it
 
     def on_stage(self, frame: protocol.Stage) -> None:
-        """Stage the job on this node and run it when the head sends `go`."""
-        with self.job_in_hand():
+        """Stage the job on this node and run it when the head sends `start`."""
+        with self.ended_by_signals():
             try:
-                with self.at_work(frame):
+                with self.sending_beats(frame):
                     node_job = NodeJob(frame["order"], frame["secrets"], shipment=self.shipment)
             except (OSError, ValueError) as error:
                 running = error.running[frame["order"]["host"]] if isinstance(error, NotAlone) else []
@@ -198,34 +198,34 @@ class Supervisor:
                 return
             self.channel.send("staged")
             self.channel.send_timeout = node_job.order["lease"]
-            if self.wait_for_go():
+            if self.wait_for_start():
                 HeadFollower(self, node_job).follow()
             else:
                 node_job.unstage()
                 if self.signalled:
                     os._exit(128 + signal.SIGTERM)  # the head sees it at once
 
-    def wait_for_go(self) -> bool:
+    def wait_for_start(self) -> bool:
         """Wait until the head reports that the job is staged everywhere. False if it does not."""
         until = time.monotonic() + WORK_SECONDS + ANSWER_SECONDS  # what the slowest node is given
         while not self.signalled and time.monotonic() < until:
             try:
-                answer = self.channel.receive(GO_SECONDS)
+                answer = self.channel.receive(SIGNAL_SECONDS)
             except EOFError:
                 return False
             if answer:
-                return bool(answer["kind"] == "go")
+                return bool(answer["kind"] == "start")
         return False
 
     def on_fetch(self, frame: protocol.Fetch) -> None:
         """Send the files of a job. When the other end has them all it sends `received`, which drops them here."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
-        with self.at_work(frame):
+        with self.sending_beats(frame):
             if os.path.exists(job.at("result.json")):  # first: what became of the job waits for no node
                 self.channel.send_file("result.json", job.at("result.json"))
             for name in files_of(job):
                 self.channel.send_file(name, job.at(name))
-            peers, missing = self.fetch_others(job, frame["limit"])
+            peers, missing = self.fetch_from_nodes(job, frame["limit"])
         self.fetched = None if missing else (job, peers)
         self.channel.send("fetched", missing=missing)
 
@@ -238,7 +238,7 @@ class Supervisor:
             peer.channel.send("received")
         mark_fetched(job)
 
-    def fetch_others(self, job: JobDir, limit: int) -> tuple[list[RemoteNode], list[str]]:
+    def fetch_from_nodes(self, job: JobDir, limit: int) -> tuple[list[RemoteNode], list[str]]:
         """Forward the files of a job's other nodes, in parallel; return these nodes, and what is missing.
 
         `limit`: bytes that the controller accepts. A node that alone sends more may never end.
@@ -256,13 +256,13 @@ class Supervisor:
             peer = self.reach(route, order["home"])
             beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
             peer.channel.send("fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats)
-            self.pass_on(peer, ranks_on(peer.name, order["placement"]), limit)
+            self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit)
         except (ConnectionLost, ValueError) as lost:
             self.given_up[route["host"]] = str(lost)  # a late answer could be taken for that of another request
             return str(lost)
         return peer
 
-    def pass_on(self, peer: RemoteNode, ranks: Collection[int], limit: int) -> None:
+    def forward_files(self, peer: RemoteNode, ranks: Collection[int], limit: int) -> None:
         """Forward file frames of a node with these ranks to the controller until it has sent all.
 
         ConnectionLost at a protocol error.
@@ -290,7 +290,7 @@ class Supervisor:
         Unless it is a dry run, write the result of those whose every guardian died.
         """
         waiting = []
-        with self.at_work(frame):
+        with self.sending_beats(frame):
             for job in jobs(home_path(frame["home"])):
                 order, staging = job.order(), job.staging()
                 if not order or not staging or order["head"] != order["host"] or job.is_fetched() or job.running():
@@ -308,7 +308,7 @@ class Supervisor:
         """Drop the files of a job on all its nodes. Send the nodes where that failed."""
         home = home_path(frame["home"])
         job = JobDir(os.path.join(home, "jobs", frame["job_id"]))
-        with self.at_work(frame):
+        with self.sending_beats(frame):
             order = job.order()
             missing = ["it still runs"] if job.running() else []
             for route in job.routes() if order else []:
@@ -330,12 +330,12 @@ class Supervisor:
         if found is None and not dry_run:
             job.claim_end("lost", "the supervisor died")
             routes = job.routes()
-            reports = in_parallel(lambda route: self.ask(route, job), routes)
+            reports = in_parallel(lambda route: self.report_of(route, job), routes)
             node_reports = {route["host"]: report for route, report in zip(routes, reports) if report}
             found = write_result(job, order, staging, final_metrics(job, order), node_reports)
         return str(found["state"]) if found else "lost"
 
-    def ask(self, route: protocol.Route, job: JobDir) -> protocol.NodeReport | None:
+    def report_of(self, route: protocol.Route, job: JobDir) -> protocol.NodeReport | None:
         """Return another node's report of a job, or None if it has none or does not answer."""
         try:
             peer = self.reach(route, os.path.dirname(os.path.dirname(job.path)))
@@ -348,7 +348,7 @@ class Supervisor:
     def on_node_report(self, frame: protocol.OfJob) -> None:
         """Send this node's report of a job whose head died."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
-        with self.at_work(frame):
+        with self.sending_beats(frame):
             order = job.order()
             report = node_report(job, order, final_metrics(job, order)) if order and not job.running() else None
         self.channel.send("node_report", report=report)

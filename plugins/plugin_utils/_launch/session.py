@@ -194,7 +194,7 @@ class Session:
             raise HeadLost(f"invalid answer from head {self.head.name}: it asks for {foreign[0][:100]!r}")
         for digest in wanted:
             self.remote.channel.send_file(digest, os.path.realpath(os.path.join(folder.root, paths[digest])))
-        answer = self.ask("lay")
+        answer = self.ask("files_sent")
         if answer.get("reason", "it did not answer"):
             raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
 
