@@ -73,15 +73,14 @@ facts:
     torch: {version: 2.13.0+cpu, cuda: '', hip: ''}
 """
 
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import NodeFacts, SurveyRequest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import survey
 
 
-def missing(facts: dict[str, Any], role: list[str], launcher: str) -> list[str]:
+def missing(facts: NodeFacts, role: list[str], launcher: str) -> list[str]:
     """Return what a node lacks for its role."""
     lacks = []
     if "head" in role and not facts["launcher"]["version"]:
@@ -106,7 +105,17 @@ def main() -> None:
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
     if module.params["known"]:
         module.exit_json(changed=False, facts=module.params["known"])
-    facts = survey({**module.params, "port": None, "ports": None, "launcher_args": [], "backend": ""})
+    request: SurveyRequest = {
+        "home": module.params["home"],
+        "python": module.params["python"],
+        "launcher": module.params["launcher"],
+        "launcher_path": module.params["launcher_path"],
+        "launcher_args": [],
+        "backend": "",
+        "port": None,
+        "ports": None,
+    }
+    facts = survey(request)
     lacks = missing(facts, module.params["role"], module.params["launcher"])
     if lacks:
         module.fail_json(msg=f"missing: {', '.join(lacks)}; install it with: ansible-playbook setup.yml", facts=facts)

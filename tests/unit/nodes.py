@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
@@ -87,7 +89,7 @@ def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, options
     request = parse_request({"workload": "mnist", **options})
     program = dataclasses.replace(program, args=request.workload_args)
     job = Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py", token="0123456789ab")
-    return plan_job(request, cluster, facts, job)
+    return plan_job(request, cluster, cast(Mapping[str, AnyFacts], facts), job)
 
 
 STAGING = {"started": 1.0, "private_tmp": "/tmp/torchfleet-0123456789abcdef"}

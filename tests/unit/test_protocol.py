@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -54,11 +55,43 @@ def test_what_is_checked_is_what_the_table_has(checks: dict[str, dict[str, Any]]
         (frames.LAUNCHER.names, protocol.LauncherExit),
         (frames.LEFTOVER.names, protocol.Leftover),
         (frames.WAITING.names, protocol.WaitingRun),
+        (frames.CHOICE.names, protocol.Fabric),
+        (frames.PORT.names, protocol.Port),
     ],
-    ids=["facts", "record", "report", "launcher", "leftover", "waiting run"],
+    ids=["facts", "record", "report", "launcher", "leftover", "waiting run", "fabric", "port"],
 )
 def test_what_a_node_tells_is_what_its_type_has(checked: set[str], kept: Any) -> None:
     assert checked == fields(kept)
+
+
+RESULT = json.loads((PLUGINS.parent / "docs" / "result.schema.json").read_text())
+PLACE = RESULT["properties"]["placement"]["items"]
+
+
+@pytest.mark.parametrize(
+    ("documented", "kept"),
+    [
+        (RESULT, protocol.Result),
+        (PLACE, protocol.ResultPlace),
+        (PLACE["properties"]["seen"], protocol.Seen),
+        (RESULT["properties"]["ranks"]["items"], protocol.ResultRank),
+        (RESULT["properties"]["first_failure"]["oneOf"][1], protocol.FirstFailure),
+        (RESULT["properties"]["leftovers"]["additionalProperties"]["items"], protocol.Leftover),
+        (RESULT["properties"]["launcher"], protocol.UsedLauncher),
+        (RESULT["properties"]["notes"]["items"], protocol.Note),
+    ],
+    ids=["result", "place", "seen", "rank", "first failure", "leftover", "launcher", "note"],
+)
+def test_the_type_of_a_result_is_its_schema(documented: dict[str, Any], kept: Any) -> None:
+    assert set(documented["properties"]) == set(documented["required"]) == fields(kept)
+    nullable = {name for name, row in documented["properties"].items() if takes_null(row)}
+    assert {name for name, kind in get_type_hints(kept).items() if type(None) in get_args(kind)} == nullable
+
+
+def takes_null(row: dict[str, Any]) -> bool:
+    """Whether a value in the schema may be null."""
+    kinds = row.get("type", [])
+    return "null" in kinds or None in row.get("enum", ()) or any(map(takes_null, row.get("oneOf", ())))
 
 
 def sent(path: Path) -> Iterator[tuple[str, str, set[str], bool]]:

@@ -126,13 +126,13 @@ def test_survey_reads_and_changes_nothing(tmp_path: Path) -> None:
         ("--mca coll", ""),
     ],
 )
-def test_a_component_that_open_mpi_lacks(tmp_path: Path, words: str, told: str) -> None:
+def test_a_component_that_open_mpi_does_not_have(tmp_path: Path, words: str, told: str) -> None:
     info = tmp_path / "ompi_info"
     parts = ("coll:basic", "coll:tuned", "pml:ob1", "pml:ucx")
     info.write_text("#!/bin/sh\n" + "".join(f"echo mca:{part}:version:mca:2.1.0\n" for part in parts))
     info.chmod(0o755)
-    assert launcher_programs.lacking_component(str(tmp_path / "mpirun"), words.split()) == told
-    assert launcher_programs.lacking_component("/nowhere/mpirun", words.split()) == ""
+    assert launcher_programs.missing_component(str(tmp_path / "mpirun"), words.split()) == told
+    assert launcher_programs.missing_component("/nowhere/mpirun", words.split()) == ""
 
 
 def test_our_own_backends_are_known_without_importing_torch(tmp_path: Path) -> None:

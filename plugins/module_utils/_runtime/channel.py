@@ -14,12 +14,13 @@ import os
 import select
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Iterable, Mapping, TypeVar
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Mapping, TypeVar
 
 from . import frames
 from .forms import BadFrame, Check
 from .job_directory import open_file
 
+Frame = Dict[str, Any]  # a message: `kind`, and the fields that protocol.py has for it
 Taken = TypeVar("Taken")
 
 PIPE_BUF = 4096  # bytes that a pipe which poll calls writable takes at once (pipe(7))
@@ -59,18 +60,18 @@ class Channel:
         self.send_timeout = send_timeout
         self.buffer = bytearray()
         self.searched = 0  # bytes of it that have no line end
-        self.pending: dict[str, Any] | None = None  # the frame whose data has not all arrived
+        self.pending: Frame | None = None  # the frame whose data has not all arrived
         self.lost = False
         self.sending = threading.Lock()  # frames of several threads go out one after the other
 
-    def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+    def send(self, kind: str, data: bytes = b"", **fields: object) -> None:
         """Send one frame. A peer that is gone is noted in `lost`."""
         frame = {"kind": kind, **fields}
         if data:
             frame["size"] = len(data)
         self.send_bytes(json.dumps(frame).encode() + b"\n" + data)
 
-    def offer(self, kind: str, **fields: Any) -> None:
+    def offer(self, kind: str, **fields: object) -> None:
         """Send a small frame if the pipe has room for it, else drop it: output shown must never block the job."""
         if not self.lost and ready([self.outgoing], 0, select.POLLOUT):  # room for PIPE_BUF bytes
             frame = json.dumps({"kind": kind, **fields}).encode() + b"\n"
@@ -89,7 +90,7 @@ class Channel:
             except OSError:
                 self.lost = True
 
-    def receive(self, timeout: float | None = None) -> dict[str, Any] | None:
+    def receive(self, timeout: float | None = None) -> Frame | None:
         """Return the next frame (its bytes under `data`), None after `timeout` seconds. EOFError: the peer is gone."""
         return self.take(self.parse, timeout)
 
@@ -132,7 +133,7 @@ class Channel:
         del self.buffer[: end + 1]
         return line
 
-    def parse(self) -> dict[str, Any] | None:
+    def parse(self) -> Frame | None:
         """Take one whole frame out of the buffer, if there is one."""
         if self.pending is None:
             line = self.parse_line()

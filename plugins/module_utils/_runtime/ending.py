@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Callable, Dict, Mapping, NamedTuple
+from typing import Callable, Dict, Mapping, NamedTuple
 
 from . import processes
 from .exit_note import STACKS_SIGNAL
@@ -38,7 +38,7 @@ class Tree(NamedTuple):
 Trees = Dict[int, Tree]  # by the pid of the wrapper
 
 
-def trees_below(wrappers: Mapping[int, Any], children: Children) -> Trees:
+def trees_below(wrappers: Mapping[int, int | None], children: Children) -> Trees:
     """Return what is below each wrapper. `wrappers`: its pid, and that of its program or None if that is not known.
 
     The other children of a wrapper are orphans: it is a subreaper.

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Collection, Iterator, Mapping
+from typing import Collection, Iterator
 
+from .channel import Frame
 from .frames import RANK_FILE
 from .job_directory import FETCHED_MARK, JobDir, remove
 from .link import ConnectionLost
-
-Json = Any
 
 
 def mark_fetched(job: JobDir) -> None:
@@ -34,7 +33,7 @@ def age(job: JobDir) -> float:
     return 0.0
 
 
-def own_block(frame: Mapping[str, Json], ranks: Collection[int], seen: set[str]) -> tuple[str, bool, bytes]:
+def own_block(frame: Frame, ranks: Collection[int], seen: set[str]) -> tuple[str, bool, bytes]:
     """Return name, whether it is the first, and bytes of a block of one of the node's own files; else ConnectionLost.
 
     `seen`: names that have come. Each file begins once, and each block after the first brings something.

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Collection, Dict, Mapping, TypeVar
 
-Json = Any
-Check = Callable[[Json], Json]
+T = TypeVar("T")
+Check = Callable[[object], Any]  # of any value as it came; returns it as it must be, or raises BadFrame, ValueError
+Fields = Dict[str, Any]  # an object whose fields were checked: protocol.py has their types
 DEPTH = 16  # of nested values
 ITEMS = 200_000  # of one list or object
 TEXT = 10_000  # characters of a text for people
@@ -30,22 +31,22 @@ def printable(text: str) -> str:
     return "".join(letter for letter in text if letter == "\t" or letter.isprintable())
 
 
-def words(value: Json) -> str:
+def words(value: object) -> str:
     """Return a text for people, made printable."""
     if not isinstance(value, str):
         raise BadFrame("a text was expected")
     return printable(value[:TEXT])
 
 
-def short(value: Json) -> str:
+def short(value: object) -> str:
     """Return a short text for people, made printable."""
     return words(value)[:SHORT]
 
 
-def like(form: re.Pattern[str], what: str) -> Check:
+def like(form: re.Pattern[str], what: str) -> Callable[[object], str]:
     """Return a check: a text of this form."""
 
-    def check(value: Json) -> str:
+    def check(value: object) -> str:
         if not isinstance(value, str) or len(value) > 4096 or not form.match(value):
             raise BadFrame(f"{what} was expected")
         return value
@@ -53,8 +54,8 @@ def like(form: re.Pattern[str], what: str) -> Check:
     return check
 
 
-def one_of(*choices: str) -> Check:
-    def check(value: Json) -> str:
+def one_of(*choices: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
         if value not in choices:
             raise BadFrame(f"one of {', '.join(choices)} was expected")
         return str(value)
@@ -62,10 +63,10 @@ def one_of(*choices: str) -> Check:
     return check
 
 
-def whole(least: int, most: int) -> Check:
+def whole(least: int, most: int) -> Callable[[object], int]:
     """Return a check: a whole number from `least` to `most`."""
 
-    def check(value: Json) -> int:
+    def check(value: object) -> int:
         if type(value) is not int or not least <= value <= most:
             raise BadFrame(f"a whole number from {least} to {most} was expected")
         return value
@@ -73,14 +74,14 @@ def whole(least: int, most: int) -> Check:
     return check
 
 
-def number(value: Json) -> float:
+def number(value: object) -> float:
     """Return a finite number; times are seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e12:
         raise BadFrame("a number was expected")
     return float(value)
 
 
-def moment(value: Json) -> float:
+def moment(value: object) -> float:
     """Return a time since the epoch: the difference of two, and of clocks, is a number() as well."""
     found = number(value)
     if not 0 <= found <= 1e11:
@@ -88,23 +89,23 @@ def moment(value: Json) -> float:
     return found
 
 
-def flag(value: Json) -> bool:
+def flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise BadFrame("true or false was expected")
     return value
 
 
-def optional(check: Check) -> Check:
+def optional(check: Callable[[object], T]) -> Callable[[object], T | None]:
     return lambda value: None if value is None else check(value)
 
 
-def either(check: Check, default: Json) -> Check:
+def either(check: Callable[[object], T], default: T) -> Callable[[object], T]:
     """Return a check that takes a field which is not there for the default."""
     return lambda value: default if value is None else check(value)
 
 
-def listed(check: Check, most: int = ITEMS) -> Check:
-    def every(value: Json) -> list[Json]:
+def listed(check: Callable[[object], T], most: int = ITEMS) -> Callable[[object], list[T]]:
+    def every(value: object) -> list[T]:
         if not isinstance(value, list) or len(value) > most:
             raise BadFrame(f"a list of at most {most} was expected")
         return [check(item) for item in value]
@@ -112,8 +113,10 @@ def listed(check: Check, most: int = ITEMS) -> Check:
     return every
 
 
-def mapped(name: Check, check: Check, most: int = ITEMS) -> Check:
-    def every(value: Json) -> dict[str, Json]:
+def mapped(
+    name: Callable[[object], str], check: Callable[[object], T], most: int = ITEMS
+) -> Callable[[object], dict[str, T]]:
+    def every(value: object) -> dict[str, T]:
         if not isinstance(value, dict) or len(value) > most:
             raise BadFrame(f"an object of at most {most} was expected")
         return {name(key): check(content) for key, content in value.items()}
@@ -132,14 +135,14 @@ class Form:
     ) -> None:
         self.fields, self.late, self.rest = fields, late or {}, rest
 
-    def __call__(self, value: Json) -> dict[str, Json]:
+    def __call__(self, value: object) -> Fields:
         if not isinstance(value, dict):
             raise BadFrame("an object was expected")
         found = {name: field(value.get(name)) for name, field in self.fields.items()}
         found.update({name: field(value[name]) for name, field in self.late.items() if name in value})
         known = self.names if self.rest else value
         rest = {key: content for key, content in value.items() if key not in known}
-        return {**plain(rest), **found}
+        return {**plain_fields(rest, DEPTH, words), **found}
 
     @property
     def names(self) -> set[str]:
@@ -152,29 +155,39 @@ def shaped(fields: Mapping[str, Check], late: Mapping[str, Check] | None = None)
     return Form(fields, late, rest=True)
 
 
-def plain(value: Json, depth: int = DEPTH, text: Check = words) -> Json:
+def plain(value: object, depth: int = DEPTH, text: Callable[[str], object] = words) -> object:
     """Return any JSON with its texts made printable, as `text` does. BadFrame if it is too deep or too large."""
     if depth <= 0:
         raise BadFrame("its values are nested too deep")
     if isinstance(value, str):
         return text(value)
-    if isinstance(value, (list, dict)) and len(value) > ITEMS:
-        raise BadFrame(f"more than {ITEMS} values in one place")
-    if isinstance(value, list):
-        return [plain(item, depth - 1, text) for item in value]
     if isinstance(value, dict):
-        return {words(key): plain(content, depth - 1, text) for key, content in value.items()}
+        return plain_fields(value, depth, text)
+    if isinstance(value, list):
+        check_size(value)
+        return [plain(item, depth - 1, text) for item in value]
     return value if value is None or isinstance(value, bool) else value if type(value) is int else number(value)
 
 
-def path(value: Json) -> str:
+def plain_fields(value: Fields, depth: int, text: Callable[[str], object]) -> Fields:
+    """Return the fields of any object as plain() does."""
+    check_size(value)
+    return {words(key): plain(content, depth - 1, text) for key, content in value.items()}
+
+
+def check_size(values: Collection[object]) -> None:
+    if len(values) > ITEMS:
+        raise BadFrame(f"more than {ITEMS} values in one place")
+
+
+def path(value: object) -> str:
     """Return an absolute path, or an empty text where a node has none."""
     if not isinstance(value, str) or len(value) > 4096 or printable(value) != value or (value and value[0] != "/"):
         raise BadFrame("an absolute path was expected")
     return value
 
 
-def address(value: Json) -> str:
+def address(value: object) -> str:
     """Return the IP address of one machine."""
     if not isinstance(value, str) or len(value) > 45 or "%" in value:
         raise BadFrame("an IP address was expected")
@@ -184,13 +197,13 @@ def address(value: Json) -> str:
     return str(found)
 
 
-def network(value: Json) -> str:
+def network(value: object) -> str:
     if not isinstance(value, str) or len(value) > 50:
         raise BadFrame("a network was expected")
     return str(ipaddress.ip_network(value))
 
 
-def metric(value: Json) -> Json:
+def metric(value: object) -> int | float | str:
     """Return a value that a rank reported: a finite number of any size, or a text. A huge whole number is a text."""
     if isinstance(value, str):
         return words(value)[:500]
@@ -201,5 +214,5 @@ def metric(value: Json) -> Json:
     return value
 
 
-def metric_name(value: Json) -> str:
+def metric_name(value: object) -> str:
     return words(value)[:100]

@@ -19,8 +19,8 @@ from typing import Mapping
 from .forms import (
     BadFrame,
     Check,
+    Fields,
     Form,
-    Json,
     address,
     either,
     flag,
@@ -59,7 +59,7 @@ RANK_STATES = ("succeeded", "failed", "ended", "silent")
 RANK_FILE = re.compile(r"ranks/(0|[1-9][0-9]{0,6})/(stdout|stderr|record\.json)\Z")
 
 
-def parse(line: bytes) -> dict[str, Json]:
+def parse(line: bytes) -> Fields:
     """Return the frame that a line of JSON says. BadFrame if it says none."""
     if sum(map(line.count, (b",", b"[", b"{"))) > VALUES_MOST:
         raise BadFrame(f"it sent more than {VALUES_MOST:,} values at once")
@@ -75,7 +75,7 @@ def parse(line: bytes) -> dict[str, Json]:
     return frame
 
 
-def refuse_constant(name: str) -> Json:
+def refuse_constant(name: str) -> object:
     """Refuse NaN and Infinity, which JSON does not have."""
     raise ValueError(name)
 
@@ -90,9 +90,9 @@ def short_whole(digits: str) -> int:
 WHOLE = None if hasattr(sys, "get_int_max_str_digits") else short_whole
 
 
-def checked(frame: Mapping[str, Json], accepted: Mapping[str, Mapping[str, Check]]) -> dict[str, Json]:
+def checked(frame: Mapping[str, object], accepted: Mapping[str, Mapping[str, Check]]) -> Fields:
     """Return a frame with its fields as they must be, others left out. BadFrame for the first that is not."""
-    kind = frame["kind"]
+    kind = str(frame["kind"])
     if kind not in accepted:
         raise BadFrame(f"it sent a frame of kind {printable(kind)[:40]!r}, which nobody asked for")
     try:
@@ -126,9 +126,9 @@ CHOICE = shaped(
 )
 
 
-def fabric(value: Json) -> dict[str, Json]:
+def fabric(value: object) -> Fields:
     """Return the choice of role fabric for a node: its address is one of the network, not loopback or another's."""
-    found: dict[str, Json] = CHOICE(value)
+    found = CHOICE(value)
     if ipaddress.ip_address(found["address"]) not in ipaddress.ip_network(found["network"]):
         raise BadFrame("an address in its network was expected")
     return found
@@ -160,12 +160,11 @@ FACTS: dict[str, Check] = {
 }
 
 
-def facts(value: Json) -> dict[str, Json]:
+def facts(value: object) -> Fields:
     """Return the facts of a node, or `unreachable` with the reason."""
     if isinstance(value, dict) and "unreachable" in value:
         return {"unreachable": words(value["unreachable"])}
-    found: dict[str, Json] = shaped(FACTS)(value)
-    return found
+    return shaped(FACTS)(value)
 
 
 RECORD = shaped(
@@ -193,9 +192,9 @@ RECORD = shaped(
 LEFTOVER = Form({"pid": whole(0, 1 << 31), "command": short, "ended": optional(one_of("SIGTERM", "SIGKILL"))})
 
 
-def record(value: Json) -> dict[str, Json]:
+def record(value: object) -> Fields:
     """Return the record of a rank. Fields that it has only at its end are checked where they are."""
-    found: dict[str, Json] = RECORD(value)
+    found = RECORD(value)
     if ("rc" in found or found.get("error") or found.get("error_code")) and "ended" not in found:
         raise BadFrame("the end of a rank was expected to have a time")
     if found.get("signal") is not None:
@@ -204,13 +203,13 @@ def record(value: Json) -> dict[str, Json]:
     return found
 
 
-def pair(value: Json) -> tuple[str, str]:
+def pair(value: object) -> tuple[str, str]:
     if not isinstance(value, list) or len(value) != 2:
         raise BadFrame("a stream and a line were expected")
     return one_of("stdout", "stderr")(value[0]), short(value[1])
 
 
-def measured(value: Json) -> list[Json]:
+def measured(value: object) -> list[object]:
     if not isinstance(value, list) or len(value) != 3:
         raise BadFrame("name, rank and value of a metric were expected")
     return [metric_name(value[0]), RANK(value[1]), metric(value[2])]
@@ -219,9 +218,9 @@ def measured(value: Json) -> list[Json]:
 LAUNCHER = Form({}, {"pid": whole(0, 1 << 31), "rc": whole(0, 255), "at": moment, "unasked": flag, "last_line": short})
 
 
-def launcher(value: Json) -> dict[str, Json]:
+def launcher(value: object) -> Fields:
     """Return what became of a launcher's daemon; nothing where there was none."""
-    found: dict[str, Json] = LAUNCHER(value)
+    found = LAUNCHER(value)
     if "rc" in found and "at" not in found:
         raise BadFrame("the end of a launcher was expected to have a time")
     return found

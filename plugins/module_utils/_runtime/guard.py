@@ -18,7 +18,7 @@ import json
 import os
 import signal
 import time
-from typing import Any, Collection, NamedTuple
+from typing import Collection, NamedTuple
 
 from . import processes as processes_module
 from . import reasons
@@ -28,7 +28,7 @@ from .job_directory import JobDir, write_in_thread
 from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .processes import Process
-from .protocol import Order, RankRecord
+from .protocol import LauncherExit, Order, RankRecord
 from .rank_output import Stream, copy_all, open_streams
 from .reasons import ITS_WRAPPER_DIED, SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIMED_OUT, WRAPPER_DIED, Reason
 from .remote_shell import shell_pids
@@ -151,7 +151,7 @@ class Guard:
         late = self.exit_by is not None and (not self.launcher or time.monotonic() > self.exit_by)
         return exited or late
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, kind: str, **fields: object) -> None:
         """Send the supervisor a message, if there is one. A dead one is noticed elsewhere."""
         if self.to_supervisor < 0:
             return
@@ -271,10 +271,17 @@ class Guard:
 
     def record_wrapper_death(self, rank: int, record: RankRecord) -> None:
         """Write the record of a rank whose wrapper died before it could."""
-        now = {"ended": time.time(), "ended_tick": time.monotonic()}
-        error = {"error_code": WRAPPER_DIED, "error": ITS_WRAPPER_DIED}
-        end = {"rc": 1, "signal": None, "finished": False, **error, **now}
-        write_in_thread(lambda: self.job.write(os.path.join("ranks", str(rank), "record.json"), {**record, **end}))
+        ended: RankRecord = {
+            **record,
+            "ended": time.time(),
+            "ended_tick": time.monotonic(),
+            "rc": 1,
+            "signal": None,
+            "finished": False,
+            "error_code": WRAPPER_DIED,
+            "error": ITS_WRAPPER_DIED,
+        }
+        write_in_thread(lambda: self.job.write(os.path.join("ranks", str(rank), "record.json"), ended))
 
     def collect_children(self) -> None:
         """Collect ended children; record the launcher's exit."""
@@ -291,7 +298,7 @@ class Guard:
                 self.record_launcher_exit({"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
                 self.send("launcher_exited", rc=rc, text=self.job.launcher_text())
 
-    def record_launcher_exit(self, end: dict[str, Any]) -> None:
+    def record_launcher_exit(self, end: LauncherExit) -> None:
         write_in_thread(lambda: self.job.write("launcher.json", end))
 
     def finish(self, reason: Reason | None) -> None:

@@ -10,11 +10,11 @@ import json
 import os
 import socket
 import time
-from typing import Any, Mapping, Protocol
+from typing import Mapping, Protocol
 
 from . import reasons
 from .alone import WHOLE_JOB, staging_lock
-from .channel import BEAT_SECONDS, Channel, ready
+from .channel import BEAT_SECONDS, Channel, Frame, ready
 from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
@@ -25,7 +25,6 @@ from .remote_shell import SHELL_SOCKET, localized
 from .result import write_result
 from .shipment import Shipment
 
-Json = Any
 LOOK_SECONDS = 0.1  # between two checks for what sends no event
 START_SECONDS = 300.0  # for the ranks to start; a slow disk needs some of it, a launcher that hangs all of it
 RANK_SECONDS = 1.0  # more of it for each rank
@@ -143,7 +142,7 @@ class HeadJob:
         for descriptor in found & shells.keys():
             self.on_shell(shells[descriptor])
 
-    def on_message(self, message: dict[str, Json], peer: RemoteNode | None = None) -> None:
+    def on_message(self, message: Frame, peer: RemoteNode | None = None) -> None:
         """Handle a guard's message: of this node, or of another through its supervisor."""
         host = peer.name if peer else self.order["host"]
         if message["kind"] in ("line", "report"):

@@ -23,12 +23,13 @@ import os
 import re
 import stat
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Tuple, Union, cast
 
 if TYPE_CHECKING:  # a rank must not pay for the types
-    from .protocol import End, JobRoute, LauncherExit, Order, Place, RankRecord, Staging
+    from typing import TypeGuard
 
-Json = Any
+    from .protocol import End, JobRoute, LauncherExit, Leftover, Order, Place, RankRecord, Staging
+
 FETCHED_MARK = "fetched"  # file in a job directory: the controller has all of it
 OLD_FETCHED_MARK = "home"  # of 0.4
 BALLAST_BYTES = 1 << 20  # kept free for our own files
@@ -37,23 +38,24 @@ LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their a
 PIPES = {"stdout": "stdout.pipe", "stderr": "stderr.pipe"}  # of each rank
 FILE_BYTES = 64 << 20  # of a file of ours; more is none
 TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
+Form = Mapping[str, Union[type, Tuple[type, ...]]]  # the types of fields by name
 NUMBER = (int, float)  # of seconds, as all numbers here that need not be whole
 SECONDS_MOST = 1e11  # since the epoch, or since the machine came up
 # The files that a program of the job could have written as well, with the types of what is in them.
 # What of order.json those read who come when the job is over.
-ORDER = {
+ORDER: Form = {
     **dict.fromkeys(("job_id", "home", "host", "head", "controller", "run_dir", "backend"), str),
     **{"placement": list, "ranks": list, "launcher": dict, "world_size": int, "shown_command": (str, list)},
 }
-PLACE = {"rank": int, "host": str}
-STAGING = {"started": NUMBER, "private_tmp": str}
-ROUTE = dict.fromkeys(("host", "home", "interpreter"), str)
-END = {"reason": str, "detail": str, "at": NUMBER}
-LAUNCHER = {"pid": int}
-LEFTOVER = {"pid": int, "command": str}
-RECORD = {"rank": int, "local_rank": int, "host": str, "wrapper_pid": int, "cpus": list, "started": NUMBER}
-OVER = {"rc": int, "ended": NUMBER, "finished": bool, "error": str}  # what a record has at its end, all or none
-LATE = {"started_tick": NUMBER, "ended_tick": NUMBER, "error_code": str}  # a record may have them
+PLACE: Form = {"rank": int, "host": str}
+STAGING: Form = {"started": NUMBER, "private_tmp": str}
+ROUTE: Form = dict.fromkeys(("host", "home", "interpreter"), str)
+END: Form = {"reason": str, "detail": str, "at": NUMBER}
+LAUNCHER: Form = {"pid": int}
+LEFTOVER: Form = {"pid": int, "command": str}
+RECORD: Form = {"rank": int, "local_rank": int, "host": str, "wrapper_pid": int, "cpus": list, "started": NUMBER}
+OVER: Form = {"rc": int, "ended": NUMBER, "finished": bool, "error": str}  # what a record has at its end, all or none
+LATE: Form = {"started_tick": NUMBER, "ended_tick": NUMBER, "error_code": str}  # a record may have them
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 QUEUE_NUMBER = re.compile(r"[0-9]{1,18}\Z")  # of a job in a batch system
 NUMBERS = itertools.count()
@@ -91,7 +93,7 @@ def open_file(path: str) -> int:
     return descriptor
 
 
-def fits(value: Json, form: Mapping[str, Any]) -> bool:
+def fits(value: object, form: Form) -> TypeGuard[dict[str, Any]]:
     """Whether a value is an object with these fields, each of its type."""
     return isinstance(value, dict) and all(
         isinstance(value.get(name), kind)
@@ -101,9 +103,9 @@ def fits(value: Json, form: Mapping[str, Any]) -> bool:
     )
 
 
-def rows_of(found: Json) -> list[Json]:
+def rows_of(found: object) -> list[Leftover]:
     """Return the rows of leftovers, of whatever was found in their place."""
-    return [row for row in found if fits(row, LEFTOVER)] if isinstance(found, list) else []
+    return [cast("Leftover", row) for row in found if fits(row, LEFTOVER)] if isinstance(found, list) else []
 
 
 class JobDir:
@@ -138,7 +140,7 @@ class JobDir:
             remove(self.path)
             raise
 
-    def write(self, name: str, value: Json) -> None:
+    def write(self, name: str, value: object) -> None:
         """Write a JSON file so that a reader sees the old one or the whole new one, never a part.
 
         On a full disk the ballast makes room: what a job came to is told even then.
@@ -164,7 +166,7 @@ class JobDir:
             return False
         return True
 
-    def read(self, name: str) -> Json:
+    def read(self, name: str) -> object:
         """Return the value of a JSON file, or None if it is not there, not whole, or no file of ours."""
         try:
             with open(open_file(self.at(name))) as file:
@@ -178,13 +180,14 @@ class JobDir:
         if not fits(found, ORDER) or not all(fits(place, PLACE) for place in found["placement"]):
             return None
         whole = all(type(rank) is int for rank in found["ranks"])
-        return found if whole and fits(found["launcher"], {"name": str, "version": str}) else None
+        return cast("Order", found) if whole and fits(found["launcher"], {"name": str, "version": str}) else None
 
-    def read_order(self) -> Json:
+    def read_order(self) -> object:
         """Return what is in order.json, whoever wrote it, in the form of this version."""
         found = self.read("order.json")
-        old = fits(found, {"host": str, "placement": list}) and "ranks" not in found
-        return with_ranks_and_head(found) if old else found
+        if fits(found, {"host": str, "placement": list}) and "ranks" not in found:
+            return with_ranks_and_head(found)
+        return found
 
     def staging(self) -> Staging | None:
         """Return what this node added to the order; None if that is not known."""
@@ -195,29 +198,31 @@ class JobDir:
         """Return how the head reaches the other nodes of the job: none on these."""
         found = self.read("routes.json")
         if found is None:  # up to 0.4 the order had them, by another name
-            peers = (self.read("order.json") or {}).get("peers")
-            found = [{**row, "host": row["name"]} for row in peers or [] if fits(row, {"name": str})]
-        return [row for row in found if fits(row, ROUTE)] if isinstance(found, list) else []
+            order = self.read("order.json")
+            peers = order["peers"] if fits(order, {"peers": list}) else []
+            found = [{**row, "host": row["name"]} for row in peers if fits(row, {"name": str})]
+        return [cast("JobRoute", row) for row in found if fits(row, ROUTE)] if isinstance(found, list) else []
 
     def record(self, rank: int) -> RankRecord | None:
         """Return the record of a rank; None for one that its wrapper did not write, and cannot have."""
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
-        whole = fits(found, RECORD) and found["rank"] == rank and isinstance(found.get("signal"), (int, type(None)))
-        whole = whole and fits(found, {name: kind for name, kind in LATE.items() if name in found})
-        is_over = any(name in found for name in OVER) or bool(found.get("error_code")) if whole else False
-        return found if whole and (fits(found, OVER) or not is_over) else None
+        if not fits(found, RECORD) or found["rank"] != rank or not isinstance(found.get("signal"), (int, type(None))):
+            return None
+        whole = fits(found, {name: kind for name, kind in LATE.items() if name in found})
+        is_over = any(name in found for name in OVER) or bool(found.get("error_code"))
+        return cast("RankRecord", found) if whole and (fits(found, OVER) or not is_over) else None
 
     def end(self) -> End | None:
         """Return why the job was ended, or None."""
         found = self.read("end.json")
-        return found if fits(found, END) else None
+        return cast("End", found) if fits(found, END) else None
 
     def launcher(self) -> LauncherExit:
         """Return what became of the launcher here, or nothing."""
         found = self.read("launcher.json")
-        whole = fits(found, LAUNCHER) and (fits(found, {"rc": int, "at": NUMBER}) or "rc" not in found)
-        launcher: LauncherExit = found if whole else {}
-        return launcher
+        if not fits(found, LAUNCHER) or ("rc" in found and not fits(found, {"rc": int, "at": NUMBER})):
+            return {}
+        return cast("LauncherExit", found)
 
     def launcher_text(self) -> str:
         """Return the last words of what the guard had started here."""
@@ -228,7 +233,7 @@ class JobDir:
         except OSError:
             return ""
 
-    def leftovers(self) -> list[Json]:
+    def leftovers(self) -> list[Leftover]:
         """Return what outlived its rank and was ended."""
         return rows_of(self.read("leftovers.json"))
 
@@ -322,10 +327,10 @@ def ranks_on(host: str, placement: Iterable[Place]) -> list[int]:
     return [place["rank"] for place in placement if place["host"] == host]
 
 
-def with_ranks_and_head(order: dict[str, Json]) -> dict[str, Json]:
+def with_ranks_and_head(order: dict[str, Any]) -> dict[str, Any]:
     """Return an order of version 0.4 with what later ones have: there the head was the node with `peers`."""
     host = order["host"]
-    ranks = ranks_on(host, [place for place in order["placement"] if fits(place, PLACE)])
+    ranks = [place["rank"] for place in order["placement"] if fits(place, PLACE) and place["host"] == host]
     return {**order, "ranks": ranks, "head": host if isinstance(order.get("peers"), list) else ""}
 
 
@@ -351,7 +356,7 @@ def write_in_thread(write: Callable[[], None]) -> None:
         thread.join(WRITE_SECONDS)
 
 
-def write_json(path: str, value: Json) -> None:
+def write_json(path: str, value: object) -> None:
     """Write a value as JSON for people and programs, readable by its owner only."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(value, file, indent=2)

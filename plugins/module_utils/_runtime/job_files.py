@@ -14,21 +14,20 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from typing import Any, Dict, Iterator
+from typing import Dict, Iterator, Tuple, Union
 
 from .file_store import DIGEST, Store, blocks
 from .job_directory import JobDir, remove
 
-Json = Any
 TREE = "src"  # in the job directory
 LISTING = "listing.json"  # beside it: path, sha256 and whether executable of each shipped file
 MOST_FILES, MOST_BYTES = 10_000, 256 << 20
 NAME_BYTES, PATH_BYTES, DEPTH = 255, 2000, 100  # the first is the file systems', the others are ample
 # By name: the sha256 and whether executable of a file, or the same of a directory.
-Tree = Dict[str, Any]
+Tree = Dict[str, Union[Tuple[str, bool], "Tree"]]
 
 
-def tree_of(listing: Json) -> Tree:
+def tree_of(listing: object) -> Tree:
     """Return a listing as a tree. ValueError for the first row that no honest sender would send."""
     if not isinstance(listing, list) or len(listing) > MOST_FILES:
         raise ValueError(f"a list of at most {MOST_FILES} files was expected")
@@ -42,25 +41,27 @@ def tree_of(listing: Json) -> Tree:
             raise ValueError(f"{path!r} has no digest and mode")
         place = root
         for folder in folders:
-            place = place.setdefault(folder, {})
-            if not isinstance(place, dict):
+            below = place.setdefault(folder, {})
+            if not isinstance(below, dict):
                 raise ValueError(f"{path!r}: {folder!r} is a file and a directory")
+            place = below
         if name in place:
             raise ValueError(f"{path!r} is there twice")
         place[name] = (digest, executable)
     return root
 
 
-def parts_of(path: Json) -> list[str]:
+def parts_of(path: object) -> list[str]:
     """Return the names that a path is made of. ValueError for one that leads out of the tree, or is too long."""
-    parts = path.split("/") if isinstance(path, str) else [""]
+    text = path if isinstance(path, str) else ""
+    parts = text.split("/")
     odd = any(part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > NAME_BYTES for part in parts)
-    if odd or len(parts) > DEPTH or len(os.fsencode(path)) > PATH_BYTES:
+    if odd or len(parts) > DEPTH or len(os.fsencode(text)) > PATH_BYTES:
         raise ValueError(f"{str(path)[:100]!r} is no path below a directory")
     return parts
 
 
-def make_tree(job: JobDir, listing: Json, store: Store) -> None:
+def make_tree(job: JobDir, listing: object, store: Store) -> None:
     """Make the tree of a job. OSError; files of the store that are damaged are gone then, to be sent again."""
     root = job.at(TREE)
     os.mkdir(root, 0o700)
@@ -104,7 +105,9 @@ def outputs(job: JobDir) -> tuple[int, int]:
     root = job.at(TREE)
     if os.path.islink(root):
         return 1, 0
-    shipped = {row[0]: row[1] for row in job.read(LISTING) or []}
+    listing = job.read(LISTING)
+    rows = [row for row in listing if isinstance(row, list) and len(row) == 3] if isinstance(listing, list) else []
+    shipped = {str(row[0]): str(row[1]) for row in rows}
     sizes = list(written(root, shipped))
     return len(sizes), sum(sizes)
 

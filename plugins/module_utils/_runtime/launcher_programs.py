@@ -9,27 +9,28 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from typing import Mapping, Sequence
+from typing import Sequence
 
 from .launchers import LAUNCHERS
+from .protocol import FoundLauncher
 
 SECONDS = 20.0  # for a program that is asked for something
 
 
-def find_launcher(name: str, path: str, home: str) -> dict[str, str]:
-    """Return path and version of a launcher (empty if it is not there), where it was looked for, and what it said.
+def find_launcher(name: str, path: str, home: str) -> FoundLauncher:
+    """Return a launcher as this node has it.
 
     It is the one at `path` if that is given, else the one that our role installed, else the first one of that kind on
     the search path.
     """
     programs = LAUNCHERS[name].programs
     own = os.path.expanduser(path) if path else os.path.join(home, name, "bin", programs[0])
-    others = [] if path else [on_search_path(program) for program in programs]
-    found = {"path": "", "version": "", "wanted": own, "said": ""}
-    for candidate in filter(None, [own if os.access(own, os.X_OK) else "", *others]):
+    on_path = [] if path else [on_search_path(program) for program in programs]
+    found: FoundLauncher = {"path": "", "version": "", "wanted": own, "said": "", "refused": ""}
+    for candidate in filter(None, [own if os.access(own, os.X_OK) else "", *on_path]):
         version, said = launcher_version(name, candidate)
         if version or not found["path"]:
-            found.update(path=candidate, version=version, said=said)
+            found = {"path": candidate, "version": version, "wanted": own, "said": said, "refused": ""}
         if version:
             break
     return found
@@ -61,20 +62,20 @@ def ask(argv: Sequence[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def refusal(name: str, launcher: Mapping[str, str], words: Sequence[str]) -> str:
+def refusal(name: str, launcher: FoundLauncher, words: Sequence[str]) -> str:
     """Return what a launcher says of options that it does not take, by starting `true` once with them on this node."""
     if not words or not launcher["version"]:
         return ""
     row, path = LAUNCHERS[name], launcher["path"]
-    lacks = lacking_component(path, words) if row.components else ""
-    if lacks:
-        return lacks
+    missing = missing_component(path, words) if row.components else ""
+    if missing:
+        return missing
     rc, out, err = ask([path, *row.trial(launcher["version"], words), "true"])
     printed = [line.strip() for line in (err + out).splitlines() if line.strip("- ")]
     return f"{' '.join(words)} ({' '.join(printed[:3])[:300]})" if rc else ""
 
 
-def lacking_component(mpirun: str, words: Sequence[str]) -> str:
+def missing_component(mpirun: str, words: Sequence[str]) -> str:
     """Return what option asks Open MPI for a component that it does not have, with those that it has.
 
     Of some it says nothing: coll_ucc_enable without coll ucc is ignored, and the job runs without it.
@@ -89,8 +90,8 @@ def lacking_component(mpirun: str, words: Sequence[str]) -> str:
         switch = re.fullmatch(r"([a-z0-9]+)_(\w+)_(enable|priority)", key)
         framework, asked = (switch.group(1), [switch.group(2)]) if switch else (key, value.split(","))
         known = there.get(framework)
-        lacks = [component for component in asked if known and component not in known]
-        if lacks and not value.startswith("^"):
+        missing = [component for component in asked if known and component not in known]
+        if missing and not value.startswith("^"):
             has = ", ".join(sorted(known or ()))
-            return f"{option} {key} {value} (there is no {framework} {', '.join(lacks)}: it has {has})"
+            return f"{option} {key} {value} (there is no {framework} {', '.join(missing)}: it has {has})"
     return ""

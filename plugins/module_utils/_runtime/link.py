@@ -10,10 +10,10 @@ import os
 import subprocess
 import threading
 import time
-from typing import Any, Callable, Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 from .bootstrap import GREETING, parcel
-from .channel import BEAT_SECONDS, Channel
+from .channel import BEAT_SECONDS, Channel, Frame
 from .forms import Check, printable
 
 TALKATIVE = "its login shell prints too much (over 1 MiB)"
@@ -81,19 +81,19 @@ class RemoteProcess:
         if line.endswith(b"wanted"):
             self.channel.send_bytes(parcel(archive()))
 
-    def ask(self, kind: str, seconds: float | None = None, **fields: Any) -> Any:
+    def ask(self, kind: str, seconds: float | None = None, **fields: object) -> Frame:
         """Send a frame and return the next answer, as answer() does."""
-        self.channel.send(kind, **fields)
+        self.channel.send(kind, b"", **fields)
         return self.answer(seconds)
 
-    def expect(self, kind: str, seconds: float, answer: str = "", **fields: Any) -> Any:
+    def expect(self, kind: str, seconds: float, answer: str = "", **fields: object) -> Frame:
         """Send a frame and return its answer, of the same kind unless `answer` names another. ConnectionLost."""
         frame = self.ask(kind, seconds, beats=True, **fields)
         if frame["kind"] != (answer or kind):
             raise ConnectionLost(f"it answered {kind} with {frame['kind']}")
         return frame
 
-    def answer(self, seconds: float | None = None) -> Any:
+    def answer(self, seconds: float | None = None) -> Frame:
         """Return the next frame. ConnectionLost if there will be none, or nothing comes for `seconds`.
 
         A node that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS and MOST_BEATS at most.

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Collection
+from typing import Collection
 
 from .frames import refuse_constant
 from .job_directory import JobDir, remove
 from .output_lines import Follower, Value
 from .protocol import Order
 
-Json = Any
 ROWS = 1000  # that are written at once
 NAMES = 1000  # of which the result has the last value
 ROW_BYTES = 1 << 18  # of one row; a report is a line of 4 KiB at most

@@ -16,11 +16,11 @@ import shlex
 import signal
 import threading
 import time
-from typing import Any, Collection, Mapping, Protocol, Sequence
+from typing import Collection, Mapping, Protocol, Sequence
 
 from . import processes
 from .alone import ONE_NODE, check_alone, staging_lock
-from .channel import BEAT_SECONDS, ready
+from .channel import BEAT_SECONDS, Frame, ready
 from .frames import ROWS
 from .guard import STOPPED_SECONDS, Guard
 from .job_directory import JobDir, remove
@@ -32,7 +32,6 @@ from .rank_record import ended_by_us, last_line_of, leftovers_of, records_of
 from .reasons import THE_GUARD_DIED, Reason
 from .secrets import Keeper
 
-Json = Any
 END_SECONDS = 10.0  # beyond the time of programs and of their leftovers, for a guard that was asked to end the job
 RANK_PROGRAM = "torchfleet-rank"
 AGENT_PROGRAM = "torchfleet-agent"
@@ -183,7 +182,7 @@ class NodeJob:
             self.last_beat = now
             self.send("beat")
 
-    def messages(self) -> list[dict[str, Json]]:
+    def messages(self) -> list[Frame]:
         """Return the guard's new messages; call it when `from_guard` is readable. End of file: the guard is gone."""
         chunk = os.read(self.from_guard, 65536)
         if not chunk:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Any, Iterable, Iterator
+from typing import Iterable, Iterator
 
+from .channel import Frame
 from .job_directory import JobDir
 from .metrics import Metrics
 from .output_lines import Follower, Line, Value
 from .protocol import Order
 
-Json = Any
 LOOK_SECONDS = 0.1  # between two looks at the files
 LAST_SECONDS = 2.0  # for reading what ranks wrote before they ended
 FRAMES_MOST = 10_000  # that wait to be shown; the oldest are dropped
@@ -34,7 +34,7 @@ class Following:
         self.job, self.order = job, order
         self.metrics = Metrics(job)
         self.latest: dict[int, dict[str, Value]] = {}
-        self.frames: deque[dict[str, Json]] = deque(maxlen=FRAMES_MOST)
+        self.frames: deque[Frame] = deque(maxlen=FRAMES_MOST)
         self.followers = list(self.make_followers())
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.follow, daemon=True)
@@ -84,7 +84,7 @@ class Following:
             self.frames.append({"kind": "report", "rank": rank, "values": values})
         self.latest.clear()
 
-    def shown(self) -> Iterator[dict[str, Json]]:
+    def shown(self) -> Iterator[Frame]:
         """Yield the frames that wait to be shown. For one thread only."""
         while self.frames:
             yield self.frames.popleft()

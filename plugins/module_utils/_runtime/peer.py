@@ -11,16 +11,18 @@ import os
 import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from . import bootstrap, frames
 from .alone import NotAlone
-from .channel import BEAT_SECONDS
+from .channel import BEAT_SECONDS, Frame
 from .link import GREETING_SECONDS, ConnectionLost, RemoteProcess
 from .processes import longest
-from .protocol import LocalNames, NodeReport, Order, Route, RunningJob
+from .protocol import Listing, LocalNames, NodeReport, Order, Route, RunningJob
 
-Json = Any
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
 ANSWER_SECONDS = 60.0  # for an answer or a beat from a node
 LOST_SECONDS = 5.0  # for a node that was lost before and is asked once more
 CLOCK_LOOKS = 4
@@ -74,10 +76,12 @@ class RemoteNode:
             round_trips.append((after - before, float(there) - (before + after) / 2))
         return min(round_trips)[1]
 
-    def ask_for_folder(self, listing: Sequence[Sequence[Json]]) -> set[str]:
+    def ask_for_folder(self, listing: Listing) -> set[str]:
         """Return the digests of the files that the node is missing. ConnectionLost."""
-        ask: dict[str, Json] = {"home": self.home, "here": self.name, "nodes": [], "files": listing}
-        wanted = set(self.remote.expect("folder", ANSWER_SECONDS, "wanted", **ask)["wanted"])
+        answer = self.remote.expect(
+            "folder", ANSWER_SECONDS, "wanted", home=self.home, here=self.name, nodes=[], files=listing
+        )
+        wanted = set(answer["wanted"])
         if not wanted.issubset(digest for _path, digest, _executable in listing):
             raise ConnectionLost("it asks for files that were not offered")
         return wanted
@@ -101,12 +105,12 @@ class RemoteNode:
         self.last_received = time.monotonic()
         self.send("start")
 
-    def send(self, kind: str, **fields: Json) -> None:
+    def send(self, kind: str, **fields: object) -> None:
         """Send a frame. A dead node is noticed elsewhere; `end` and `all_done` start the node's time to end its job."""
         if kind in ("end", "all_done"):
             self.end_by = min(self.end_by, time.monotonic() + self.end_seconds)
         self.last_sent = time.monotonic()
-        self.channel.send(kind, **fields)
+        self.channel.send(kind, b"", **fields)
 
     def beat(self) -> None:
         """Renew the lease on the node, and note when the node did not renew its own."""
@@ -120,7 +124,7 @@ class RemoteNode:
         elif now - self.last_sent > BEAT_SECONDS:
             self.send("beat")
 
-    def messages(self) -> list[dict[str, Json]]:
+    def messages(self) -> list[Frame]:
         """Return the received frames, or some of them: the next call returns the others."""
         found = []
         until = time.monotonic() + LOOK_SECONDS
@@ -157,7 +161,7 @@ def in_head_time(report: NodeReport, offset: float) -> NodeReport:
     return report
 
 
-def in_parallel(do: Callable[[Any], Json], items: Iterable[Any]) -> list[Json]:
+def in_parallel(do: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
     """Call a function with each item in a thread and return the results in order."""
     items = list(items)
     with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(items)) or 1) as pool:

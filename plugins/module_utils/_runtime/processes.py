@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, NamedTuple
+
+if TYPE_CHECKING:  # a rank must not pay for the types
+    from .protocol import Leftover
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 JOB_VARIABLE = "TORCHFLEET_JOB_ID"
@@ -93,11 +96,11 @@ def identity(pid: int) -> dict[str, int]:
     return {"pid": pid, "started": process.started if process else 0}
 
 
-def identified(noted: Any) -> Process | None:
+def identified(noted: object) -> Process | None:
     """Return the process that identity() noted, None if it is gone or nothing was noted."""
-    pid = noted.get("pid") if isinstance(noted, dict) else None
+    pid, started = (noted.get("pid"), noted.get("started")) if isinstance(noted, dict) else (None, None)
     process = read(pid) if isinstance(pid, int) else None
-    return process if process and process.started == noted.get("started") else None
+    return process if process and process.started == started else None
 
 
 def by_parent() -> Children:
@@ -262,7 +265,7 @@ def kill_all(find: Callable[[], list[Process]], seconds: float = 5.0) -> list[Pr
         time.sleep(0.005)
 
 
-def end_all(find: Callable[[], list[Process]], grace: float) -> list[dict[str, object]]:
+def end_all(find: Callable[[], list[Process]], grace: float) -> list[Leftover]:
     """End what `find` finds: SIGTERM, `grace` seconds, then SIGKILL. Return one row per process ended.
 
     Row: pid, command, ended (the signal it took, or null if it survived even SIGKILL).

@@ -14,10 +14,11 @@ head_follower.py).
 
 from __future__ import annotations
 
-from typing import Any, Dict, TypedDict, Union
+from typing import Any, Dict, List, Tuple, TypedDict, Union, final
 
 Text = str  # for people
 Metric = Union[int, float, str]
+Listing = List[Tuple[str, str, bool]]  # of shipped files: path, sha256, whether executable
 
 
 class Place(TypedDict):
@@ -140,35 +141,90 @@ class Staging(TypedDict):
 # --- what a node says of itself -------------------------------------------------------------------------------------
 
 
-class NodeFactsLate(TypedDict, total=False):
-    clock_offset: float  # seconds by which the node's clock is ahead of the head's
+class Port(TypedDict):
+    """A port of an RDMA device."""
+
+    device: str
+    port: int
+    gid_index: int | None
+    netdev: str | None
 
 
-class NodeFacts(NodeFactsLate):
-    """What a plan is made of (survey.py)."""
+class RejectedNic(TypedDict):
+    nic: str
+    reason: Text
+    code: str  # empty: an earlier version noted it
+
+
+class FabricLate(TypedDict, total=False):
+    rdma: list[Port]
+    rejected: list[RejectedNic]
+    rdma_off: Text  # why
+    nccl_gid: str
+
+
+class Fabric(FabricLate):
+    """fabric.json, as far as jobs read it: what role fabric chose for a node."""
+
+    nic: str
+    address: str
+    network: str
+
+
+class FoundLauncher(TypedDict):
+    """A launcher as a node has it. Empty texts: it does not."""
+
+    path: str
+    version: str
+    wanted: str  # where it was looked for
+    said: Text  # in place of a version
+    refused: Text  # of launcher_args
+
+
+class LeftProcess(TypedDict):
+    """A process of a job that is over."""
+
+    pid: int
+    job_id: str
+    command: str
+
+
+class JobState(TypedDict):
+    jobs: list[str]  # known here
+    running: list[RunningJob]
+    leftovers: list[LeftProcess]
+
+
+class Seat(TypedDict):
+    """What a host file takes of a node."""
 
     home: str
+    cores: int
+    accelerators: dict[str, int]
+    fabric: Fabric | None
+
+
+@final  # so that a field tells the one from the other
+class NodeFacts(Seat, JobState):
+    """What a plan is made of (survey.py)."""
+
     cwd: str
     tmpdir: str
     interpreter: str
     python: str
     python_wanted: str
-    cores: int
     uid: int
-    accelerators: dict[str, int]
-    fabric: dict[str, Any] | None  # fabric.json
     torch: dict[str, str] | None
     hostname: str
     nics: list[str]
-    launcher: dict[str, str]
+    launcher: FoundLauncher
     backends: list[str]
     free_bytes: int
     port: int | None
-    jobs: list[str]
-    running: list[RunningJob]
-    leftovers: list[dict[str, Any]]
+    clock_offset: float  # seconds by which the node's clock is ahead of the head's: the head measures it
 
 
+@final
 class Unreachable(TypedDict):
     unreachable: Text
 
@@ -358,7 +414,7 @@ class Surveyed(NodeSurveyed):
 
 class FolderOffer(Request):
     home: str
-    files: list[tuple[str, str, bool]]  # path, sha256, whether executable
+    files: Listing
     here: str  # the name of this node; empty if the folder is not for it
     nodes: list[str]
 

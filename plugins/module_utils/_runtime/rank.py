@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Mapping, cast
 
 from .job_directory import JobDir, open_file
 from .launchers import AGENTS, LAUNCHERS, STARTED_BY_SLURMD
@@ -32,7 +32,7 @@ from .rank_output import CHUNK, Stream, open_streams
 from .reasons import DISK_FULL, MISPLACED, OUTPUT_LOST, RANK_FAILED
 
 if TYPE_CHECKING:  # a rank must not pay for the types
-    from .protocol import Order
+    from .protocol import Order, RankRecord
 
 GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
@@ -122,7 +122,7 @@ class RankWrapper:
         self.wakeup = -1
         self.streams: dict[int, Stream] = {}  # by the descriptor of the pipe
         rank, _size, local_rank, _local_size = identity
-        self.record: dict[str, Any] = {
+        self.record: RankRecord = {
             "rank": rank,
             "local_rank": local_rank,
             "host": order["host"],
@@ -242,7 +242,7 @@ class RankWrapper:
 
     def note_end(self) -> None:
         """Note when the program ended, also by the clock that nobody sets: what came first must not depend on that."""
-        self.record.update(ended=time.time(), ended_tick=time.monotonic())
+        self.record["ended"], self.record["ended_tick"] = time.time(), time.monotonic()
 
     def become_program(self) -> None:
         """In the child: put output, environment and directory in place and turn into the program. Never returns."""
@@ -289,7 +289,8 @@ class RankWrapper:
             self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), grace)
         if rc and not code and disk_is_full(self.job.path):
             code, error_text = DISK_FULL, f"exit status {rc}, no space left in {self.job.path}"
-        self.record.update(rc=rc, signal=number, finished=finished, error_code=code, error=error_text)
+        self.record["rc"], self.record["signal"], self.record["finished"] = rc, number, finished
+        self.record["error_code"], self.record["error"] = code, error_text
         self.save()
         if not well:
             self.wait_for_end()
@@ -334,7 +335,7 @@ def start_program(order: Order, variables: dict[str, str]) -> None:
 def main(job_dir: str) -> int:
     """Run the job's program as the rank the launcher made this process."""
     job = JobDir(job_dir)
-    order = job.read("order.json")
+    order = cast("Order", job.read("order.json"))
     if order is None:
         sys.stderr.write(f"torchfleet: {job.path} holds no job: it was cleaned, or never staged on this node\n")
         return 1

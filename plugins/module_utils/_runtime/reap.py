@@ -11,15 +11,29 @@ import os
 import re
 import signal
 import time
-from typing import Any
+from typing import Any, TypedDict
 
 from . import processes
 from .file_store import KEPT_DAYS, Store
 from .job_directory import JobDir, jobs, remove
 from .job_files import TREE, outputs, remove_tree
+from .protocol import Leftover
 
 PRIVATE = re.compile(r"/torchfleet-[0-9a-f]{16}\Z")  # a directory that a launcher had for itself (see node_job)
 CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
+
+
+class Ended(Leftover):
+    job_id: str
+
+
+class Outputs(TypedDict):
+    """What a program left in the tree of its job."""
+
+    job_id: str
+    path: str
+    files: int
+    bytes: int
 
 
 def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool = False) -> dict[str, Any]:
@@ -77,8 +91,7 @@ def unused_runtimes(home: str) -> list[str]:
     return sorted(name for name in old if name not in named)
 
 
-def outputs_of(job: JobDir) -> dict[str, Any]:
-    """Return job_id, path, files and bytes of what a program left in the tree of its job."""
+def outputs_of(job: JobDir) -> Outputs:
     files, size = outputs(job)
     return {"job_id": job.job_id, "path": job.at(TREE), "files": files, "bytes": size}
 
@@ -108,17 +121,20 @@ def leftovers(home: str) -> list[tuple[processes.Process, str]]:
     return found
 
 
-def look(home: str) -> list[dict[str, Any]]:
+def look(home: str) -> list[Ended]:
     """Return the rows that end_leftovers would, with nothing ended."""
     rows = leftovers(home)
     return [{"pid": p.pid, "job_id": job, "command": processes.command_of(p.pid), "ended": None} for p, job in rows]
 
 
-def end_leftovers(home: str) -> list[dict[str, Any]]:
+def end_leftovers(home: str) -> list[Ended]:
     """End the processes of jobs that nobody looks after."""
     owner = {process.pid: job for process, job in leftovers(home)}
     ended = processes.end_all(lambda: [process for process, _job in leftovers(home)], grace=2.0)
-    return [{**row, "job_id": owner.get(int(str(row["pid"])), "?")} for row in ended]
+    return [
+        {"pid": row["pid"], "command": row["command"], "ended": row["ended"], "job_id": owner.get(row["pid"], "?")}
+        for row in ended
+    ]
 
 
 def clear(job: JobDir, whole: bool, waits: bool, dry_run: bool) -> None:

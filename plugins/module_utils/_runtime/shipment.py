@@ -7,23 +7,21 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Mapping, Sequence
+from typing import Sequence
 
-from .channel import Channel
+from .channel import Channel, Frame
 from .file_store import Arrival, Store
 from .job_directory import JobDir
 from .job_files import MOST_BYTES, make_tree, tree_of
 from .link import ConnectionLost
 from .peer import RemoteNode, in_parallel
-
-Json = Any
+from .protocol import Listing
 
 
 class Shipment:
     """The files shipped to this node for one job. `reason`: why they are refused, or an empty string."""
 
-    def __init__(self, home: str, listing: Json) -> None:
-        """`listing`: path, sha256 and whether executable of each file."""
+    def __init__(self, home: str, listing: Listing) -> None:
         self.store = Store(home)
         self.listing = listing
         self.reason = ""
@@ -40,7 +38,7 @@ class Shipment:
         except (OSError, ValueError) as error:
             self.reason = str(error)
 
-    def take(self, frame: Mapping[str, Any]) -> None:
+    def take(self, frame: Frame) -> None:
         """Take one block of a file. A reason not to is kept for the end."""
         if self.reason:
             return
@@ -86,7 +84,7 @@ class Shipment:
         self.lock = -1
 
 
-def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[RemoteNode], listing: Json) -> None:
+def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[RemoteNode], listing: Listing) -> None:
     """Take a folder from the controller for this node, `host` (if it has a shipment), and the peers.
 
     Sends the digests that are missing, forwards to each peer the files that it is missing, and sends the outcome:
@@ -114,7 +112,7 @@ def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[Rem
     channel.send("files_checked", reason="; ".join(filter(None, reasons)))
 
 
-def ask_peer(peer: RemoteNode, listing: Json) -> set[str] | str:
+def ask_peer(peer: RemoteNode, listing: Listing) -> set[str] | str:
     """Return the digests that a node is missing of a folder, or why it cannot be asked."""
     try:
         return peer.ask_for_folder(listing)

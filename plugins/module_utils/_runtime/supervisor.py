@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Collection, Iterator, Mapping
+from typing import Any, Callable, Collection, Iterator
 
 from . import protocol
 from .alone import NotAlone
@@ -26,7 +26,7 @@ from .channel import BEAT_SECONDS, Channel
 from .fetched_files import age, files_of, mark_fetched, own_block
 from .head_follower import HeadFollower
 from .head_job import HeadJob
-from .job_directory import JobDir, jobs, ranks_on
+from .job_directory import JobDir, fits, jobs, ranks_on
 from .link import WORK_SECONDS, ConnectionLost
 from .metrics import OwnRows, final_metrics
 from .node_job import NodeJob, node_report
@@ -43,7 +43,6 @@ from .result import write_result
 from .shipment import Shipment, relay
 from .survey import home_path, ssh_config, survey
 
-Json = Any
 SIGNAL_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
 SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
 
@@ -59,7 +58,7 @@ class Supervisor:
         self.has_job = False
         self.fetched: tuple[JobDir, list[RemoteNode]] | None = None  # a job whose files were sent, and its other nodes
         self.shipment: Shipment | None = None
-        self.handlers: dict[str, Callable[[Any], None]] = {
+        self.handlers: dict[str, Callable[[Any], None]] = {  # each takes the frames of one kind
             "clock": self.on_clock,
             "survey": self.on_survey,
             "folder": self.on_folder,
@@ -103,7 +102,7 @@ class Supervisor:
             self.has_job = False
 
     @contextlib.contextmanager
-    def sending_beats(self, frame: Mapping[str, Json]) -> Iterator[None]:
+    def sending_beats(self, frame: protocol.Request) -> Iterator[None]:
         """While it is entered, send beats if the frame asks for them: a slow disk is not a lost node."""
         done = threading.Event()
 
@@ -289,19 +288,26 @@ class Supervisor:
 
         Unless it is a dry run, write the result of those whose every guardian died.
         """
-        waiting = []
+        waiting: list[protocol.WaitingRun] = []
         with self.sending_beats(frame):
             for job in jobs(home_path(frame["home"])):
                 order, staging = job.order(), job.staging()
                 if not order or not staging or order["head"] != order["host"] or job.is_fetched() or job.running():
                     continue
                 own = order["controller"] == frame["controller"]
-                over = {"run_dir": order["run_dir"], "own": own, "seconds": age(job)}
                 try:
                     state = self.state_of(job, order, staging, frame["dry_run"])
                 except OSError:  # its directory takes no result: its program may have closed it
                     state = "lost"
-                waiting.append({"job_id": job.job_id, "state": state, **over})
+                waiting.append(
+                    {
+                        "job_id": job.job_id,
+                        "run_dir": order["run_dir"],
+                        "state": state,
+                        "own": own,
+                        "seconds": age(job),
+                    }
+                )
         self.channel.send("waiting", jobs=waiting)
 
     def on_forget(self, frame: protocol.OfJob) -> None:
@@ -326,14 +332,14 @@ class Supervisor:
 
     def state_of(self, job: JobDir, order: protocol.Order, staging: protocol.Staging, dry_run: bool) -> str:
         """Return the state of a job that is over; if all who could write its result are gone, it is lost."""
-        found = job.read("result.json")
-        if found is None and not dry_run:
+        state = state_in(job.read("result.json"))
+        if not state and not dry_run:
             job.claim_end("lost", "the supervisor died")
             routes = job.routes()
             reports = in_parallel(lambda route: self.report_of(route, job), routes)
             node_reports = {route["host"]: report for route, report in zip(routes, reports) if report}
-            found = write_result(job, order, staging, final_metrics(job, order), node_reports)
-        return str(found["state"]) if found else "lost"
+            state = write_result(job, order, staging, final_metrics(job, order), node_reports)["state"]
+        return state or "lost"
 
     def report_of(self, route: protocol.Route, job: JobDir) -> protocol.NodeReport | None:
         """Return another node's report of a job, or None if it has none or does not answer."""
@@ -352,6 +358,11 @@ class Supervisor:
             order = job.order()
             report = node_report(job, order, final_metrics(job, order)) if order and not job.running() else None
         self.channel.send("node_report", report=report)
+
+
+def state_in(result: object) -> str:
+    """Return the state in a result.json, or an empty text."""
+    return str(result["state"]) if fits(result, {"state": str}) else ""
 
 
 def main() -> None:

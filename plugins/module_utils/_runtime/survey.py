@@ -14,7 +14,7 @@ import re
 import socket
 import subprocess
 import sys
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Iterable, Sequence, cast
 
 from . import job_directory, processes
 from .frames import ROWS
@@ -23,7 +23,7 @@ from .installed import own_backends
 from .job_directory import JOB_ID, JobDir, fits
 from .launcher_programs import find_launcher, refusal
 from .launchers import LAUNCHERS
-from .protocol import RunningJob
+from .protocol import Fabric, FoundLauncher, JobState, LeftProcess, NodeFacts, RunningJob, Seat, SurveyRequest
 from .reap import leftovers
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
@@ -31,12 +31,8 @@ PLUGINS = {"ccl": "oneccl_bindings_for_pytorch"}  # of torch: the module that br
 TORCH_DEFAULT_PORT = 29500  # leftovers of other tools sit here (pytorch#126510)
 
 
-def survey(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of this node.
-
-    `request`: home, python, launcher_path (each may be empty for the default), launcher, backend (that torch is asked
-    for, or empty), launcher_args, port (wanted, or null), ports (first and last that a firewall lets through, or null).
-    """
+def survey(request: SurveyRequest) -> NodeFacts:
+    """Return the facts of this node."""
     home = home_path(request["home"])
     python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
     return {
@@ -54,11 +50,12 @@ def survey(request: Mapping[str, Any]) -> dict[str, Any]:
         "backends": backends(python, request["backend"]),
         "free_bytes": free_bytes(home),
         "port": free_port(request["port"], request["ports"]),
+        "clock_offset": 0.0,
         **job_state(home),
     }
 
 
-def seat(home: str) -> dict[str, Any]:
+def seat(home: str) -> Seat:
     """Return what a host file takes of this node: home, cores, accelerators and the fabric."""
     return {
         "home": home,
@@ -78,15 +75,15 @@ def ssh_config(home: str) -> str:
     return os.path.join(home, "ssh", "config")
 
 
-def fabric(home: str) -> dict[str, Any] | None:
-    """Return what role fabric chose for this node, or None if it did not run here."""
+def fabric(home: str) -> Fabric | None:
+    """Return what role fabric chose for this node, or None if it did not run here. Who takes it checks its fields."""
     found = JobDir(home).read("fabric.json")
-    return found if isinstance(found, dict) else None
+    return cast(Fabric, found) if isinstance(found, dict) else None
 
 
-def job_state(home: str) -> dict[str, list[Any]]:
+def job_state(home: str) -> JobState:
     """Return the ids of known jobs, those that run now, and what jobs that are over left behind."""
-    left = [
+    left: list[LeftProcess] = [
         {"pid": process.pid, "job_id": job_id, "command": processes.command_of(process.pid)}
         for process, job_id in leftovers(home)
     ]
@@ -150,12 +147,13 @@ def torch_build(python: str) -> dict[str, str] | None:
     return build
 
 
-def launcher(request: Mapping[str, Any], home: str, python: str) -> dict[str, str]:
+def launcher(request: SurveyRequest, home: str, python: str) -> FoundLauncher:
     """Return what find_launcher() does, and what the launcher says of launcher_args that it does not take."""
     name = request["launcher"]
     if not LAUNCHERS[name].programs:  # it is a part of torch
         version = (torch_build(python) or {}).get("version", "")
-        found = {"path": python if version else "", "version": version, "wanted": python, "said": ""}
+        path = python if version else ""
+        found: FoundLauncher = {"path": path, "version": version, "wanted": python, "said": "", "refused": ""}
     else:
         found = find_launcher(name, request["launcher_path"], home)
     return {**found, "refused": refusal(name, found, request["launcher_args"])}

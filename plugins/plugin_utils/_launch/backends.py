@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Facts
 
-Workers = Mapping[str, Facts]
+Workers = Mapping[str, NodeFacts]
 Accelerators = Mapping[str, int]  # GPUs of a node by vendor
 Values = dict[str, tuple[str, str]]  # value and reason by the name of a variable
 
@@ -171,12 +171,12 @@ def vendors(facts: Workers) -> set[str]:
     return {vendor for fact in facts.values() for vendor, count in fact["accelerators"].items() if count}
 
 
-def has_gpus(fact: Facts, of: tuple[str, ...]) -> bool:
+def has_gpus(fact: NodeFacts, of: tuple[str, ...]) -> bool:
     """Whether a node has GPUs of some of these vendors."""
     return any(fact["accelerators"].get(vendor) for vendor in of)
 
 
-def can(fact: Facts, of: tuple[str, ...]) -> bool:
+def can(fact: NodeFacts, of: tuple[str, ...]) -> bool:
     """Whether a node's torch is built for GPUs of some of these vendors."""
     return bool(fact["torch"] and any(fact["torch"][VENDORS[vendor].build] for vendor in of))
 
@@ -219,6 +219,6 @@ def check_made_for(backend: str, launcher: str, facts: Workers) -> None:
     raise InputError("backend", backend, f"{why}: ansible-playbook setup.yml -e '{given}', or -e launcher={names[0]}")
 
 
-def lacking(facts: Workers, has: Callable[[Facts], bool]) -> str:
+def lacking(facts: Workers, has: Callable[[NodeFacts], bool]) -> str:
     """Return the nodes that lack something."""
     return ", ".join(host for host, fact in facts.items() if not has(fact))

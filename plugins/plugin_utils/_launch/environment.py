@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Facts, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 
 from .backends import BACKENDS, Choice
 from .secrets import HIDDEN
@@ -39,7 +39,7 @@ class Setting:
         return HIDDEN if self.secret else self.value
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, str]:
         """Return it as plain values for a report."""
         return {**dataclasses.asdict(self), "value": self.shown}
 
@@ -55,7 +55,7 @@ class JobEnvironment:
     secrets: Collection[str]
     master: tuple[str, int]
 
-    def on(self, node: Node, fact: Facts, threads: int) -> tuple[Setting, ...]:
+    def on(self, node: Node, fact: NodeFacts, threads: int) -> tuple[Setting, ...]:
         """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins.
 
         `threads`: the cores of each of its ranks.
@@ -74,7 +74,7 @@ class JobEnvironment:
                 chosen[name] = Setting(name, value, reason, source, secret=name in self.secrets)
         return tuple(chosen[name] for name in sorted(chosen))
 
-    def for_cpus(self, fact: Facts) -> list[Setting]:
+    def for_cpus(self, fact: NodeFacts) -> list[Setting]:
         """Return what tells frameworks that a node has no GPUs. Those of Intel are known by the backend alone."""
         if any(fact["accelerators"].values()) or BACKENDS[self.backend.name].device != "cpu":
             return []
@@ -87,12 +87,13 @@ class JobEnvironment:
         loopback = BACKENDS[self.backend.name].loopback
         return [Setting(name, value, reason, "measured") for name, value in loopback.items()]
 
-    def for_network(self, fact: Facts) -> list[Setting]:
+    def for_network(self, fact: NodeFacts) -> list[Setting]:
         """Return the proven NIC for every library, and what the backend wants beside it."""
-        fabric = fact["fabric"] or {}
+        fabric = fact["fabric"]
         reason = f"{fabric['nic']} in {fabric['network']} was proven by role fabric" if fabric else ""
         proven = fabric_environment(fabric) if fabric else {}
-        wanted = BACKENDS[self.backend.name].environment(fact["accelerators"], bool(fabric.get("rdma")))
+        rdma = bool(fabric and fabric.get("rdma"))
+        wanted = BACKENDS[self.backend.name].environment(fact["accelerators"], rdma)
         return [
             *(Setting(name, value, reason, "measured") for name, value in proven.items()),
             *(Setting(name, value, why, "measured") for name, (value, why) in wanted.items()),

@@ -13,10 +13,10 @@ from itertools import groupby
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import TREE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import AnyFacts, Fabric, NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import (
     Cluster,
-    Facts,
     Node,
     slots_of,
 )
@@ -30,8 +30,8 @@ from .requirements import (
     check_launcher,
     check_nics,
     check_nodes,
-    check_port,
-    check_reached,
+    facts_of_all,
+    rendezvous_port,
     warnings_for,
 )
 from .secrets import secret_names
@@ -62,7 +62,7 @@ class Program:
         """Whether the script needs an interpreter."""
         return self.script.endswith(".py")
 
-    def on(self, fact: Facts, job_dir: str) -> tuple[tuple[str, ...], str]:
+    def on(self, fact: NodeFacts, job_dir: str) -> tuple[tuple[str, ...], str]:
         """Return the command line and the working directory on a node."""
         where = f"{job_dir}/{TREE}" if self.shipped else ""
         script = f"{where}/{self.script.rpartition('/')[2]}" if where else self.script
@@ -90,7 +90,7 @@ class NodePlan:
     wrapper: tuple[str, ...]
     runtime: tuple[str, ...]
     launcher_path: str
-    fabric: Facts | None
+    fabric: Fabric | None
     hostname: str
     accelerators: Mapping[str, int]
     environment: tuple[Setting, ...] = ()  # of its ranks
@@ -106,7 +106,7 @@ class NodePlan:
     @property
     def nic(self) -> str:
         """Return the NIC that carries its traffic, or an empty text."""
-        return str(self.fabric["nic"]) if self.fabric else ""
+        return self.fabric["nic"] if self.fabric else ""
 
     @property
     def launcher_search(self) -> tuple[str, str]:
@@ -207,7 +207,7 @@ def shown_ranks(request: Request, world_size: int) -> tuple[int, ...]:
 
 
 def plan_node(
-    node: Node, fact: Facts, placed: Sequence[Place], room: int, job: Job, environment: JobEnvironment
+    node: Node, fact: NodeFacts, placed: Sequence[Place], room: int, job: Job, environment: JobEnvironment
 ) -> NodePlan:
     """Return what is decided about one node."""
     ranks = sum(place.host == node.name for place in placed)
@@ -255,13 +255,13 @@ class Job:
     warnings: tuple[str, ...] = ()
 
 
-def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job: Job) -> LaunchPlan:
+def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts], job: Job) -> LaunchPlan:
     """Return the plan of a job. InputError for what cannot work.
 
-    `facts` by node name, as survey() returns them.
+    `answers` by node name, as survey() returns them.
     """
     secrets = secret_names(request, cluster.workers)
-    check_reached(cluster, facts)
+    facts = facts_of_all(cluster, answers)
     check_launcher(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=job.program.runs_python)
     worker_facts = {node.name: facts[node.name] for node in cluster.workers}
@@ -275,9 +275,9 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     check_fabric([node.name for node in workers], facts)
     check_nics(workers, facts, request.job_env, secrets)
     check_alone(request, workers, cluster, facts)
-    check_port(request, workers[0], facts)
+    port = rendezvous_port(request, workers[0], facts)
     several, first = len(workers) > 1, workers[0]
-    master = (address_of(first, facts[first.name]) if several else "127.0.0.1", facts[first.name]["port"])
+    master = (address_of(first, facts[first.name]) if several else "127.0.0.1", port)
     environment = JobEnvironment(job.job_id, backend, several, request.job_env, secrets, master)
     nodes = tuple(plan_node(node, facts[node.name], placement, slots[node.name], job, environment) for node in workers)
     head = next((node for node in nodes if node.name == cluster.head.name), None)
@@ -314,13 +314,13 @@ def plan_job(request: Request, cluster: Cluster, facts: Mapping[str, Facts], job
     )
 
 
-def in_order(options: LauncherOptions, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> tuple[Node, ...]:
+def in_order(options: LauncherOptions, nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> tuple[Node, ...]:
     """Return the workers in rank order: of the inventory, or as torchrun's c10d rendezvous sorts them."""
     if options.rendezvous == "static":
         return tuple(nodes)
     return tuple(sorted(nodes, key=lambda node: address_of(node, facts[node.name])))
 
 
-def address_of(node: Node, fact: Facts) -> str:
+def address_of(node: Node, fact: NodeFacts) -> str:
     """Return the address of a node in the proven network, else that of the inventory."""
-    return str((fact["fabric"] or {}).get("address") or node.address)
+    return fact["fabric"]["address"] if fact["fabric"] else node.address

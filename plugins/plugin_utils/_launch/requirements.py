@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a job needs of its nodes. What lacks is refused before anything starts; what is merely odd is warned of."""
+"""What a job needs of its nodes. What is missing is refused before anything starts; what is odd gives a warning."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
     MPIS,
     STARTED_BY_SLURMD,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+    AnyFacts,
+    NodeFacts,
+    RunningJob,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import ASKED_OTHERWISE, NOT_PREFERRED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Facts, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 
 from .request import Request
 from .secrets import HIDDEN
@@ -34,15 +39,16 @@ NIC_NAMES = (
 )
 
 
-def check_reached(cluster: Cluster, facts: Mapping[str, Facts]) -> None:
-    """InputError naming every node that the head cannot reach."""
-    unreached = {name: fact["unreachable"] for name, fact in facts.items() if "unreachable" in fact}
+def facts_of_all(cluster: Cluster, answers: Mapping[str, AnyFacts]) -> dict[str, NodeFacts]:
+    """Return the facts of all nodes by name. InputError naming every node that the head cannot reach."""
+    unreached = {name: answer["unreachable"] for name, answer in answers.items() if "unreachable" in answer}
     if unreached:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unreached.items())
         raise InputError("inventory", ", ".join(unreached), f"not reached from {cluster.head.name} ({reasons}): {MESH}")
+    return {name: answer for name, answer in answers.items() if "unreachable" not in answer}
 
 
-def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, Facts]) -> None:
+def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
     """InputError if a node lacks the launcher, or nodes have different versions: says who has what."""
     hosts = [cluster.head.name] if LAUNCHERS[name].on_head else []
     hosts += [node.name for node in cluster.workers if LAUNCHERS[name].on_workers and node.name not in hosts]
@@ -68,7 +74,7 @@ def remedy(launcher: str) -> str:
     return f"it is part of {row.title}; set {row.variable} to its path" if launcher in STARTED_BY_SLURMD else SETUP
 
 
-def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], needs_torch: bool) -> None:
+def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, NodeFacts], needs_torch: bool) -> None:
     """InputError if a worker lacks what the job needs: space, a job id of its own, for a script Python with torch.
 
     Any other program brings what it needs, as one in a container does.
@@ -87,12 +93,12 @@ def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, Facts], 
             raise InputError("job_id", request.job_id, again)
 
 
-def jobs_on(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> dict[tuple[str, str], list[str]]:
+def jobs_on(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> dict[tuple[str, str], list[str]]:
     """Return the nodes of each job that runs on some of these, by its id and owner."""
     return by_job({node.name: facts[node.name]["running"] for node in nodes})
 
 
-def by_job(running: Mapping[str, Sequence[Facts]]) -> dict[tuple[str, str], list[str]]:
+def by_job(running: Mapping[str, Sequence[RunningJob]]) -> dict[tuple[str, str], list[str]]:
     """Return the nodes of each job by its id and owner. `running`: rows of jobs by node, as survey() has them."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, rows in running.items():
@@ -103,7 +109,7 @@ def by_job(running: Mapping[str, Sequence[Facts]]) -> dict[tuple[str, str], list
     return found
 
 
-def check_alone(request: Request, nodes: Sequence[Node], cluster: Cluster, facts: Mapping[str, Facts]) -> None:
+def check_alone(request: Request, nodes: Sequence[Node], cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
     """InputError if a job is to have its nodes alone, and another runs there."""
     jobs = jobs_on(nodes, facts)
     if not request.exclusive or not jobs:
@@ -112,44 +118,48 @@ def check_alone(request: Request, nodes: Sequence[Node], cluster: Cluster, facts
 
 
 def not_alone(jobs: Mapping[tuple[str, str], Sequence[str]], free: Sequence[str], exclusive: bool = True) -> InputError:
-    """Return the error for a job that cannot begin beside these: it is to be alone, or they are (`exclusive` is false).
+    """Return the error for a job that cannot share its nodes with these jobs.
 
-    `free`: nodes that have none.
+    It is exclusive, or (`exclusive` is false) one of them is. `free`: nodes on which no job runs.
     """
     (job_id, owner), hosts = next(iter(jobs.items()))
     names = ",".join(free)
-    others = f"or take -e nodes={names}" if free else f"or end it: ansible-playbook clean.yml -e job_id={job_id}"
+    else_do = f"or take -e nodes={names}" if free else f"or end it: ansible-playbook clean.yml -e job_id={job_id}"
     runs = "runs" if exclusive else "started alone just now (exclusive=true), and runs"
-    why = f"job {job_id} of {owner} {runs} on {', '.join(hosts)}: wait for its end, {others}"
+    why = f"job {job_id} of {owner} {runs} on {', '.join(hosts)}: wait for its end, {else_do}"
     return InputError("exclusive", "true" if exclusive else "false", why)
 
 
-def check_port(request: Request, node: Node, facts: Mapping[str, Facts]) -> None:
-    """InputError if there is no port for the rendezvous on rank 0's node."""
-    if facts[node.name]["port"] is None:
+def rendezvous_port(request: Request, node: Node, facts: Mapping[str, NodeFacts]) -> int:
+    """Return the port of the rendezvous on rank 0's node. InputError if none is free."""
+    port = facts[node.name]["port"]
+    if port is None:
         ports = "{}-{}".format(*(request.options.ports or ("any", "port")))
         raise InputError("ports", ports, f"none of them is free on {node.name}: give others, -e ports=20000-20999")
+    return port
 
 
-def check_fabric(names: Sequence[str], facts: Mapping[str, Facts]) -> None:
+def check_fabric(names: Sequence[str], facts: Mapping[str, NodeFacts]) -> None:
     """InputError if the chosen NICs of the nodes are in different networks, or two nodes say to have one address.
 
     A node was added or changed since; or it says that it is another.
     """
-    networks = {name: facts[name]["fabric"]["network"] for name in names if facts[name]["fabric"]}
+    fabrics = {name: facts[name]["fabric"] for name in names}
+    networks = {name: fabric["network"] for name, fabric in fabrics.items() if fabric}
     if len(names) > 1 and len(set(networks.values())) > 1:
         chosen = ", ".join(f"{name} {network}" for name, network in networks.items())
         raise InputError("fabric", chosen, "the chosen NICs are in different networks: ansible-playbook setup.yml")
     owners: dict[str, str] = {}
     for name in names:
-        address = (facts[name]["fabric"] or {}).get("address") or name
+        fabric = fabrics[name]
+        address = fabric["address"] if fabric else name
         if owners.setdefault(address, name) != name:
             both = f"{owners[address]} and {name}"
             raise InputError("fabric", address, f"{both} both report this address: ansible-playbook setup.yml")
 
 
 def check_nics(
-    nodes: Sequence[Node], facts: Mapping[str, Facts], job_env: Mapping[str, str], secrets: Collection[str] = ()
+    nodes: Sequence[Node], facts: Mapping[str, NodeFacts], job_env: Mapping[str, str], secrets: Collection[str] = ()
 ) -> None:
     """InputError for a NIC that the user names and that is not there, or cannot reach the other nodes."""
     for node in nodes:
@@ -171,14 +181,15 @@ def nics_named(name: str, value: str) -> list[str]:
     return [word.lstrip("=").partition(":")[0] for word in value.split(",")]
 
 
-def why_not(nic: str, fact: Facts, several: bool) -> str:
+def why_not(nic: str, fact: NodeFacts, several: bool) -> str:
     """Return why a NIC cannot carry a job, or an empty string."""
     if nic not in fact["nics"]:
         return f"NIC {nic} does not exist, only {', '.join(fact['nics'])}"
     if nic == "lo" and several:
         return "lo reaches no other node: a job would hang"
-    rows = [row for row in (fact["fabric"] or {}).get("rejected", []) if row["nic"] == nic]
-    if nic == (fact["fabric"] or {}).get("nic") or not rows:
+    fabric = fact["fabric"]
+    rows = [row for row in fabric.get("rejected", []) if row["nic"] == nic] if fabric else []
+    if not fabric or nic == fabric["nic"] or not rows:
         return ""
     if not all(row.get("code") for row in rows):
         return f"an earlier version noted that {nic} was rejected, but not in a way that can be used: {FABRIC}"
@@ -187,12 +198,13 @@ def why_not(nic: str, fact: Facts, several: bool) -> str:
 
 
 def contradictions(
-    nodes: Sequence[Node], facts: Mapping[str, Facts], job_env: Mapping[str, str], secrets: Collection[str]
+    nodes: Sequence[Node], facts: Mapping[str, NodeFacts], job_env: Mapping[str, str], secrets: Collection[str]
 ) -> Iterator[str]:
     """Yield what the user sets against what role fabric proved, once for all nodes where it is the same."""
     where: dict[str, list[str]] = {}
     for node in nodes:
-        proven = fabric_environment(facts[node.name]["fabric"]) if facts[node.name]["fabric"] else {}
+        fabric = facts[node.name]["fabric"]
+        proven = fabric_environment(fabric) if fabric else {}
         for name, value in {**node.env, **job_env}.items():
             if value != proven.get(name, value):
                 shown = HIDDEN if name in secrets else value
@@ -204,11 +216,11 @@ def contradictions(
 def warnings_for(
     request: Request,
     nodes: Sequence[Node],
-    facts: Mapping[str, Facts],
+    facts: Mapping[str, NodeFacts],
     ports: tuple[int, int] | None,
     secrets: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield what is odd but no reason to refuse."""
+    """Yield a warning for each thing that is odd, but no reason to refuse."""
     unmeasured = [node.name for node in nodes if not facts[node.name]["fabric"]]
     if len(nodes) > 1 and unmeasured:
         yield f"no NIC was chosen for {fold_names(unmeasured)}, libraries guess: {FABRIC}"
@@ -222,15 +234,15 @@ def warnings_for(
     if ports and request.launcher in STARTED_BY_SLURMD:
         yield "ports: srun uses SrunPortRange of slurm.conf; if that is not set, any port"
     for (job_id, owner), hosts in jobs_on(nodes, facts).items():
-        beside = f"job {job_id} of {owner} also runs on {fold_names(hosts)}: both jobs share cores and GPUs"
-        yield f"{beside}; -e exclusive=true refuses that"
+        shared = f"job {job_id} of {owner} also runs on {fold_names(hosts)}: both jobs share cores and GPUs"
+        yield f"{shared}; -e exclusive=true refuses that"
     yield from leftover_warnings(nodes, facts)
     as_root = [node.name for node in nodes if facts[node.name]["uid"] == 0]
     if as_root:
         yield f"ranks run as root on {fold_names(as_root)}, because you connect as root"
 
 
-def leftover_warnings(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Iterator[str]:
+def leftover_warnings(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> Iterator[str]:
     """Yield what earlier jobs left, a line for all nodes where it is of the same jobs."""
     where: dict[str, dict[str, int]] = {}
     for node in nodes:

@@ -15,12 +15,12 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import (
     ERROR_SECONDS,
     WORK_SECONDS,
@@ -28,6 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
     RemoteProcess,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+    AnyFacts,
     JobOrder,
     Refused,
     Result,
@@ -46,7 +47,6 @@ from .requirements import by_job, not_alone
 from .run_directory import FETCHED
 from .workdir import Folder
 
-Frame = dict[str, Any]
 DEFAULT_HOME = "~/.torchfleet"
 ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json)\Z")
 ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
@@ -124,9 +124,9 @@ class Session:
             os.killpg(self.remote.process.pid, signal.SIGKILL)  # it has a session of its own
             self.remote.close()
 
-    def ask(self, kind: str, **fields: Any) -> Frame:
+    def ask(self, kind: str, **fields: object) -> Frame:
         """Send a frame and return the next answer. HeadLost if there will be none."""
-        self.remote.channel.send(kind, beats=True, **fields)
+        self.remote.channel.send(kind, b"", beats=True, **fields)
         return self.answer(lambda: False)
 
     def answer(
@@ -158,7 +158,7 @@ class Session:
             if now - start > work:
                 raise HeadLost(f"the head {self.head.name} is lost: still at work after {work:g} s, its disk may hang")
 
-    def survey(self, cluster: Cluster, request: Request) -> dict[str, Frame]:
+    def survey(self, cluster: Cluster, request: Request) -> dict[str, AnyFacts]:
         """Return the facts of every node by name, as survey() there finds them, or `unreachable` with the reason.
 
         InputError if our code cannot be laid on the head.
@@ -281,7 +281,7 @@ class Session:
         return missing
 
     @staticmethod
-    def store(frame: Mapping[str, Any], run_dir: Path) -> None:
+    def store(frame: Frame, run_dir: Path) -> None:
         """Write one block of a file below the run directory. The name has been checked; no link is followed."""
         path = run_dir / frame["name"]
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The live view: a courtesy beside the rank files, which are the truth. Plain lines in a pipe, a bar on a terminal."""
+"""The live view of a job: plain lines in a pipe, a bar on a terminal. It may drop lines; the ranks' files have all."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+    Leftover,
+    Metric,
+    Result,
+    ResultPlace,
+    ResultRank,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .plan import LaunchPlan
 
-Json = Any
 PLAIN_SECONDS = 2.0  # between two reports within an epoch where there is no bar
 DRAW_SECONDS = 0.1  # between two states of the bar on a terminal
 EPOCH_SECONDS = 0.25  # between two ends of epochs there
@@ -42,12 +49,12 @@ def warm_up() -> None:
     rendered(rank_table_head(), 40)
 
 
-def figure(name: str, value: Json) -> str:
+def figure(name: str, value: Metric) -> str:
     """Return "loss 0.0413", "5,120 samples/s"."""
     return f"{short(value)} samples/s" if name == "samples_per_s" else f"{name} {short(value)}"
 
 
-def short(value: Json) -> str:
+def short(value: Metric) -> str:
     """Return a value as people read it: "0.0413", "5,120", "1e+308"; a text as it is."""
     if isinstance(value, int) and abs(value) >= HUGE:  # a whole number may have thousands of digits
         return f"{Decimal(value):.4g}"
@@ -56,7 +63,7 @@ def short(value: Json) -> str:
     return str(value)
 
 
-def describe(values: Mapping[str, Json]) -> str:
+def describe(values: Mapping[str, Metric]) -> str:
     """Return a report as people read it: "epoch 3/12  step 10/23  loss 0.123  5,120 samples/s"."""
     parts = []
     for name, value in values.items():
@@ -67,25 +74,33 @@ def describe(values: Mapping[str, Json]) -> str:
     return "  ".join(parts)
 
 
-def fraction(values: Mapping[str, Json]) -> float | None:
+def fraction(values: Mapping[str, Metric]) -> float | None:
     """Return how much of the work a report says is done, 0 to 1; None if it does not say."""
     try:
         if not {"steps", "epochs"} & values.keys():
             return None
         steps = share(values["step"], values["steps"]) if "steps" in values else 1.0
-        return share(values["epoch"] - 1 + steps, values["epochs"]) if "epochs" in values else steps
+        return share(number(values["epoch"]) - 1 + steps, values["epochs"]) if "epochs" in values else steps
     except (TypeError, ValueError, ArithmeticError, KeyError):
         return None
 
 
-def share(done: Json, total: Json) -> float:
+def share(done: Metric, total: Metric) -> float:
     """Return how much of a total is done, 0 to 1. TypeError, ValueError, ArithmeticError for what is no such pair."""
-    if not (math.isfinite(done) and math.isfinite(total) and total > 0):
+    part, whole = number(done), number(total)
+    if not (math.isfinite(part) and math.isfinite(whole) and whole > 0):
         raise ValueError(f"{done} of {total} says nothing")
-    return float(max(0.0, min(1.0, done / total)))
+    return float(max(0.0, min(1.0, part / whole)))
 
 
-def plain_pause(values: Mapping[str, Json]) -> float:
+def number(value: Metric) -> int | float:
+    """Return a metric that is a number. TypeError for a text."""
+    if isinstance(value, str):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def plain_pause(values: Mapping[str, Metric]) -> float:
     """Return how long ago the last line must be for this report to be one: the end of all, of an epoch, or neither."""
     if fraction(values) in (None, 1.0):
         return 0.0
@@ -105,7 +120,7 @@ class View:
         self.last_shown = 0.0
         self.last_drawn = 0.0
 
-    def show(self, frame: Mapping[str, Json]) -> None:
+    def show(self, frame: Frame) -> None:
         """Show one frame of a running job."""
         if frame["kind"] == "started":
             warm_up()
@@ -128,7 +143,7 @@ class View:
         else:
             self.write(text, True, keep)
 
-    def report(self, rank: int, values: Mapping[str, Json]) -> None:
+    def report(self, rank: int, values: Mapping[str, Metric]) -> None:
         """Show progress: redraw the bar, or print a line when an epoch or some time has passed."""
         now = time.monotonic()
         if self.terminal and fraction(values) is not None:
@@ -141,7 +156,7 @@ class View:
             self.last_shown = now
             self.line(rank, describe(values))
 
-    def draw(self, values: Mapping[str, Json], now: float) -> str:
+    def draw(self, values: Mapping[str, Metric], now: float) -> str:
         """Return the bar with what the report says and the time that is left."""
         done = fraction(values) or 0.0
         since, before = self.first = self.first or (now, done)
@@ -170,7 +185,7 @@ def ranks_of(count: int) -> str:
     return f"{count} rank" + "s" * (count != 1)
 
 
-def headline(result: Mapping[str, Json]) -> str:
+def headline(result: Result) -> str:
     """Return one line that says how a job ended."""
     launcher = f"{result['launcher']['name']} {result['launcher']['version']}"
     ranks = ranks_of(result["world_size"])
@@ -179,7 +194,7 @@ def headline(result: Mapping[str, Json]) -> str:
     return f"{ended}: {ranks}, {result['backend']}, {launcher}{notes}"
 
 
-def summary(result: Mapping[str, Json], missing: list[str], run_dir: str, width: int, query: str | None) -> list[str]:
+def summary(result: Result, missing: list[str], run_dir: str, width: int, query: str | None) -> list[str]:
     """Return the closing lines of a job: headline, table of ranks, metrics, leftovers, where the run lies, the answer.
 
     `missing`: the nodes whose files could not be brought home, each with the reason. `query`: what answer() is asked.
@@ -202,7 +217,7 @@ def summary(result: Mapping[str, Json], missing: list[str], run_dir: str, width:
     return [*lines, f"run: {run_dir}", *([answer(query, result)] if query else [])]
 
 
-def leftover_lines(leftovers: Mapping[str, list[Mapping[str, Json]]]) -> list[str]:
+def leftover_lines(leftovers: Mapping[str, list[Leftover]]) -> list[str]:
     """Return a line for each of the first leftovers that were ended, and one for the rest."""
     rows = [(host, row["pid"], row["command"]) for host, left in leftovers.items() for row in left]
     lines = [f"ended a leftover on {host}: pid {pid} {command}" for host, pid, command in rows[:SHOWN_LEFTOVERS]]
@@ -210,7 +225,7 @@ def leftover_lines(leftovers: Mapping[str, list[Mapping[str, Json]]]) -> list[st
     return [*lines, *([f"ended {len(rows) - len(lines)} more on {more}: result.json names them"] if more else [])]
 
 
-def placement_table(rows: list[Mapping[str, Json]]) -> list[str]:
+def placement_table(rows: list[ResultPlace]) -> list[str]:
     """Return the planned place of each rank beside the one where it came up."""
     lines = ["planned -> came up (host/local rank)"]
     for row in rows:
@@ -220,7 +235,7 @@ def placement_table(rows: list[Mapping[str, Json]]) -> list[str]:
     return lines
 
 
-def answer(query: str, result: Mapping[str, Json]) -> str:
+def answer(query: str, result: Result) -> str:
     """Return the part of a result that a JMESPath expression names, as JSON, or why it cannot be told."""
     import jmespath
 
@@ -230,7 +245,7 @@ def answer(query: str, result: Mapping[str, Json]) -> str:
         return f"result_query: {str(error).splitlines()[0]}"
 
 
-def rank_table(ranks: list[Mapping[str, Json]], width: int) -> str:
+def rank_table(ranks: list[ResultRank], width: int) -> str:
     """Return the table of ranks; of many ranks only those that did not succeed."""
     shown = ranks if len(ranks) <= MANY_RANKS else [row for row in ranks if row["state"] != "succeeded"][:MANY_RANKS]
     if not shown:
@@ -240,7 +255,7 @@ def rank_table(ranks: list[Mapping[str, Json]], width: int) -> str:
     table = rank_table_head()
     room = width - 42 - max((len(row["host"]) for row in shown), default=0)
     for row in shown:
-        cells = [row[name] for name in ("rank", "host", "state", "rc", "seconds")]
+        cells = (row["rank"], row["host"], row["state"], row["rc"], row["seconds"])
         line = row["last_line"] if len(row["last_line"]) <= room else row["last_line"][: max(0, room - 3)] + "..."
         table.add_row(*("-" if cell is None else str(cell) for cell in cells), Text(line))  # brackets are no markup
     hidden = f"\n{len(ranks) - len(shown)} more ranks" if len(shown) < len(ranks) else ""
@@ -259,7 +274,7 @@ def rank_table_head() -> Any:
     return table
 
 
-def verdict(result: Mapping[str, Json], run_dir: str) -> str:
+def verdict(result: Result, run_dir: str) -> str:
     """Return the last word on a job that did not succeed: rank, host, cause and the log to open."""
     failure = result["first_failure"]
     if not failure:
