@@ -11,6 +11,7 @@ import torch.distributed as dist
 from _bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, sizes
 from _basics import Every, Parser, positive, prepare, replacing
 from _common import Rank, complain, from_rank_zero, join, report, run, say
+from _traffic import Sent, job_sends
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 PERIOD = 7  # Of the test pattern: no power of two, so that a piece that lands in another's place is seen.
@@ -94,6 +95,22 @@ def measure_all(options: argparse.Namespace, rank: Rank) -> list[Row]:
     return rows
 
 
+def reduced(rows: list[Row], options: argparse.Namespace) -> int:
+    """Return the bytes that each rank had reduced, with checks and warm-up."""
+    return sum(row.bytes * (1 + options.warmup + row.iterations) for row in rows)
+
+
+def traffic(before: Sent | None, rank: Rank) -> dict[str, float]:
+    """Return what went over the network since `before`, in GB, of the node that sent least; nothing on one node."""
+    dist.barrier()
+    after = job_sends()
+    if before is None or after is None:
+        return {}
+    least = torch.tensor(after.since(before), dtype=torch.float64, device=rank.device)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    return {"nic_sent_gb": float(least[0]) / 1e9, "rdma_sent_gb": float(least[1]) / 1e9}
+
+
 def save(path: Path, rows: list[Row], options: argparse.Namespace, rank: Rank) -> None:
     """Write the table as JSON; the names of `Row` are the keys, with its units."""
     table = {
@@ -132,10 +149,13 @@ def main() -> int:
         from_rank_zero(lambda: prepare(options.json))
     if rank.rank == 0:
         say(HEADER)
+    dist.barrier()
+    before = job_sends()
     rows = measure_all(options, rank)
     if options.json and rank.rank == 0:
         save(options.json, rows, options, rank)
-    report(busbw_gbps=max(row.busbw_gbps for row in rows))
+    best = max(row.busbw_gbps for row in rows)
+    report(busbw_gbps=best, reduced_gb=reduced(rows, options) / 1e9, **traffic(before, rank))
     if any(row.wrong for row in rows):
         complain("some sums are wrong: see the last column")
         return 1

@@ -26,6 +26,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.finding
     verdict,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_input import answer_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.run_results import read_baseline, speeds_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.speed import merged_baseline
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
 
@@ -50,6 +52,7 @@ class ActionModule(Action):
         trial = verify.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"])
         if given["state"] == "plan":
             return dataclasses.asdict(trial)
+        runs = [run_of(run) for run in given["runs"]]
         facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
         versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
         outcome = verify.Outcome(
@@ -57,11 +60,15 @@ class ActionModule(Action):
             listened=checked.listened,
             failures=health_answers.failures_of(groups["head"][0], given["logins"], list(answers)),
             measured=checked.measured,
-            runs=[run_of(run) for run in given["runs"]],
+            runs=runs,
             trial=trial,
             drift=compare(versions, groups["workers"]),
+            workers=groups["workers"],
+            speeds=speeds_of(runs),
+            floor=given["floor_gbps"],
+            baseline={} if given["baseline_reset"] else read_baseline("verify_baseline", given["baseline"]),
         )
-        return self.judge(outcome, given["report"], given["ignore"])
+        return {**self.judge(outcome, given["report"], given["ignore"]), **keep_baseline(outcome, given)}
 
     def judge(self, outcome: verify.Outcome, path: str, ignore: list[str]) -> Result:
         """Show and store the findings. Raise InputError for a report that cannot be written, or an unknown id."""
@@ -82,8 +89,16 @@ class ActionModule(Action):
         }
 
 
+def keep_baseline(outcome: verify.Outcome, given: Result) -> Result:
+    """Store the best rates that were ever measured. A run that was too slow does not make the baseline lower."""
+    rates = merged_baseline(outcome.baseline, outcome.speeds, outcome.network)
+    if not rates or rates == dict(outcome.baseline):
+        return {}
+    return {"baseline": keep_report("verify_baseline", given["baseline"], {"busbw_gbps": rates})}
+
+
 def run_of(run: Mapping[str, Any]) -> Result:
     """Return the relevant values of one run of torchfleet.cluster.launch in a loop."""
     failed = bool(run.get("failed") or run.get("state") != "succeeded")
     words = {key: str(run.get(key) or "") for key in ("msg", "run_dir", "job_id")}
-    return {**run["item"], "failed": failed, **words}
+    return {"launcher": run["item"]["launcher"], "backend": run["item"]["backend"], "failed": failed, **words}

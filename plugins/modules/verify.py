@@ -49,6 +49,21 @@ options:
     description: File on the controller for the report.
     type: path
     default: reports/verify.json
+  floor_gbps:
+    description:
+      - The least bus bandwidth of every all-reduce, in GB/s (10^9 bytes a second, as nccl-tests tells it). The default
+        is half of what the RDMA devices can carry for V(nccl), and no limit for the others.
+    type: float
+  baseline:
+    description:
+      - File on the controller with the best rates that were measured on this cluster. It is made by the first proof. A
+        run that is much slower is a finding.
+    type: path
+    default: reports/baseline.json
+  baseline_reset:
+    description: Make the baseline anew from this proof, because the cluster was changed on purpose.
+    type: bool
+    default: false
   ignore:
     description: Ids of findings that do not fail the task. They are still shown.
     type: list
@@ -88,9 +103,17 @@ runs:
   type: list
   elements: dict
   sample:
-    - {launcher: openmpi, backend: gloo}
+    - launcher: openmpi
+      backend: gloo
+      workload_args: [--min-bytes, 1M, --max-bytes, 16M, --factor, "16", --iterations, "5"]
+      job_env: {}
+      ranks_per_node: 1
 report:
   description: Path of the report.
   returned: with O(state=judge)
+  type: str
+baseline:
+  description: Path of the baseline.
+  returned: with O(state=judge), if it was changed
   type: str
 """

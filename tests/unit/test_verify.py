@@ -62,6 +62,11 @@ def run(**changed: Any) -> dict[str, Any]:
     return {"launcher": "openmpi", "backend": "gloo", "failed": False, "msg": "", "run_dir": "", **changed}
 
 
+def tried(trial: verify.Trial) -> list[tuple[str, str]]:
+    """Return launcher and backend of each planned run."""
+    return [verify.of(each) for each in trial.runs]
+
+
 def ids(given: verify.Outcome) -> list[str]:
     return [finding.id for finding in sort_out(verify.judge(given))]
 
@@ -71,10 +76,8 @@ def test_every_pair_is_measured_and_every_launcher_tried() -> None:
     pairs = {frozenset((name, step["node"])) for name, steps in trial.steps.items() for step in steps}
     assert len(pairs) == 3 and trial.network == "10.1.0.0/24"
     assert trial.logins[2] == {"name": "n3", "config": "/home/me/.torchfleet/ssh/config", "address": "n3"}
-    assert [dict(each) for each in trial.runs] == [
-        {"launcher": "openmpi", "backend": "gloo"},
-        {"launcher": "torchrun", "backend": "gloo"},
-    ]
+    assert tried(trial) == [("openmpi", "gloo"), ("torchrun", "gloo")]
+    assert {each["ranks_per_node"] for each in trial.runs} == {1} and not any(each["job_env"] for each in trial.runs)
 
 
 def test_an_mpi_is_tried_only_if_a_head_without_ranks_has_it_too() -> None:
@@ -99,7 +102,7 @@ def test_backend_mpi_is_tried_only_with_the_mpis_that_it_is_made_for() -> None:
     """A second setup.yml with fewer `mpis` makes it for those alone; the others are still installed."""
     having = {name: answer(mpich="5.0.2", torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
     runs = verify.plan_trial(having, HEARD, "n1", NODES).runs
-    assert {"launcher": "mpich", "backend": "gloo"} in runs
+    assert ("mpich", "gloo") in map(verify.of, runs)
     assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
 
 
@@ -112,7 +115,9 @@ def test_backend_ccl_is_tried_with_every_launcher_where_every_worker_has_it() ->
 
 def test_nccl_is_tried_where_every_worker_has_it() -> None:
     gpus = {name: answer(nccl="2.27.3", driver="580.1") for name in NODES}
-    assert {"launcher": "torchrun", "backend": "nccl"} in verify.plan_trial(gpus, HEARD, "n1", NODES).runs
+    runs = verify.plan_trial(gpus, HEARD, "n1", NODES).runs
+    (nccl,) = [each for each in runs if verify.of(each) == ("torchrun", "nccl")]
+    assert nccl["ranks_per_node"] == 0 and nccl["job_env"]["NCCL_DEBUG"] == "INFO" and "256M" in nccl["workload_args"]
     mixed = {**gpus, "n3": answer()}
     assert all(each["backend"] == "gloo" for each in verify.plan_trial(mixed, HEARD, "n1", NODES).runs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
@@ -19,9 +19,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_nam
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 
 from . import findings as findings_module
+from . import speed as speed_module
 from .drift import Drift, drift_findings, drift_report, drift_table
 from .findings import Finding, Rule, found
 from .preflight_types import Answer
+from .speed import Network, Speed, judge_speed, network_of
 
 Json = Any
 VERSION = 1  # of the report
@@ -81,18 +83,23 @@ RULES: Mapping[str, Rule] = {
         "run as a job, with its placement and sums checked",
         "ansible-playbook train.yml -e workload=all_reduce_bench -e launcher={launcher} -e backend={backend}",
     ),
+    **speed_module.RULES,
 }
+# What an all-reduce is run with, by the device of its tensors. GPUs: one rank for each, and messages that fill RDMA.
+# CPUs: one rank on each node, for the network is what is proven, and more ranks would only share the processor.
+SIZES = {"cpu": ("1M", "16M"), "cuda": ("1M", "256M")}
+NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}  # tells which network it really uses
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The tests to run: nodes that answer, logins, each node's steps of the matrix, runs (launcher, backend)."""
+    """The tests to run: nodes that answer, logins, each node's steps of the matrix, runs (options of module launch)."""
 
     nodes: tuple[str, ...]
     logins: tuple[Mapping[str, str], ...]
     network: str
     steps: Mapping[str, Sequence[Mapping[str, Json]]]
-    runs: tuple[Mapping[str, str], ...]
+    runs: tuple[Mapping[str, Json], ...]
 
 
 def answering(answers: Mapping[str, Answer]) -> tuple[str, ...]:
@@ -125,7 +132,11 @@ def listened_of(name: str, listened: Mapping[str, Json]) -> dict[str, Json]:
     """Return fabric.json and probe server of a node, from the answer of torchfleet.cluster.fabric_probe."""
     facts = fabric_answers.networks_of(name, listened["facts"]) if listened.get("facts") else {"files": {}}
     agent = fabric_answers.agent_of(name, listened["agent"]) if listened.get("agent") else {}
-    return {"fabric": fabric_answers.published(facts["files"].get("fabric.json") or ""), "agent": agent}
+    return {
+        "fabric": fabric_answers.published(facts["files"].get("fabric.json") or ""),
+        "agent": agent,
+        "rates": {port["device"]: port["rate_gbit"] or 0.0 for port in facts.get("rdma", ())},
+    }
 
 
 def published(listened: Mapping[str, Json]) -> dict[str, Json]:
@@ -141,16 +152,30 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     seats = {name: fabric["address"] for name, fabric in fabrics.items() if fabric["network"] == network}
     agents = {name: listened[name]["agent"] for name in seats}
     steps = link_matrix.steps({network: seats}, agents, SECONDS) if len(seats) > 1 else {}
+    at_work = [name for name in workers if name in nodes]
     runs = [
-        {"launcher": launcher, "backend": backend}
+        run_with(launcher, backend, len(nodes))
         for launcher, what in TRIED.items()
         for backend, row in BACKENDS.items()
         if row.tried
-        and has_launcher(answers, launcher, what, head, [name for name in workers if name in nodes])
-        and all(row.tried(versions_on(answers, name), launcher) for name in workers if name in nodes)
+        and has_launcher(answers, launcher, what, head, at_work)
+        and all(row.tried(versions_on(answers, name), launcher) for name in at_work)
     ]
     logins = tuple(login_to(name, answers[name].facts) for name in nodes) if len(answers) > 1 else ()
     return Trial(nodes, logins, network, steps, tuple(runs) if head in nodes else ())
+
+
+def run_with(launcher: str, backend: str, nodes: int) -> dict[str, Json]:
+    """Return an all-reduce as options of module launch; `ranks_per_node` 0: all slots."""
+    device = BACKENDS[backend].device
+    smallest, largest = SIZES.get(device, SIZES["cpu"])
+    return {
+        "launcher": launcher,
+        "backend": backend,
+        "workload_args": ["--min-bytes", smallest, "--max-bytes", largest, "--factor", "16", "--iterations", "5"],
+        "job_env": NCCL_LOG if backend == "nccl" else {},
+        "ranks_per_node": 0 if device != "cpu" else 2 if nodes == 1 else 1,
+    }
 
 
 def login_to(name: str, facts: Json) -> dict[str, str]:
@@ -181,6 +206,16 @@ class Outcome:
     runs: Sequence[Mapping[str, Json]]  # launcher, backend, failed, msg, run_dir
     trial: Trial
     drift: Drift
+    workers: Sequence[str] = ()
+    speeds: Sequence[Speed] = ()
+    floor: float | None = None  # GB/s
+    baseline: Mapping[str, float] = field(default_factory=dict)  # GB/s by Network.key
+
+    @property
+    def network(self) -> Network:
+        """Return what carries the data of the workers."""
+        fabrics = {name: each for name, each in published(self.listened).items() if name in self.workers}
+        return network_of(fabrics, {name: self.listened[name].get("rates", {}) for name in fabrics})
 
 
 def judge(outcome: Outcome) -> Iterator[Finding]:
@@ -198,6 +233,7 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
         if run["failed"]:
             seen = f"{run['launcher']} with {run['backend']}: {run['msg']}"
             yield found(RULES, "TF-VERIFY-RUN", [], seen, launcher=run["launcher"], backend=run["backend"])
+    yield from judge_speed(outcome.speeds, outcome.network, outcome.floor, outcome.baseline)
 
 
 def judge_links(outcome: Outcome) -> Iterator[Finding]:
@@ -262,17 +298,31 @@ def matrix_table(outcome: Outcome) -> list[str]:
     return [title, *findings_module.text_table(["Mbit/s / us", *names], rows)]
 
 
+FIGURES = ("ranks", "GB/s", "over")
+
+
+def of(run: Mapping[str, Json]) -> tuple[str, str]:
+    """Return launcher and backend of a run."""
+    return run["launcher"], run["backend"]
+
+
+def run_cells(run: Mapping[str, Json], speed: Speed | None) -> tuple[str, ...]:
+    """Return how an all-reduce ended, on how many ranks, its bus bandwidth, and what carried it."""
+    ended = "failed" if run["failed"] else "all-reduce correct"
+    if not speed:
+        return ended, "", "", ""
+    return ended, str(speed.world_size), f"{speed.busbw:.3g}", speed.carrier
+
+
 def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
     """Return the lines to show, the summary last."""
-    runs = [
-        (run["launcher"], run["backend"], "failed" if run["failed"] else "all-reduce correct") for run in outcome.runs
-    ]
+    speeds = {(speed.launcher, speed.backend): speed for speed in outcome.speeds}
+    runs = [(*key, *run_cells(run, speeds.get(key))) for run in outcome.runs for key in [of(run)]]
+    count = f"{len(outcome.trial.nodes)} node{'s' * (len(outcome.trial.nodes) != 1)}"
     parts = [
         drift_table(outcome.drift),
         matrix_table(outcome),
-        findings_module.text_table(("launcher", "backend", f"on {len(outcome.trial.nodes)} nodes"), runs)
-        if runs
-        else [],
+        findings_module.text_table(("launcher", "backend", f"on {count}", *FIGURES), runs) if runs else [],
         findings_module.render(findings),
     ]
     count = f"{len(outcome.answers)} node{'s' * (len(outcome.answers) != 1)}"
@@ -294,5 +344,6 @@ def report(outcome: Outcome, findings: Sequence[Finding], at: str) -> dict[str, 
         "drift": drift_report(outcome.drift),
         "network": outcome.trial.network,
         "links": links,
-        "runs": list(outcome.runs),
+        "runs": [dict(run) for run in outcome.runs],
+        "speeds": [speed_module.report(speed) for speed in outcome.speeds],
     }

@@ -1,0 +1,53 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which network NCCL or RCCL really used, from what a rank printed with NCCL_DEBUG=INFO. Pure.
+
+Lines as NCCL 2.4 to 2.30 print them (transcripts: tests/transcripts/nccl). RCCL prints the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/3/GDRDMA": plugin, number of the device, and whether it reads the
+# memory of the GPU by itself. A connection within a node is "via P2P/..." or "via SHM/...".
+CHANNEL = re.compile(r"NCCL INFO Channel \S+ ?: .{1,80}? via NET/([A-Za-z][\w ]{0,30})/(\d{1,3})(/GDRDMA)?")
+# "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>": the devices by number.
+DEVICES = re.compile(r"NCCL INFO NET/IB : Using ((?:\[\d{1,3}\][\w.-]{1,64}:\d{1,3}/\w{1,8} ?){1,64})")
+DEVICE = re.compile(r"\[(\d+)\]([\w.-]+):\d+/\w+")
+SOCKET = "Socket"
+
+
+@dataclass(frozen=True)
+class Transport:
+    """The connections of ranks to other nodes: plugins of NCCL, names of RDMA devices, and GPUDirect.
+
+    `devices` has a device's number in place of its name where the log does not name it.
+    """
+
+    plugins: frozenset[str] = frozenset()
+    devices: frozenset[str] = frozenset()
+    direct: bool = False
+
+    def __str__(self) -> str:
+        if not self.plugins:
+            return "none"
+        devices = f" ({', '.join(sorted(self.devices))})" if self.devices else ""
+        return f"{', '.join(sorted(self.plugins))}{devices}{' with GPUDirect RDMA' if self.direct else ''}"
+
+
+def transport_of(texts: Iterable[str]) -> Transport:
+    """Return the transport of all ranks together, from the output of each."""
+    plugins, devices, direct = set[str](), set[str](), False
+    for text in texts:
+        names = {number: name for listed in DEVICES.findall(text) for number, name in DEVICE.findall(listed)}
+        for plugin, number, gdr in CHANNEL.findall(text):
+            plugins.add(plugin)
+            direct = direct or bool(gdr)
+            if plugin != SOCKET:
+                devices.add(names.get(number, number))
+    return Transport(frozenset(plugins), frozenset(devices), direct)
