@@ -64,6 +64,7 @@ class ActionModule(Action):
             trial=trial,
             drift=compare(versions, groups["workers"]),
             workers=groups["workers"],
+            gpus={name: hostvars.expected_gpus(name, variables["hostvars"][name]) for name in groups["workers"]},
             speeds=speeds_of(runs),
             floor=given["floor_gbps"],
             baseline={} if given["baseline_reset"] else read_baseline("verify_baseline", given["baseline"]),

@@ -16,6 +16,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift i
     drift_findings,
     drift_report,
     drift_table,
+    gpus_text,
+    memory_text,
     rule_id,
     versions_of,
 )
@@ -76,6 +78,11 @@ def test_real_nodes_of_one_image_do_not_differ() -> None:
         ("intelmpi", "2021.15", "2021.18", "error"),
         ("ucx", "1.18.1", "1.13.1", "warning"),
         ("ucx", "1.18.1", "", "info"),
+        ("gpus", "8 x NVIDIA H100", "7 x NVIDIA H100", "error"),
+        ("gpus", "8 x NVIDIA H100", "8 x NVIDIA A100", "warning"),
+        ("gpus", "8 x NVIDIA H100", "", "warning"),
+        ("vbios", "96.00.74.00.01", "96.00.89.00.01", "info"),
+        ("memory", "2048 GiB", "1920 GiB", "warning"),
         ("wrapper", "1" * 16, "2" * 16, "info"),
     ],
 )
@@ -142,3 +149,19 @@ def test_the_report_is_plain() -> None:
         "values": {"2.12.1+cpu": ["n2"], "2.13.0+cpu": ["n1"]},
     }
     assert set(report["digests"]) == {"n1", "n2"}
+
+
+@pytest.mark.parametrize(
+    ("gib", "told"),
+    [(503.0, "512 GiB"), (2015.5, "2048 GiB"), (1887.0, "1920 GiB"), (23.5, "24 GiB"), (0.9, "1 GiB"), (0.0, "0 GiB")],
+)
+def test_memory_is_told_as_it_was_bought(gib: float, told: str) -> None:
+    assert memory_text(int(gib * 2**30)) == told
+
+
+def test_gpus_are_counted_as_programs_see_them() -> None:
+    cards = [{"vendor": "nvidia", "model": "NVIDIA H100", "id": "10de:2330"}] * 8
+    assert gpus_text({"gpus": cards, "usable": {"nvidia": 7, "amd": 0}}) == "7 x NVIDIA H100"
+    assert gpus_text({"gpus": [], "usable": {"nvidia": 0}}) == ""
+    nameless = [{"vendor": "amd", "model": "", "id": "1002:74a1"}]
+    assert gpus_text({"gpus": nameless, "usable": {"amd": 1}}) == "1 x 1002:74a1"

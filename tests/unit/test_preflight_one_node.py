@@ -56,7 +56,8 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-SAME-MACHINE-ID", {"host__machine_id": RECORDED["n1"]["host"]["machine_id"]}, "/etc/machine-id"),
     ("TF-SAME-MACHINE", {"host": RECORDED["n1"]["host"]}, "the same boot"),
 ]
-ALONG = {  # findings that these changes bring along
+ALONG = {
+    "TF-MEMORY-LOW": {"TF-DRIFT-MEMORY"},  # findings that these changes bring along
     "TF-OS-UNTESTED": {"TF-DRIFT-OS"},
     "TF-NVIDIA-MISMATCH": {"TF-DRIFT-DRIVER"},
     "TF-PYTHON-TORCH": {"TF-DRIFT-BASE-PYTHON"},

@@ -20,6 +20,9 @@ def answer(**versions: str) -> Answer:
         "python": {"version": "3.11.2"},
         "wrappers": ["abc"],
         "home": {"path": "/home/me/.torchfleet"},
+        "memory": {"total": 540 << 30},
+        "accelerators": {"gpus": [], "usable": {"nvidia": 0}},
+        "gpu_health": {"nvidia": [], "xids": [], "next_kernel": {"release": "", "modules": []}},
         "versions": {"openmpi": "5.0.11", "torch": "2.13.0+cpu", "nccl": "", "driver": "", **versions},
     }
     return Answer(facts=facts, clock=None, problem="", failure="")

@@ -17,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey
 from . import gpus
 from .base_python import python_facts
 from .firewall import firewall
+from .gpu_health import gpu_health
 from .limits import limits, memory
 from .machine import host_facts, system
 from .ports import listening, local_port_range
@@ -58,6 +59,7 @@ def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "rdma": names_in("/sys/class/infiniband"),
         "prerequisites": prerequisites(),
         "accelerators": gpus.survey("/", home),
+        "gpu_health": gpu_health(),
         "wrappers": wrappers(home),
         "versions": versions(home, python, os.path.expanduser(request["mpirun"])),
         "networks": survey(home) if LINUX else None,

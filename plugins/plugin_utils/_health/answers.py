@@ -86,6 +86,16 @@ ACCELERATORS = exact(
         "versions": mapped(LIBRARY, WORD),
     }
 )
+RELEASE = like(re.compile(r"[A-Za-z0-9_.+~-]{0,128}\Z"), "the release of a kernel")  # a command to type has it
+GPU_HEALTH = exact(
+    {
+        "nvidia": listed(
+            exact({"address": DEVICE, "vbios": short(64), "ecc_errors": optional(SIZE), "fabric": short(64)}), 64
+        ),
+        "xids": listed(exact({"address": DEVICE, "number": whole(0, 9999)}), 1000),
+        "next_kernel": exact({"release": RELEASE, "modules": those(one_of(*MODULES), len(MODULES))}),
+    }
+)
 SEAT = exact(
     {
         "home": rooted,
@@ -145,6 +155,7 @@ FACTS = exact(
         "rdma": those(DEVICE, 256),
         "prerequisites": PREREQUISITES,
         "accelerators": ACCELERATORS,
+        "gpu_health": GPU_HEALTH,
         "wrappers": those(DIGEST, 100_000),
         "versions": exact(dict.fromkeys(VERSIONS, short())),
         "networks": optional(NETWORKS),

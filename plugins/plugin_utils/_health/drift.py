@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,11 @@ def minor(value: str) -> str:
 def release(value: str) -> str:
     """Return "2.13.0" of "2.13.0+cpu": the rest names the build, which differs with the hardware."""
     return value.partition("+")[0]
+
+
+def model_of_gpus(value: str) -> str:
+    """Return "NVIDIA H100" of "8 x NVIDIA H100"."""
+    return value.partition(" x ")[2]
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,33 @@ PROPERTIES: Mapping[str, Property] = {
         workers_only=True,
         may_lack=True,
     ),
+    "gpus": Property(
+        differs(
+            "warning",
+            "model of the GPUs",
+            "every step waits for the slowest GPU",
+            "precaution",
+            "nothing to do if it is meant; else see the findings about GPUs",
+        ),
+        coarse=model_of_gpus,
+        fine="error",  # the same model, and another number of them: one is lost
+        workers_only=True,
+    ),
+    "vbios": Property(
+        differs("info", "firmware of the GPUs", "it may explain different speeds", "precaution", NOTHING),
+        workers_only=True,
+        may_lack=True,
+    ),
+    "memory": Property(
+        differs(
+            "warning",
+            "main memory",
+            "the node with the least memory ends the job first; a module may have failed",
+            "precaution",
+            "look for a failed memory module, on the node: dmidecode --type memory",
+        ),
+        workers_only=True,
+    ),
     **{
         name: Property(differs("error", LAUNCHERS[name].title, MIXED, LAUNCHERS[name].mixed), by_setup=True)
         for name in MPIS
@@ -191,9 +224,34 @@ def versions_of(facts: Mapping[str, Any], wrapper: str) -> dict[str, str]:
         "os": f"{system['os']} {system['os_version']}".strip(),
         "libc": system["libc"],
         "base_python": facts["python"]["version"],
+        "gpus": gpus_text(facts["accelerators"]),
+        "vbios": ", ".join(sorted({row["vbios"] for row in facts["gpu_health"]["nvidia"]})),
+        "memory": memory_text(facts["memory"]["total"]),
         "wrapper": wrapper if wrapper in laid else (laid[-1] if laid else ""),
         **{name: value for name, value in facts["versions"].items() if name in PROPERTIES},
     }
+
+
+def gpus_text(accelerators: Mapping[str, Any]) -> str:
+    """Return "8 x NVIDIA H100 80GB HBM3" of the GPUs that programs can open; empty where there is none."""
+    counts = {vendor: count for vendor, count in accelerators["usable"].items() if count}
+    models = {
+        vendor: " and ".join(
+            sorted({gpu["model"] or gpu["id"] for gpu in accelerators["gpus"] if gpu["vendor"] == vendor})
+        )
+        for vendor in counts
+    }
+    return ", ".join(f"{count} x {models[vendor] or vendor}" for vendor, count in counts.items())
+
+
+def memory_text(total: int) -> str:
+    """Return the memory of a machine as it was bought: the kernel and the firmware keep some percent of it.
+
+    It is rounded up to a sixteenth of the next power of two: 503 GiB are 512 GiB.
+    """
+    gib = total / 2**30
+    step = max(2.0 ** math.ceil(math.log2(gib)) / 16, 0.5) if gib > 0 else 1.0
+    return f"{math.ceil(gib / step) * step:g} GiB"
 
 
 def compare(versions: Mapping[str, Mapping[str, str]], workers: Collection[str]) -> Drift:

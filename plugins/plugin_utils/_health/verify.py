@@ -22,6 +22,8 @@ from . import findings as findings_module
 from . import speed as speed_module
 from .drift import Drift, drift_findings, drift_report, drift_table
 from .findings import Finding, Rule, found
+from .gpu_rules import RULES as GPU_RULES
+from .gpu_rules import gpu_findings
 from .preflight_types import Answer
 from .speed import Network, Speed, judge_speed, network_of
 
@@ -84,6 +86,7 @@ RULES: Mapping[str, Rule] = {
         "ansible-playbook train.yml -e workload=all_reduce_bench -e launcher={launcher} -e backend={backend}",
     ),
     **speed_module.RULES,
+    **GPU_RULES,
 }
 # What an all-reduce is run with, by the device of its tensors. GPUs: one rank for each, and messages that fill RDMA.
 # CPUs: one rank on each node, for the network is what is proven, and more ranks would only share the processor.
@@ -207,6 +210,7 @@ class Outcome:
     trial: Trial
     drift: Drift
     workers: Sequence[str] = ()
+    gpus: Mapping[str, int | None] = field(default_factory=dict)  # torchfleet_gpus of the inventory
     speeds: Sequence[Speed] = ()
     floor: float | None = None  # GB/s
     baseline: Mapping[str, float] = field(default_factory=dict)  # GB/s by Network.key
@@ -223,6 +227,8 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
     for name, answer in outcome.answers.items():
         if not answer.facts:
             yield found(RULES, "TF-VERIFY-NODE", [name], answer.problem or answer.failure, node=name)
+        elif name in outcome.workers:
+            yield from gpu_findings(name, answer.facts, outcome.gpus.get(name))
     yield from drift_findings(outcome.drift)
     for login in outcome.failures:
         yield found(RULES, "TF-VERIFY-LOGIN", [login["from"]], f"to {login['to']}: {login['why']}")

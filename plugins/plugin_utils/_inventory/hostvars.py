@@ -177,6 +177,12 @@ def refuse_become_of(nodes: Sequence[Node], hostvars: Mapping[str, Mapping[str, 
             raise InputError(f"ansible_become of {node.name}", known["become"], remedy)
 
 
+def expected_gpus(name: str, variables: Mapping[str, Any]) -> int | None:
+    """Return how many GPUs a host should have by its inventory, or None. InputError for anything but a number."""
+    given = to_plain(variables.get("torchfleet_gpus"))
+    return parse_whole(f"torchfleet_gpus of {name}", given, 0, None, "torchfleet_gpus: 8")
+
+
 def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
     """Return one host of the inventory as a node."""
 
