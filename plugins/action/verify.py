@@ -102,4 +102,5 @@ def run_of(run: Mapping[str, Any]) -> Result:
     """Return the relevant values of one run of torchfleet.cluster.launch in a loop."""
     failed = bool(run.get("failed") or run.get("state") != "succeeded")
     words = {key: str(run.get(key) or "") for key in ("msg", "run_dir", "job_id")}
-    return {"launcher": run["item"]["launcher"], "backend": run["item"]["backend"], "failed": failed, **words}
+    asked = {key: run["item"][key] for key in ("workload", "launcher", "backend")}
+    return {**asked, "failed": failed, **words}

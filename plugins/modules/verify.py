@@ -103,7 +103,8 @@ runs:
   type: list
   elements: dict
   sample:
-    - launcher: openmpi
+    - workload: all_reduce_bench
+      launcher: openmpi
       backend: gloo
       workload_args: [--min-bytes, 1M, --max-bytes, 16M, --factor, "16", --iterations, "5"]
       job_env: {}

@@ -104,6 +104,36 @@ def test_a_message_that_arrives_wrong_fails_its_receiver(tmp_path: Path) -> None
     assert status != 0 and "rank 1 received wrong values from rank 0" in text, text
 
 
+# Every product of the second rank takes longer, as on a GPU that is throttled; or the third one is wrong.
+THROTTLED = "lambda one, other: time.sleep(0.05) or sound(one, other)"
+BROKEN = "lambda one, other: sound(one, other) and next(turns) != 3"
+SPOILED_PRODUCTS = """
+import itertools, os, runpy, sys, time, torch
+sound, turns = torch.equal, itertools.count()
+if os.environ["RANK"] == "1":
+    torch.equal = {spoiled}
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("spoiled", "says"), [(THROTTLED, "the median of all ranks is"), (BROKEN, "wrong results")])
+def test_a_burn_in_names_the_rank_that_is_slow_or_wrong(tmp_path: Path, spoiled: str, says: str) -> None:
+    driver = tmp_path / "spoiled.py"
+    driver.write_text(SPOILED_PRODUCTS.format(spoiled=spoiled))
+    done = start(driver, WORKLOADS / "burn_in.py", "--device", "cpu", "--seconds", "0.5", ranks=2)
+    found = re.findall(r"burn_in\.py: cpu of rank (\d) on \S+: (.*)", done.stderr)
+    assert done.returncode != 0 and [rank for rank, _fault in found] == ["1"] and says in found[0][1], done.stderr
+
+
+def test_a_burn_in_of_gpus_that_are_not_there_is_refused() -> None:
+    done = start(WORKLOADS / "burn_in.py", "--device", "cuda")
+    mistaken(done, "--device cuda: local rank 0 has no cuda device; this node has 0")
+    sound = start(WORKLOADS / "burn_in.py", "--seconds", "0.1", "--least-share", "0.01", ranks=2)
+    assert sound.returncode == 0 and "torchfleet: tflops=" in sound.stdout, sound.stderr
+
+
 def test_a_message_that_went_to_another_receiver_is_seen_as_wrong() -> None:
     code = "import message_passing as m; a, b = m.message(1, 'cpu'), m.message(2, 'cpu'); print(bool((a == b).any()))"
     assert start("-c", code, PYTHONPATH=str(WORKLOADS)).stdout == "False\n"

@@ -291,9 +291,10 @@ def test_a_node_that_cannot_be_reached_is_named(cluster: Cluster) -> None:
 
 
 def test_verify_names_a_slow_link(cluster: Cluster) -> None:
-    cluster.lab.shape("n2", "50mbit", nic="eth1")
+    cluster.lab.shape("n2", "200mbit", nic="eth1")
     verified = cluster.play("verify.yml", verify_launchers=["openmpi"])
     assert verified.process.returncode == 0, verified.output  # slow is no fault
+    assert re.search(r"openmpi +gloo +all-reduce correct +4 +[\d.e-]+ +NIC", verified.output), verified.output
     assert "TF-VERIFY-SLOW" in verified.output and "n2" in verified.output.partition("TF-VERIFY-SLOW")[2]
 
 

@@ -80,7 +80,14 @@ def test_an_inventory_that_is_no_cluster_fails_preflight(tmp_path: Path) -> None
 def outcome(tmp_path: Path, **failed: bool) -> verify_module.Outcome:
     """Return what came back of a machine alone; a run of each launcher, failed or not."""
     runs = [
-        {"launcher": name, "backend": "gloo", "failed": lost, "msg": "x", "run_dir": str(tmp_path / name)}
+        {
+            "workload": "all_reduce_bench",
+            "launcher": name,
+            "backend": "gloo",
+            "failed": lost,
+            "msg": "x",
+            "run_dir": str(tmp_path / name),
+        }
         for name, lost in failed.items()
     ]
     for run in runs:

@@ -62,7 +62,8 @@ def links(**rates: float) -> dict[str, list[dict[str, Any]]]:
 
 
 def run(**changed: Any) -> dict[str, Any]:
-    return {"launcher": "openmpi", "backend": "gloo", "failed": False, "msg": "", "run_dir": "", **changed}
+    asked = {"workload": "all_reduce_bench", "launcher": "openmpi", "backend": "gloo"}
+    return {**asked, "failed": False, "msg": "", "run_dir": "", **changed}
 
 
 def tried(trial: verify.Trial) -> list[tuple[str, str]]:
@@ -119,7 +120,10 @@ def test_backend_ccl_is_tried_with_every_launcher_where_every_worker_has_it() ->
 def test_nccl_is_tried_where_every_worker_has_it() -> None:
     gpus = {name: answer(nccl="2.27.3", driver="580.1") for name in NODES}
     runs = verify.plan_trial(gpus, HEARD, "n1", NODES).runs
-    (nccl,) = [each for each in runs if verify.of(each) == ("torchrun", "nccl")]
+    nccl, burn_in = [
+        each for each in runs if each["backend"] == "nccl" and each["launcher"] in ("torchrun", "openmpi")
+    ][::2]
+    assert burn_in["workload"] == "burn_in" and burn_in["launcher"] == "openmpi"
     assert nccl["ranks_per_node"] == 0 and nccl["job_env"]["NCCL_DEBUG"] == "INFO" and "256M" in nccl["workload_args"]
     mixed = {**gpus, "n3": answer()}
     assert all(each["backend"] == "gloo" for each in verify.plan_trial(mixed, HEARD, "n1", NODES).runs)

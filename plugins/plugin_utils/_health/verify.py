@@ -85,11 +85,19 @@ RULES: Mapping[str, Rule] = {
         "run as a job, with its placement and sums checked",
         "ansible-playbook train.yml -e workload=all_reduce_bench -e launcher={launcher} -e backend={backend}",
     ),
+    "TF-VERIFY-BURN-IN": Rule(
+        "error",
+        "a GPU is slow or computes wrongly",
+        "every step waits for the slowest GPU, and a wrong result spoils the model",
+        "matrix products and copies on every GPU, against the median and against each other",
+        "see its clocks and temperature under load, on the node: nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE",
+    ),
     **speed_module.RULES,
     **GPU_RULES,
 }
 # What an all-reduce is run with, by the device of its tensors. GPUs: one rank for each, and messages that fill RDMA.
 # CPUs: one rank on each node, for the network is what is proven, and more ranks would only share the processor.
+ALL_REDUCE, BURN_IN = "all_reduce_bench", "burn_in"  # names in workloads/
 SIZES = {"cpu": ("1M", "16M"), "cuda": ("1M", "256M")}
 NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}  # tells which network it really uses
 
@@ -165,7 +173,7 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
         and all(row.tried(versions_on(answers, name), launcher) for name in at_work)
     ]
     logins = tuple(login_to(name, answers[name].facts) for name in nodes) if len(answers) > 1 else ()
-    return Trial(nodes, logins, network, steps, tuple(runs) if head in nodes else ())
+    return Trial(nodes, logins, network, steps, (*runs, *burn_in_of(runs)) if head in nodes else ())
 
 
 def run_with(launcher: str, backend: str, nodes: int) -> dict[str, Json]:
@@ -173,12 +181,19 @@ def run_with(launcher: str, backend: str, nodes: int) -> dict[str, Json]:
     device = BACKENDS[backend].device
     smallest, largest = SIZES.get(device, SIZES["cpu"])
     return {
+        "workload": ALL_REDUCE,
         "launcher": launcher,
         "backend": backend,
         "workload_args": ["--min-bytes", smallest, "--max-bytes", largest, "--factor", "16", "--iterations", "5"],
         "job_env": NCCL_LOG if backend == "nccl" else {},
         "ranks_per_node": 0 if device != "cpu" else 2 if nodes == 1 else 1,
     }
+
+
+def burn_in_of(runs: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
+    """Return a run that loads every GPU, with the first launcher that joins GPUs; none where there are no GPUs."""
+    first = next((run for run in runs if BACKENDS[run["backend"]].device != "cpu"), None)
+    return [{**first, "workload": BURN_IN, "workload_args": [], "job_env": {}}] if first else []
 
 
 def login_to(name: str, facts: Json) -> dict[str, str]:
@@ -238,7 +253,8 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
     for run in outcome.runs:
         if run["failed"]:
             seen = f"{run['launcher']} with {run['backend']}: {run['msg']}"
-            yield found(RULES, "TF-VERIFY-RUN", [], seen, launcher=run["launcher"], backend=run["backend"])
+            name = "TF-VERIFY-BURN-IN" if run["workload"] == BURN_IN else "TF-VERIFY-RUN"
+            yield found(RULES, name, [], seen, launcher=run["launcher"], backend=run["backend"])
     yield from judge_speed(outcome.speeds, outcome.network, outcome.floor, outcome.baseline)
 
 
@@ -312,9 +328,16 @@ def of(run: Mapping[str, Json]) -> tuple[str, str]:
     return run["launcher"], run["backend"]
 
 
+def speed_in(outcome: Outcome, run: Mapping[str, Json]) -> Speed | None:
+    """Return the figures of a run, if it is an all-reduce that told them."""
+    found = [speed for speed in outcome.speeds if (speed.launcher, speed.backend) == of(run)]
+    return found[0] if found and run["workload"] == ALL_REDUCE else None
+
+
 def run_cells(run: Mapping[str, Json], speed: Speed | None) -> tuple[str, ...]:
     """Return how an all-reduce ended, on how many ranks, its bus bandwidth, and what carried it."""
-    ended = "failed" if run["failed"] else "all-reduce correct"
+    test = "burn-in" if run["workload"] == BURN_IN else "all-reduce"
+    ended = f"{test} failed" if run["failed"] else f"{test} correct"
     if not speed:
         return ended, "", "", ""
     return ended, str(speed.world_size), f"{speed.busbw:.3g}", speed.carrier
@@ -323,7 +346,11 @@ def run_cells(run: Mapping[str, Json], speed: Speed | None) -> tuple[str, ...]:
 def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
     """Return the lines to show, the summary last."""
     speeds = {(speed.launcher, speed.backend): speed for speed in outcome.speeds}
-    runs = [(*key, *run_cells(run, speeds.get(key))) for run in outcome.runs for key in [of(run)]]
+    runs = [
+        (*key, *run_cells(run, speeds.get(key) if run["workload"] == ALL_REDUCE else None))
+        for run in outcome.runs
+        for key in [of(run)]
+    ]
     count = f"{len(outcome.trial.nodes)} node{'s' * (len(outcome.trial.nodes) != 1)}"
     parts = [
         drift_table(outcome.drift),
