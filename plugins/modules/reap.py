@@ -114,23 +114,25 @@ msg:
   sample: ended 1 leftover (pid 4711 of 20261120-101500-mnist-3f9a2c, python train.py)
 """
 
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import Reaped, reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import home_path
 
 
-def tell(found: dict[str, Any], dry_run: bool = False) -> str:
+def tell(found: Reaped, dry_run: bool = False) -> str:
     """Return the outcome in one line, or what it would be."""
     verb = "would end" if dry_run else "ended"
     rows = [f"pid {row['pid']} of {row['job_id']}, {row['command']}" for row in found["ended"]]
     parts = [f"{verb} job {job_id}" for job_id in found["cancelled"]]
     parts += [f"{verb} {len(rows)} leftover{'s' * (len(rows) != 1)}" + (f" ({'; '.join(rows)})" if rows else "")]
-    words = {"would remove" if dry_run else "removed": "removed", "running": "running", "waiting": "waiting"}
-    parts += [f"{word}: {', '.join(found[name])}" for word, name in words.items() if found[name]]
+    jobs = {
+        "would remove" if dry_run else "removed": found["removed"],
+        "running": found["running"],
+        "waiting": found["waiting"],
+    }
+    parts += [f"{word}: {', '.join(names)}" for word, names in jobs.items() if names]
     kept = [
         f"{row['files']} file{'s' * (row['files'] != 1)}, {row['bytes']:,} bytes in {row['path']}"
         for row in found["outputs"]

@@ -76,7 +76,8 @@ facts:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import NodeFacts, SurveyRequest
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import SurveyRequest
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import survey
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import AnyFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, protocol
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, orders, protocol, records
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 
@@ -49,14 +49,14 @@ def test_what_is_checked_is_what_the_table_has(checks: dict[str, dict[str, Any]]
 @pytest.mark.parametrize(
     ("checked", "kept"),
     [
-        (set(frames.FACTS), protocol.NodeFacts),
-        (frames.RECORD.names | {"signal", "leftovers"}, protocol.RankRecord),  # which record() checks itself
-        (frames.REPORT.names, protocol.NodeReport),
-        (frames.LAUNCHER.names, protocol.LauncherExit),
-        (frames.LEFTOVER.names, protocol.Leftover),
-        (frames.WAITING.names, protocol.WaitingRun),
-        (frames.CHOICE.names, protocol.Fabric),
-        (frames.PORT.names, protocol.Port),
+        (set(frames.FACTS), records.NodeFacts),
+        (frames.RECORD.names | {"signal", "leftovers"}, records.RankRecord),  # which record() checks itself
+        (frames.REPORT.names, records.NodeReport),
+        (frames.LAUNCHER.names, records.LauncherExit),
+        (frames.LEFTOVER.names, records.Leftover),
+        (frames.WAITING.names, records.WaitingRun),
+        (frames.CHOICE.names, records.Fabric),
+        (frames.PORT.names, records.Port),
     ],
     ids=["facts", "record", "report", "launcher", "leftover", "waiting run", "fabric", "port"],
 )
@@ -71,14 +71,14 @@ PLACE = RESULT["properties"]["placement"]["items"]
 @pytest.mark.parametrize(
     ("documented", "kept"),
     [
-        (RESULT, protocol.Result),
-        (PLACE, protocol.ResultPlace),
-        (PLACE["properties"]["seen"], protocol.Seen),
-        (RESULT["properties"]["ranks"]["items"], protocol.ResultRank),
-        (RESULT["properties"]["first_failure"]["oneOf"][1], protocol.FirstFailure),
-        (RESULT["properties"]["leftovers"]["additionalProperties"]["items"], protocol.Leftover),
-        (RESULT["properties"]["launcher"], protocol.UsedLauncher),
-        (RESULT["properties"]["notes"]["items"], protocol.Note),
+        (RESULT, records.Result),
+        (PLACE, records.ResultPlace),
+        (PLACE["properties"]["seen"], records.Seen),
+        (RESULT["properties"]["ranks"]["items"], records.ResultRank),
+        (RESULT["properties"]["first_failure"]["oneOf"][1], records.FirstFailure),
+        (RESULT["properties"]["leftovers"]["additionalProperties"]["items"], records.Leftover),
+        (RESULT["properties"]["launcher"], orders.UsedLauncher),
+        (RESULT["properties"]["notes"]["items"], records.Note),
     ],
     ids=["result", "place", "seen", "rank", "first failure", "leftover", "launcher", "note"],
 )

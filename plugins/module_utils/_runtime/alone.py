@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A job that is to have its nodes alone, asked for again while it is staged: others may have begun since the survey.
+"""An exclusive job checks again while it is staged that no other job runs: one may have started since the survey.
 
-Jobs that are to be alone take turns with all others, which do not wait for each other. The locks are files in the home
-of torchfleet, and the kernel takes them back from a process that is gone.
+Exclusive jobs are staged one at a time; other jobs do not wait for each other. The locks are files in the home of
+torchfleet, which the kernel releases when the process that holds them is gone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import time
 from typing import Iterator, Mapping
 
 from .job_directory import JobDir, fits, jobs
-from .protocol import Order, RunningJob
+from .orders import Order
+from .records import RunningJob
 from .survey import jobs_here
 
 WHOLE_JOB = "head.lock"  # held on the head until all nodes have staged the job
-ONE_NODE = "node.lock"  # held on a node while it stages its part; whoever has it waits for no other lock
+ONE_NODE = "node.lock"  # held on a node while it stages its part; who holds it waits for no other lock
 STAGING_LOCK_SECONDS = 60.0
 LOOK_SECONDS = 0.01
 
 
 class NotAlone(OSError):
-    """Jobs that the survey had not found run here too. `running`: their rows by node, as the survey has them."""
+    """Jobs that the survey had not found run here too. `running`: these jobs by host."""
 
     def __init__(self, running: Mapping[str, list[RunningJob]]) -> None:
         super().__init__("other jobs run here")
@@ -36,7 +37,7 @@ class NotAlone(OSError):
 
 @contextlib.contextmanager
 def staging_lock(home: str, name: str, alone: bool) -> Iterator[None]:
-    """Hold the staging lock, exclusively if the job is to be `alone`. OSError after STAGING_LOCK_SECONDS."""
+    """Hold the staging lock, exclusively if the job is (`alone`). OSError after STAGING_LOCK_SECONDS."""
     path = os.path.join(home, name)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + STAGING_LOCK_SECONDS
@@ -56,7 +57,7 @@ def staging_lock(home: str, name: str, alone: bool) -> Iterator[None]:
 
 
 def check_alone(order: Order) -> None:
-    """NotAlone if one of two jobs on this node is to be alone, and this one was planned before the other was there."""
+    """NotAlone if this job or one that started after it was planned is exclusive, and both have ranks on this node."""
     if not order["ranks"]:
         return
     home = order["home"]
@@ -67,7 +68,7 @@ def check_alone(order: Order) -> None:
 
 
 def is_alone(job: JobDir) -> bool:
-    """Whether a job of this user is to have its nodes alone.
+    """Whether a job of this user is exclusive.
 
     Root may read the orders of all users, and anybody's process may name a directory as that of its job.
     """

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Who is to blame for the end of a job: of all that died together, what went first and of itself. Pure functions."""
+"""Which failure ended a job: of all processes that died together, the one that died first by itself. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import signal
 from typing import Collection, Iterable, Mapping, NamedTuple
 
 from . import reasons
-from .protocol import BlamedLauncher, End, FirstFailure, JobOrder, LauncherExit, RankRecord, ResultRank
+from .orders import JobOrder
 from .rank_record import cause_of, ended_at, rank_state
 from .reasons import LAUNCHER_DIED, LOST, RANK_FAILED, TIMED_OUT, WRAPPER_DIED
+from .records import BlamedLauncher, End, FirstFailure, LauncherExit, RankRecord, ResultRank
 
-# What a rank says when its peer went first: a consequence, named as the cause only if nothing better is known.
+# What a rank prints when another rank died first: a consequence, named as the cause only if nothing better is known.
 CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed out waiting|SIGPIPE|RendezvousConn")
 SAME_MOMENT = 0.05  # seconds
 

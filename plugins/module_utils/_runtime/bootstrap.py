@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Our code on a node that has none: how it is packed, laid there once per version, and started through one channel."""
+"""Our code on a node that has none: how it is packed, copied there once per version, and started over one channel."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def own_digest() -> str:
 
 
 def own_archive() -> bytes:
-    """Pack the runtime that this process runs, to lay it on another node."""
+    """Pack the runtime that this process runs, to copy it to another node."""
     root = sys.path[0]
     files = {}
     for folder, _folders, names in os.walk(root):

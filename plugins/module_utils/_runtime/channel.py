@@ -20,7 +20,7 @@ from . import frames
 from .forms import BadFrame, Check
 from .job_directory import open_file
 
-Frame = Dict[str, Any]  # a message: `kind`, and the fields that protocol.py has for it
+Frame = Dict[str, Any]  # a message: `kind`, and the fields that protocol.py has for its kind
 Taken = TypeVar("Taken")
 
 PIPE_BUF = 4096  # bytes that a pipe which poll calls writable takes at once (pipe(7))

@@ -13,7 +13,7 @@ from typing import Any, Callable, Collection, Dict, Mapping, TypeVar
 
 T = TypeVar("T")
 Check = Callable[[object], Any]  # of any value as it came; returns it as it must be, or raises BadFrame, ValueError
-Fields = Dict[str, Any]  # an object whose fields were checked: protocol.py has their types
+Fields = Dict[str, Any]  # an object whose fields were checked: protocol.py, orders.py and records.py have their types
 DEPTH = 16  # of nested values
 ITEMS = 200_000  # of one list or object
 TEXT = 10_000  # characters of a text for people

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Staged beside the exit note: notes the sizes of the process groups that a rank's program used.
+"""Staged with the exit note: notes the sizes of the process groups that a rank's program used.
 
 Frameworks that find no GPU may train in each rank alone, and every rank leaves with status 0. Some form a group and do
 nothing in it (accelerate 1.15): gloo counts collectives and messages, other backends are taken to be used. Groups are

@@ -27,10 +27,12 @@ from .ending import Ending, Trees, trees_below
 from .job_directory import JobDir, write_in_thread
 from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
+from .orders import Order
 from .processes import Process
-from .protocol import LauncherExit, Order, RankRecord
 from .rank_output import Stream, copy_all, open_streams
-from .reasons import ITS_WRAPPER_DIED, SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIMED_OUT, WRAPPER_DIED, Reason
+from .rank_record import record_of_orphan
+from .reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIMED_OUT, Reason
+from .records import LauncherExit, RankRecord
 from .remote_shell import shell_pids
 
 LOOK_SECONDS = 0.25  # between two checks, unless an event comes
@@ -271,16 +273,7 @@ class Guard:
 
     def record_wrapper_death(self, rank: int, record: RankRecord) -> None:
         """Write the record of a rank whose wrapper died before it could."""
-        ended: RankRecord = {
-            **record,
-            "ended": time.time(),
-            "ended_tick": time.monotonic(),
-            "rc": 1,
-            "signal": None,
-            "finished": False,
-            "error_code": WRAPPER_DIED,
-            "error": ITS_WRAPPER_DIED,
-        }
+        ended = record_of_orphan(record, time.time(), time.monotonic())
         write_in_thread(lambda: self.job.write(os.path.join("ranks", str(rank), "record.json"), ended))
 
     def collect_children(self) -> None:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The supervisor of a node that is not the head: runs the node's job for the head, and ends it if the head is lost."""
+"""The supervisor of a node that is not the head: runs the node's part of a job, and ends it if the head is lost."""
 
 from __future__ import annotations
 

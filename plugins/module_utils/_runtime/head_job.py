@@ -18,9 +18,10 @@ from .channel import BEAT_SECONDS, Channel, Frame, ready
 from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
+from .orders import Order, RunOrder
 from .peer import RemoteNode, stage_on_all
-from .protocol import Order, Result, RunOrder
 from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, Reason
+from .records import Result
 from .remote_shell import SHELL_SOCKET, localized
 from .result import write_result
 from .shipment import Shipment

@@ -36,8 +36,8 @@ def own_backends(python: str) -> str:
     Of mpi also with which MPIs it works: "0.1.0 mpi mpi:openmpi ccl". They lie beside torch's environment (role
     torch_backends).
     """
-    beside = os.path.normpath(os.path.join(os.path.dirname(python), "..", "..", "backends", "bin", "python"))
-    packages = site_packages(beside)
+    backends_python = os.path.normpath(os.path.join(os.path.dirname(python), "..", "..", "backends", "bin", "python"))
+    packages = site_packages(backends_python)
     version = wheel_version(packages, "torchfleet_backends")
     found = [part for part in MPI_PARTS if glob.glob(os.path.join(packages, part))]
     found += ["mpi4py"] if glob.glob(os.path.join(site_packages(python), "mpi4py")) else []  # the user's own will do

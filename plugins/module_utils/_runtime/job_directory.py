@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The directory of one job on one node: where its parts meet, and the truth that outlives each of them.
+"""The directory of one job on one node: the files by which its processes share what they know, and which outlive them.
 
 `<home>/jobs/<job id>/`: order.json (all that this node is told of the job), staging.json (what it added when it staged
 the job), hostfile, bin/ (what launchers call), events
@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Tuple, Union
 if TYPE_CHECKING:  # a rank must not pay for the types
     from typing import TypeGuard
 
-    from .protocol import End, JobRoute, LauncherExit, Leftover, Order, Place, RankRecord, Staging
+    from .orders import JobRoute, Order, Place, Staging
+    from .records import End, LauncherExit, Leftover, RankRecord
 
 FETCHED_MARK = "fetched"  # file in a job directory: the controller has all of it
 OLD_FETCHED_MARK = "home"  # of 0.4
@@ -143,7 +144,7 @@ class JobDir:
     def write(self, name: str, value: object) -> None:
         """Write a JSON file so that a reader sees the old one or the whole new one, never a part.
 
-        On a full disk the ballast makes room: what a job came to is told even then.
+        On a full disk the ballast makes room, so that the outcome of a job is recorded even then.
         """
         temporary = self.at(f"{name}.{unique()}.tmp")
         try:
@@ -225,7 +226,7 @@ class JobDir:
         return cast("LauncherExit", found)
 
     def launcher_text(self) -> str:
-        """Return the last words of what the guard had started here."""
+        """Return the end of the output of the launcher, or daemon, here."""
         try:
             with open(open_file(self.at("launcher.out")), "rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - TEXT_BYTES))
@@ -248,7 +249,7 @@ class JobDir:
             output_of([*cancel, *numbers])
 
     def claim_end(self, reason: str, detail: str = "", host: str = "") -> None:
-        """Note why the job is ended, `host` if it happened elsewhere. Only the first reason stands."""
+        """Write why the job is ended, with `host` if that happened on another node. Only the first reason stands."""
         note = f"end.{unique()}.json"
         now = {"at": time.time(), "tick": time.monotonic()}
         self.write(note, {"reason": reason, "detail": detail, "host": host, **now})

@@ -20,7 +20,7 @@ from .file_store import DIGEST, Store, blocks
 from .job_directory import JobDir, remove
 
 TREE = "src"  # in the job directory
-LISTING = "listing.json"  # beside it: path, sha256 and whether executable of each shipped file
+LISTING = "listing.json"  # in the job directory too: path, sha256 and whether executable of each shipped file
 MOST_FILES, MOST_BYTES = 10_000, 256 << 20
 NAME_BYTES, PATH_BYTES, DEPTH = 255, 2000, 100  # the first is the file systems', the others are ample
 # By name: the sha256 and whether executable of a file, or the same of a directory.

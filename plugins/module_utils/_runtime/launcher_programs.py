@@ -12,7 +12,7 @@ import subprocess
 from typing import Sequence
 
 from .launchers import LAUNCHERS
-from .protocol import FoundLauncher
+from .records import FoundLauncher
 
 SECONDS = 20.0  # for a program that is asked for something
 

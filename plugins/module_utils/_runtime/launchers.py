@@ -54,7 +54,7 @@ class Launcher(NamedTuple):
     programs: Words = ()  # names of its program, that of our role first; none: it is a part of torch
     version: str = ""  # pattern of the version in what `--version` prints
     variable: str = ""  # of a host in the inventory: where the program is
-    components: bool = False  # whether options can ask for components, which ompi_info beside it lists
+    components: bool = False  # whether options can ask for components, which ompi_info in the same directory lists
     hostfile: str = ""  # key of hostfile.SPELLINGS
     wheel: str = ""  # of an MPI that setup.yml installs by the role of its name, and that backend mpi works with
     mixed: str = ""  # of such an MPI: source for what different versions do to each other

@@ -57,7 +57,7 @@ class RemoteProcess:
         self.stderr_reader.start()
 
     def read_stderr(self, errors: int) -> None:
-        """Read stderr to its end: a full pipe would hold up the program at its other end."""
+        """Read stderr to its end: a full pipe would block the program that writes to it."""
         with open(errors, "rb", buffering=0) as stream:
             for chunk in iter(lambda: stream.read(ERROR_BYTES), b""):
                 self.stderr_tail = (self.stderr_tail + chunk)[-ERROR_BYTES:]

@@ -13,8 +13,8 @@ from typing import Collection
 
 from .frames import refuse_constant
 from .job_directory import JobDir, remove
+from .orders import Order
 from .output_lines import Follower, Value
-from .protocol import Order
 
 ROWS = 1000  # that are written at once
 NAMES = 1000  # of which the result has the last value
@@ -24,7 +24,7 @@ ROW_BYTES = 1 << 18  # of one row; a report is a line of 4 KiB at most
 def open_new(path: str) -> int:
     """Open a new file for writing. What a rank put in its place goes, and nothing that it leads to is touched. OSError.
 
-    Emptied in place it could be a link, also a hard one, to a file of the user's; a pipe would hold us up.
+    A file that is emptied in place could be a link, also a hard one, to a file of the user's; a pipe would block us.
     """
     try:
         os.unlink(path)

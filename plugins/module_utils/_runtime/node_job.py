@@ -25,11 +25,12 @@ from .frames import ROWS
 from .guard import STOPPED_SECONDS, Guard
 from .job_directory import JobDir, remove
 from .metrics import Metrics
+from .orders import JobRoute, Order, Staging
 from .output_follower import Following
 from .output_lines import last_line
-from .protocol import JobRoute, NodeReport, Order, Staging
 from .rank_record import ended_by_us, last_line_of, leftovers_of, records_of
 from .reasons import THE_GUARD_DIED, Reason
+from .records import NodeReport
 from .secrets import Keeper
 
 END_SECONDS = 10.0  # beyond the time of programs and of their leftovers, for a guard that was asked to end the job

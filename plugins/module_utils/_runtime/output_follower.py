@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The output of a node's ranks, read in a thread of its own: a disk that hangs must not hold up the supervisor.
+"""The output of a node's ranks, read in a thread of its own: a disk that hangs must not block the supervisor.
 
 The supervisor's main thread touches no file while a job runs. So its beats say that it can end the job, and a slow
 checkpoint, a hanging network file system or a flood of output does not look like a dead node.
@@ -18,8 +18,8 @@ from typing import Iterable, Iterator
 from .channel import Frame
 from .job_directory import JobDir
 from .metrics import Metrics
+from .orders import Order
 from .output_lines import Follower, Line, Value
-from .protocol import Order
 
 LOOK_SECONDS = 0.1  # between two looks at the files
 LAST_SECONDS = 2.0  # for reading what ranks wrote before they ended

@@ -17,8 +17,10 @@ from . import bootstrap, frames
 from .alone import NotAlone
 from .channel import BEAT_SECONDS, Frame
 from .link import GREETING_SECONDS, ConnectionLost, RemoteProcess
+from .orders import LocalNames, Order, Route
 from .processes import longest
-from .protocol import Listing, LocalNames, NodeReport, Order, Route, RunningJob
+from .protocol import Listing
+from .records import NodeReport, RunningJob
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, NamedTuple
 
 if TYPE_CHECKING:  # a rank must not pay for the types
-    from .protocol import Leftover
+    from .records import Leftover
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 JOB_VARIABLE = "TORCHFLEET_JOB_ID"

@@ -32,19 +32,20 @@ from .rank_output import CHUNK, Stream, open_streams
 from .reasons import DISK_FULL, MISPLACED, OUTPUT_LOST, RANK_FAILED
 
 if TYPE_CHECKING:  # a rank must not pay for the types
-    from .protocol import Order, RankRecord
+    from .orders import Order
+    from .records import RankRecord
 
 GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
 MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
-LOOK_SECONDS = 1.0  # how often it is looked whether the job runs, while nothing happens
-GATHER_SECONDS = 0.002  # for more output to come after a little: copying each line by itself would cost more
-TELL_SECONDS = 1.0  # for ranks that came up in the wrong place together
-TELL_PAUSE = 0.05  # between two looks whether they did
+LOOK_SECONDS = 1.0  # between two checks whether the job still runs, while nothing happens
+GATHER_SECONDS = 0.002  # to wait for more output after a little: copying each line by itself would cost more
+RECORDS_SECONDS = 1.0  # for the records of other ranks here, when one came up in the wrong place
+RECORDS_PAUSE = 0.05  # between two looks for them
 EXIT_PLACEMENT = 77
-EXIT_LOST = 74  # EX_IOERR of sysexits.h: the program was content, its output is not whole
+EXIT_LOST = 74  # EX_IOERR of sysexits.h: the program succeeded, but part of its output is lost
 FULL_BYTES = 2 << 20  # more than the ballast: it may have been dropped just before
-HOOK = os.path.join(sys.path[0], "hook")  # beside the entry script: our sitecustomize (see exit_note)
+HOOK = os.path.join(sys.path[0], "hook")  # in the directory of the entry script: our sitecustomize (see exit_note)
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -78,7 +79,7 @@ def rank_environment(order: Order, identity: tuple[int, int, int, int], inherite
 
 
 def elastic_environment(order: Order, identity: tuple[int, int, int, int]) -> dict[str, str]:
-    """Return what torchrun sets beside rank and size: without it Lightning takes every node for node 0.
+    """Return what torchrun sets in addition to rank and size: without it Lightning takes every node for node 0.
 
     The names are those of torch.distributed.elastic's LocalElasticAgent; NODE_RANK is Lightning's own.
     """
@@ -197,7 +198,7 @@ class RankWrapper:
                 os.kill(self.program, signal.SIGTERM)
 
     def refuse(self, wrong: str) -> int:
-        """End the job before any user code ran here: a rank that is not where it should be makes every result a lie."""
+        """End the job before any user code ran here: with a rank in the wrong place every result would be wrong."""
         first = self.job.record(self.record["rank"]) is None
         if first:
             self.save()
@@ -211,10 +212,10 @@ class RankWrapper:
 
     def wait_for_other_records(self) -> None:
         """Wait a moment for the records of the other ranks here, so that all places can be shown."""
-        deadline = time.monotonic() + TELL_SECONDS
+        deadline = time.monotonic() + RECORDS_SECONDS
         ranks = [place["rank"] for place in self.order["placement"]]
         while time.monotonic() < deadline and not all(self.job.record(rank) for rank in ranks):
-            time.sleep(TELL_PAUSE)
+            time.sleep(RECORDS_PAUSE)
 
     def forward(self, number: int, _frame: object) -> None:
         self.end_requested = True
@@ -311,9 +312,9 @@ class RankWrapper:
             return False
 
     def wait_for_end(self) -> None:
-        """Wait until the end is requested: the launcher would kill the other ranks at once, before they could save.
+        """Do not exit before the end is requested: the launcher would kill the other ranks before they could save.
 
-        So the guard ends a job alike under every launcher, blames the right rank, and finds what the program left.
+        So the guard ends a job in the same way under every launcher, blames the right rank, and finds leftovers.
         """
         while not self.end_requested and self.job.running():
             self.pause(LOOK_SECONDS)

@@ -52,7 +52,7 @@ class Stream:
         return len(data) or -1
 
     def copy_all(self) -> None:
-        """Copy what is in the pipe now: a process that goes on writing does not hold this up."""
+        """Copy what is in the pipe now. A process that goes on writing does not keep this from returning."""
         waiting = struct.unpack("i", fcntl.ioctl(self.pipe, termios.FIONREAD, bytes(4)))[0]
         while waiting > 0:
             copied = self.copy(min(waiting, CHUNK))

@@ -11,9 +11,10 @@ from typing import Mapping
 
 from .group_note import END
 from .job_directory import JobDir, open_file, rows_of
+from .orders import JobOrder
 from .output_lines import last_line
-from .protocol import End, JobOrder, Leftover, RankRecord
-from .reasons import ITS_WRAPPER_DIED, MISPLACED, exit_text, signal_name
+from .reasons import ITS_WRAPPER_DIED, MISPLACED, WRAPPER_DIED, exit_text, signal_name
+from .records import End, Leftover, RankRecord
 
 NOTE_BYTES = 4096  # of what a rank notes of its process groups: a line for each that is larger than all before
 
@@ -39,6 +40,20 @@ def group_of(job: JobDir, rank: int) -> int | None:
         return None
     sizes = [int(word) for word in words if re.match(r"[0-9]{1,7}\Z", word)]
     return max(sizes, default=0) if END in words else None
+
+
+def record_of_orphan(record: RankRecord, ended: float, ended_tick: float) -> RankRecord:
+    """Return the record of a rank whose wrapper died before it could write how its program ended."""
+    return {
+        **record,
+        "ended": ended,
+        "ended_tick": ended_tick,
+        "rc": 1,
+        "signal": None,
+        "finished": False,
+        "error_code": WRAPPER_DIED,
+        "error": ITS_WRAPPER_DIED,
+    }
 
 
 def misplaced_record(record: RankRecord, host: str) -> RankRecord:

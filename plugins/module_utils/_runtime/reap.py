@@ -11,13 +11,13 @@ import os
 import re
 import signal
 import time
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from . import processes
 from .file_store import KEPT_DAYS, Store
 from .job_directory import JobDir, jobs, remove
 from .job_files import TREE, outputs, remove_tree
-from .protocol import Leftover
+from .records import Leftover
 
 PRIVATE = re.compile(r"/torchfleet-[0-9a-f]{16}\Z")  # a directory that a launcher had for itself (see node_job)
 CANCEL_SECONDS = 12.0  # how long a running job may take to end when it is named
@@ -36,14 +36,30 @@ class Outputs(TypedDict):
     bytes: int
 
 
-def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool = False) -> dict[str, Any]:
+class StoreCleared(TypedDict):
+    files: int
+    bytes: int
+
+
+class Reaped(TypedDict):
+    """What was ended and removed. Lists of texts are job ids, unless said."""
+
+    ended: list[Ended]
+    cancelled: list[str]  # the job that was named, if it ran
+    removed: list[str]
+    outputs: list[Outputs]  # of jobs that are kept because of them
+    store: StoreCleared
+    runtimes: list[str]  # removed versions of our own code
+    running: list[str]
+    waiting: list[str]  # to be fetched
+    known: bool  # whether this node has, or had until now, the job that was named
+
+
+def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool = False) -> Reaped:
     """End this user's leftovers under a torchfleet home; a job named by `job_id` is ended even if it runs.
 
-    A job whose program left files in its tree is kept unless `drop_outputs`. Return ended (pid, job_id, command, ended:
-    its signal, or null if nothing ended it), cancelled (the job named, if it ran), removed, outputs (job_id, path,
-    files, bytes of what is kept), store (how many files went from it, and their bytes), runtimes (versions of our own
-    code that went), running, waiting, and known: whether this node has, or had until now, the job named. With `dry_run`
-    nothing is changed and `ended`, `cancelled`, `removed`, `store`, `runtimes` tell what would be.
+    A job whose program left files in its tree is kept unless `drop_outputs`. With `dry_run` nothing is changed, and the
+    report says what would be ended and removed.
     """
     named = JobDir(os.path.join(home, "jobs", job_id))
     found = os.path.isdir(named.path)

@@ -20,7 +20,7 @@ from .job_directory import JobDir
 from .processes import die_with_parent, identity
 
 if TYPE_CHECKING:  # a launcher waits for this
-    from .protocol import LocalNames
+    from .orders import LocalNames
 
 SHELL_SOCKET = "shell"  # in the job's private temporary directory on the head
 SHELL_FILE = re.compile(r"shell\.([0-9]{1,10})\.[0-9]{1,20}\Z")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""From what a job left to what is said of it: pure functions, and the one that reads and writes the job directory.
+"""The result of a job, from what its ranks and nodes left: pure functions, and one that reads the job directory.
 
 Exit codes of launchers are not evidence (Open MPI 5.0.11 returns 0 after a lost daemon): a job succeeded if every
 planned rank left a record that says so, and for no other reason.
@@ -17,33 +17,30 @@ from .blame import blame_launcher, blame_lost_node, deaths_of, first_failed, fir
 from .frames import ROWS
 from .job_directory import JobDir, ranks_on
 from .metrics import Metrics
+from .orders import JobOrder, Order, Place, Staging
 from .output_lines import last_line
-from .protocol import (
+from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
+from .reasons import STATES
+from .records import (
     BlamedLauncher,
     End,
-    JobOrder,
     LauncherExit,
     Leftover,
     Metric,
     NodeReport,
     Note,
-    Order,
-    Place,
     RankRecord,
     Result,
     ResultPlace,
     ResultRank,
     Seen,
-    Staging,
 )
-from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
-from .reasons import STATES
 
 RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1}  # 124 as timeout(1), 130 as a shell after Ctrl-C
 
 
 class Found(NamedTuple):
-    """What is known at the end of a job beside the records of its ranks."""
+    """What is known at the end of a job in addition to the records of its ranks."""
 
     leftovers: dict[str, list[Leftover]]  # by host
     metrics: dict[str, Metric]  # the last values
@@ -162,10 +159,11 @@ def write_result(
     node_reports: Mapping[str, NodeReport],
     seconds: float | None = None,
 ) -> Result:
-    """Read what a job left on the head, write result.json there, return it. The last one standing calls this.
+    """Read what a job left on the head, write result.json there, return it.
 
-    `metrics` of the head's own ranks; `node_reports`: of the other nodes by host, times by the head's clock;
-    `seconds` that the job took, if the caller was there.
+    The head's supervisor calls this; if that died, the next one that lists the jobs that are over. `metrics` of the
+    head's own ranks; `node_reports`: of the other nodes by host, times by the head's clock; `seconds` that the job
+    took, if the caller knows.
     """
     end, head = job.end(), order["host"]
     own, hosts = order["ranks"], {place["rank"]: place["host"] for place in order["placement"]}

@@ -20,7 +20,7 @@ import threading
 import time
 from typing import Any, Callable, Collection, Iterator
 
-from . import protocol
+from . import orders, protocol, records
 from .alone import NotAlone
 from .channel import BEAT_SECONDS, Channel
 from .fetched_files import age, files_of, mark_fetched, own_block
@@ -48,7 +48,7 @@ SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
 
 
 class Supervisor:
-    """Serves one peer until it hangs up."""
+    """Serves the other end of one channel until it closes that."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -132,18 +132,18 @@ class Supervisor:
         facts = {route["host"]: answer for route, answer in zip(routes, found)}
         self.channel.send("survey", facts=own, nodes=facts)
 
-    def survey_node(self, route: protocol.SurveyRoute, home: str) -> protocol.AnyFacts:
+    def survey_node(self, route: protocol.SurveyRoute, home: str) -> records.AnyFacts:
         """Return the facts of another node, or `unreachable` with the reason. `home` is that of this node."""
         try:
             peer = self.reach(route, home)
-            facts: protocol.NodeFacts = peer.remote.expect("survey", ANSWER_SECONDS, request=route["request"])["facts"]
+            facts: records.NodeFacts = peer.remote.expect("survey", ANSWER_SECONDS, request=route["request"])["facts"]
             if len(json.dumps(facts)) > SURVEY_BYTES:  # all answers go to the controller in one frame
                 raise ConnectionLost(f"its facts are larger than {SURVEY_BYTES >> 20} MiB")
         except ConnectionLost as lost:
             return {"unreachable": str(lost)}
         return {**facts, "clock_offset": round(peer.offset, 4)}
 
-    def reach(self, route: protocol.Route, home: str) -> RemoteNode:
+    def reach(self, route: orders.Route, home: str) -> RemoteNode:
         """Return the connected node, connecting to it unless that is done. ConnectionLost.
 
         One that was lost is tried once more, and soon given up: its disk may be as dead as its network.
@@ -163,7 +163,7 @@ class Supervisor:
         return self.peers[name]
 
     def on_folder(self, frame: protocol.FolderOffer) -> None:
-        """Take a folder for this node, if it is meant, and the others in `nodes`."""
+        """Receive a folder: for this node if `here` names it, and for the other nodes in `nodes`."""
         with self.sending_beats(frame):
             self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
             peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
@@ -249,7 +249,7 @@ class Supervisor:
         missing = [f"{route['host']}: {answer}" for route, answer in zip(routes, found) if isinstance(answer, str)]
         return [answer for answer in found if isinstance(answer, RemoteNode)], missing
 
-    def fetch_from(self, route: protocol.Route, order: protocol.Order, limit: int) -> RemoteNode | str:
+    def fetch_from(self, route: orders.Route, order: orders.Order, limit: int) -> RemoteNode | str:
         """Forward the files of one other node; return the node, or why its files are missing."""
         try:
             peer = self.reach(route, order["home"])
@@ -288,7 +288,7 @@ class Supervisor:
 
         Unless it is a dry run, write the result of those whose every guardian died.
         """
-        waiting: list[protocol.WaitingRun] = []
+        waiting: list[records.WaitingRun] = []
         with self.sending_beats(frame):
             for job in jobs(home_path(frame["home"])):
                 order, staging = job.order(), job.staging()
@@ -330,7 +330,7 @@ class Supervisor:
                 mark_fetched(job)
         self.channel.send("forgotten", missing=missing)
 
-    def state_of(self, job: JobDir, order: protocol.Order, staging: protocol.Staging, dry_run: bool) -> str:
+    def state_of(self, job: JobDir, order: orders.Order, staging: orders.Staging, dry_run: bool) -> str:
         """Return the state of a job that is over; if all who could write its result are gone, it is lost."""
         state = state_in(job.read("result.json"))
         if not state and not dry_run:
@@ -341,7 +341,7 @@ class Supervisor:
             state = write_result(job, order, staging, final_metrics(job, order), node_reports)["state"]
         return state or "lost"
 
-    def report_of(self, route: protocol.Route, job: JobDir) -> protocol.NodeReport | None:
+    def report_of(self, route: orders.Route, job: JobDir) -> records.NodeReport | None:
         """Return another node's report of a job, or None if it has none or does not answer."""
         try:
             peer = self.reach(route, os.path.dirname(os.path.dirname(job.path)))

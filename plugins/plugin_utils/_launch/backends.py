@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 Workers = Mapping[str, NodeFacts]

@@ -10,7 +10,7 @@ import dataclasses
 import json
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import AGENT_PROGRAM, RANK_PROGRAM
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import (
     JobOrder,
     JobRoute,
     NodeOrder,

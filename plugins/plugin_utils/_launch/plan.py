@@ -13,7 +13,7 @@ from itertools import groupby
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import TREE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import AnyFacts, Fabric, NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Fabric, NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import (
     Cluster,

@@ -14,11 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
     MPIS,
     STARTED_BY_SLURMD,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
-    AnyFacts,
-    NodeFacts,
-    RunningJob,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, NodeFacts, RunningJob
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import ASKED_OTHERWISE, NOT_PREFERRED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -49,7 +45,7 @@ def facts_of_all(cluster: Cluster, answers: Mapping[str, AnyFacts]) -> dict[str,
 
 
 def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
-    """InputError if a node lacks the launcher, or nodes have different versions: says who has what."""
+    """InputError if a node has no launcher, or nodes have different versions: it names the version of each node."""
     hosts = [cluster.head.name] if LAUNCHERS[name].on_head else []
     hosts += [node.name for node in cluster.workers if LAUNCHERS[name].on_workers and node.name not in hosts]
     found = {host: facts[host]["launcher"] for host in hosts}
@@ -75,7 +71,7 @@ def remedy(launcher: str) -> str:
 
 
 def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, NodeFacts], needs_torch: bool) -> None:
-    """InputError if a worker lacks what the job needs: space, a job id of its own, for a script Python with torch.
+    """InputError if a worker does not have what the job needs: space, an unused job id, for a script Python with torch.
 
     Any other program brings what it needs, as one in a container does.
     """

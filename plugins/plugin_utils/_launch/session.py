@@ -27,15 +27,13 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
     ConnectionLost,
     RemoteProcess,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
-    AnyFacts,
-    JobOrder,
     Refused,
-    Result,
-    RunOrder,
     SurveyRequest,
     SurveyRoute,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Result
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
@@ -101,7 +99,7 @@ class Session:
             raise InputError(f"connection of {self.head.name}", self.head.address, f"{lost}; {check}") from None
 
     def unusable_home(self, lost: Exception) -> InputError:
-        """Return the error for a home where our code cannot be laid."""
+        """Return the error for a home to which our code cannot be copied."""
         return InputError(f"torchfleet_home of {self.head.name}", self.home, f"cannot be used: {lost}")
 
     def __enter__(self) -> Session:
@@ -161,7 +159,7 @@ class Session:
     def survey(self, cluster: Cluster, request: Request) -> dict[str, AnyFacts]:
         """Return the facts of every node by name, as survey() there finds them, or `unreachable` with the reason.
 
-        InputError if our code cannot be laid on the head.
+        InputError if our code cannot be copied to the head.
         """
         nodes = {node.name: node for node in cluster.workers if node.name != self.head.name}
         routes: list[SurveyRoute] = [

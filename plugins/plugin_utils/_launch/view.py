@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
     Leftover,
     Metric,
     Result,
@@ -226,7 +226,7 @@ def leftover_lines(leftovers: Mapping[str, list[Leftover]]) -> list[str]:
 
 
 def placement_table(rows: list[ResultPlace]) -> list[str]:
-    """Return the planned place of each rank beside the one where it came up."""
+    """Return the planned place of each rank, and the place where it came up."""
     lines = ["planned -> came up (host/local rank)"]
     for row in rows:
         seen = row["seen"]
@@ -275,7 +275,7 @@ def rank_table_head() -> Any:
 
 
 def verdict(result: Result, run_dir: str) -> str:
-    """Return the last word on a job that did not succeed: rank, host, cause and the log to open."""
+    """Return one line on a job that did not succeed: rank, host, cause and the log to open."""
     failure = result["first_failure"]
     if not failure:
         return f"job {result['job_id']} {result['state']}; run: {run_dir}"

@@ -1,0 +1,112 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The order of a job: what its nodes are told. Types of JSON, in messages and in order.json.
+
+The controller makes it once (plugin_utils/_launch/order.py), and nobody changes it after that. What a node adds when it
+stages the job is a Staging.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class Place(TypedDict):
+    """Where a rank runs."""
+
+    rank: int
+    local_rank: int
+    host: str
+
+
+class UsedLauncher(TypedDict):
+    name: str
+    version: str
+    path: str  # on the head
+
+
+class JobOrder(TypedDict):
+    """The part of an order that is the same on all nodes of a job. Times are in seconds."""
+
+    job_id: str
+    controller: str  # who started the job (plugin_utils/_controller/identity.py)
+    run_dir: str  # on the controller
+    head: str  # its host
+    world_size: int
+    placement: list[Place]  # by rank
+    backend: str
+    launcher: UsedLauncher
+    launcher_environment: dict[str, str]
+    shown_command: list[str]
+    queue: list[list[str]]  # of a batch system: a command that lists the job's numbers there, one that cancels them
+    master_addr: str
+    master_port: int
+    job_timeout: float | None
+    grace: float | None  # between SIGTERM and SIGKILL; None: by what a process does with SIGTERM
+    lease: float
+    exclusive: bool
+    show_ranks: list[int]
+
+
+class LocalNames(TypedDict):
+    """What launchers take to have the same name on every node, and has not (remote_shell.py)."""
+
+    launcher_prefix: str  # the directory in which the launcher is installed
+    nic: str  # empty: none was chosen
+
+
+class NodeOrder(LocalNames):
+    """The part of an order that is one node's own."""
+
+    host: str
+    ranks: list[int]  # that run on this node
+    address: str
+    home: str
+    command: list[str]  # that the guard starts: the launcher, or its agent; empty where something else starts it
+    launcher_search: list[str]  # directories
+    argv: list[str]  # of the program of each rank
+    cwd: str
+    tmpdir: str
+    path_first: str  # directory of the ranks' Python; empty: none
+    environment: dict[str, str]
+    secret_names: list[str]  # of variables whose values are in no file (secrets.py)
+    known_jobs: list[str]  # that ran on this node when the job was planned
+    programs: dict[str, list[str]]  # that launchers start by name: their command lines
+
+
+class Order(JobOrder, NodeOrder):
+    """order.json: all that one node is told of a job."""
+
+
+class Route(TypedDict):
+    """How the head reaches another node: a host of the mesh's ssh configuration, and where our code is there."""
+
+    host: str
+    home: str
+    interpreter: str
+
+
+class JobRoute(Route, LocalNames):
+    """One of routes.json, which the head alone has: for a launcher's daemons, and for later questions of a job."""
+
+    address: str
+    launcher_search: list[str]
+
+
+class RunOrder(TypedDict):
+    """All that the head needs to run a job by itself."""
+
+    job: JobOrder
+    nodes: dict[str, NodeOrder]  # by host, the head's among them
+    routes: list[JobRoute]  # to the other nodes
+    secrets: dict[str, dict[str, str]]  # by host: variables that are in no file
+    files: dict[str, str]  # for the job directory on the head: text by name
+
+
+class Staging(TypedDict):
+    """staging.json: what a node itself adds when it stages a job."""
+
+    started: float
+    private_tmp: str  # directory of the launcher, 0700

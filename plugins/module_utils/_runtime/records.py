@@ -1,0 +1,257 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a node tells of itself, and what a job leaves: types of JSON, in messages and in the files of a job."""
+
+from __future__ import annotations
+
+from typing import TypedDict, Union, final
+
+from .orders import Place, UsedLauncher
+
+Text = str  # for people
+Metric = Union[int, float, str]
+
+
+class RunningJob(TypedDict):
+    job_id: str
+    owner: str
+
+
+class Leftover(TypedDict):
+    """A process that outlived its rank."""
+
+    pid: int
+    command: str
+    ended: str | None  # the signal that ended it, None if nothing did
+
+
+# --- what a node tells of itself ----------------------------------------------------------------------------------
+
+
+class Port(TypedDict):
+    """A port of an RDMA device."""
+
+    device: str
+    port: int
+    gid_index: int | None
+    netdev: str | None
+
+
+class RejectedNic(TypedDict):
+    nic: str
+    reason: Text
+    code: str  # empty: an earlier version noted it
+
+
+class FabricLate(TypedDict, total=False):
+    rdma: list[Port]
+    rejected: list[RejectedNic]
+    rdma_off: Text  # why
+    nccl_gid: str
+
+
+class Fabric(FabricLate):
+    """fabric.json, as far as jobs read it: what role fabric chose for a node."""
+
+    nic: str
+    address: str
+    network: str
+
+
+class FoundLauncher(TypedDict):
+    """A launcher as a node has it. Empty texts: it does not."""
+
+    path: str
+    version: str
+    wanted: str  # where it was looked for
+    said: Text  # in place of a version
+    refused: Text  # of launcher_args
+
+
+class LeftProcess(TypedDict):
+    """A process of a job that is over."""
+
+    pid: int
+    job_id: str
+    command: str
+
+
+class JobState(TypedDict):
+    jobs: list[str]  # known here
+    running: list[RunningJob]
+    leftovers: list[LeftProcess]
+
+
+class Seat(TypedDict):
+    """What a host file takes of a node."""
+
+    home: str
+    cores: int
+    accelerators: dict[str, int]
+    fabric: Fabric | None
+
+
+@final  # so that a field tells the one from the other
+class NodeFacts(Seat, JobState):
+    """What a plan is made of (survey.py)."""
+
+    cwd: str
+    tmpdir: str
+    interpreter: str
+    python: str
+    python_wanted: str
+    uid: int
+    torch: dict[str, str] | None
+    hostname: str
+    nics: list[str]
+    launcher: FoundLauncher
+    backends: list[str]
+    free_bytes: int
+    port: int | None
+    clock_offset: float  # seconds by which the node's clock is ahead of the head's: the head measures it
+
+
+@final
+class Unreachable(TypedDict):
+    unreachable: Text
+
+
+AnyFacts = Union[NodeFacts, Unreachable]
+
+
+# --- what a job leaves ----------------------------------------------------------------------------------------------
+
+
+class RankRecordLate(TypedDict, total=False):
+    pid: int
+    started_tick: float
+    ended: float
+    ended_tick: float
+    rc: int
+    signal: int | None
+    finished: bool
+    error_code: str  # one of reasons.RANK_ERRORS
+    error: Text
+    ended_by_us: bool
+    group: int  # size of the largest process group that it used
+    leftovers: list[Leftover]
+
+
+class RankRecord(RankRecordLate):
+    """ranks/<n>/record.json: the first fields when a rank starts, the others when it ends. Times are in seconds."""
+
+    rank: int
+    local_rank: int
+    host: str
+    wrapper_pid: int
+    cpus: list[int]
+    started: float
+
+
+class LauncherExit(TypedDict, total=False):
+    """launcher.json: what became of a launcher or its daemon."""
+
+    pid: int
+    rc: int
+    at: float
+    unasked: bool  # it ended before we had begun to end the job
+    last_line: Text
+
+
+class BlamedLauncher(LauncherExit, total=False):
+    host: str
+
+
+class EndLate(TypedDict, total=False):
+    host: str  # where it happened; empty: on this node
+    tick: float  # of the monotonic clock
+
+
+class End(EndLate):
+    """end.json: why the job was ended. The first writer wins."""
+
+    reason: str  # one of reasons.STATES
+    detail: Text
+    at: float
+
+
+class NodeReport(TypedDict):
+    """What the head needs to know of a node for the result. `records` and `lines` by rank."""
+
+    records: dict[str, RankRecord]
+    lines: dict[str, tuple[str, Text]]  # stream and last line
+    leftovers: list[Leftover]
+    launcher: LauncherExit
+    metrics: list[tuple[str, int, Metric]]  # name, rank, value
+
+
+class ResultRank(TypedDict):
+    """One of result.ranks; `rc` and `signal` are None of a rank that left no record, or has not ended."""
+
+    rank: int
+    host: str
+    state: str
+    rc: int | None
+    signal: int | None
+    seconds: float | None
+    last_line: Text
+
+
+class Seen(TypedDict):
+    """Where a rank came up; None if it never did."""
+
+    host: str | None
+    local_rank: int | None
+
+
+class ResultPlace(Place):
+    seen: Seen
+    pid: int | None  # of the program; None if it never started
+    cpus: list[int]
+
+
+class FirstFailure(TypedDict):
+    rank: int | None  # None: the launcher
+    host: str
+    cause: Text
+    message: Text
+    log: str  # path on the controller
+
+
+class Note(TypedDict):
+    """What a person should know of a job."""
+
+    code: str
+    text: Text
+
+
+class Result(TypedDict):
+    """result.json, as docs/result.schema.json describes it."""
+
+    job_id: str
+    state: str
+    rc: int
+    started: str  # times as ISO 8601
+    ended: str
+    seconds: float
+    launcher: UsedLauncher
+    backend: str
+    world_size: int
+    command: list[str]
+    placement: list[ResultPlace]
+    ranks: list[ResultRank]
+    first_failure: FirstFailure | None
+    silent_ranks: list[int]
+    leftovers: dict[str, list[Leftover]]  # by host
+    metrics: dict[str, Metric]
+    notes: list[Note]
+
+
+class WaitingRun(TypedDict):
+    job_id: str
+    run_dir: str
+    state: str
+    own: bool
+    seconds: float
