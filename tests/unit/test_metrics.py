@@ -32,7 +32,7 @@ def test_what_was_not_read_of_a_flood_is_told(tmp_path: Path, monkeypatch: pytes
     order = {"ranks": [0], "show_ranks": []}
     (tmp_path / "flood" / "ranks" / "0" / "stdout").write_bytes(b"torchfleet: loss=1\n" * 100_000)
     monkeypatch.setattr(output_follower, "LAST_SECONDS", -1.0)
-    following = output_follower.Following(job, order)
+    following = output_follower.OutputFollower(job, order)
     following.look(last=True)
     assert following.metrics.last["loss"] == 1 and following.metrics.last["bytes_not_read"] > 10**6
 

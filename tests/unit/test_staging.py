@@ -49,7 +49,7 @@ def test_nothing_is_left_of_a_job_that_cannot_be_staged(tmp_path: Path, monkeypa
     def refused(*_given: object) -> None:
         raise ValueError("a text that cannot be written")
 
-    monkeypatch.setattr(node_job, "Following", refused)
+    monkeypatch.setattr(node_job, "OutputFollower", refused)
     with pytest.raises(ValueError, match="cannot be written"):
         NodeJob(order_of_one(tmp_path), {})
     assert os.listdir(tmp_path / "jobs") == [] == os.listdir(tmp_path / "tmp")

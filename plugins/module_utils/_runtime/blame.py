@@ -34,7 +34,7 @@ class Death(NamedTuple):
     def precedence(self) -> tuple[bool, bool, float]:
         """The cause comes first: SIGKILL before signals by which a process aborts, and a launcher before its daemons.
 
-        Nothing that befalls the daemons kills their launcher.
+        No launcher is killed because its daemons died.
         """
         return self.signal != signal.SIGKILL, not self.on_head, self.at
 
@@ -123,9 +123,9 @@ def is_consequence(ended: RankRecord | ResultRank, line: str) -> bool:
 
 
 def first_failed(rows: Iterable[ResultRank], records: Mapping[int, RankRecord]) -> int | None:
-    """Return the rank to blame: of those that failed the earliest, consequences (a peer hung up) last.
+    """Return the rank to blame: of those that failed the earliest.
 
-    Of two at the same moment the one that says why.
+    Consequences (a connection to another rank was closed) come last. Of two at the same moment the one that says why.
     """
     failed = [row for row in rows if row["state"] == "failed"]
 
@@ -168,6 +168,6 @@ def first_failure(
 
 
 def failure_of_rank(order: JobOrder, row: ResultRank, cause: str, stream: str) -> FirstFailure:
-    """Return the first_failure entry of a rank whose last words are in that stream."""
+    """Return the first_failure entry of a rank whose last line is in that stream."""
     log = os.path.join(order["run_dir"], "ranks", str(row["rank"]), stream)
     return {"rank": row["rank"], "host": row["host"], "cause": cause, "message": row["last_line"], "log": log}

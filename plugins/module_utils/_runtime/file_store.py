@@ -76,7 +76,7 @@ class Store:
     def copy(self, digest: str, target: int) -> bool:
         """Write the content into an empty file that is open for reading and writing. OSError.
 
-        False if what lies here is damaged (a power cut, another hand): then it goes away, to be sent again.
+        False if what lies here is damaged (by a power cut, or by somebody): then it goes away, to be sent again.
         """
         source = os.open(self.path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:

@@ -21,11 +21,11 @@ SHORT = 600  # of a line of output, a command, a name
 
 
 class BadFrame(ValueError):
-    """The other side sent what no honest one would."""
+    """The other side sent what our code never sends."""
 
 
 def printable(text: str) -> str:
-    """Return a text without what a terminal would obey: control characters, line ends, directions of writing."""
+    """Return a text without what changes a terminal: control characters, line ends, directions of writing."""
     if text.isprintable():
         return text
     return "".join(letter for letter in text if letter == "\t" or letter.isprintable())

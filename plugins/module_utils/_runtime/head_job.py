@@ -34,7 +34,7 @@ REQUEST_CHARACTERS = 1 << 20  # of that request
 
 
 class Controller(Protocol):
-    """What a head job needs of the supervisor: the channel to the controller, the shipped files, a signal."""
+    """What HeadJob needs of the supervisor: the channel to the controller, the shipped files, a signal."""
 
     channel: Channel
     signalled: str

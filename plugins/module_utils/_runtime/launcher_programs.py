@@ -44,7 +44,7 @@ def on_search_path(program: str) -> str:
 
 
 def launcher_version(name: str, path: str) -> tuple[str, str]:
-    """Return the version that a launcher tells of itself, else what it said."""
+    """Return the version that a launcher prints, else its message."""
     rc, out, err = ask([path, "--version"])
     match = re.search(LAUNCHERS[name].version, out, re.MULTILINE) if rc == 0 else None
     words = " ".join((err or out).replace("-", " ").split())

@@ -61,7 +61,7 @@ class Metrics:
         self.rows.clear()
 
     def note(self, name: str, rank: int, value: Value) -> None:
-        """Take one value for the result. Of several ranks that report the same name the lowest is believed."""
+        """Take one value for the result. Of several ranks that report the same name the lowest counts."""
         if name not in self.last and len(self.last) >= NAMES:  # its rows are in the file all the same
             return
         if rank <= self.rank_of.get(name, rank):

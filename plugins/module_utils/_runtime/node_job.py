@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""One node's share of a job: staging, a guard above its processes, its ranks' output, an end without leftovers.
+"""One node's part of a job: staging, a guard above its processes, its ranks' output, an end without leftovers.
 
 Every node of a job runs this under its supervisor, the head too. The supervisor forks the guard.
 """
@@ -26,7 +26,7 @@ from .guard import STOPPED_SECONDS, Guard
 from .job_directory import JobDir, remove
 from .metrics import Metrics
 from .orders import JobRoute, Order, Staging
-from .output_follower import Following
+from .output_follower import OutputFollower
 from .output_lines import last_line
 from .rank_record import ended_by_us, last_line_of, leftovers_of, records_of
 from .reasons import THE_GUARD_DIED, Reason
@@ -46,7 +46,7 @@ class Shipment(Protocol):
 
 
 class NodeJob:
-    """One node's share of one job."""
+    """One node's part of one job."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class NodeJob:
             self.job.write("routes.json", routes)
         self.job.write("order.json", self.order)
         self.job.write("supervisor.json", processes.identity(os.getpid()))
-        self.output = Following(self.job, self.order)
+        self.output = OutputFollower(self.job, self.order)
 
     @property
     def staging(self) -> Staging:
@@ -267,7 +267,7 @@ def write_text(path: str, text: str, mode: int) -> None:
 
 
 def close_all_but(kept: Collection[int]) -> None:
-    """Close inherited descriptors: a guard that held the supervisor's channels would hide its death from the peers."""
+    """Close inherited descriptors: else the guard's copies would hide the supervisor's death from the head."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             try:

@@ -26,7 +26,7 @@ LAST_SECONDS = 2.0  # for reading what ranks wrote before they ended
 FRAMES_MOST = 10_000  # that wait to be shown; the oldest are dropped
 
 
-class Following:
+class OutputFollower:
     """Follows the files of a node's ranks: lines and reports to show, every report into metrics.jsonl."""
 
     def __init__(self, job: JobDir, order: Order) -> None:

@@ -242,7 +242,7 @@ class RankWrapper:
                 os.waitpid(ended.si_pid, 0)  # an orphan that the program left
 
     def note_end(self) -> None:
-        """Note when the program ended, also by the clock that nobody sets: what came first must not depend on that."""
+        """Note when the program ended, also by the monotonic clock: setting a clock must not change the blame."""
         self.record["ended"], self.record["ended_tick"] = time.time(), time.monotonic()
 
     def become_program(self) -> None:
@@ -266,7 +266,7 @@ class RankWrapper:
         os._exit(127)
 
     def secrets(self) -> dict[str, str]:
-        """Return the variables that no file has. The import is late: most ranks have none. OSError."""
+        """Return the secret variables. The import is late: most ranks have none. OSError."""
         if not self.order["secret_names"]:
             return {}
         from .secrets import take
@@ -322,7 +322,7 @@ class RankWrapper:
 
 
 def disk_is_full(path: str) -> bool:
-    """Whether a program that failed just now could not have written its output, its last words included."""
+    """Whether a program that failed just now could not have written its output, error messages included."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize < FULL_BYTES
 

@@ -93,9 +93,9 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
 
 
 def unused_runtimes(home: str) -> list[str]:
-    """Return the versions of our code that no job here names and that nothing was started of in KEPT_DAYS.
+    """Return the versions of our code that no job here uses, and that were not started for KEPT_DAYS.
 
-    Parts that a start left which was cut off are among them.
+    What a start that was cut off left is among them.
     """
     library, since = os.path.join(home, "lib"), time.time() - KEPT_DAYS * 86400
     named = json.dumps([job.read("order.json") for job in jobs(home)])

@@ -20,7 +20,7 @@ CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 
 
 class Keeper:
-    """Hands the secrets to whoever asks from this user's own processes, until it is closed."""
+    """Hands the secrets to each process of this user that asks, until it is closed."""
 
     def __init__(self, directory: str, secrets: Mapping[str, str]) -> None:
         """Open the socket. OSError."""

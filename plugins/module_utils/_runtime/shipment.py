@@ -39,7 +39,7 @@ class Shipment:
             self.reason = str(error)
 
     def take(self, frame: Frame) -> None:
-        """Take one block of a file. A reason not to is kept for the end."""
+        """Take one block of a file. An error is kept in `reason` until finish()."""
         if self.reason:
             return
         try:
@@ -78,7 +78,7 @@ class Shipment:
         return self.reason
 
     def make_tree(self, job: JobDir) -> None:
-        """Make the job's tree, and let go of the store. OSError."""
+        """Make the job's tree, and release the store. OSError."""
         make_tree(job, self.listing, self.store)
         os.close(self.lock)
         self.lock = -1

@@ -146,7 +146,7 @@ class Supervisor:
     def reach(self, route: orders.Route, home: str) -> RemoteNode:
         """Return the connected node, connecting to it unless that is done. ConnectionLost.
 
-        One that was lost is tried once more, and soon given up: its disk may be as dead as its network.
+        A node that was lost is tried once more, with little time: its disk may hang as well.
         """
         name = route["host"]
         if name in self.given_up:
@@ -240,7 +240,7 @@ class Supervisor:
     def fetch_from_nodes(self, job: JobDir, limit: int) -> tuple[list[RemoteNode], list[str]]:
         """Forward the files of a job's other nodes, in parallel; return these nodes, and what is missing.
 
-        `limit`: bytes that the controller accepts. A node that alone sends more may never end.
+        `limit`: bytes that the controller accepts. A node that sends more by itself may never end.
         """
         order, routes = job.order(), job.routes()
         if order is None:
@@ -286,7 +286,7 @@ class Supervisor:
     def on_collect(self, frame: protocol.Collect) -> None:
         """Send the jobs that are over and not fetched, and which of them the asking controller had started.
 
-        Unless it is a dry run, write the result of those whose every guardian died.
+        Unless it is a dry run, write the result of those whose supervisor and guard died.
         """
         waiting: list[records.WaitingRun] = []
         with self.sending_beats(frame):
@@ -331,7 +331,7 @@ class Supervisor:
         self.channel.send("forgotten", missing=missing)
 
     def state_of(self, job: JobDir, order: orders.Order, staging: orders.Staging, dry_run: bool) -> str:
-        """Return the state of a job that is over; if all who could write its result are gone, it is lost."""
+        """Return the state of a job that is over; it is lost if all died who could write a result."""
         state = state_in(job.read("result.json"))
         if not state and not dry_run:
             job.claim_end("lost", "the supervisor died")

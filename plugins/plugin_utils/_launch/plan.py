@@ -50,7 +50,7 @@ class Place:
 class Program:
     """What every rank runs: a script (its path on each node is the node's) with arguments.
 
-    `shipped`: its folder is, into the job's own tree on each node; else the script is used where it lies.
+    `shipped`: whether its folder is copied into the job's own tree on each node; else the script is used where it is.
     """
 
     script: str

@@ -106,7 +106,7 @@ def by_job(running: Mapping[str, Sequence[RunningJob]]) -> dict[tuple[str, str],
 
 
 def check_alone(request: Request, nodes: Sequence[Node], cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
-    """InputError if a job is to have its nodes alone, and another runs there."""
+    """InputError if the job is exclusive, and another runs on one of its nodes."""
     jobs = jobs_on(nodes, facts)
     if not request.exclusive or not jobs:
         return
@@ -136,9 +136,9 @@ def rendezvous_port(request: Request, node: Node, facts: Mapping[str, NodeFacts]
 
 
 def check_fabric(names: Sequence[str], facts: Mapping[str, NodeFacts]) -> None:
-    """InputError if the chosen NICs of the nodes are in different networks, or two nodes say to have one address.
+    """InputError if the chosen NICs of the nodes are in different networks, or two nodes report one address.
 
-    A node was added or changed since; or it says that it is another.
+    A node was added or changed since the role ran; or it claims to be another.
     """
     fabrics = {name: facts[name]["fabric"] for name in names}
     networks = {name: fabric["network"] for name, fabric in fabrics.items() if fabric}
@@ -196,7 +196,7 @@ def why_not(nic: str, fact: NodeFacts, several: bool) -> str:
 def contradictions(
     nodes: Sequence[Node], facts: Mapping[str, NodeFacts], job_env: Mapping[str, str], secrets: Collection[str]
 ) -> Iterator[str]:
-    """Yield what the user sets against what role fabric proved, once for all nodes where it is the same."""
+    """Yield each variable that contradicts what role fabric proved, once for all nodes where it is the same."""
     where: dict[str, list[str]] = {}
     for node in nodes:
         fabric = facts[node.name]["fabric"]

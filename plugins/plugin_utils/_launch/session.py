@@ -56,7 +56,7 @@ FILES_MOST = 100_000  # of a run that was not planned here: of 33,000 ranks. A p
 
 
 class HeadLost(Exception):
-    """The head stopped answering; what it knows waits there for clean.yml."""
+    """The head stopped answering. What it has of the run stays there until clean.yml fetches it."""
 
 
 class Session:
@@ -292,12 +292,12 @@ class Session:
         return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run).get("jobs", ()))
 
     def forget(self, job_id: str) -> list[str]:
-        """Let go of a job that is over, on all its nodes; return where that could not be, each with the reason."""
+        """Drop the files of a job on all its nodes; return the nodes where that failed, each with the reason."""
         return list(self.ask("forget", home=self.home, job_id=job_id).get("missing", ["it did not answer"]))
 
 
 def refusal(frame: Refused, job: JobOrder) -> InputError:
-    """Return the error for a job that the nodes refuse: other jobs that began since the survey, or what they say."""
+    """Return the error for a job that the nodes refuse: other jobs started since the survey, or what the nodes say."""
     running = frame.get("running", {})
     jobs = by_job(running)
     if not jobs:
