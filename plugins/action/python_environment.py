@@ -14,6 +14,7 @@ from typing import Any
 
 from ansible import constants
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import brought_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
@@ -86,7 +87,7 @@ class ActionModule(OnNode):
         order = order_for(self.given, self.prepared, seen, Path(constants.DEFAULT_LOCAL_TMP, "torchfleet-wheels"))
         if order.is_empty:
             return ""
-        packed, there = pack(order), f"{self.given['path']}.brought.tar"
+        packed, there = pack(order), brought_file(Path(self.given["path"]))
         directory = {"path": str(Path(there).parent), "state": "directory", "mode": "u+rwx"}
         made = self._execute_module(module_name="ansible.builtin.file", module_args=directory, task_vars=self.variables)
         if made.get("failed"):

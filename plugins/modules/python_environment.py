@@ -64,7 +64,9 @@ options:
     type: int
     default: 200
   index_url:
-    description: The package index that the first package, and what it requires, comes from; else pip's own.
+    description:
+      - The package index that the first package, and what it requires, comes from; else pip's own.
+      - A password or token in it is on no command line and in no log.
     type: str
     default: ""
   lock:
@@ -98,11 +100,38 @@ options:
   programs:
     description:
       - Programs that are built from source, with the environment as their prefix, when all else is installed.
-      - The controller fetches each (C(url), C(sha256)) as C(file), and the machine that builds runs C(configure), a
-        list of the program in the tarball and its options, and make. C(name) is for error messages.
+      - The controller fetches the tarball of each. The machine that builds unpacks it, configures it and runs make.
     type: list
     elements: dict
     default: []
+    suboptions:
+      name:
+        description: What error messages call it.
+        type: str
+        required: true
+      url:
+        description: Where the tarball is fetched. Another address of the same file is no change.
+        type: str
+        required: true
+      sha256:
+        description: Checksum of the tarball.
+        type: str
+        required: true
+      file:
+        description: The name under which the controller keeps the tarball.
+        type: str
+        required: true
+      configure:
+        description: The program in the tarball that configures it, and its options. C(--prefix) is added.
+        type: list
+        elements: str
+        required: true
+      version:
+        description: The version. Another one is built anew.
+        type: str
+      with:
+        description: Versions of what it is built with, by name. Others have it built anew.
+        type: dict
   tools:
     description:
       - Programs that building takes, which must be on the machine that builds.
@@ -235,8 +264,14 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.inter
 
 AS_THEY_ARE = (
     *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
-    *("programs", "tools", "build_environment", "beside"),
+    *("tools", "build_environment", "beside"),
 )
+PROGRAM = {
+    **{name: {"type": "str", "required": True} for name in ("name", "url", "sha256", "file")},
+    "configure": {"type": "list", "elements": "str", "required": True},
+    "version": {"type": "str"},
+    "with": {"type": "dict"},
+}
 PREPARED = ("wheelhouse", "sources", "lock", "brought")
 Given = Dict[str, Any]
 
@@ -244,7 +279,9 @@ Given = Dict[str, Any]
 def request_of(given: Given) -> Request:
     """Return the environment that is wanted."""
     prepared = given["prepared"]
+    programs = [{key: value for key, value in program.items() if value is not None} for program in given["programs"]]
     return Request(
+        programs=programs,
         interpreter=probe(given["python"]),
         mesh=f"{given['home']}/ssh/config",
         locked=Lock(**prepared.get("locked", {})),
@@ -295,13 +332,13 @@ def main() -> None:
         "python_min": {"type": "str", "default": "3.8"},
         "python_max": {"type": "str", "default": ""},
         "disk_mb": {"type": "int", "default": 200},
-        "index_url": {"type": "str", "default": ""},
+        "index_url": {"type": "str", "default": "", "no_log": True},
         "lock": {"type": "str", "default": ""},
         "locked": {"type": "bool", "default": True},
         "wheelhouse": {"type": "str", "default": ""},
         "wheelhouse_fill": {"type": "bool", "default": False},
         "sources": {"type": "list", "elements": "str", "default": []},
-        "programs": {"type": "list", "elements": "dict", "default": []},
+        "programs": {"type": "list", "elements": "dict", "default": [], "options": PROGRAM},
         "tools": {"type": "list", "elements": "str", "default": []},
         "tools_hint": {"type": "str", "default": ""},
         "build_environment": {"type": "dict", "default": {}},

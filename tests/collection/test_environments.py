@@ -346,7 +346,7 @@ def with_program(build: Build, **change: Any) -> dict[str, Any]:
 
 def test_a_program_is_built_from_its_tarball(tarball: Build) -> None:
     place = tarball.request.place
-    place.with_name(".build-venv-interrupted").mkdir(parents=True)
+    place.with_name(".venv.build-interrupted").mkdir(parents=True)
     assert tarball.run()["changed"]
     assert (place / "lib/ucc/libucc_tl_ucp.so.1").exists()
     assert [entry.name for entry in place.parent.iterdir() if "build" in entry.name] == []

@@ -95,6 +95,19 @@ def test_a_value_that_cannot_be_is_refused(name: str, given: dict[str, Any], tol
     assert str(caught.value) == told
 
 
+def test_the_parts_of_an_option_are_checked_too() -> None:
+    """A program without a checksum was a KeyError on the controller."""
+    program = {"name": "some", "url": "https://x/some.tar", "file": "some.tar", "configure": ["./configure"]}
+    for given, told in (
+        (program, "missing required arguments: sha256 found in programs"),
+        ({**program, "sha256": "0", "sha265": "1"}, "programs.sha265. Supported parameters include: configure, file"),
+    ):
+        with pytest.raises(InputError) as caught:
+            values_of("python_environment", {"programs": [given]}, documented("python_environment"))
+        assert str(caught.value).startswith("programs of python_environment: got ")
+        assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_defaults_are_those_of_the_documentation() -> None:
     found = values_of("verify", {"state": "plan", "answers": {}, "listened": {}, "runs": None}, documented("verify"))
     assert (found["report"], found["ignore"], found["runs"]) == ("reports/verify.json", [], [])

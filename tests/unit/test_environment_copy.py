@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,3 +149,64 @@ def test_a_receiver_sends_on_with_the_files_that_it_was_sent(tmp_path: Path) -> 
 @pytest.mark.parametrize("said", [b"", b"[]", b"7", b'"x"', b"\xff", b"{}", b"null"])
 def test_an_answer_that_is_none_is_an_error(said: bytes) -> None:
     assert environment_copy.error_in(said, "odd") == "odd"
+
+
+# --- hosts that do not behave -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Give the program that runs in place of ssh, for each host."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def behaves(program: str) -> None:
+        (tmp_path / "ssh").write_text(f"#!{sys.executable}\nimport sys, time\n{program}\n")
+        (tmp_path / "ssh").chmod(0o755)
+
+    return behaves
+
+
+TALKS = "while True: sys.{}.write('x' * 65536)"
+SENDS = "sys.stdin.readline(); print('send', flush=True); "
+MISBEHAVES = {
+    "talks without a line": (TALKS.format("stdout"), "it answered with more than 1 MB"),
+    "talks in place of an answer": (SENDS + "sys.stdin.buffer.read()\n" + TALKS.format("stdout"), "more than 1 MB"),
+    "talks on stderr": (TALKS.format("stderr"), "more than 16 MB of messages"),
+    "does not read": ("time.sleep(600)", "it did not end within 1 s"),
+    "does not read what it asked for": (SENDS + "time.sleep(600)", "it did not end within 1 s"),
+    "does not end": ("sys.stdin.close(); sys.stdout.close(); time.sleep(600)", "it did not end within 1 s"),
+    "has a long error": ("sys.exit('x' * 5000)", "^x{300}$"),
+}
+
+
+@pytest.mark.parametrize("case", MISBEHAVES)
+def test_a_receiver_cannot_hold_the_sender_up(
+    case: str, host: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, says = MISBEHAVES[case]
+    limited = "did not end" in says
+    monkeypatch.setattr(environment_copy, "SEND_SECONDS", 1.0 if limited else 600.0)
+    host(program)
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv/large").write_bytes(bytes(1 << 20))  # more than a pipe holds
+    errand = replace(EVERYONE, path=str(tmp_path / "venv"), receipt={})
+    assert re.search(says, environment_copy.send_to(errand, "n1"))
+
+
+@pytest.mark.parametrize("program", [TALKS.format("stdout"), TALKS.format("stderr"), "time.sleep(600)"])
+def test_nor_can_a_host_that_is_to_send_it_on(
+    program: str, host: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_copy, "SEND_SECONDS", 1.0 if "sleep" in program else 600.0)
+    host(program)
+    (why,) = set(environment_copy.send_on(replace(EVERYONE, receipt={}), "n1", ["n2", "n3"]).values())
+    assert re.match(
+        "n1, which was to send it on, failed: it (answered with|wrote) more than|.* did not end within", why
+    )
+
+
+def test_nor_can_the_source_with_its_receipt(host: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_copy, "QUESTION_SECONDS", 1.0)
+    for program in (TALKS.format("stdout"), "time.sleep(600)"):
+        host(program)
+        assert environment_copy.receipt_at_source(replace(EVERYONE, source="n1")) is None

@@ -55,6 +55,17 @@ def test_a_look_has_the_fields_that_the_controller_takes(capsys: pytest.CaptureF
     assert found["refusals"] == [] and os.listdir(tmp_path) == []
 
 
+def test_a_password_of_an_index_is_in_no_answer_and_in_no_receipt(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wanted = request_for(tmp_path, index_url="https://me:secret@mirror/simple")
+    lay_out(wanted)
+    assert "https://mirror/simple" in (wanted.place / environment.RECEIPT).read_text()
+    assert "secret" not in (wanted.place / environment.RECEIPT).read_text()
+    found = run(capsys, "look", tmp_path, index_url="https://me:another-secret@mirror/simple")
+    assert found["ready"] is True and "secret" not in json.dumps(found)
+
+
 def test_check_mode_makes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(capsys, "make", tmp_path, check=True)["changed"] is True
     assert os.listdir(tmp_path) == []

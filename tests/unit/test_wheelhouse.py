@@ -66,6 +66,14 @@ def test_only_what_the_machine_can_use_is_brought(order: Order) -> None:
     assert other != packed == wheelhouse.pack(order)  # machines of a kind share it
 
 
+def test_the_lock_of_the_packs_is_no_link(order: Order, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("words")
+    order.into.mkdir()
+    (order.into / "lock").symlink_to(tmp_path / "precious")
+    assert "lock is not a lock file of this user: remove it" in refusal(order)
+    assert (tmp_path / "precious").read_text() == "words"
+
+
 @pytest.mark.parametrize(
     ("package", "machine", "says"),
     [

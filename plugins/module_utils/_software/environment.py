@@ -86,10 +86,18 @@ class Request:
         """What makes the environment what it is. Where a tarball comes from does not: it has a checksum."""
         programs = [{key: value for key, value in program.items() if key != "url"} for program in self.programs]
         source = {name: getattr(self, name) for name in SOURCE}
-        return {**source, "programs": programs, "python": self.interpreter.version}
+        index = without_password(self.index_url)
+        return {**source, "index_url": index, "programs": programs, "python": self.interpreter.version}
 
 
 # --- what is there ----------------------------------------------------------------------------------------------------
+
+
+def without_password(url: str) -> str:
+    """Return an address without user and password: all users can read a receipt, and a new password changes nothing."""
+    scheme, slashes, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def canonical(name: str) -> str:

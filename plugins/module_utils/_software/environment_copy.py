@@ -14,14 +14,12 @@ import inspect
 import json
 import os
 import shlex
-import subprocess
 import sys
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Sequence
+from typing import Any, Sequence
 
-from . import build_errors, environment, environment_files, interpreter
+from . import build_errors, environment, environment_files, interpreter, remote_program
 from .environment import (
     PROOF,
     Receipt,
@@ -32,14 +30,18 @@ from .environment import (
     read_receipt,
     write_receipt,
 )
-from .environment_files import RECEIPT, NotMadeError, locked, replaced, run
+from .environment_files import RECEIPT, NotMadeError, locked, remove_leftovers, replaced, run
+from .remote_program import RemoteProgram, ask
 
 # How many machines one machine sends to at a time: unpacking takes longer than what a network card can bring.
 SENT_AT_A_TIME = 4
+SEND_SECONDS = 3600.0  # for one machine: it may wait for a lock, and then gets some GB
+QUESTION_SECONDS = 60.0
+ERROR_CHARACTERS = 300
 SEND = "send"  # the line of a receiver that wants it
 PACKAGE = "torchfleet_environment"
 # What a receiver needs of our files, each after those that it imports.
-FILES = (build_errors, environment_files, interpreter, environment)
+FILES = (build_errors, environment_files, interpreter, environment, remote_program)
 START = f"""
 import io, json, sys, types
 order = json.loads(io.FileIO(0, closefd=False).readline())
@@ -75,6 +77,7 @@ def receive(errand: Errand) -> None:
     """Take the environment from stdin, unless it is there (as on machines that share a home). NotMadeError."""
     path, receipt = Path(errand.path), errand.receipt or {}
     with locked(path):
+        remove_leftovers(path)
         if is_there(errand):
             return
         print(SEND, flush=True)
@@ -142,40 +145,20 @@ def tar_of(errand: Errand) -> list[str]:
     return on_host(errand, errand.source, tar) if errand.source else tar
 
 
-def last_line(stream: IO[bytes]) -> str:
-    """Return the last line of a file that says something."""
-    stream.seek(0)
-    lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else ""
-
-
 def send_to(errand: Errand, host: str) -> str:
     """Bring the environment to a host. Return "" or what went wrong."""
-    with tempfile.TemporaryFile() as errors:
-        receiver = subprocess.Popen(
-            program_on(errand, host), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
-        )
-        if receiver.stdin is None or receiver.stdout is None:  # never: both are pipes
-            raise ValueError("a process without pipes")
-        try:
-            receiver.stdin.write(order("receive", errand))
-            answer, sent = receiver.stdout.readline(), 0
-            if answer.strip() == SEND.encode():
-                sent = subprocess.call(tar_of(errand), stdin=subprocess.DEVNULL, stdout=receiver.stdin, stderr=errors)
-                receiver.stdin.close()
-                answer = receiver.stdout.read()
-        except BrokenPipeError:
-            answer, sent = b"", 0
-        receiver.stdin.close()
-        receiver.stdout.close()
-        receiver.wait()
-        why = last_line(errors)
-    error = error_in(answer, why or f"ssh ended with status {receiver.returncode}")
+    sent = 0
+    with RemoteProgram(program_on(errand, host), SEND_SECONDS) as receiver:
+        receiver.write(order("receive", errand))
+        answer = receiver.line()
+        if answer.strip() == SEND.encode():
+            sent = receiver.feed(tar_of(errand))
+            answer = receiver.rest()
+    error = receiver.limit or error_in(answer, receiver.error)
     if sent and not error:  # then what arrived whole is not all there is
-        receipt = f"{errand.path}/{RECEIPT}"
-        subprocess.call(on_host(errand, host, ["rm", "--force", receipt]), stdin=subprocess.DEVNULL)
-        error = why or f"tar ended with status {sent}"
-    return error
+        ask(on_host(errand, host, ["rm", "--force", f"{errand.path}/{RECEIPT}"]), QUESTION_SECONDS)
+        error = receiver.error if receiver.last else f"tar ended with status {sent}"
+    return error[:ERROR_CHARACTERS]
 
 
 def error_in(answer: bytes, otherwise: str) -> str:
@@ -188,13 +171,15 @@ def error_in(answer: bytes, otherwise: str) -> str:
 
 def send_on(errand: Errand, host: str, others: list[str]) -> dict[str, str]:
     """Have a host that has the environment bring it to others. Return the answer of `send` there."""
+    seconds = SEND_SECONDS * (1 + len(others).bit_length())  # at least the levels of the tree below that host
     there = order("send", replace(errand, to=others, source=""))
-    done = subprocess.run(program_on(errand, host), input=there, stdout=subprocess.PIPE, check=False)
+    said, error = ask(program_on(errand, host), seconds, there)
     try:
-        answer = json.loads(done.stdout.decode())
-        return {other: str(answer[other]) for other in others}
+        answer = json.loads(said.decode())
+        return {other: str(answer[other])[:ERROR_CHARACTERS] for other in others}
     except (ValueError, LookupError, TypeError):
-        return dict.fromkeys(others, f"{host}, which was to send it on, ended with status {done.returncode}")
+        why = error or "its answer is invalid"
+        return dict.fromkeys(others, f"{host}, which was to send it on, failed: {why}"[:ERROR_CHARACTERS])
 
 
 def branch(errand: Errand, hosts: list[str]) -> dict[str, str]:
@@ -226,9 +211,9 @@ def receipt_at_source(errand: Errand) -> Receipt | None:
     if not errand.source:
         return read_receipt(Path(errand.path))
     argv = on_host(errand, errand.source, ["cat", f"{errand.path}/{RECEIPT}"])
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+    said, _error = ask(argv, QUESTION_SECONDS)
     try:
-        receipt = json.loads(done.stdout.decode())
+        receipt = json.loads(said.decode())
     except ValueError:
         return None
     return receipt if isinstance(receipt, dict) else None

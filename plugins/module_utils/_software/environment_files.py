@@ -7,10 +7,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import glob
 import os
 import shutil
+import stat
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Iterator, Mapping, Sequence
@@ -44,6 +48,51 @@ def remove(path: Path) -> None:
         shutil.rmtree(str(path))
 
 
+def brought_file(path: Path) -> str:
+    """Return where the controller puts what an environment is made of: wheels and sources, in one file."""
+    return f"{path}.brought.tar"
+
+
+def work_directory(path: Path, purpose: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a directory beside an environment, on the same disk, which goes with the `with` block."""
+    return tempfile.TemporaryDirectory(prefix=f".{path.name}.{purpose}-", dir=str(path.parent))
+
+
+def remove_leftovers(path: Path, brought: str = "") -> None:
+    """Remove what interrupted installations left beside an environment, but not the file `brought` for this one.
+
+    Whoever calls this holds the lock, so nobody else uses any of it.
+    """
+    for purpose in ("brought", "build"):
+        for left in path.parent.glob(f".{glob.escape(path.name)}.{purpose}-*"):
+            remove(left)
+    if brought != brought_file(path) and os.path.lexists(brought_file(path)):
+        os.unlink(brought_file(path))
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[int]:
+    """Open a lock file, which is made if it is not there. OSError for a link, and for what is no file of this user.
+
+    Nothing is written. Root may lock the file of any user: on some servers root's own files belong to nobody.
+    """
+    refusal = OSError(f"{path} is not a lock file of this user: remove it")
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+        descriptor = os.open(str(path), flags, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EACCES):
+            raise refusal from None
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or (os.geteuid() and status.st_uid != os.geteuid()):
+            raise refusal
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of an environment, which lies beside it; programs started meanwhile hold it too.
@@ -52,12 +101,12 @@ def locked(path: Path) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(path.name + ".lock")
-    with lock.open("w") as stream:
-        os.set_inheritable(stream.fileno(), True)
+    with lock_file(lock) as descriptor:
+        os.set_inheritable(descriptor, True)
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:

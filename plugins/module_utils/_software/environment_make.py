@@ -12,13 +12,12 @@ import os
 import re
 import subprocess
 import tarfile
-import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from .environment import Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
-from .environment_files import NotMadeError, locked, remove, replaced, run
+from .environment_files import NotMadeError, locked, remove_leftovers, replaced, run, work_directory
 from .interpreter import bundled_pip, number, packages_of
 
 # Without bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
@@ -28,40 +27,57 @@ PIP = ["-I", "-m", "pip"]  # isolated: PYTHONPATH and the files of the current d
 PIP_INSTALL = [*PIP, "install", "--no-compile", *QUIET]
 WHEELS_ONLY = ["--only-binary", ":all:"]
 PIP_REPORTS = (22, 2)  # from which version on pip can tell what it installed, with checksums
-Course = Tuple[List[str], List[str]]  # pip's options for where from, and the packages
+
+
+class PipCall(NamedTuple):
+    """One call of pip: its options for where packages come from, and the packages.
+
+    The address of an index may have a password or token in it, so it is no option, which every user of the machine
+    could see: it goes into pip's environment.
+    """
+
+    options: list[str]
+    packages: list[str]
+    index_url: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What pip's environment gets."""
+        return {"PIP_INDEX_URL": self.index_url} if self.index_url else {}
 
 
 @contextlib.contextmanager
 def brought(request: Request) -> Iterator[str]:
     """Give the directory with what was brought here: wheels, and sources to build."""
-    with tempfile.TemporaryDirectory(prefix=".brought-", dir=str(request.place.parent)) as place:
+    with work_directory(request.place, "brought") as place:
         if request.brought:
             with tarfile.open(request.brought) as pack:
                 pack.extractall(place)
+            os.unlink(request.brought)
         yield place
 
 
 # --- where pip takes packages from ------------------------------------------------------------------------------------
 
 
-def courses(request: Request, place: str) -> list[Course]:
-    """Return what pip installs one after the other: its options for where from, and the packages.
+def pip_calls(request: Request, place: str) -> list[PipCall]:
+    """Return the calls of pip, one after the other.
 
     Never from two indexes at once: pip would take each name from the one that has the higher version of it, and anybody
     can give the public one a package of a name that only the other had.
     """
     packages = request.packages
     if request.lock:
-        return locked_courses(request, place)
+        return locked_pip_calls(request, place)
     if request.wheelhouse:
-        return [(["--no-index", "--find-links", place], packages)]
+        return [PipCall(["--no-index", "--find-links", place], packages)]
     if not request.index_url:
-        return [([], packages)]
-    return [(["--index-url", request.index_url], packages[:1]), ([], packages[1:])]
+        return [PipCall([], packages)]
+    return [PipCall([], packages[:1], request.index_url), PipCall([], packages[1:])]
 
 
-def locked_courses(request: Request, place: str) -> list[Course]:
-    """Return the courses where there is a lock: what it has by its checksums, then what is not in it, which is what the
+def locked_pip_calls(request: Request, place: str) -> list[PipCall]:
+    """Return the calls where there is a lock: what it has by its checksums, then what is not in it, which is what the
     user named: a build of the first package that has a version of its own (+cpu), and packages besides."""
     lock, first = request.locked, request.packages[:1]
     where = ["--no-index", "--find-links", place] if request.wheelhouse else []
@@ -74,24 +90,24 @@ def locked_courses(request: Request, place: str) -> list[Course]:
     constrained = [*WHEELS_ONLY, "--constraint", str(versions)]
     more = [package for package in lock.more if package not in (first if own else [])]
     return [
-        ([*where, *WHEELS_ONLY, "--require-hashes", "--requirement", str(hashed)], []),
-        ([*own, *constrained], first if own else []),
-        ([*where, *constrained], more),
+        PipCall([*where, *WHEELS_ONLY, "--require-hashes", "--requirement", str(hashed)], []),
+        PipCall([*(own.options if own else []), *constrained], first if own else [], own.index_url if own else ""),
+        PipCall([*where, *constrained], more),
     ]
 
 
-def own_build(request: Request, place: str) -> list[str]:
-    """Return pip's options for where a build of the first package is, if it is not the package index's own.
+def own_build(request: Request, place: str) -> PipCall | None:
+    """Return where a build of the first package is, if it is not the package index's own.
 
     A version such as 2.13.0+cpu is on no public index. It comes from the index or the wheelhouse that the user named,
     or from a directory that pip of this machine was told of by whoever set it up (find-links).
     """
     if not request.wheelhouse:
         if request.index_url:
-            return ["--index-url", request.index_url]
-        return ["--no-index"] if has_own_build(request, ["--no-index"], place) else []
+            return PipCall([], [], request.index_url)
+        return PipCall(["--no-index"], []) if has_own_build(request, ["--no-index"], place) else None
     where = ["--no-index", "--find-links", place]
-    return where if has_own_build(request, where, place) else []
+    return PipCall(where, []) if has_own_build(request, where, place) else None
 
 
 def has_own_build(request: Request, where: Sequence[str], place: str) -> bool:
@@ -164,13 +180,14 @@ def install(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
     options = ["--report", str(report)] if can_report(request) else []
     digests: dict[str, str] = {}
     unlocked: set[str] = set()
-    for where, packages in courses(request, place):
-        if packages or "--requirement" in where:
-            what = " ".join(packages or request.packages)
-            run([python, *PIP_INSTALL, *options, *where, "--", *packages], f"pip could not install {what}")
+    for call in pip_calls(request, place):
+        if call.packages or "--requirement" in call.options:
+            what = " ".join(call.packages or request.packages)
+            argv = [python, *PIP_INSTALL, *options, *call.options, "--", *call.packages]
+            run(argv, f"pip could not install {what}", environment=call.environment)
             came = digests_in(report) if options else {}
             digests.update(came)
-            unlocked.update([] if "--require-hashes" in where else came)
+            unlocked.update([] if "--require-hashes" in call.options else came)
     return digests, unlocked
 
 
@@ -188,10 +205,7 @@ def build_sources(request: Request, place: str) -> None:
 def build_program(request: Request, program: Mapping[str, Any], place: str) -> None:
     """Build a program from its tarball, with the environment as its prefix. A checkout has no configure yet."""
     path = request.place
-    mine = f".build-{path.name}-"
-    for interrupted in path.parent.glob(mine + "*"):  # nobody else builds this one: its lock is ours
-        remove(interrupted)
-    with tempfile.TemporaryDirectory(prefix=mine, dir=str(path.parent)) as folder:
+    with work_directory(path, "build") as folder:
         with tarfile.open(str(Path(place, program["file"]))) as source:
             source.extractall(folder)
         root = str(next(Path(folder).iterdir()))
@@ -206,18 +220,26 @@ def make(request: Request) -> bool:
     """Make the environment, unless it is there. Return whether it was made. NotMadeError if it cannot be."""
     path = request.place
     with locked(path):
+        remove_leftovers(path, request.brought)
         if is_ready(request):
             return False
-        with replaced(path), brought(request) as place:
-            make_bare(request, place)
-            digests, unlocked = install(request, place)
-            build_sources(request, place)
-            for description in (path / packages_of(request.interpreter.version)).glob("*/lib/*.la"):
-                description.unlink()  # UCX's wheel: libtool would look for UCX where the wheel was made
-            for program in request.programs:
-                build_program(request, program, place)
+        with replaced(path):
+            with brought(request) as place:
+                digests, unlocked = fill(request, place)
             write_receipt(path, make_receipt(request, digests, unlocked))
     return True
+
+
+def fill(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
+    """Make the environment with everything that is asked for. Return what install() does."""
+    make_bare(request, place)
+    found = install(request, place)
+    build_sources(request, place)
+    for description in (request.place / packages_of(request.interpreter.version)).glob("*/lib/*.la"):
+        description.unlink()  # UCX's wheel: libtool would look for UCX where the wheel was made
+    for program in request.programs:
+        build_program(request, program, place)
+    return found
 
 
 def try_to_make(request: Request) -> dict[str, Any]:

@@ -63,8 +63,18 @@ class Action(ActionBase):
 def documented(module: str) -> Options:
     """Return the options of a module of this collection by name, from its documentation."""
     text = importlib.import_module(f"{MODULES}.{module}").DOCUMENTATION
-    options = yaml_load(text).get("options") or {}
-    return {name: {key: option[key] for key in KEYS if key in option} for name, option in options.items()}
+    return options_in(yaml_load(text))
+
+
+def options_in(documentation: Mapping[str, Any], key: str = "options") -> Options:
+    """Return options of a documentation, or those within an option of it (key `suboptions`)."""
+    return {
+        name: {
+            **{part: option[part] for part in KEYS if part in option},
+            **({"options": options_in(option, "suboptions")} if "suboptions" in option else {}),
+        }
+        for name, option in (documentation.get(key) or {}).items()
+    }
 
 
 def check_names(module: str, given: Mapping[str, Any], known: Options) -> None:
@@ -93,7 +103,8 @@ def values_of(module: str, given: Mapping[str, Any], known: Options) -> Result:
             {name: given[name]} if given.get(name) is not None else {}
         )
         if checked.error_messages and given.get(name) is not None:
-            raise InputError(f"{name} of {module}", given[name], wanted(option))
+            why = checked.error_messages[0] if "options" in option else wanted(option)
+            raise InputError(f"{name} of {module}", given[name], why)
         values[name] = checked.validated_parameters.get(name)
     return values
 

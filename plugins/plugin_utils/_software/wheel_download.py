@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_make import PipCall
 
 # pip takes a Python and a platform to download for, but asks the Python it runs in what a marker such as
 # `python_version >= "3.12"` says.
@@ -25,7 +28,6 @@ there = {**here, **json.loads(sys.argv.pop(1))}
 markers.default_environment = lambda: there
 sys.exit(main())
 """
-Course = tuple[list[str], list[str]]  # pip's options for where from, and the packages
 
 
 class NotFoundError(Exception):
@@ -53,10 +55,11 @@ def download(wanted: Download, python: str, libc: str, machine: str, has_own_bui
     if not run_pip([*argv, "--no-index", "--", *wanted.packages]):
         return  # what is there is not looked for elsewhere
     is_locked = bool(wanted.locked.get("lines"))
-    for where, packages in locked_courses(wanted, argv, has_own_build) if is_locked else courses(wanted):
-        error = run_pip([*argv, *where, "--", *packages]) if packages or "--requirement" in where else ""
-        if error:
-            raise NotFoundError(error)
+    for call in locked_pip_calls(wanted, argv, has_own_build) if is_locked else pip_calls(wanted):
+        if call.packages or "--requirement" in call.options:
+            error = run_pip([*argv, *call.options, "--", *call.packages], call.environment)
+            if error:
+                raise NotFoundError(error)
 
 
 def pip_download(wheelhouse: str, python: str, libc: str, machine: str) -> list[str]:
@@ -79,14 +82,13 @@ def pip_download(wheelhouse: str, python: str, libc: str, machine: str) -> list[
     return [*argv, "--find-links", wheelhouse, *[f"--platform={platform}" for platform in platforms]]
 
 
-def courses(wanted: Download) -> list[Course]:
-    """Return pip's options for where from, and the packages: never from two indexes at once, as on the machine
-    (module_utils/_software/environment_make)."""
+def pip_calls(wanted: Download) -> list[PipCall]:
+    """Return the calls of pip: never for two indexes at once, as on the machine (environment_make)."""
     packages, index = list(wanted.packages), wanted.index_url
-    return [(["--index-url", index], packages[:1]), ([], packages[1:])] if index else [([], packages)]
+    return [PipCall([], packages[:1], index), PipCall([], packages[1:])] if index else [PipCall([], packages)]
 
 
-def locked_courses(wanted: Download, argv: Sequence[str], has_own_build: Callable[[], bool]) -> list[Course]:
+def locked_pip_calls(wanted: Download, argv: Sequence[str], has_own_build: Callable[[], bool]) -> list[PipCall]:
     """Return the same where there is a lock: what it has by its checksums, and then the rest, as on the machine."""
     locked, first, index = wanted.locked, list(wanted.packages[:1]), wanted.index_url
     # A build of one's own is brought from where pip is told of it here (find-links).
@@ -97,14 +99,15 @@ def locked_courses(wanted: Download, argv: Sequence[str], has_own_build: Callabl
     versions.write_text("\n".join([line.split(" --hash")[0] for line in lines] + [""]), encoding="utf-8")
     constrained = ["--constraint", str(versions)]
     return [
-        (["--require-hashes", "--requirement", str(hashed)], []),
-        (["--index-url", index, *constrained], first if index else []),
-        (constrained, [package for package in locked["more"] if package not in (first if own else [])]),
+        PipCall(["--require-hashes", "--requirement", str(hashed)], []),
+        PipCall(constrained, first if index else [], index),
+        PipCall(constrained, [package for package in locked["more"] if package not in (first if own else [])]),
     ]
 
 
-def run_pip(argv: Sequence[str]) -> str:
+def run_pip(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Run pip. Return "", or what it says of errors if it fails."""
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    env = {**os.environ, **(environment or {})}
+    done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"pip ended with {done.returncode}"]
     return "; ".join([line for line in lines if line.startswith("ERROR")] or lines[-1:]) if done.returncode else ""

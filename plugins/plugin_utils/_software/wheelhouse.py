@@ -28,6 +28,7 @@ from typing import Any
 
 from ansible.module_utils.urls import open_url
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import lock_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import bundled_pip
 
 from .package_locks import PIN, canonical, name_of
@@ -83,15 +84,15 @@ class Order:
 
 def pack(order: Order) -> Path:
     """Return a tar file with what a machine needs. NotBroughtError for what cannot be had."""
-    order.into.mkdir(mode=0o700, exist_ok=True)
-    with (order.into / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # machines of a kind share what the first one packs
-        try:
+    try:
+        order.into.mkdir(mode=0o700, exist_ok=True)
+        with lock_file(order.into / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # machines of a kind share what the first one packs
             return packed(order, collect(order))
-        except NotFoundError as error:
-            raise NotBroughtError(unfound(order, error)) from None
-        except (OSError, zipfile.BadZipFile) as error:
-            raise NotBroughtError(f"{order.wheelhouse}: {error}") from None
+    except NotFoundError as error:
+        raise NotBroughtError(unfound(order, error)) from None
+    except (OSError, zipfile.BadZipFile) as error:
+        raise NotBroughtError(f"{order.wheelhouse or order.into}: {error}") from None
 
 
 def unfound(order: Order, error: NotFoundError) -> str:
@@ -267,7 +268,7 @@ def identity(name: str, path: Path) -> str:
 
 def private(path: Path, content: Iterable[tuple[str, Path]]) -> None:
     """Write files into a tar file that nobody else can read."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "wb") as stream, tarfile.open(fileobj=stream, mode="w") as file:
         for name, source in content:
             file.add(source, arcname=name)
