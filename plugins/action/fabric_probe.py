@@ -17,5 +17,5 @@ class ActionModule(OnNode):
     def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return the module's answer. The node is asked nothing for what is known of it."""
         if given.get("state") == "recall":
-            return {"changed": False, "facts": given.get("known") or {}, "wish": given.get("wish") or {}}
+            return {"changed": False, "facts": given.get("known") or {}, "constraints": given.get("constraints") or {}}
         return self.answer(variables)

@@ -77,7 +77,7 @@ class ActionModule(OnNode):
             return seen
         if self._task.check_mode:
             return {"changed": True}
-        if seen["lacks"]:
+        if seen["missing_tools"]:
             return self.failure(missing_tools(self.given, self.node, seen))
         made = self.ask("make", brought=self.bring(seen))
         return made if made.get("failed") else {"changed": made.get("changed") is True}
@@ -116,13 +116,13 @@ class ActionModule(OnNode):
         """Have the environment sent from the machine that the plan names, on which this runs."""
         share = self.share
         source = "" if share["sender"] == self.node else self.node
-        errand = {
+        transfer = {
             "to": share["to"],
             "senders": share["senders"],
             "source": source,
             "mesh": f"{share['home']}/ssh/config",
         }
-        answer = self.ask("send", errand=errand)
+        answer = self.ask("send", transfer=transfer)
         if answer.get("failed"):
             return answer
         return {"changed": False, "unsent": environment_answer(share["sender"], "send", answer.get("unsent"))}

@@ -21,7 +21,7 @@ author:
 options:
   state:
     description:
-      - V(recall) returns O(known) as RV(facts), and O(wish). The node is not asked.
+      - V(recall) returns O(known) as RV(facts), and O(constraints). The node is not asked.
       - V(listen) starts the agent and returns RV(facts).
       - V(connect) connects to all O(peers) at the same time, then tells their agents that this node has finished.
       - V(measure) gives the agent its O(steps) and returns at once, so that fewer forks than nodes are enough.
@@ -59,7 +59,7 @@ options:
     description: Seconds to wait for a connection.
     type: float
     default: 2
-  wish:
+  constraints:
     description: The user's constraints for this node. They are returned unchanged.
     type: dict
     default: {}
@@ -163,7 +163,7 @@ agent:
   description: Port, token and pid of the agent. The token is useless once the agent has exited.
   returned: with O(state=listen)
   type: dict
-wish:
+constraints:
   description: The constraints, unchanged.
   returned: with O(state=listen), O(state=recall)
   type: dict
@@ -214,7 +214,7 @@ OPTIONS = {
     "ports": {"type": "str", "default": ""},
     "seconds": {"type": "int", "default": 120},
     "timeout": {"type": "float", "default": 2.0},
-    "wish": {"type": "dict", "default": {}, "options": CONSTRAINTS},
+    "constraints": {"type": "dict", "default": {}, "options": CONSTRAINTS},
     "known": {"type": "dict", "default": {}},
     "peers": {"type": "list", "elements": "dict", "default": [], "options": PEER, "no_log": False},
     "steps": {"type": "list", "elements": "dict", "default": []},
@@ -227,7 +227,7 @@ def listen(given: dict[str, Any]) -> dict[str, Any]:
     ports = port_range(given["ports"])
     others = [name for name in given["expected"] if name != given["name"]]
     agent = probe_server.start(given["name"], ports, given["seconds"], others) if others else {}
-    return {"facts": survey(given["home"], given["sysfs_root"]), "agent": agent, "wish": given["wish"]}
+    return {"facts": survey(given["home"], given["sysfs_root"]), "agent": agent, "constraints": given["constraints"]}
 
 
 def port_range(text: str) -> range:
@@ -250,7 +250,7 @@ def order(given: dict[str, Any], seconds: float, what: dict[str, Any]) -> dict[s
 def act(given: dict[str, Any]) -> dict[str, Any]:
     """Do one step and return what it found."""
     if given["state"] == "recall":
-        return {"facts": given["known"], "wish": given["wish"]}
+        return {"facts": given["known"], "constraints": given["constraints"]}
     if given["state"] == "listen":
         return listen(given)
     if given["state"] == "connect":

@@ -147,8 +147,8 @@ options:
     description: Environment variables for building.
     type: dict
     default: {}
-  beside:
-    description: Another environment of the same Python whose packages can be imported too, if it is there.
+  linked_environment:
+    description: Directory of another environment of the same Python, whose packages can be imported too if it is there.
     type: str
     default: ""
   home:
@@ -236,7 +236,7 @@ kind:
   description: Equal on machines that can share the environment. Empty on one that cannot.
   returned: with V(look)
   type: str
-lacks:
+missing_tools:
   description: Those of O(tools) that are not there.
   returned: with V(look)
   type: list
@@ -264,7 +264,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.inter
 
 AS_THEY_ARE = (
     *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
-    *("tools", "build_environment", "beside"),
+    *("tools", "build_environment", "linked_environment"),
 )
 PROGRAM = {
     **{name: {"type": "str", "required": True} for name in ("name", "url", "sha256", "file")},
@@ -303,11 +303,11 @@ def state_make(given: Given, check: bool) -> Given:
 
 
 def state_send(given: Given, check: bool) -> Given:
-    errand = environment_copy.Errand(
-        path=given["path"], python=given["python"], packages=given["packages"], **given["prepared"]["errand"]
+    transfer = environment_copy.Transfer(
+        path=given["path"], python=given["python"], packages=given["packages"], **given["prepared"]["transfer"]
     )
     wanted = request_of(given).made_from
-    return {"changed": False, "unsent": {} if check else environment_copy.send_what_is_wanted(errand, wanted)}
+    return {"changed": False, "unsent": {} if check else environment_copy.send_what_is_wanted(transfer, wanted)}
 
 
 def state_prove(given: Given, check: bool) -> Given:
@@ -342,7 +342,7 @@ def main() -> None:
         "tools": {"type": "list", "elements": "str", "default": []},
         "tools_hint": {"type": "str", "default": ""},
         "build_environment": {"type": "dict", "default": {}},
-        "beside": {"type": "str", "default": ""},
+        "linked_environment": {"type": "str", "default": ""},
         "home": {"type": "str", "default": "~/.torchfleet"},
         "proof": {"type": "str", "default": ""},
         "proof_arguments": {"type": "list", "elements": "str", "default": []},

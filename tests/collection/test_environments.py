@@ -118,7 +118,7 @@ def test_a_lock_is_not_waited_for_without_end(wanted: Request, monkeypatch: pyte
 
 
 def test_pip_is_brought_where_it_lacks(wanted: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = Order("some", replace(HERE, lacks_pip=True), tmp_path / "into", wanted.packages)
+    order = Order("some", replace(HERE, needs_pip=True), tmp_path / "into", wanted.packages)
     pack = tmp_path / "brought.tar"
     pack.write_bytes(wheelhouse.pack(order).read_bytes())
     monkeypatch.setattr(interpreters, "SYSTEM_WHEELS", tmp_path / "none")
@@ -307,7 +307,7 @@ def source(wanted: Request, tmp_path: Path) -> Build:
         "[project]\nname = 'made'\nversion = '1'\n"
     )
     files = files_of(str(place))
-    request = replace(wanted, path=str(tmp_path / "home/built"), packages=[], beside=wanted.path)
+    request = replace(wanted, path=str(tmp_path / "home/built"), packages=[], linked_environment=wanted.path)
     request = replace(request, sources={"source": files}, build_environment={"WORD": "as "})
     return Build(request, Order("some", HERE, tmp_path / "into", sources={str(place): files}))
 

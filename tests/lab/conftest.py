@@ -24,9 +24,9 @@ def labs_are_removed() -> None:
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A lab of two nodes with two NICs. It is removed at the end, also when it came up in part only."""
     directory = tmp_path_factory.mktemp("lab") / "inventory"
-    wishes = {"nodes": 2, "nics": 2, "install": True, "image": "bare"}
-    wishes["packages"] = ["ethtool", "nftables"]  # the tests break networks with them
-    made = Lab(f"t{os.getpid()}", directory, **wishes)
+    options = {"nodes": 2, "nics": 2, "install": True, "image": "bare"}
+    options["packages"] = ["ethtool", "nftables"]  # the tests break networks with them
+    made = Lab(f"t{os.getpid()}", directory, **options)
     try:
         made.up()
         yield made

@@ -44,8 +44,8 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """Three nodes that were set up honestly, and a home of the controller's with what others would want."""
     root = tmp_path_factory.mktemp("bed")
     # The packages of the cluster's image (conftest.py), so that it is made once.
-    wishes = {"nodes": 3, "nics": 1, "install": True, "image": "bare", "packages": ["openmpi-bin", "slurm-wlm"]}
-    lab = Lab(f"h{os.getpid()}", root / "inventory", **wishes)
+    options = {"nodes": 3, "nics": 1, "install": True, "image": "bare", "packages": ["openmpi-bin", "slurm-wlm"]}
+    lab = Lab(f"h{os.getpid()}", root / "inventory", **options)
     home = root / "home"
     (home / ".ssh").mkdir(parents=True)
     for name in (".ssh/id_ed25519", ".ssh/config", ".bashrc", ".torchfleet/fabric.env"):

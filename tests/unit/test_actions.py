@@ -200,13 +200,13 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
 
 
 def test_a_node_is_not_asked_for_what_preflight_has_read(unasked: Callable[..., dict[str, Any]]) -> None:
-    facts, wish = RECORDED["n1"], {"nic": "eth0", "address": ""}
+    facts, constraints = RECORDED["n1"], {"nic": "eth0", "address": ""}
     gpus = unasked(accelerator_facts, known=facts["accelerators"])
     assert gpus == {"changed": False, "facts": facts["accelerators"]}
     seat = {"home": "/h", "cores": 2, "accelerators": {"nvidia": 0, "amd": 0}, "fabric": None}
     assert unasked(stage, role=[], known=seat) == {"changed": False, "facts": seat}
-    recalled = unasked(fabric_probe, state="recall", name="n1", known={"nics": []}, wish=wish)
-    assert recalled == {"changed": False, "facts": {"nics": []}, "wish": wish}
+    recalled = unasked(fabric_probe, state="recall", name="n1", known={"nics": []}, constraints=constraints)
+    assert recalled == {"changed": False, "facts": {"nics": []}, "constraints": constraints}
     assert unasked(fabric_probe, state="recall", name="n1", known={})["facts"] == {}
 
 

@@ -93,23 +93,23 @@ def test_a_python_without_venv_is_refused(wanted: Request) -> None:
 
 def test_pip_is_asked_for_where_it_lacks(wanted: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a Debian without python3-venv: it has no ensurepip, and no wheel of pip."""
-    assert not environment.look(wanted)["lacks_pip"]
+    assert not environment.look(wanted)["needs_pip"]
     monkeypatch.setattr(interpreters, "SYSTEM_WHEELS", tmp_path)
     bare = replace(wanted, interpreter=wanted.interpreter._replace(ensurepip=""))
     seen = environment.look(bare)
-    assert (seen["refusals"], seen["lacks_pip"]) == ([], True)
-    assert not environment.look(replace(bare, packages=[]))["lacks_pip"]  # nothing that pip installs
+    assert (seen["refusals"], seen["needs_pip"]) == ([], True)
+    assert not environment.look(replace(bare, packages=[]))["needs_pip"]  # nothing that pip installs
     (tmp_path / "other" / bare.interpreter.packages / "pip").mkdir(parents=True)
-    assert not environment.look(replace(bare, beside=str(tmp_path / "other")))["lacks_pip"]
+    assert not environment.look(replace(bare, linked_environment=str(tmp_path / "other")))["needs_pip"]
 
 
 def test_a_header_is_a_tool(wanted: Request, tmp_path: Path) -> None:
     request = replace(
         wanted, interpreter=wanted.interpreter._replace(include=str(tmp_path)), tools=["Python.h", "sh", "no-such"]
     )
-    assert environment.look(request)["lacks"] == ["Python.h", "no-such"]
+    assert environment.look(request)["missing_tools"] == ["Python.h", "no-such"]
     (tmp_path / "Python.h").touch()
-    assert environment.look(request)["lacks"] == ["no-such"]
+    assert environment.look(request)["missing_tools"] == ["no-such"]
 
 
 def test_a_directory_without_permission_is_refused(wanted: Request, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +162,15 @@ def test_a_receipt_from_before_a_key_was_known_is_good(wanted: Request) -> None:
     receipt = environment.read_receipt(wanted.place) or {}
     environment.write_receipt(wanted.place, {key: value for key, value in receipt.items() if key not in ("lock",)})
     assert environment.is_ready(wanted)
+
+
+def test_a_receipt_with_the_old_name_of_a_key_is_good(wanted: Request) -> None:
+    """Version 0.4.0 wrote it. Otherwise PyTorch would be installed again without need."""
+    linked = replace(wanted, linked_environment="/h/backends")
+    lay_out(linked)
+    receipt = environment.read_receipt(linked.place) or {}
+    environment.write_receipt(linked.place, {**receipt, "beside": receipt.pop("linked_environment")})
+    assert environment.is_ready(linked) and not environment.is_ready(wanted)
 
 
 def test_where_make_stopped_is_told() -> None:

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment, environment_copy
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_copy import Errand
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_copy import Transfer
 from tests.unit.test_environment import lay_out
 from tests.wheels import request_for
 
 HOSTS = [f"n{number}" for number in range(31)]
-EVERYONE = Errand(path="/x", python="python3", packages=[], mesh="/ssh/config", to=HOSTS, senders=HOSTS)
+EVERYONE = Transfer(path="/x", python="python3", packages=[], mesh="/ssh/config", to=HOSTS, senders=HOSTS)
 
 
 class Mesh:
@@ -35,13 +35,13 @@ class Mesh:
         monkeypatch.setattr(environment_copy, "send_on", self.send_on)
         monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor", OneByOne)
 
-    def send_to(self, errand: Errand, host: str) -> str:
+    def send_to(self, transfer: Transfer, host: str) -> str:
         self.log.append((self.sender[-1], host))
         return "down" if host in self.down else ""
 
-    def send_on(self, errand: Errand, host: str, others: list[str]) -> dict[str, str]:
+    def send_on(self, transfer: Transfer, host: str, others: list[str]) -> dict[str, str]:
         self.sender.append(host)
-        answer = environment_copy.send(replace(errand, to=others))
+        answer = environment_copy.send(replace(transfer, to=others))
         self.sender.pop()
         return answer
 
@@ -88,21 +88,21 @@ def test_a_dead_sender_takes_nobody_with_him(mesh: Mesh) -> None:
 
 def test_what_is_not_finished_is_not_sent(mesh: Mesh, tmp_path: Path) -> None:
     wanted = request_for(tmp_path)
-    errand = replace(EVERYONE, path=wanted.path)
+    transfer = replace(EVERYONE, path=wanted.path)
     unfinished = dict.fromkeys(HOSTS, "the machine that has it has not finished it")
-    assert environment_copy.send_what_is_wanted(errand, wanted.made_from) == unfinished
+    assert environment_copy.send_what_is_wanted(transfer, wanted.made_from) == unfinished
     lay_out(wanted)
     other = replace(wanted, packages=["tiny==2.0"]).made_from
-    assert environment_copy.send_what_is_wanted(errand, other) == unfinished
+    assert environment_copy.send_what_is_wanted(transfer, other) == unfinished
     assert mesh.log == []
-    assert environment_copy.send_what_is_wanted(errand, wanted.made_from) == dict.fromkeys(HOSTS, "")
+    assert environment_copy.send_what_is_wanted(transfer, wanted.made_from) == dict.fromkeys(HOSTS, "")
 
 
-def receive(errand: Errand, stream: bytes) -> list[str]:
+def receive(transfer: Transfer, stream: bytes) -> list[str]:
     """Start the receiver as a sender does, where nothing of ours is. Return the lines it prints."""
     argv = [sys.executable, "-I", "-c", environment_copy.START]
     done = subprocess.run(
-        argv, input=environment_copy.order("receive", errand) + stream, capture_output=True, check=True
+        argv, input=environment_copy.order("receive", transfer) + stream, capture_output=True, check=True
     )
     assert done.stderr == b""
     return done.stdout.decode().splitlines()
@@ -114,14 +114,14 @@ def test_it_arrives_whole_or_not_at_all(tmp_path: Path) -> None:
     (lay_out(wanted) / "large.bin").write_bytes(os.urandom(1 << 20))
     (path / environment.PROOF).write_text("of this machine\n")
     receipt = environment.read_receipt(path)
-    errand = replace(EVERYONE, path=wanted.path, packages=wanted.packages, receipt=receipt)
-    tar = subprocess.run(environment_copy.tar_of(errand), stdout=subprocess.PIPE, check=True).stdout
-    assert receive(errand, b"") == ['{"error": ""}']  # it is there, as on a home that machines share
+    transfer = replace(EVERYONE, path=wanted.path, packages=wanted.packages, receipt=receipt)
+    tar = subprocess.run(environment_copy.tar_of(transfer), stdout=subprocess.PIPE, check=True).stdout
+    assert receive(transfer, b"") == ['{"error": ""}']  # it is there, as on a home that machines share
     receipt_file.unlink()
-    first, error = receive(errand, tar[: len(tar) // 2])
+    first, error = receive(transfer, tar[: len(tar) // 2])
     assert first == "send" and "it arrived in part: tar: Unexpected EOF" in error
     assert (path / environment.PROOF).exists()  # what was there before
-    assert receive(errand, tar) == ["send", '{"error": ""}']
+    assert receive(transfer, tar) == ["send", '{"error": ""}']
     assert environment.look(wanted)["receipt"] == receipt
     assert not (path / environment.PROOF).exists()
     assert sorted(os.listdir(path.parent)) == ["venv", "venv.lock"]
@@ -132,17 +132,17 @@ def test_a_receiver_sends_on_with_the_files_that_it_was_sent(tmp_path: Path) -> 
     log, shim = tmp_path / "log", tmp_path / "ssh"
     shim.write_text(f"#!{sys.executable}\nimport sys\nopen({str(log)!r}, 'wb').write(sys.stdin.buffer.readline())\n")
     shim.chmod(0o755)
-    errand = replace(EVERYONE, to=["n1"], senders=[], receipt={})
+    transfer = replace(EVERYONE, to=["n1"], senders=[], receipt={})
     done = subprocess.run(
         [sys.executable, "-I", "-c", environment_copy.START],
-        input=environment_copy.order("send", errand),
+        input=environment_copy.order("send", transfer),
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True,
         check=True,
     )
     assert json.loads(done.stdout) == {"n1": "ssh ended with status 0"}
     sent: dict[str, Any] = json.loads(log.read_bytes())
-    assert (sent["verb"], sent["errand"]["to"]) == ("receive", ["n1"])
+    assert (sent["verb"], sent["transfer"]["to"]) == ("receive", ["n1"])
     assert [tuple(file) for file in sent["files"]] == environment_copy.files()
 
 
@@ -189,8 +189,8 @@ def test_a_receiver_cannot_hold_the_sender_up(
     host(program)
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv/large").write_bytes(bytes(1 << 20))  # more than a pipe holds
-    errand = replace(EVERYONE, path=str(tmp_path / "venv"), receipt={})
-    assert re.search(says, environment_copy.send_to(errand, "n1"))
+    transfer = replace(EVERYONE, path=str(tmp_path / "venv"), receipt={})
+    assert re.search(says, environment_copy.send_to(transfer, "n1"))
 
 
 @pytest.mark.parametrize("program", [TALKS.format("stdout"), TALKS.format("stderr"), "time.sleep(600)"])

@@ -549,7 +549,11 @@ def facts(host: int) -> dict[str, Any]:
     ]
     files = {"fabric.json": "", "fabric.env": ""}
     alike = {"host_name": f"n{host}", "host_name_addresses": [], "arrival": "", "rdma": [], "files": files}
-    return {"facts": {"nics": nics, **alike}, "agent": {"port": 4000 + host, "token": f"t{host}", "pid": 1}, "wish": {}}
+    return {
+        "facts": {"nics": nics, **alike},
+        "agent": {"port": 4000 + host, "token": f"t{host}", "pid": 1},
+        "constraints": {},
+    }
 
 
 LISTENED = {f"n{host}": facts(host) for host in (1, 2)}
@@ -658,7 +662,9 @@ def test_a_choice_that_rests_on_the_same_facts_stands() -> None:
     assert step["msg"].startswith(A)
 
 
-@pytest.mark.parametrize("what", ["mtu", "address", "file", "wish", "other choice", "nothing", "subnet", "version"])
+@pytest.mark.parametrize(
+    "what", ["mtu", "address", "file", "constraints", "other choice", "nothing", "subnet", "version"]
+)
 def test_whatever_else_is_seen_is_tried(what: str) -> None:
     nodes = published_everywhere()
     mine, subnet = nodes["n2"], ""
@@ -672,8 +678,8 @@ def test_whatever_else_is_seen_is_tried(what: str) -> None:
         for node in nodes.values():
             older = {**json.loads(node["facts"]["files"]["fabric.json"]), "version": 1}
             node["facts"]["files"]["fabric.json"] = json.dumps(older)
-    elif what == "wish":
-        mine["wish"] = {"nic": "eth0"}
+    elif what == "constraints":
+        mine["constraints"] = {"nic": "eth0"}
     elif what == "other choice":
         fabric = json.loads(mine["facts"]["files"]["fabric.json"])
         mine["facts"]["files"]["fabric.json"] = json.dumps({**fabric, "network": B})

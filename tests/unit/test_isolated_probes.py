@@ -67,10 +67,10 @@ def test_a_library_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @isolated
 def test_a_receiver_of_an_environment_starts() -> None:
-    errand = environment_copy.Errand("/x", sys.executable, [], "/ssh/config", [], [])
-    (*_ssh, command) = environment_copy.program_on(errand, "n1")
+    transfer = environment_copy.Transfer("/x", sys.executable, [], "/ssh/config", [], [])
+    (*_ssh, command) = environment_copy.program_on(transfer, "n1")
     argv = ["sh", "-c", command]
-    done = subprocess.run(argv, input=environment_copy.order("send", errand), capture_output=True, check=False)
+    done = subprocess.run(argv, input=environment_copy.order("send", transfer), capture_output=True, check=False)
     assert (done.stdout, done.stderr) == (b"{}\n", b"")
 
 

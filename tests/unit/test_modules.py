@@ -129,7 +129,7 @@ def test_what_is_known_of_a_node_is_returned_as_it_is(run: Run) -> None:
     known = {"cores": 2}
     for name in ("stage", "accelerator_facts"):
         assert run(name, known=known)["facts"] == known
-    assert run("fabric_probe", state="recall", name="n1", known=known, wish={"nic": "eth0"})["facts"] == known
+    assert run("fabric_probe", state="recall", name="n1", known=known, constraints={"nic": "eth0"})["facts"] == known
 
 
 class Endless:

@@ -178,7 +178,7 @@ def network_facts(host: int) -> dict[str, Any]:
 
 def listening(host: int) -> dict[str, Any]:
     agent = {"port": 4000 + host, "token": f"t{host}", "pid": 1}
-    return {"facts": network_facts(host), "agent": agent, "wish": {"nic": "", "address": ""}}
+    return {"facts": network_facts(host), "agent": agent, "constraints": {"nic": "", "address": ""}}
 
 
 def reaching(host: int) -> list[dict[str, Any]]:
@@ -333,8 +333,8 @@ LOOK = {
     "libc": "2.36",
     "machine": "x86_64",
     "os": "debian",
-    "lacks": [],
-    "lacks_pip": False,
+    "missing_tools": [],
+    "needs_pip": False,
 }
 
 

@@ -25,7 +25,7 @@ from tests.wheels import add_wheel, request_for
 
 SEEN: dict[str, Any] = {
     **{"refusals": [], "ready": False, "receipt": None, "proven": False, "kind": "0123456789abcdef", "mesh": True},
-    **{"python": "3.11", "libc": "2.36", "machine": "x86_64", "os": "debian", "lacks": [], "lacks_pip": False},
+    **{"python": "3.11", "libc": "2.36", "machine": "x86_64", "os": "debian", "missing_tools": [], "needs_pip": False},
 }
 SENDS: dict[str, Any] = {
     **{"makes": True, "source": "", "to": ["n2"], "sender": "n1", "senders": [], "home": "/h", "proven": False},
@@ -138,7 +138,7 @@ def test_a_refusal_of_a_node_fails_the_look() -> None:
     assert failed["failed"] is True and failed["msg"].startswith("some: a; some: b") and "\x1b" not in failed["msg"]
 
 
-@pytest.mark.parametrize("field", ["kind", "python", "lacks", "receipt"])
+@pytest.mark.parametrize("field", ["kind", "python", "missing_tools", "receipt"])
 def test_a_look_that_is_none_is_refused_and_names_the_node(field: str) -> None:
     failed = act(Node(look={**SEEN, field: {"../../etc": [1]} if field != "receipt" else 7}), "look")
     assert failed["failed"] is True and failed["msg"].startswith("some: answer of n1: got ")
@@ -165,7 +165,7 @@ def test_check_mode_looks_whether_there_is_anything_to_make() -> None:
 
 
 def test_the_hint_of_a_role_says_how_to_get_its_tools() -> None:
-    node = Node(look={**SEEN, "lacks": ["g++", "Python.h"]})
+    node = Node(look={**SEEN, "missing_tools": ["g++", "Python.h"]})
     assert act(node, "make")["msg"].endswith("or set some_install_tools=true (Debian, Ubuntu)")
     hinted = act(node, "make", tools_hint="or do without a compiler")["msg"]
     assert hinted == "some: building needs g++, Python.h, which n1 does not have; or do without a compiler"
@@ -199,13 +199,13 @@ def test_wheels_are_brought_where_they_are_needed(tmp_path: Path, monkeypatch: p
     assert (state, asked["prepared"]["brought"]) == ("make", "/x/venv.brought.tar")
     failed = act(node, "make", packages=["tiny==2.0"], wheelhouse=str(house))
     assert failed["msg"].startswith(f"some: {house} has no wheel of tiny==2.0 for Python 3.11 on x86_64: download it")
-    bare = Node(look={**SEEN, "lacks_pip": True}, make={"changed": True})
+    bare = Node(look={**SEEN, "needs_pip": True}, make={"changed": True})
     act(bare, "make")
     assert bare.copied[0][1][0].startswith("pip-")
 
 
 def test_tools_that_are_missing_are_asked_for_before_anything_is_brought() -> None:
-    node = Node(look={**SEEN, "lacks": ["g++"]})
+    node = Node(look={**SEEN, "missing_tools": ["g++"]})
     failed = act(node, "make", tools=["g++"])
     assert failed["msg"].startswith("some: building needs g++, which n1 does not have; as root: apt-get install")
     assert "some_install_tools=true" in failed["msg"] and len(node.asked) == 1
@@ -214,11 +214,11 @@ def test_tools_that_are_missing_are_asked_for_before_anything_is_brought() -> No
 def test_what_was_sent_is_known_by_host() -> None:
     node = Node(send={"unsent": {"n2": ""}})
     assert act(node, "send", plan=PLAN) == {"changed": False, "unsent": {"n2": ""}}
-    errand = node.asked[0][1]["prepared"]["errand"]
-    assert errand == {"to": ["n2"], "senders": [], "source": "", "mesh": "/h/ssh/config"}
+    transfer = node.asked[0][1]["prepared"]["transfer"]
+    assert transfer == {"to": ["n2"], "senders": [], "source": "", "mesh": "/h/ssh/config"}
     relayed = {"nodes": {"n1": {**SENDS, "sender": "head"}}}
     act(node, "send", plan=relayed)
-    assert node.asked[1][1]["prepared"]["errand"]["source"] == "n1"
+    assert node.asked[1][1]["prepared"]["transfer"]["source"] == "n1"
     failed = act(Node(send={"unsent": ["n2"]}), "send", plan=PLAN)
     assert failed["msg"].startswith("some: answer of n1: got ")
 
@@ -272,7 +272,12 @@ def planned(
 
 
 def test_one_machine_makes_it_and_sends_it() -> None:
-    plan = planned({"n1": {"changed": False, **SEEN, "lacks": ["cc"]}, "n2": {**SEEN, "mesh": False, "lacks": ["cc"]}})
+    plan = planned(
+        {
+            "n1": {"changed": False, **SEEN, "missing_tools": ["cc"]},
+            "n2": {**SEEN, "mesh": False, "missing_tools": ["cc"]},
+        }
+    )
     assert plan["steps"] == {
         "n1": [{"state": "make", "host": "n1"}, {"state": "send", "host": "n1"}],
         "n2": [{"state": "make", "host": "n2"}],

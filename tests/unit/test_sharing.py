@@ -31,7 +31,7 @@ def test_machines_that_reach_the_others_send_it_on() -> None:
 
 
 def test_a_machine_that_has_what_it_takes_to_build_makes_it() -> None:
-    looks = {"n1": {**look(mesh=True), "lacks": ["g++"]}, "n2": look(mesh=True), "n3": look()}
+    looks = {"n1": {**look(mesh=True), "missing_tools": ["g++"]}, "n2": look(mesh=True), "n3": look()}
     shares = share_out(looks, "n1", True)
     assert [name for name, share in shares.items() if share.makes] == ["n2"]
     assert shares["n1"].source == shares["n3"].source == "n2"

@@ -124,8 +124,8 @@ def test_a_wheel_is_made_of_the_pip_that_is_installed(tmp_path: Path, monkeypatc
 
 def test_pip_is_brought_where_it_lacks_and_nothing_where_nothing_is_needed(order: Order) -> None:
     bare = replace(order, wheelhouse="")
-    assert bare.is_empty and not replace(bare, machine=replace(DEBIAN, lacks_pip=True)).is_empty
-    packed = wheelhouse.pack(replace(bare, machine=replace(DEBIAN, lacks_pip=True)))
+    assert bare.is_empty and not replace(bare, machine=replace(DEBIAN, needs_pip=True)).is_empty
+    packed = wheelhouse.pack(replace(bare, machine=replace(DEBIAN, needs_pip=True)))
     (name,) = names_in(packed)
     assert name.startswith("pip-") and name.endswith("-py3-none-any.whl")
 
@@ -182,7 +182,7 @@ def test_the_sources_of_a_package_are_known_by_their_checksums(tmp_path: Path) -
     given = {**GIVEN, "sources": [str(tmp_path)]}
     ready = prepared(given)
     assert ready["sources"] == {tmp_path.name: listed}
-    seen = {"python": "3.11", "libc": "2.36", "machine": "x86_64", "lacks_pip": False}
+    seen = {"python": "3.11", "libc": "2.36", "machine": "x86_64", "needs_pip": False}
     packed = wheelhouse.pack(order_for(given, ready, seen, tmp_path / "into"))
     assert names_in(packed) == [f"{tmp_path.name}/{name}" for name in sorted(listed)]
 

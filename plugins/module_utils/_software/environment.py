@@ -25,7 +25,11 @@ from .interpreter import NOTHING, Interpreter, bundled_pip, is_supported, packag
 
 PROOF = "torchfleet-proof.txt"  # that it works on this machine: never sent to another
 # Everything in a request that makes the environment what it is.
-SOURCE = ("packages", "index_url", "wheelhouse", "sources", "programs", "build_environment", "beside", "lock")
+SOURCE = (
+    *("packages", "index_url", "wheelhouse", "sources", "programs"),
+    *("build_environment", "linked_environment", "lock"),
+)
+OLD_KEYS: Mapping[str, str] = {"linked_environment": "beside"}  # of receipts that version 0.4.0 wrote
 LOOKED_AT = 50  # files of each package
 Receipt = Dict[str, Any]
 
@@ -58,7 +62,7 @@ class Request:
     programs: list[dict[str, Any]] = field(default_factory=list)  # name, url, sha256, file and configure
     tools: list[str] = field(default_factory=list)
     build_environment: dict[str, str] = field(default_factory=dict)
-    beside: str = ""  # another environment
+    linked_environment: str = ""  # a directory; its packages can be imported too
     lock: str = ""  # its digest
     locked: Lock = field(default_factory=Lock)
     mesh: str = ""  # the configuration of ssh
@@ -77,9 +81,10 @@ class Request:
     @property
     def needs_pip_brought(self) -> bool:
         """Whether pip has to be brought: Debian packages what makes it (ensurepip) apart from Python."""
-        beside = bool(self.beside) and Path(self.beside, self.interpreter.packages, "pip").is_dir()
+        other = self.linked_environment
+        linked = bool(other) and Path(other, self.interpreter.packages, "pip").is_dir()
         here = self.interpreter.ensurepip or bundled_pip(self.interpreter.ensurepip)
-        return self.installs and not (beside or here)
+        return self.installs and not (linked or here)
 
     @property
     def made_from(self) -> Receipt:
@@ -159,7 +164,8 @@ def make_receipt(request: Request, digests: Mapping[str, str], unlocked: set[str
 
 def is_made_from(receipt: Receipt, wanted: Receipt) -> bool:
     """Whether a receipt is of the same things. One from before a key was known is as good as if that were empty."""
-    return all((receipt.get(key) or None) == (value or None) for key, value in wanted.items())
+    found = {**{new: receipt.get(old) for new, old in OLD_KEYS.items()}, **receipt}
+    return all((found.get(key) or None) == (value or None) for key, value in wanted.items())
 
 
 def is_ready(request: Request) -> bool:
@@ -261,6 +267,6 @@ def look(request: Request) -> dict[str, Any]:
         "python": request.interpreter.version,
         "libc": platform.libc_ver()[1],
         "machine": platform.machine(),
-        "lacks": [tool for tool in request.tools if not has_tool(tool, request.interpreter.include)],
-        "lacks_pip": request.needs_pip_brought,
+        "missing_tools": [tool for tool in request.tools if not has_tool(tool, request.interpreter.include)],
+        "needs_pip": request.needs_pip_brought,
     }

@@ -57,7 +57,7 @@ module.serve(order)
 
 
 @dataclass(frozen=True)
-class Errand:
+class Transfer:
     """What is to be sent, and to whom."""
 
     path: str
@@ -73,12 +73,12 @@ class Errand:
 # --- on the machine that receives -------------------------------------------------------------------------------------
 
 
-def receive(errand: Errand) -> None:
+def receive(transfer: Transfer) -> None:
     """Take the environment from stdin, unless it is there (as on machines that share a home). NotMadeError."""
-    path, receipt = Path(errand.path), errand.receipt or {}
+    path, receipt = Path(transfer.path), transfer.receipt or {}
     with locked(path):
         remove_leftovers(path)
-        if is_there(errand):
+        if is_there(transfer):
             return
         print(SEND, flush=True)
         with replaced(path):
@@ -87,18 +87,18 @@ def receive(errand: Errand) -> None:
             write_receipt(path, receipt)
 
 
-def is_there(errand: Errand) -> bool:
+def is_there(transfer: Transfer) -> bool:
     """Whether the environment is there, as its receipt has it, and whole."""
-    path, receipt = Path(errand.path), errand.receipt or {}
+    path, receipt = Path(transfer.path), transfer.receipt or {}
     version = str(receipt.get("python", ""))
     runs = os.access(str(path / "bin" / "python"), os.X_OK) and read_receipt(path) == receipt
-    return runs and has_pins(installed(path, version), errand.packages) and is_whole(path, version)
+    return runs and has_pins(installed(path, version), transfer.packages) and is_whole(path, version)
 
 
-def try_to_receive(errand: Errand) -> dict[str, str]:
+def try_to_receive(transfer: Transfer) -> dict[str, str]:
     """Return {"error": "" or what went wrong}."""
     try:
-        receive(errand)
+        receive(transfer)
         return {"error": ""}
     except (NotMadeError, OSError) as error:
         return {"error": str(error)}
@@ -108,7 +108,7 @@ def serve(order: dict[str, Any]) -> None:
     """Do what the sender of this program asks for, and print the answer."""
     SENT_FILES.extend((name, text) for name, text in order["files"])
     does = {"receive": try_to_receive, "send": send}
-    print(json.dumps(does[order["verb"]](Errand(**order["errand"]))))
+    print(json.dumps(does[order["verb"]](Transfer(**order["transfer"]))))
 
 
 # --- on the machine that sends ----------------------------------------------------------------------------------------
@@ -122,41 +122,41 @@ def files() -> list[tuple[str, str]]:
     return SENT_FILES or [(module.__name__.rpartition(".")[2], inspect.getsource(module)) for module in modules]
 
 
-def on_host(errand: Errand, host: str, argv: Sequence[str]) -> list[str]:
+def on_host(transfer: Transfer, host: str, argv: Sequence[str]) -> list[str]:
     """Return the command that runs another one on a host of the mesh."""
-    mesh = os.path.expanduser(errand.mesh)
+    mesh = os.path.expanduser(transfer.mesh)
     return ["ssh", "-F", mesh, host, " ".join(shlex.quote(word) for word in argv)]
 
 
-def program_on(errand: Errand, host: str) -> list[str]:
+def program_on(transfer: Transfer, host: str) -> list[str]:
     """Return the command that runs this program on a host of the mesh; what to do is written to it."""
-    return on_host(errand, host, [errand.python, "-I", "-c", START])
+    return on_host(transfer, host, [transfer.python, "-I", "-c", START])
 
 
-def order(verb: str, errand: Errand) -> bytes:
+def order(verb: str, transfer: Transfer) -> bytes:
     """Return what is written to this program on another host."""
-    return json.dumps({"verb": verb, "errand": asdict(errand), "files": files()}).encode() + b"\n"
+    return json.dumps({"verb": verb, "transfer": asdict(transfer), "files": files()}).encode() + b"\n"
 
 
-def tar_of(errand: Errand) -> list[str]:
+def tar_of(transfer: Transfer) -> list[str]:
     """Return the command that writes the environment to stdout."""
     left_out = [f"--exclude=./{name}" for name in (RECEIPT, PROOF)]
-    tar = ["tar", "--create", "--file", "-", *left_out, "--directory", errand.path, "."]
-    return on_host(errand, errand.source, tar) if errand.source else tar
+    tar = ["tar", "--create", "--file", "-", *left_out, "--directory", transfer.path, "."]
+    return on_host(transfer, transfer.source, tar) if transfer.source else tar
 
 
-def send_to(errand: Errand, host: str) -> str:
+def send_to(transfer: Transfer, host: str) -> str:
     """Bring the environment to a host. Return "" or what went wrong."""
     sent = 0
-    with RemoteProgram(program_on(errand, host), SEND_SECONDS) as receiver:
-        receiver.write(order("receive", errand))
+    with RemoteProgram(program_on(transfer, host), SEND_SECONDS) as receiver:
+        receiver.write(order("receive", transfer))
         answer = receiver.line()
         if answer.strip() == SEND.encode():
-            sent = receiver.feed(tar_of(errand))
+            sent = receiver.feed(tar_of(transfer))
             answer = receiver.rest()
     error = receiver.limit or error_in(answer, receiver.error)
     if sent and not error:  # then what arrived whole is not all there is
-        ask(on_host(errand, host, ["rm", "--force", f"{errand.path}/{RECEIPT}"]), QUESTION_SECONDS)
+        ask(on_host(transfer, host, ["rm", "--force", f"{transfer.path}/{RECEIPT}"]), QUESTION_SECONDS)
         error = receiver.error if receiver.last else f"tar ended with status {sent}"
     return error[:ERROR_CHARACTERS]
 
@@ -169,11 +169,11 @@ def error_in(answer: bytes, otherwise: str) -> str:
         return otherwise
 
 
-def send_on(errand: Errand, host: str, others: list[str]) -> dict[str, str]:
+def send_on(transfer: Transfer, host: str, others: list[str]) -> dict[str, str]:
     """Have a host that has the environment bring it to others. Return the answer of `send` there."""
     seconds = SEND_SECONDS * (1 + len(others).bit_length())  # at least the levels of the tree below that host
-    there = order("send", replace(errand, to=others, source=""))
-    said, error = ask(program_on(errand, host), seconds, there)
+    there = order("send", replace(transfer, to=others, source=""))
+    said, error = ask(program_on(transfer, host), seconds, there)
     try:
         answer = json.loads(said.decode())
         return {other: str(answer[other])[:ERROR_CHARACTERS] for other in others}
@@ -182,35 +182,35 @@ def send_on(errand: Errand, host: str, others: list[str]) -> dict[str, str]:
         return dict.fromkeys(others, f"{host}, which was to send it on, failed: {why}"[:ERROR_CHARACTERS])
 
 
-def branch(errand: Errand, hosts: list[str]) -> dict[str, str]:
+def branch(transfer: Transfer, hosts: list[str]) -> dict[str, str]:
     """Bring it to the first of some hosts, and then from there to the others, if there is a way."""
     first, others = hosts[0], hosts[1:]
-    answer = {first: send_to(errand, first)}
-    if others and not answer[first] and first in errand.senders:
-        answer.update(send_on(errand, first, others))
+    answer = {first: send_to(transfer, first)}
+    if others and not answer[first] and first in transfer.senders:
+        answer.update(send_on(transfer, first, others))
     else:
-        answer.update((other, send_to(errand, other)) for other in others)
+        answer.update((other, send_to(transfer, other)) for other in others)
     return answer
 
 
-def send(errand: Errand) -> dict[str, str]:
+def send(transfer: Transfer) -> dict[str, str]:
     """Return {host: "" or what went wrong}. The hosts form a tree: N of them take log N times as long as one."""
-    hosts = errand.to
+    hosts = transfer.to
     branches = [hosts[first::SENT_AT_A_TIME] for first in range(min(SENT_AT_A_TIME, len(hosts)))]
     answer: dict[str, str] = {}
     from concurrent.futures import ThreadPoolExecutor  # takes long to import, and only sending needs it
 
     with ThreadPoolExecutor(len(branches) or 1) as pool:
-        for part in pool.map(lambda some: branch(errand, some), branches):
+        for part in pool.map(lambda some: branch(transfer, some), branches):
             answer.update(part)
     return answer
 
 
-def receipt_at_source(errand: Errand) -> Receipt | None:
+def receipt_at_source(transfer: Transfer) -> Receipt | None:
     """Return the receipt of the source, or None if it has none."""
-    if not errand.source:
-        return read_receipt(Path(errand.path))
-    argv = on_host(errand, errand.source, ["cat", f"{errand.path}/{RECEIPT}"])
+    if not transfer.source:
+        return read_receipt(Path(transfer.path))
+    argv = on_host(transfer, transfer.source, ["cat", f"{transfer.path}/{RECEIPT}"])
     said, _error = ask(argv, QUESTION_SECONDS)
     try:
         receipt = json.loads(said.decode())
@@ -219,9 +219,9 @@ def receipt_at_source(errand: Errand) -> Receipt | None:
     return receipt if isinstance(receipt, dict) else None
 
 
-def send_what_is_wanted(errand: Errand, wanted: Receipt) -> dict[str, str]:
+def send_what_is_wanted(transfer: Transfer, wanted: Receipt) -> dict[str, str]:
     """Send the environment if the source has the one that is wanted. Return the answer of `send`."""
-    receipt = receipt_at_source(errand)
+    receipt = receipt_at_source(transfer)
     if receipt is None or not is_made_from(receipt, {**wanted, "python": receipt.get("python")}):
-        return dict.fromkeys(errand.to, f"{errand.source or 'the machine that has it'} has not finished it")
-    return send(replace(errand, receipt=receipt))
+        return dict.fromkeys(transfer.to, f"{transfer.source or 'the machine that has it'} has not finished it")
+    return send(replace(transfer, receipt=receipt))

@@ -127,7 +127,7 @@ def has_own_build(request: Request, where: Sequence[str], place: str) -> bool:
 def can_report(request: Request) -> bool:
     """Whether pip of the environment tells what it installed."""
     version = request.interpreter.version
-    found = [installed(Path(path), version).get("pip") for path in (request.path, request.beside) if path]
+    found = [installed(Path(path), version).get("pip") for path in (request.path, request.linked_environment) if path]
     numbers = [number(release)[:2] for release in found if release]
     return bool(numbers) and numbers[0] >= PIP_REPORTS
 
@@ -157,8 +157,9 @@ def make_bare(request: Request, place: str) -> None:
     as long, as it runs pip out of its wheel.
     """
     path, packages = request.place, request.place / request.interpreter.packages
-    beside = Path(request.beside, request.interpreter.packages) if request.beside else None
-    wanted = request.installs and not (beside is not None and (beside / "pip").is_dir())
+    other = request.linked_environment
+    linked = Path(other, request.interpreter.packages) if other else None
+    wanted = request.installs and not (linked is not None and (linked / "pip").is_dir())
     found = [*bundled_pip(request.interpreter.ensurepip), *sorted(Path(place).glob("pip-*.whl"))]
     bundled = found[:1] if wanted else []
     option = [] if wanted and not bundled else ["--without-pip"]
@@ -169,8 +170,8 @@ def make_bare(request: Request, place: str) -> None:
         script = path / "bin" / "pip"
         script.write_text(PIP_SCRIPT.format(path / "bin" / "python"), encoding="utf-8")
         script.chmod(0o755)
-    if beside:
-        (packages / "torchfleet-beside.pth").write_text(f"{beside}\n", encoding="utf-8")
+    if linked:
+        (packages / "torchfleet-linked.pth").write_text(f"{linked}\n", encoding="utf-8")
 
 
 def install(request: Request, place: str) -> tuple[dict[str, str], set[str]]:

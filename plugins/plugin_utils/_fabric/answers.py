@@ -146,7 +146,7 @@ def agent_of(node: str, value: Json) -> dict[str, Json]:
 
 def constraints_of(node: str, value: Json) -> dict[str, str]:
     """Return the user's constraints for a node, as the node returned them."""
-    return dict(take(node, "wish", CONSTRAINTS, value or {}))
+    return dict(take(node, "constraints", CONSTRAINTS, value or {}))
 
 
 def reached_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:

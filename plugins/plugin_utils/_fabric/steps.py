@@ -97,7 +97,7 @@ def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
     nodes = []
     for name in names:
         facts = required(listened, name, "facts", "its network")
-        constraints = fabric_answers.constraints_of(name, listened[name].get("wish"))
+        constraints = fabric_answers.constraints_of(name, listened[name].get("constraints"))
         nodes.append(node_net(name, facts, constraints.get("nic") or "", constraints.get("address") or ""))
     return nodes
 

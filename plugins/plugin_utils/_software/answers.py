@@ -44,8 +44,8 @@ ANSWERS: Mapping[str, Callable[[Json], Json]] = {
             "libc": empty_or(like(re.compile(r"[0-9]{1,2}\.[0-9]{1,3}(\.[0-9]{1,5})?\Z"), "the version of glibc")),
             "machine": WORD,
             "os": WORD,
-            "lacks": listed(like(re.compile(r"[A-Za-z0-9_.+-]{1,64}\Z"), "the name of a program"), 64),
-            "lacks_pip": flag,
+            "missing_tools": listed(like(re.compile(r"[A-Za-z0-9_.+-]{1,64}\Z"), "the name of a program"), 64),
+            "needs_pip": flag,
         }
     ),
     "send": mapped(short(300), words, 100_000),

@@ -51,7 +51,7 @@ def order_for(given: Given, ready: Mapping[str, Any], seen: Mapping[str, Any], i
     """Return what is to be brought to a machine. `ready`: of prepared(); `seen`: the answer to a look."""
     return Order(
         role=given["role"],
-        machine=Machine(seen["python"], seen["libc"], seen["machine"], seen["lacks_pip"]),
+        machine=Machine(seen["python"], seen["libc"], seen["machine"], seen["needs_pip"]),
         into=into,
         packages=given["packages"],
         wheelhouse=ready["wheelhouse"],
@@ -67,7 +67,7 @@ def missing_tools(given: Given, node: str, seen: Mapping[str, Any]) -> str:
     """Return what to do on a machine that is to build, and cannot."""
     install = distribution.install("build", seen["os"])
     hint = given["tools_hint"] or f"as root: {install}; or set {given['role']}_install_tools=true (Debian, Ubuntu)"
-    return f"building needs {', '.join(seen['lacks'])}, which {node} does not have; {hint}"
+    return f"building needs {', '.join(seen['missing_tools'])}, which {node} does not have; {hint}"
 
 
 def why_not_sent(registered: Mapping[str, Any], node: str) -> str:

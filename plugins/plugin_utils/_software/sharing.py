@@ -49,7 +49,7 @@ def share_kind(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict
 
     def fitness(name: str) -> tuple[bool, int, bool, bool, bool]:
         """What most machines have already is kept; one that can build comes next, and then the fewest hops count."""
-        can_build = not looks[name].get("lacks")
+        can_build = not looks[name].get("missing_tools")
         return name in contents, popular[contents.get(name, "")], can_build, bool(looks[name]["mesh"]), name == head
 
     source = max(looks, key=fitness)  # the first of the inventory, of several
@@ -74,10 +74,11 @@ def plan_of(
     nodes = {name: {**asdict(share), "home": homes.get(share.sender, "")} for name, share in shares.items()}
     for name, look in looks.items():
         nodes[name]["proven"] = look["ready"] and look["proven"] and not shares[name].source
+    missing = {name: look["missing_tools"] for name, look in looks.items() if shares[name].makes}
     return {
         "nodes": nodes,
         "steps": {name: steps_of(name, share) for name, share in shares.items()},
-        "missing_tools": {name: look["lacks"] for name, look in looks.items() if shares[name].makes and look["lacks"]},
+        "missing_tools": {name: tools for name, tools in missing.items() if tools},
     }
 
 

@@ -48,7 +48,7 @@ class Machine:
     python: str  # major and minor
     libc: str
     machine: str  # x86_64
-    lacks_pip: bool = False
+    needs_pip: bool = False
 
     @property
     def label(self) -> str:
@@ -79,7 +79,7 @@ class Order:
     @property
     def is_empty(self) -> bool:
         """Whether the machine needs nothing of the controller."""
-        return not (self.wheelhouse or self.sources or self.programs or self.machine.lacks_pip)
+        return not (self.wheelhouse or self.sources or self.programs or self.machine.needs_pip)
 
 
 def pack(order: Order) -> Path:
@@ -110,7 +110,7 @@ def collect(order: Order) -> dict[str, Path]:
     for program in order.programs:
         fetch(order, program)
     wheels = choose(order) if order.wheelhouse else []
-    wheels += [own_pip(order.into)] if order.machine.lacks_pip else []
+    wheels += [own_pip(order.into)] if order.machine.needs_pip else []
     files = {path.name: path for path in wheels}
     files |= {str(program["file"]): order.shelf / program["file"] for program in order.programs}
     for directory, listed in order.sources.items():
