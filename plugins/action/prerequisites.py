@@ -11,31 +11,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import prerequisites as plan
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import facts_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.node_seen import SeenNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_input import (
     HOST_VARIABLES,
-    answer_of,
     target_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer, Case, Limits
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Case, Limits
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 
 Result = dict[str, Any]
-FACTS = "torchfleet.cluster.node_facts"
 
 
-class ActionModule(OnNode):
+class ActionModule(SeenNode):
     """One node."""
-
-    parses_values = False
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changes and left. Failed where root is needed for what was asked for, or for what a job needs."""
         node, switches = str(variables["inventory_hostname"]), plan.parse_switches(given)
-        case = self.seen(node, given, variables)
+        case = self.case(node, given, variables)
         work = plan.work_on(case, switches)
         if work.is_empty:
             return {"changed": False, "changes": [], "left": ""}
@@ -50,13 +45,9 @@ class ActionModule(OnNode):
             self._connection.reset()  # the next tasks log in again, and have the new limits
         return {**answer, **shown}
 
-    def seen(self, node: str, given: Result, variables: Result) -> Case:
-        """Return what is known of the node: what preflight saw, or what is read now."""
-        answer = answer_of(given["seen"])
-        if answer.facts is None:
-            with self.without_root():
-                told = self._execute_module(module_name=FACTS, task_vars=variables)
-            answer = Answer(facts_of(node, to_plain(told).get("facts")))
+    def case(self, node: str, given: Result, variables: Result) -> Case:
+        """Return what is known of the node."""
+        answer = self.seen(node, given["seen"], variables)
         known = {key: to_plain(variables.get(key)) for key in HOST_VARIABLES}
         known["ansible_become_password"] = known["ansible_become_password"] or self._play_context.become_pass
         target = target_of(node, known, to_plain(variables["groups"]))

@@ -87,30 +87,11 @@ class ActionModule(OnNode):
         order = order_for(self.given, self.prepared, seen, Path(constants.DEFAULT_LOCAL_TMP, "torchfleet-wheels"))
         if order.is_empty:
             return ""
-        packed, there = pack(order), brought_file(Path(self.given["path"]))
-        directory = {"path": str(Path(there).parent), "state": "directory", "mode": "u+rwx"}
-        made = self._execute_module(module_name="ansible.builtin.file", module_args=directory, task_vars=self.variables)
-        if made.get("failed"):
-            raise NotBroughtError(line(str(made.get("msg"))))
-        copied = self.copy(str(packed), there)
+        packed, there = pack(order), f"{self.given['path']}.brought.tar"
+        copied = self.bring_file(str(packed), there, self.variables)
         if copied.get("failed"):
             raise NotBroughtError(line(str(copied.get("msg"))))
         return there
-
-    def copy(self, source: str, there: str) -> Result:
-        """Copy a file of the controller to the node as this task's user, for that user alone. Return the answer."""
-        task = self._task.copy()
-        task.args = {"src": source, "dest": there, "mode": "0600"}
-        action = self._shared_loader_obj.action_loader.get(
-            "ansible.builtin.copy",
-            task=task,
-            connection=self._connection,
-            play_context=self._play_context,
-            loader=self._loader,
-            templar=self._templar,
-            shared_loader_obj=self._shared_loader_obj,
-        )
-        return dict(action.run(task_vars=self.variables))
 
     def send(self) -> Result:
         """Have the environment sent from the machine that the plan names, on which this runs."""

@@ -68,7 +68,7 @@ options:
     elements: str
     default: []
   release:
-    description: Debian release of the nodes, V(bookworm) (12) or V(trixie) (13).
+    description: Debian release of the nodes, V(bullseye) (11), V(bookworm) (12) or V(trixie) (13).
     type: str
     default: bookworm
   image:

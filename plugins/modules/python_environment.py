@@ -48,9 +48,11 @@ options:
     elements: str
     default: []
   python:
-    description: The interpreter to make the environment with. It need not be the one that Ansible uses.
+    description:
+      - The interpreter to make the environment with.
+      - Empty for the one that M(torchfleet.cluster.standalone_python) brought to O(home), else Ansible's.
     type: str
-    required: true
+    default: ''
   python_min:
     description: The oldest Python that the packages support.
     type: str
@@ -261,6 +263,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.envir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_make import try_to_make
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_proof import prove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import probe
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.standalone import usual
 
 AS_THEY_ARE = (
     *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
@@ -328,7 +331,7 @@ def main() -> None:
         "setting": {"type": "str", "required": True},
         "path": {"type": "str", "required": True},
         "packages": {"type": "list", "elements": "str", "default": []},
-        "python": {"type": "str", "required": True},
+        "python": {"type": "str", "default": ""},
         "python_min": {"type": "str", "default": "3.8"},
         "python_max": {"type": "str", "default": ""},
         "disk_mb": {"type": "int", "default": 200},
@@ -351,6 +354,7 @@ def main() -> None:
         "prepared": {"type": "dict", "default": {}},
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    module.params["python"] = usual(module.params["python"], module.params["home"])
     states = {"look": state_look, "make": state_make, "send": state_send, "prove": state_prove}
     answer = states[module.params["state"]](module.params, module.check_mode)
     error = answer.pop("error", "")

@@ -287,7 +287,7 @@ def test_what_is_none_of_ours_is_left_alone(lab: Lab, other: Lab, tmp_path: Path
     [
         ("present", {"nodes": 0}, "lab_nodes: got 0; give 1 to 200"),
         ("present", {"nics": "x"}, "lab_nics"),
-        ("present", {"release": "sid"}, "must be one of: bookworm, trixie, got: sid"),
+        ("present", {"release": "sid"}, "must be one of: bullseye, bookworm, trixie, got: sid"),
         ("present", {"name": "a b"}, "lab_name: got 'a b'"),
         ("broken", {}, "must be one of: present, absent, cut, heal, shape, pause, resume, kill, restart, got: broken"),
         ("cut", {}, "lab_node: got ''; give n1, n2 or all"),

@@ -55,7 +55,7 @@ def lab() -> Lab:
         ({"nodes": 201}, "lab_nodes: got 201; give 1 to 200"),
         ({"nics": 0}, "lab_nics: got 0; give 1 to 8"),
         ({"shm_mb": 0}, "lab_shm_mb: got 0; give 1 to 1048576"),
-        ({"release": "sid"}, "lab_release: got 'sid'; give bookworm or trixie"),
+        ({"release": "sid"}, "lab_release: got 'sid'; give bullseye, bookworm, trixie"),
         ({"user": "a b"}, "lab_user: got 'a b'; give a user name"),
         ({"slots": 0}, "lab_slots: got 0; give 1 to 1024"),
         ({"packages": ["openssh-server-"]}, "lab_packages: got 'openssh-server-'; give names of Debian packages"),
@@ -69,7 +69,7 @@ def lab() -> Lab:
         ({"overrides": {"n2": {"port": 0}}}, "lab_overrides: port of n2: got 0; give 1 to 65535"),
         ({"overrides": {"n2": {"port": "ssh"}}}, "lab_overrides: port of n2: got 'ssh'"),
         ({"overrides": {"n2": {"slots": 0}}}, "lab_overrides: slots of n2: got 0; give 1 to 1024"),
-        ({"overrides": {"n2": {"release": "sid"}}}, "lab_overrides: release of n2: got 'sid'; give bookworm or trixie"),
+        ({"overrides": {"n2": {"release": "sid"}}}, "lab_overrides: release of n2: got 'sid'; give bullseye, bookworm, trixie"),
         ({"overrides": {"n2": {"hostname": "a_b"}}}, "lab_overrides: hostname of n2: got 'a_b'; give letters"),
     ],
 )

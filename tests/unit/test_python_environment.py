@@ -117,7 +117,7 @@ class Node:
         self.asked.append((state, module_args))
         return dict(self.answers.get(state, {}))
 
-    def copy(self, local: str, remote: str) -> dict[str, Any]:
+    def copy(self, local: str, remote: str, variables: Any) -> dict[str, Any]:
         with tarfile.open(local) as pack:
             self.copied.append((remote, pack.getnames()))
         return {**self.answers.get("copy", {})}

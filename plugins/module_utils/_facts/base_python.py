@@ -14,6 +14,8 @@ import sys
 import sysconfig
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.standalone import newest, usual
+
 from .reading import said
 
 ABOUT_PYTHON = (
@@ -23,12 +25,18 @@ ABOUT_PYTHON = (
 )
 
 
-def python_facts(path: str) -> dict[str, Any]:
+def python_facts(path: str, home: str = "") -> dict[str, Any]:
     """Return what is known of the interpreter that torch is installed with.
 
-    path, version, venv (can it make environments), headers (are its C headers there).
+    path, version, venv (can it make environments), headers (are its C headers there), standalone (the version of the
+    one below torchfleet's home, which is taken if no path is given).
     """
-    path = path or sys.executable
+    standalone = newest(home) if home else ""
+    return {**about_python(usual(path, home)), "standalone": standalone}
+
+
+def about_python(path: str) -> dict[str, Any]:
+    """Return path, version, venv and headers of an interpreter."""
     if path == sys.executable:  # which need not be started to be asked
         venv, headers = bool(importlib.util.find_spec("venv")), sysconfig.get_path("include")
         return {"path": path, "version": platform.python_version(), "venv": venv, "headers": has_headers(headers)}

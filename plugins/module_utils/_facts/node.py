@@ -43,7 +43,7 @@ def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "system": system(),
         "user": {"name": user_name(), "uid": os.getuid(), "sudo": sudo},
-        "python": python_facts(os.path.expanduser(request["base_python"])),
+        "python": python_facts(request["base_python"], home),
         "host": host_facts(),
         "home": {"path": home, "loose": loose(home), **place(home)},
         "tmp": place(os.environ.get("TMPDIR") or "/tmp"),

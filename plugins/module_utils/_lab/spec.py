@@ -19,7 +19,7 @@ from typing import Any, Iterable, Mapping
 LABEL = "torchfleet.lab"  # on every container and network of a lab; its value is the name of the lab
 NODE_LABEL = "torchfleet.node"
 SHAPE_LABEL = "torchfleet.shape"
-RELEASES = ("bookworm", "trixie")
+RELEASES = ("bullseye", "bookworm", "trixie")
 LINK_STATES = ("cut", "heal", "shape")
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
 USER = re.compile(r"[a-z][a-z0-9_-]{0,30}")
@@ -121,7 +121,7 @@ def parse_node(given: Mapping[str, Any], name: str, number: int, override: Any) 
         raise ValueError(f"lab_overrides: got {override!r} for {name}; give a mapping of any of {', '.join(common)}")
     values = {**common, **override}
     checks = {"user": (USER, "a user name"), "hostname": (HOSTNAME, "letters, digits, - and .")}
-    checks["release"] = (re.compile("|".join(RELEASES)), " or ".join(RELEASES))
+    checks["release"] = (re.compile("|".join(RELEASES)), ", ".join(RELEASES))
     for option, (pattern, wanted) in checks.items():
         if not pattern.fullmatch(str(values[option])):
             what = f"lab_overrides: {option} of {name}" if option in override else f"lab_{option}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import module_answer
@@ -50,3 +51,26 @@ class OnNode(Action):
         """Return what becoming root fails of; None if it does not. A password that is missing is Ansible's to tell."""
         tried = self._low_level_execute_command("true")
         return None if tried["rc"] == 0 else str(tried["stderr"] or tried["stdout"])
+
+    def bring_file(self, source: str, there: str, variables: Result) -> Result:
+        """Copy a file of the controller to the node as this task's user, for that user alone. Return the answer."""
+        directory = {"path": str(Path(there).parent), "state": "directory", "mode": "u+rwx"}
+        made = self._execute_module(module_name="ansible.builtin.file", module_args=directory, task_vars=variables)
+        if made.get("failed"):
+            return dict(made)
+        return self.copy(source, there, variables)
+
+    def copy(self, source: str, there: str, variables: Result) -> Result:
+        """Copy a file into a directory that is there."""
+        task = self._task.copy()
+        task.args = {"src": source, "dest": there, "mode": "0600"}
+        action = self._shared_loader_obj.action_loader.get(
+            "ansible.builtin.copy",
+            task=task,
+            connection=self._connection,
+            play_context=self._play_context,
+            loader=self._loader,
+            templar=self._templar,
+            shared_loader_obj=self._shared_loader_obj,
+        )
+        return dict(action.run(task_vars=variables))

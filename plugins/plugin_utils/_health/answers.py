@@ -105,6 +105,7 @@ SEAT = exact(
     }
 )
 SYSTEM = exact(dict.fromkeys(("kernel", "arch", "os", "os_version", "os_name", "libc"), short()))
+PYTHON = {"path": short(4096), "version": short(64), "venv": flag, "headers": flag, "standalone": WORD}
 UNIT = empty_or(one_of(*prerequisites.TIME_UNITS))
 PREREQUISITES = exact(
     {
@@ -129,7 +130,7 @@ FACTS = exact(
                 "sudo": one_of("root", "yes", "no", "missing", "not tried"),
             }
         ),
-        "python": exact({"path": short(4096), "version": short(64), "venv": flag, "headers": flag}),
+        "python": exact(PYTHON),
         "host": exact(
             {
                 "name": short(255),

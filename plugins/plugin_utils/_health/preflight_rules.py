@@ -146,7 +146,8 @@ MACHINE: Mapping[str, Rule] = {
         "PyTorch has no wheel for this Python",
         "the ranks' environment is created with this Python",
         "roles/pytorch, pytorch_python_min and pytorch_python_max",
-        "install Python {python_min} to {python_max} and set it: pytorch_python: /usr/bin/python{python_min}",
+        "install Python {python_min} to {python_max} and set it: pytorch_python: /usr/bin/python{python_min}; "
+        "or have setup.yml bring one: -e prerequisites_python=auto",
     ),
     "TF-NO-VENV": Rule(
         "error",

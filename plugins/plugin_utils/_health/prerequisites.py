@@ -23,6 +23,9 @@ LEAST_FILES = 16384  # 4096 is the kernel's own limit, if neither systemd nor li
 LEAST_PROCESSES = 1024
 FILES, PROCESSES = 65536, 32768  # what the limits are raised to
 CHRONY = {"deb": "chrony", "rpm": "chronyd"}  # what its unit is called
+PYTHON_FINDINGS = ("TF-PYTHON-TORCH", "TF-NO-VENV")
+MENDED_AS_ROOT = "setup.yml does this as root (role prerequisites)"
+MENDED_BY_PYTHON = "setup.yml brings a Python of its own to all workers, without root (role prerequisites)"
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Work:
 
 def parse_switches(given: Mapping[str, Any]) -> dict[str, str]:
     """Return the switches by name, each auto, true or false. InputError for any other value."""
-    switches = {name: str(given.get(name, "auto")).lower() for name in SWITCHES}
+    switches = {name: str(given.get(name, "auto")).lower() for name in (*SWITCHES, "python")}
     for name, value in switches.items():
         if value not in SETTINGS:
             raise InputError(f"prerequisites_{name}", given[name], f"give one of {', '.join(SETTINGS)}")
@@ -102,17 +105,19 @@ def can_become_root(case: Case) -> bool:
 
 def mended_by_setup(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     """Return a node's findings; those that the role mends are no errors and no warnings."""
-    work = work_on(case, case.limits.prerequisites) if case.limits.prerequisites else Work()
-    if not can_become_root(case):
-        return list(findings)
-    return [mended(case, finding) if finding.id in work.mends else finding for finding in findings]
-
-
-def mended(case: Case, finding: Finding) -> Finding:
-    """Return a finding that the role mends."""
-    does = "setup.yml does this as root (role prerequisites)"
-    otherwise = f"; where nobody can become root: {finding.mend}" if not is_surely_root(case) else ""
-    return replace(finding, severity="info", mend=does + otherwise)
+    switches = case.limits.prerequisites
+    work = work_on(case, switches) if switches and can_become_root(case) else Work()
+    own_python = switches.get("python", "false") != "false"
+    found = []
+    for finding in findings:
+        if finding.id in work.mends:
+            otherwise = "" if is_surely_root(case) else f"; where nobody can become root: {finding.mend}"
+            found.append(replace(finding, severity="info", mend=MENDED_AS_ROOT + otherwise))
+        elif finding.id in PYTHON_FINDINGS and own_python:
+            found.append(replace(finding, severity="info", mend=MENDED_BY_PYTHON))
+        else:
+            found.append(finding)
+    return found
 
 
 # --- the parts --------------------------------------------------------------------------------------------------------

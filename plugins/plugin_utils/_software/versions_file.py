@@ -74,7 +74,7 @@ def source(entry: dict[str, Any], version: str, name: str) -> dict[str, str]:
         line = f"add the line {version}: SHA256 below {name}.sha256 in versions.yml, or in the file torchfleet_versions"
         raise InputError(name.replace(".source", ".version"), version, f"its checksum is not known: {line}")
     url = entry["url"].format(version=version)
-    owner = name.removesuffix(".source")
+    owner = name.split(".", maxsplit=1)[0]
     file = url.rpartition("/")[2]
     return {
         "version": version,

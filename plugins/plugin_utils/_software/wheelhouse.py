@@ -10,6 +10,7 @@ can be of no use there.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.metadata
@@ -20,7 +21,7 @@ import shutil
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -82,12 +83,27 @@ class Order:
         return not (self.wheelhouse or self.sources or self.programs or self.machine.needs_pip)
 
 
+@contextlib.contextmanager
+def one_at_a_time(order: Order) -> Iterator[None]:
+    """Hold the lock of what is fetched and packed: machines of a kind share what the first one fetches and packs."""
+    order.into.mkdir(mode=0o700, exist_ok=True)
+    with (order.into / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def fetched(order: Order) -> list[Path]:
+    """Return the files of the programs, fetched unless they are there. NotBroughtError for what cannot be had."""
+    with one_at_a_time(order):
+        for program in order.programs:
+            fetch(order, program)
+    return [order.shelf / program["file"] for program in order.programs]
+
+
 def pack(order: Order) -> Path:
     """Return a tar file with what a machine needs. NotBroughtError for what cannot be had."""
-    try:
-        order.into.mkdir(mode=0o700, exist_ok=True)
-        with lock_file(order.into / "lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # machines of a kind share what the first one packs
+    with one_at_a_time(order):
+        try:
             return packed(order, collect(order))
     except NotFoundError as error:
         raise NotBroughtError(unfound(order, error)) from None
