@@ -87,7 +87,7 @@ class ActionModule(OnNode):
         order = order_for(self.given, self.prepared, seen, Path(constants.DEFAULT_LOCAL_TMP, "torchfleet-wheels"))
         if order.is_empty:
             return ""
-        packed, there = pack(order), f"{self.given['path']}.brought.tar"
+        packed, there = pack(order), brought_file(Path(self.given["path"]))
         copied = self.bring_file(str(packed), there, self.variables)
         if copied.get("failed"):
             raise NotBroughtError(line(str(copied.get("msg"))))

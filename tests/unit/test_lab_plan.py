@@ -69,7 +69,10 @@ def lab() -> Lab:
         ({"overrides": {"n2": {"port": 0}}}, "lab_overrides: port of n2: got 0; give 1 to 65535"),
         ({"overrides": {"n2": {"port": "ssh"}}}, "lab_overrides: port of n2: got 'ssh'"),
         ({"overrides": {"n2": {"slots": 0}}}, "lab_overrides: slots of n2: got 0; give 1 to 1024"),
-        ({"overrides": {"n2": {"release": "sid"}}}, "lab_overrides: release of n2: got 'sid'; give bullseye, bookworm, trixie"),
+        (
+            {"overrides": {"n2": {"release": "sid"}}},
+            "lab_overrides: release of n2: got 'sid'; give bullseye, bookworm, trixie",
+        ),
         ({"overrides": {"n2": {"hostname": "a_b"}}}, "lab_overrides: hostname of n2: got 'a_b'; give letters"),
     ],
 )

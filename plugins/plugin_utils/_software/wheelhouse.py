@@ -87,7 +87,7 @@ class Order:
 def one_at_a_time(order: Order) -> Iterator[None]:
     """Hold the lock of what is fetched and packed: machines of a kind share what the first one fetches and packs."""
     order.into.mkdir(mode=0o700, exist_ok=True)
-    with (order.into / "lock").open("w") as lock:
+    with lock_file(order.into / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -102,8 +102,8 @@ def fetched(order: Order) -> list[Path]:
 
 def pack(order: Order) -> Path:
     """Return a tar file with what a machine needs. NotBroughtError for what cannot be had."""
-    with one_at_a_time(order):
-        try:
+    try:
+        with one_at_a_time(order):
             return packed(order, collect(order))
     except NotFoundError as error:
         raise NotBroughtError(unfound(order, error)) from None
