@@ -29,12 +29,12 @@ SHELL_FILE = re.compile(r"shell\.([0-9]{1,10})\.[0-9]{1,20}\Z")
 def main(job_dir: str, arguments: list[str]) -> int:
     """Run a command on a node and return its exit status. `arguments`: as ssh takes them: options, host, command."""
     die_with_parent()
-    job = JobDir(job_dir)
-    staging = job.staging()
-    private_tmp = staging["private_tmp"] if staging else ""
     while arguments and arguments[0].startswith("-"):
         arguments = arguments[1:]
     host, command = arguments[0], " ".join(arguments[1:])  # as ssh does: the other side's shell reads it
+    job = JobDir(job_dir)
+    staging = job.staging()
+    private_tmp = staging["private_tmp"] if staging else os.devnull  # below which nothing is
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(os.path.join(private_tmp, SHELL_SOCKET))
