@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -69,7 +70,7 @@ class ActionModule(Action):
         changed = bool(result["runs"] or result["dropped"])
         return {**result, **({"failed": True, "msg": "; ".join(failed)} if failed else {"changed": changed})}
 
-    def bring(self, run: Result, given: Result) -> str:
+    def bring(self, run: WaitingRun, given: Result) -> str:
         """Fetch one run unless in check mode, and show it. Return what failed; the next run is fetched anyway."""
         try:
             run_dir, placement = place_for(run, given)
@@ -91,11 +92,11 @@ class ActionModule(Action):
         display.display(f"job {run['job_id']} {run['state']}; run: {run_dir}")
         return ""
 
-    def drop(self, run: Result) -> str:
+    def drop(self, run: WaitingRun) -> str:
         """Drop a run without fetching it, and return what failed."""
         return self.forget(run, "dropped: the next clean.yml removes its files")
 
-    def forget(self, run: Result, why: str) -> str:
+    def forget(self, run: WaitingRun, why: str) -> str:
         """Release one run on the head unless in check mode, show it, and return what failed."""
         if not self._task.check_mode:
             with Session(self.head, self.ssh) as session:

@@ -250,8 +250,10 @@ class Result(TypedDict):
 
 
 class WaitingRun(TypedDict):
+    """A job that is over and waits on the head to be fetched."""
+
     job_id: str
-    run_dir: str
+    run_dir: str  # on the controller that started it
     state: str
-    own: bool
-    seconds: float
+    own: bool  # the controller that asks had started it
+    seconds: float  # since it ended

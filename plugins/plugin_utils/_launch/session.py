@@ -33,7 +33,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protoc
     SurveyRequest,
     SurveyRoute,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Result, WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
@@ -287,8 +287,8 @@ class Session:
         with open(os.open(path, flags, 0o600), "wb") as file:
             file.write(frame["data"])
 
-    def collect(self, controller: str, dry_run: bool) -> list[Frame]:
-        """Return the jobs that are over and not fetched: job_id, run_dir, state, own, and for how many seconds."""
+    def collect(self, controller: str, dry_run: bool) -> list[WaitingRun]:
+        """Return the jobs that are over and not fetched."""
         return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run).get("jobs", ()))
 
     def forget(self, job_id: str) -> list[str]:

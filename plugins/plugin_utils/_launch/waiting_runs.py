@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .run_directory import fetched_run, noted_run
@@ -16,10 +18,10 @@ from .run_directory import fetched_run, noted_run
 DAY = 86400.0
 SHOWN = 10  # runs of others that are named
 FATES = ("runs", "dropped", "others")
-Result = dict[str, Any]
+Given = Mapping[str, Any]  # options of the action
 
 
-def check_given(given: Result) -> None:
+def check_given(given: Given) -> None:
     """InputError for what would drop all runs of others, or none."""
     if given["drop_run"] and not given["job_id"]:
         raise InputError("drop_run", True, "name the run: -e job_id=...")
@@ -27,7 +29,7 @@ def check_given(given: Result) -> None:
         raise InputError("drop_after", given["drop_after"], "give days greater than 0: -e drop_after=30")
 
 
-def fate(run: Result, given: Result) -> str:
+def fate(run: WaitingRun, given: Given) -> str:
     """Return what becomes of a run that waits: own ones come home, and so does the one that is named."""
     named = run["job_id"] == given["job_id"]
     old = given["drop_after"] is not None and run["seconds"] >= given["drop_after"] * DAY
@@ -36,7 +38,7 @@ def fate(run: Result, given: Result) -> str:
     return "runs" if named or run["own"] else "others"
 
 
-def place_for(run: Result, given: Result) -> tuple[Path, list[tuple[int, str]] | None]:
+def place_for(run: WaitingRun, given: Given) -> tuple[Path, list[tuple[int, str]] | None]:
     """Return the directory of a run, and its ranks with their hosts if they were planned here. InputError."""
     try:
         return noted_run(run["job_id"], run["run_dir"], given["runs_dir"])
@@ -46,7 +48,7 @@ def place_for(run: Result, given: Result) -> tuple[Path, list[tuple[int, str]] |
         return fetched_run(run["job_id"], given["runs_dir"]), None
 
 
-def of_others(runs: list[Result], head: str) -> str:
+def of_others(runs: list[WaitingRun], head: str) -> str:
     """Return one line on the runs that other controllers started and did not fetch."""
     shown = ", ".join(f"{run['job_id']} ({run['state']}, {run['seconds'] / DAY:.0f} days)" for run in runs[:SHOWN])
     more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
