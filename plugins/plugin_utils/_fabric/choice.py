@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The choice of the network for the cluster, from facts and measurements of the nodes. Pure."""
+"""The choice of the cluster's network, and why NICs are rejected (one NIC by itself: networks.py). Pure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The networks of the nodes as typed values, and which addresses are never usable, with the reason."""
+"""The NICs of the nodes as typed values, and why one is rejected by itself: flaw(), of_host_name(). Pure.
+
+Rejections that depend on other nodes or on tests are in choice.py. docs/nics.md lists all codes.
+"""
 
 from __future__ import annotations
 
@@ -168,18 +171,18 @@ def netdevs_of(port: Port) -> set[str]:
     return {*port.netdevs, *(gid.netdev for gid in port.gids if gid.netdev)}
 
 
-def flaw(nic: Nic, address: Address, wished: bool) -> Reason | None:
+def flaw(nic: Nic, address: Address, required: bool) -> Reason | None:
     """Return why an address is unusable, or None. An address that the user requires may be on a tunnel."""
     checks = (
         (nic.kind == "loopback" or address.ip.is_loopback, "loopback", "loopback: reaches only this node"),
         (address.ip.is_link_local, "link-local", "link-local: no subnet of its own, and not routed"),
         (
-            not wished and nic.kind == "tunnel",
+            not required and nic.kind == "tunnel",
             "tunnel",
             "a VPN or tunnel (point-to-point): encrypts or encapsulates packets",
         ),
         (
-            not wished and address.prefix == address.ip.max_prefixlen,
+            not required and address.prefix == address.ip.max_prefixlen,
             "no-subnet",
             f"/{address.prefix}: an address without a subnet, as of VPNs and floating addresses",
         ),
