@@ -32,7 +32,6 @@ CUDA, ROCM = {"version": "2.13.0", "cuda": "13.0", "hip": ""}, {"version": "2.13
 @pytest.mark.parametrize(
     ("backend", "told"),
     [
-        ("xccl", "torch on localhost has no such backend (PyTorch's wheels for Intel GPUs have it)"),
         ("ucc", "a PyTorch that was built with UCC has it"),
         ("mpi", """ansible-playbook setup.yml -e '{"backends": ["mpi"]}' installs it"""),
         ("ccl", '-e \'{"backends": ["ccl"]}\' installs it'),
@@ -56,6 +55,40 @@ def test_vendors_are_not_mixed_under_nccl(plan_two: Planner) -> None:
     with pytest.raises(InputError, match="cannot be mixed under nccl; use -e backend=mpi or -e backend=gloo"):
         plan_two(n1={"accelerators": NVIDIA, "torch": CUDA}, n2=mixed, backend="nccl")
     assert plan_two(n1={"accelerators": NVIDIA, "torch": CUDA}, n2=mixed, backend="gloo").backend == "gloo"
+
+
+INTEL, XPU = {"intel": 4}, {"version": "2.13.0", "cuda": "", "hip": "", "xpu": "20250301"}
+
+
+def test_gpus_of_intel_are_the_default_where_torch_has_their_backend(plan_two: Planner) -> None:
+    both = {"accelerators": INTEL, "torch": XPU, "backends": ["xccl"]}
+    with pytest.raises(InputError, match="torch on n1, n2 has no such backend"):
+        plan_two(n1={**both, "backends": []}, n2={**both, "backends": []}, backend="xccl")
+    assert plan_two(n1=both, n2=both).backend == "xccl"
+    with pytest.raises(InputError, match="no GPU on n2"):
+        plan_two(n1=both, n2={"accelerators": NONE}, backend="xccl")
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        (
+            {"accelerators": AMD, "torch": ROCM},
+            "n1 has 2 of NVIDIA, n2 has 2 of AMD): no backend joins GPUs of different vendors",
+        ),
+        ({"accelerators": NONE, "torch": CUDA}, "n1 has 2 of NVIDIA): there is no GPU on n2; name the nodes with GPUs"),
+        (
+            {"accelerators": NVIDIA, "torch": {"version": "2.13.0", "cuda": "", "hip": ""}},
+            "torch on n2 has no support for them; ansible-playbook setup.yml installs it",
+        ),
+    ],
+)
+def test_gpus_are_not_left_idle_without_a_word(plan_two: Planner, second: dict[str, Any], told: str) -> None:
+    first = {"accelerators": NVIDIA, "torch": CUDA}
+    (warning,) = plan_two(n1=first, n2=second).warnings
+    assert warning.startswith("this job runs on CPUs, and GPUs are idle (n1 has") and told in warning
+    assert "-e backend=gloo says that this is meant" in warning
+    assert plan_two(n1=first, n2=second, backend="gloo").warnings == ()
 
 
 def test_gpus_of_one_vendor_are_the_default(plan_two: Planner) -> None:

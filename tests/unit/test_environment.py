@@ -216,7 +216,8 @@ def test_accelerate_is_told_where_there_is_no_gpu(plan_two: Planner) -> None:
     none, cpu = None, ("true", "measured")
     gpus = {"accelerators": {"nvidia": 2, "amd": 0}}
     assert told(backend="gloo", n2=gpus) == [cpu, none]
-    assert told(backend="xccl", n1={"backends": ["xccl"]}, n2={"backends": ["xccl"]}) == [none, none]
+    xpu = {"accelerators": {"intel": 2}, "torch": {"version": "2.13.0", "xpu": "1"}, "backends": ["xccl"]}
+    assert told(backend="xccl", n1=xpu, n2=xpu) == [none, none]
     assert told(job_env={"ACCELERATE_USE_CPU": "false"}) == [("false", "user")] * 2
     own = {"n1": {"ACCELERATE_USE_CPU": "0"}}
     assert told(env=own) == [("0", "inventory"), cpu]

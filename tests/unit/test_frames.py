@@ -433,7 +433,7 @@ def test_a_launcher_is_told_in_texts(lie: dict[str, Any]) -> None:
 def test_what_a_plan_reads_of_a_node_is_there_whatever_the_node_leaves_out() -> None:
     facts = frames_module.facts({**SURVEY, "launcher": {"path": ""}, "torch": {"version": "2"}})
     assert facts["launcher"] == {"path": "", "version": "", "wanted": "", "said": "", "refused": ""}
-    assert facts["torch"] == {"version": "2", "cuda": "", "hip": ""}
+    assert facts["torch"] == {"version": "2", "cuda": "", "hip": "", "xpu": ""}
     for lie in ({"rdma": [{"device": "a b"}]}, {"rdma": 7}, {"rejected": [7]}):
         with pytest.raises(BadFrame):
             frames_module.facts({**SURVEY, "fabric": {**SURVEY["fabric"], **lie}})

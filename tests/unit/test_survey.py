@@ -150,7 +150,7 @@ def test_torch_is_read_without_importing_it(tmp_path: Path) -> None:
     text = "from typing import Optional\n__all__ = ['__version__']\n__version__ = '2.13.0+cu130'\n"
     (package / "version.py").write_text(text + "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
     found = survey.torch_build(str(tmp_path / "bin" / "python"))
-    assert found == {"version": "2.13.0+cu130", "cuda": "13.0", "hip": ""}
+    assert found == {"version": "2.13.0+cu130", "cuda": "13.0", "hip": "", "xpu": ""}
 
 
 def test_accelerators_by_their_device_files(tmp_path: Path) -> None:
@@ -161,4 +161,9 @@ def test_accelerators_by_their_device_files(tmp_path: Path) -> None:
         path = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
         path.mkdir(parents=True)
         (path / "gpu_id").write_text(gpu + "\n")
-    assert gpu_vendors.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1}
+    for node, kind in (("renderD128", "0x030000"), ("renderD129", "0x038000")):  # of the processor; a GPU Max
+        path = tmp_path / "sys/class/drm" / node / "device"
+        path.mkdir(parents=True)
+        (path / "vendor").write_text("0x8086\n")
+        (path / "class").write_text(f"{kind}\n")
+    assert gpu_vendors.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1, "intel": 1}

@@ -26,6 +26,24 @@ def count_amd(root: str) -> int:
     return count
 
 
+def count_intel(root: str) -> int:
+    """Return the number of Intel's GPUs that compute. One whose PCI class is VGA (0x0300) drives a screen."""
+    count = 0
+    for path in glob.glob(os.path.join(root, "sys/class/drm/renderD*/device")):
+        number, kind = (first_line(os.path.join(path, name)) for name in ("vendor", "class"))
+        count += number == "0x8086" and not kind.startswith("0x0300")
+    return count
+
+
+def first_line(path: str) -> str:
+    """Return the first line of a file, or an empty string."""
+    try:
+        with open(path) as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
 class Vendor(NamedTuple):
     """One vendor of GPUs."""
 
@@ -66,7 +84,7 @@ VENDORS: Mapping[str, Vendor] = {
             *("OMPI_MCA_mpi_accelerator_rocm_memcpyD2H_limit", "OMPI_MCA_mpi_accelerator_rocm_memcpyH2D_limit"),
         ),
     ),
-    "intel": Vendor(title="Intel", pci=0x8086, modules=("xe", "i915")),
+    "intel": Vendor(title="Intel", pci=0x8086, modules=("xe", "i915"), usable=count_intel, build="xpu"),
 }
 USABLE = tuple(name for name, row in VENDORS.items() if row.usable)  # whose GPUs a job can use
 BUILDS = tuple(row.build for row in VENDORS.values() if row.build)

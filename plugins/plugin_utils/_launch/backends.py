@@ -126,7 +126,7 @@ BACKENDS: Mapping[str, Backend] = {
         environment=nccl_environment,
         tried=with_gpus,
     ),
-    "xccl": Backend(provider="PyTorch's wheels for Intel GPUs have it", device="xpu"),
+    "xccl": Backend(provider="PyTorch's wheels for Intel GPUs have it", vendors=("intel",), device="xpu"),
     "ucc": Backend(provider="a PyTorch that was built with UCC has it", environment=ucc_environment),
     "mpi": Backend(ours=True, needs_mpi=True, environment=mpi_environment, tried=with_mpi),
     "ccl": Backend(
@@ -164,6 +164,31 @@ def default_backend(facts: Workers) -> Choice:
         if all(usable) and len(vendors(facts)) == 1:
             return Choice(name, "default: every worker has GPUs and a torch that can use them", "default")
     return Choice("gloo", "default: not every worker has GPUs and a torch that can use them", "default")
+
+
+def idle_gpus(backend: Choice, facts: Workers) -> str:
+    """Return a warning for GPUs that a job leaves idle though nobody asked for that; empty if there are none."""
+    if backend.source != "default" or BACKENDS[backend.name].device != "cpu" or not vendors(facts):
+        return ""
+    there = ", ".join(
+        f"{host} has {count} of {VENDORS[vendor].title}"
+        for host, fact in facts.items()
+        for vendor, count in fact["accelerators"].items()
+        if count
+    )
+    return f"this job runs on CPUs, and GPUs are idle ({there}): {reason_for_cpus(facts)}"
+
+
+def reason_for_cpus(facts: Workers) -> str:
+    """Return why no backend joins the GPUs of these workers, and what to type."""
+    meant = "-e backend=gloo says that this is meant"
+    if len(vendors(facts)) > 1:
+        return f"no backend joins GPUs of different vendors; name nodes of one (-e nodes=...), or {meant}"
+    without = lacking(facts, lambda fact: bool(sum(fact["accelerators"].values())))
+    if without:
+        return f"there is no GPU on {without}; name the nodes with GPUs (-e nodes=...), or {meant}"
+    cpu_only = lacking(facts, lambda fact: can(fact, tuple(vendors(facts))))
+    return f"torch on {cpu_only} has no support for them; ansible-playbook setup.yml installs it, or {meant}"
 
 
 def vendors(facts: Workers) -> set[str]:

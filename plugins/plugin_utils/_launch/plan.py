@@ -21,7 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
     slots_of,
 )
 
-from .backends import choose_backend
+from .backends import choose_backend, idle_gpus
 from .environment import JobEnvironment, Setting
 from .request import LauncherOptions, Request
 from .requirements import (
@@ -310,7 +310,11 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         uid=facts[head.name]["uid"],
         exclusive=request.exclusive,
         secrets=secrets,
-        warnings=(*job.warnings, *warnings_for(request, workers, facts, request.options.ports, secrets)),
+        warnings=(
+            *job.warnings,
+            *filter(None, [idle_gpus(backend, worker_facts) if job.program.runs_python else ""]),
+            *warnings_for(request, workers, facts, request.options.ports, secrets),
+        ),
     )
 
 
