@@ -203,7 +203,10 @@ def test_a_wheel_that_changed_is_refused(plain: Request, published: Path) -> Non
     index_of(published, ("helper", "1.0", "Summary: with a gift\n"))
     came = digest(published / "helper/helper-1.0-py3-none-any.whl")
     error = error_of(locked_to(plain, locked))
-    assert f"helper==1.0: the lock has the sha256 {known}, and what came has {came}: if you know why, say -e" in error
+    assert (
+        f"helper==1.0: the lock has the sha256 {known}, and the file has {came}: if you trust that file, add -e"
+        in error
+    )
     assert not plain.place.exists()
 
 
@@ -412,7 +415,7 @@ def test_what_is_there_is_not_downloaded(to_fill: Order, monkeypatch: pytest.Mon
     monkeypatch.setenv("PIP_RETRIES", "0")
     wheelhouse.pack(to_fill)
     error = refusal(replace(to_fill, packages=["tiny==3.0"], locked={}))
-    assert error.startswith(f"no wheels for {HERE.label} could be brought to {to_fill.wheelhouse}: ")
+    assert error.startswith(f"no wheels for {HERE.label} could be downloaded to {to_fill.wheelhouse}: ")
     assert "No matching distribution found for tiny==3.0" in error
 
 

@@ -51,7 +51,8 @@ CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
         "n1",
         "cuda",
         {"sysfs_root": "v100"},
-        r"cuda_toolkit: got 13.0; CUDA 13 has left out 10de:1db6, which is older than Turing: set cuda_toolkit=12.6",
+        r"cuda_toolkit: got 13.0; CUDA 13 does not support 10de:1db6, which is older than Turing: "
+        r"set cuda_toolkit=12.6",
     ),
     (
         "old GPUs, open modules",
@@ -66,29 +67,29 @@ CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
         "n1",
         "cuda",
         {"sysfs_root": "h100", "repository": {"keys": {"deb": {"fingerprint": "AB" * 20}}}},
-        rf"cuda: nothing was changed, for file://{STUBS}/key.gpg is not the key that is known: it has the key "
-        rf"[0-9A-F]{{40}}, and not {'AB' * 20}",
+        rf"cuda: nothing was changed: file://{STUBS}/key.gpg is not the key that is known: it has the key "
+        rf"[0-9A-F]{{40}}, but not {'AB' * 20}",
     ),
     (
         "a repository that is not signed",
         "n1",
         "cuda",
         {"sysfs_root": "h100", "repository": {"address": f"file:{STUBS}/unsigned"}},
-        rf"cuda: nothing was changed, for apt does not trust or reach file:{STUBS}/unsigned: .*is not signed.*",
+        rf"cuda: nothing was changed: apt cannot read or verify file:{STUBS}/unsigned: .*is not signed.*",
     ),
     (
         "a repository signed by somebody else",
         "n1",
         "rocm",
         {"sysfs_root": "mi300x", "repository": {"address": f"file:{STUBS}/other"}},
-        rf"rocm: nothing was changed, for apt does not trust or reach .*file:{STUBS}/other: .*NO_PUBKEY.*",
+        rf"rocm: nothing was changed: apt cannot read or verify .*file:{STUBS}/other: .*NO_PUBKEY.*",
     ),
     (
         "a branch that there is not",
         "n1",
         "cuda",
         {"sysfs_root": "h100", "branch": "599"},
-        rf"cuda: nothing was changed, for file:{STUBS}/cuda has no nvidia-driver-pinning-599: set another version",
+        rf"cuda: nothing was changed: file:{STUBS}/cuda has no nvidia-driver-pinning-599: set another version",
     ),
     (
         "a branch whose packages have other names",
@@ -103,7 +104,7 @@ CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
         "n1",
         "rocm",
         {"sysfs_root": "mi300x", "targets": ["gfx999"]},
-        r"rocm: nothing was changed, for .* has no amdrocm10.0-gfx999: set another version",
+        r"rocm: nothing was changed: .* has no amdrocm10.0-gfx999: set another version",
     ),
     ("no GPU", "n1", "cuda", {"sysfs_root": "none"}, "nothing said"),
     ("no GPU", "n1", "rocm", {"sysfs_root": "none"}, "nothing said"),
@@ -114,8 +115,9 @@ CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
         {"sysfs_root": "h100"},
         r"cuda: /etc/apt/sources.list.d/cuda.list names the same repository with another key: remove that file, or "
         r"the package it came with; cuda: /usr/bin/nvidia-uninstall: the driver was installed by NVIDIA's .run file, "
-        r"so packages must not: run nvidia-uninstall --silent, and this again; cuda: nvidia-driver 525.147.05-7 is "
-        r"installed, from elsewhere: remove it \(apt purge '\*nvidia\*'\), or set cuda_branch to its branch",
+        r"so packages would conflict with it: run nvidia-uninstall --silent, then run this again; "
+        r"cuda: nvidia-driver 525.147.05-7 is "
+        r"installed from another source: remove it \(apt purge '\*nvidia\*'\), or set cuda_branch to its branch",
     ),
     (
         "amdgpu-install",

@@ -47,19 +47,19 @@ def test_the_best_build_that_can_run(wanted: str, facts: dict[str, Any], build: 
         (
             "cu130",
             node("nvidia", driver="550.54.14"),
-            "n1 has the driver 550.54.14, and it takes 580.65.06 or newer: give",
+            "n1 has the driver 550.54.14, and this build needs 580.65.06 or newer: give",
         ),
         (
             "cu130",
             node("nvidia", old=True),
-            "n1 has a GPU older than Turing, which CUDA 13 does not know: give one of auto",
+            "n1 has a GPU older than Turing, which CUDA 13 does not support: give one of auto",
         ),
         ("rocm7.2", node("nvidia"), "n1 has no GPU of amd: give one of auto, cu130, cu132, cu126, cpu"),
         ("auto", node("amd", "nvidia"), "n1 has GPUs of amd and nvidia: give one of cu130, "),
         (
             "auto",
             node("nvidia", driver="470.82.01"),
-            "no build fits n1 (cu130: has the driver 470.82.01, and it takes 580",
+            "no build fits n1 (cu130: has the driver 470.82.01, and this build needs 580",
         ),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_findings
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_no_answer import silence
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_no_answer import explain_no_answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_rules import RULES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer, Limits, Target
 from tests.unit.recorded_nodes import judged, only, two_nodes
@@ -106,7 +106,7 @@ def test_a_machine_without_apt_is_told_how_to_have_a_compiler(os: str) -> None:
 
 
 def test_a_machine_that_nothing_is_known_of_is_told_every_way() -> None:
-    mend = silence(Target("n2", "192.0.2.12"), Answer(failure="/bin/sh: python3: not found")).mend
+    mend = explain_no_answer(Target("n2", "192.0.2.12"), Answer(failure="/bin/sh: python3: not found")).mend
     assert managers_in(mend) == {"apt-get", "dnf", "zypper"} and " || " in mend
 
 

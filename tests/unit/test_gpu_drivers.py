@@ -89,7 +89,7 @@ def test_a_machine_without_gpus_is_left_alone_unless_it_is_named(driver: str, wa
         (
             facts_of(H100, V100),
             {},
-            "cuda_toolkit: got 13.0; CUDA 13 has left out 10de:1db6, which is older than Turing: set",
+            "cuda_toolkit: got 13.0; CUDA 13 does not support 10de:1db6, which is older than Turing: set",
         ),
         (facts_of(H100), {"branch": 570}, "cuda_branch: got 570; give 580 or newer"),
         (facts_of(H100), {"branch": "575.57.08"}, "cuda_branch: got 575.57.08; give 580 or newer"),
@@ -160,7 +160,7 @@ def test_the_driver_alone_and_rocm_alone() -> None:
             {},
             "rocm_targets: got none, and what compilers call 1002:ffff is not known",
         ),
-        (facts_of(), {"driver": "dkms"}, "rocm_targets: got none, and there is no AMD GPU to take it from"),
+        (facts_of(), {"driver": "dkms"}, "rocm_targets: got none, and there is no AMD GPU here"),
         (facts_of(), {"driver": "dkms", "targets": ["gfx942"]}, ""),
         (facts_of(UNKNOWN), {"targets": ["gfx942"]}, ""),
         (facts_of(H100), {}, ""),

@@ -154,7 +154,7 @@ def test_everything_is_explained(plan_two: Planner) -> None:
 
 
 def test_mpich_does_not_look_at_slots_in_turn(plan_two: Planner) -> None:
-    with pytest.raises(InputError, match="MPICH takes nodes in turn whatever their slots"):
+    with pytest.raises(InputError, match="MPICH in turn ignores slots"):
         two(plan_two, "mpich", map_by="node", slots={"n1": 1}, np=3)
 
 

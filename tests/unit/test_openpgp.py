@@ -90,15 +90,15 @@ def test_gpg_takes_it_and_knows_its_subkey(gpg: Gpg, made: tuple[str, str], tmp_
 
 def test_another_key_is_refused_and_named(gpg: Gpg, made: tuple[str, str]) -> None:
     vendor, other = made
-    with pytest.raises(KeyFileError, match=rf"^it has the key {other}, and not {vendor}$"):
+    with pytest.raises(KeyFileError, match=rf"^it has the key {other}, but not {vendor}$"):
         keyring(gpg.export(other), [vendor])
-    with pytest.raises(KeyFileError, match=r"and not a key that was named$"):
+    with pytest.raises(KeyFileError, match=r"but not a key that was named$"):
         keyring(gpg.export(other), [])
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>404</html>", b"\x1f\x8b\x08", b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n"])
 def test_what_is_no_key(data: bytes) -> None:
-    with pytest.raises(KeyFileError, match=r"^it has no key, and not A{40}$"):
+    with pytest.raises(KeyFileError, match=r"^it has no key, but not A{40}$"):
         keyring(data, ["A" * 40])
 
 

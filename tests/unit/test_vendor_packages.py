@@ -403,9 +403,7 @@ def test_a_repository_that_apt_does_not_trust_changes_nothing(root: Root) -> Non
     request = request_for(**DRIVER)
     with pytest.raises(packages.PackageError) as caught:
         apt.install(request, vendor.look(request))
-    assert str(caught.value) == (
-        "nothing was changed, for apt does not trust or reach file:/theirs: W: odd; E: not signed"
-    )
+    assert str(caught.value) == ("nothing was changed: apt cannot read or verify file:/theirs: W: odd; E: not signed")
     assert len(root.ran) == 1 and of_etc(root) == []
 
 
@@ -420,7 +418,7 @@ def test_what_a_repository_does_not_have_changes_nothing(root: Root, given: dict
     request = request_for(**{**DRIVER, **given})
     with pytest.raises(packages.PackageError) as caught:
         apt.install(request, vendor.look(request))
-    assert str(caught.value) == f"nothing was changed, for file:/theirs has no {lacks}: set another version"
+    assert str(caught.value) == f"nothing was changed: file:/theirs has no {lacks}: set another version"
     assert len(root.ran) == 1 and of_etc(root) == []
 
 
@@ -433,7 +431,7 @@ def test_another_key_changes_nothing(root: Root, monkeypatch: pytest.MonkeyPatch
     request = request_for(**DRIVER)
     with pytest.raises(packages.PackageError) as caught:
         manager.install(request, vendor.look(request))
-    assert str(caught.value) == "nothing was changed, for file:/key is not the key that is known: no"
+    assert str(caught.value) == "nothing was changed: file:/key is not the key that is known: no"
     assert root.ran == [] and of_etc(root) == []
 
 
@@ -749,12 +747,12 @@ def test_rocky_with_all_that_dnf_takes_is_accepted(rocky: dict[str, str]) -> Non
     [
         (
             ["python3-dnf-plugin-versionlock"],
-            "some: versions are held by dnf's plugin versionlock, which is not here: "
+            "some: versions are held by dnf's plugin versionlock, which is not installed: "
             "dnf install python3-dnf-plugin-versionlock",
         ),
         (
             ["dkms", "epel-release"],
-            "some: dkms, which builds the modules, is in EPEL, which is not enabled here: "
+            "some: dkms, which builds the kernel modules, is in EPEL, which is not enabled: "
             "dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm",
         ),
     ],
@@ -778,7 +776,7 @@ def test_a_driver_from_elsewhere_is_seen_by_a_pattern(rocky: dict[str, str]) -> 
 def test_another_branch_is_not_moved_to_with_dnf(rocky: dict[str, str]) -> None:
     rocky["driver"] = "575.57.08-1.el9"
     (only,) = refused(for_rocky(branch="580"))
-    assert only.startswith("some: driver 575.57.08-1.el9 is installed, and another branch is not moved to")
+    assert only.startswith("some: driver 575.57.08-1.el9 is installed, and another branch cannot replace it")
     assert "dnf module reset nvidia-driver" in only
 
 

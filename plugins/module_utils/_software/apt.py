@@ -58,10 +58,10 @@ def prove(request: Request, repositories: list[Repository], trial: Path) -> None
     if done.status != 0:
         lines = [line for line in done.stderr.splitlines() if line.startswith(("E: ", "W: "))]
         reason = " ".join("; ".join(lines).split()) or done.reason()
-        raise PackageError(f"nothing was changed, for apt does not trust or reach {addresses}: {reason}")
+        raise PackageError(f"nothing was changed: apt cannot read or verify {addresses}: {reason}")
     missing = not_offered(request, trial)
     if missing:
-        raise PackageError(f"nothing was changed, for {addresses} has no {', '.join(missing)}: set another version")
+        raise PackageError(f"nothing was changed: {addresses} has no {', '.join(missing)}: set another version")
 
 
 def lay_out(repositories: list[Repository], trial: Path) -> None:
@@ -91,11 +91,11 @@ def fetch_keys(repositories: list[Repository], trial: Path) -> None:
         except KeyFileError as error:
             wrong.append(str(error))
     if wrong:
-        raise PackageError(f"nothing was changed, for {'; '.join(wrong)}")
+        raise PackageError(f"nothing was changed: {'; '.join(wrong)}")
 
 
 def options(trial: Path) -> list[str]:
-    """Return the options that keep apt to a directory, and make it take no excuse."""
+    """Return apt's options: it uses only that directory, and treats a list that it cannot fetch as an error."""
     places = {
         "Dir::Etc::sourcelist": "/dev/null",
         "Dir::Etc::sourceparts": f"{trial}/sources",

@@ -2,20 +2,21 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What pip, a compiler and make say of errors, in few lines. Pure."""
+"""Finds the few lines that explain a failure in the output of pip, a compiler or make. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Sequence
 
-TRUST = "if you know why, say -e torchfleet_locked=false, which takes versions without checksums"
+TRUST = "if you trust that file, add -e torchfleet_locked=false, which checks versions only"
 
 
 def errors_in(lines: Sequence[str]) -> list[str]:
-    """Return the lines that tell of errors.
+    """Return the lines that explain the failure.
 
-    The first kind there is of: other checksums, of a build by pip, of a compiler, where make stopped, of pip, any line.
+    Of the first kind that occurs: wrong checksums, a build error of pip, compiler errors, where make stopped, other
+    errors of pip, the last lines.
     """
     if mismatches(lines):
         return mismatches(lines)
@@ -30,7 +31,7 @@ def errors_in(lines: Sequence[str]) -> list[str]:
 
 
 def mismatches(lines: Sequence[str]) -> list[str]:
-    """Return what pip says of checksums, a line for each package: another one than in the lock, or none in it."""
+    """Return a line for each package whose checksum differs from the lock, or that the lock does not have."""
     found: list[str] = []
     package = ""
     expected: list[str] = []
@@ -45,9 +46,9 @@ def mismatches(lines: Sequence[str]) -> list[str]:
         elif line.startswith("Got ") and package:
             others = f" nor one of {len(expected) - 1} others" if len(expected) > 1 else ""
             found.append(
-                f"{package}: the lock has the sha256 {expected[0]}{others}, and what came has {line.split()[-1]}"
+                f"{package}: the lock has the sha256 {expected[0]}{others}, and the file has {line.split()[-1]}"
             )
         elif re.match(r"\S+==\S+ --hash=sha256:", line):
             name, _separator, digest = line.partition(" --hash=sha256:")
-            found.append(f"{name} is required, and the lock has no such package; what came has the sha256 {digest}")
+            found.append(f"{name} is required, and the lock has no such package; the file has the sha256 {digest}")
     return [f"{line}: {TRUST}" for line in dict.fromkeys(found)]

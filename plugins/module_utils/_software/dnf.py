@@ -41,7 +41,7 @@ def trusted_keys(state: State) -> dict[str, str]:
             for repository in state["repositories"]
         }
     except KeyFileError as error:
-        raise PackageError(f"nothing was changed, for {error}") from None
+        raise PackageError(f"nothing was changed: {error}") from None
 
 
 def install_packages(*names: str) -> None:

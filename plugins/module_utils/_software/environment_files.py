@@ -117,9 +117,9 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[None]:
-    """Put what is there aside while something new is made in its place. If that fails, it comes back."""
+    """Rename the present environment to NAME.old while a new one is made. If that fails, rename it back."""
     aside = path.with_name(path.name + ".old")
-    if aside.is_dir() and not (path / RECEIPT).exists():  # who made it was killed: what lies aside is the good one
+    if aside.is_dir() and not (path / RECEIPT).exists():  # that installation was killed: NAME.old is the last good one
         remove(path)
     if path.is_dir():
         remove(aside)
@@ -131,14 +131,14 @@ def replaced(path: Path) -> Iterator[None]:
         remove(path)
         if aside.is_dir():
             aside.rename(path)
-        if full:  # which few programs say plainly
+        if full:  # few programs report that clearly
             raise NotMadeError(f"no space is left in {path.parent}") from None
         raise
     remove(aside)
 
 
 def run(argv: Sequence[str], what: str, cwd: str | None = None, environment: Mapping[str, str] | None = None) -> None:
-    """Run a program to its end. NotMadeError with what it says of errors if it fails; `what` failed then."""
+    """Run a program to its end. Raise NotMadeError with `what` failed and the lines that explain it."""
     done = subprocess.run(
         argv,
         cwd=cwd,

@@ -27,11 +27,11 @@ FAMILIES = {
 }
 OS_RELEASE = Path("/etc/os-release")
 VERSIONLOCK = Path("/etc/dnf/plugins/versionlock.list")
-LOCK_SECONDS = 300  # that another program may take which installs packages
+LOCK_SECONDS = 300  # for which another program that installs packages may hold the lock
 RETRY_SECONDS = 5.0
 LOCKED = re.compile(r"get lock|acquire .*lock|Unable to lock|already locked by")
 MOST_CHARACTERS = 1500  # of what a program said, in an error
-# Nobody is there to answer, and messages are read: in English.
+# Without questions, and with English messages, which are parsed.
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "DEBIAN_PRIORITY": "critical", "LC_ALL": "C.UTF-8"}
 
 
@@ -142,7 +142,7 @@ def installed_rpms(name: str) -> list[tuple[str, str]]:
 
 
 def was_interrupted() -> bool:
-    """Say whether an installation of any package was; apt refuses to work then."""
+    """Whether the installation of any package was interrupted; apt refuses to work then."""
     return bool(ask("dpkg", "--audit")) or any(Path("/var/lib/dpkg/updates").glob("[0-9]*"))
 
 

@@ -56,7 +56,7 @@ def repository_for(entry: Mapping[str, Any], role: str, system: str, machine: st
 
 
 def filled(entry: Mapping[str, Any], part: str, system: str, names: Mapping[str, str]) -> str:
-    """Return a part of an entry with the names in it filled in. PackageError for a name that there is not."""
+    """Return a part of an entry with its placeholders filled in. Raise PackageError for an unknown placeholder."""
     try:
         return str(pick(entry.get(part), system) or "").format(**names)
     except (KeyError, ValueError, IndexError) as error:

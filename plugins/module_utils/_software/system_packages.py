@@ -70,7 +70,9 @@ def was_interrupted() -> bool:
 def install(packages: Sequence[str]) -> None:
     """Install packages, after what an interrupted installation left unfinished. NotInstalled if apt cannot."""
     if was_interrupted():
-        run(["dpkg", *CONFIGURATION, "--configure", "-a"])  # if it is no use, apt says why
+        run(
+            ["dpkg", *CONFIGURATION, "--configure", "-a"]
+        )  # if it does not help, the next call of apt fails and says why
     updated = update()
     options = [word for option in OPTIONS for word in ("--option", option)]
     status, said = run([APT, "--yes", "--no-install-recommends", *options, "install", "--", *packages])

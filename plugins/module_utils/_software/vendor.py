@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Packages from a vendor's repository: what a node has of them, what is left to do, and what is in the way.
+"""Packages from a vendor's repository: which a node has, which are missing, and what prevents their installation.
 
 Nothing here changes the node, and nothing needs root. apt.py and dnf.py install.
 """
@@ -47,7 +47,7 @@ class Request(TypedDict):
 
 
 class State(TypedDict):
-    """A node, as far as a request goes."""
+    """The state of a node that a request depends on."""
 
     system: str  # as in Request.systems
     machine: str  # as in Request.machines
@@ -65,7 +65,7 @@ class State(TypedDict):
 
 
 def look(request: Request) -> State:
-    """Return how a node is."""
+    """Return the state of a node."""
     system, family = read_system()
     repositories = repositories_on(request, system, platform.machine())
     first = request["first"] if family == "deb" else []
@@ -135,7 +135,7 @@ def stale_files(repositories: list[Repository]) -> list[str]:
 
 
 def refusals(request: Request, state: State) -> list[str]:
-    """Return why the packages cannot be installed, each ready to be shown. None if they already are: it went well."""
+    """Return why the packages cannot be installed, as lines for the user; none if they are installed already."""
     if not left_to_do(state):
         return []
     system, machine = state["system"], state["machine"]
@@ -184,7 +184,7 @@ def named_in(text: str) -> set[str]:
 
 
 def conflicts(request: Request, state: State) -> Iterator[str]:
-    """Yield what is said of each thing that another installation left. Our own may be of another branch."""
+    """Yield a line for each remainder of another installation. Ours may be of another branch."""
     family = state["family"]
     for conflict in request["conflicts"]:
         pattern, branch, file = (conflict.get(name) or "" for name in ("package", "branch", "file"))
@@ -200,19 +200,21 @@ def conflicts(request: Request, state: State) -> Iterator[str]:
 
 
 def dnf_refusals(request: Request, state: State) -> Iterator[str]:
-    """Yield what the packages need that dnf does not bring by itself: it would fail with the driver on the machine."""
+    """Yield what dnf needs and does not install by itself: without it dnf fails half-way, with the driver installed."""
     if state["family"] != "rpm":
         return
     present: dict[str, str] = installed("rpm", [VERSIONLOCK_PACKAGE, "dkms", "epel-release"])[0]
     if request["hold"] and VERSIONLOCK_PACKAGE not in present:
-        yield (f"versions are held by dnf's plugin versionlock, which is not here: dnf install {VERSIONLOCK_PACKAGE}")
+        yield (
+            f"versions are held by dnf's plugin versionlock, which is not installed: dnf install {VERSIONLOCK_PACKAGE}"
+        )
     if request["builds_modules"] and not {"dkms", "epel-release"} & set(present):
         epel = EPEL.format(release=state["system"][len("rhel") :])
-        yield f"dkms, which builds the modules, is in EPEL, which is not enabled here: dnf install {epel}"
+        yield f"dkms, which builds the kernel modules, is in EPEL, which is not enabled: dnf install {epel}"
     if state["changes_branch"]:
         name = request["packages"][0]
         yield (
-            f"{name} {state['versions'][name]} is installed, and another branch is not moved to on this system: "
+            f"{name} {state['versions'][name]} is installed, and another branch cannot replace it on this system: "
             "dnf remove '*nvidia*'; dnf module reset nvidia-driver; dnf versionlock clear; then run this again"
         )
 

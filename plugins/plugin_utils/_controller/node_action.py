@@ -48,7 +48,7 @@ class OnNode(Action):
         return module_answer(node, to_plain(self._execute_module(module_args=args, task_vars=variables)))
 
     def refused_root(self) -> str | None:
-        """Return what becoming root fails of; None if it does not. A password that is missing is Ansible's to tell."""
+        """Return why becoming root fails; None if it works. Ansible reports a missing password itself."""
         tried = self._low_level_execute_command("true")
         return None if tried["rc"] == 0 else str(tried["stderr"] or tried["stdout"])
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 from .drift import Drift, drift_findings
 from .findings import Finding
-from .preflight_all_nodes import twins, without_compiler
+from .preflight_all_nodes import shared_identities, without_compiler
 from .preflight_inventory import inventory_findings
-from .preflight_no_answer import silence
+from .preflight_no_answer import explain_no_answer
 from .preflight_one_node import NODE_RULES
 from .preflight_types import Answer, Case, Limits, Target
 from .prerequisites import mended_by_setup
@@ -30,11 +30,11 @@ def judge(targets: Sequence[Target], answers: Mapping[str, Answer], limits: Limi
     for target in targets:
         answer = answers[target.name]
         if answer.facts is None:
-            findings.append(silence(target, answer))
+            findings.append(explain_no_answer(target, answer))
         else:
             cases.append(Case(target, answer.facts, answer.clock, limits, len(targets)))
     for case in cases:
         findings += mended_by_setup(case, [finding for rule in NODE_RULES for finding in rule(case)])
-    findings += twins({case.target.name: case.facts for case in cases})
+    findings += shared_identities({case.target.name: case.facts for case in cases})
     findings += without_compiler(cases)
     return findings + drift_findings(drift, before_setup=True)

@@ -13,12 +13,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import d
 
 from .findings import Finding, found
 from .preflight_rules import RULES
-from .preflight_types import Case, Facts, type_there
+from .preflight_types import Case, Facts, commands_for
 
 SHARED_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p")
 
 
-def twins(facts: Mapping[str, Facts]) -> Iterator[Finding]:
+def shared_identities(facts: Mapping[str, Facts]) -> Iterator[Finding]:
     """Yield what several nodes share but must not: the machine itself, its keys, ids, names and home."""
     known = set(shared_by(facts, lambda fact: [fact["host"]["network"]]).values())
     for names in known:
@@ -31,7 +31,7 @@ def twins(facts: Mapping[str, Facts]) -> Iterator[Finding]:
     ):
         by_names = {names: value for value, names in shared_by(facts, value_of).items() if names not in known}
         for names, value in by_names.items():
-            yield found(RULES, name, names, seen.format(value), **type_there([facts[each] for each in names]))
+            yield found(RULES, name, names, seen.format(value), **commands_for([facts[each] for each in names]))
 
 
 def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
@@ -46,7 +46,7 @@ def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
             lacks = ["g++"] * (not kind[0].facts["compiler"]) + ["Python.h"] * (not kind[0].facts["python"]["headers"])
             names = [case.target.name for case in kind]
             why = "installing it needs root" if installs(kind[0].facts) else "torchfleet installs it only with apt"
-            words = {"name": names[0], **type_there([kind[0].facts])}
+            words = {"name": names[0], **commands_for([kind[0].facts])}
             yield found(RULES, "TF-NO-COMPILER", names, f"missing: {' and '.join(lacks)}; {why}", **words)
 
 

@@ -12,10 +12,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 
 from .findings import Finding, found
 from .preflight_rules import RULES
-from .preflight_types import Answer, Target, type_there
+from .preflight_types import Answer, Target, commands_for
 
 # Messages of OpenSSH's client (ssh/clientloop.c, sshconnect.c) and of Ansible, the most specific first.
-SAYINGS = (
+KNOWN_MESSAGES = (
     (r"Failed to create temporary directory", "TF-ANSIBLE-TMP"),
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed", "TF-HOST-KEY-CHANGED"),
     (r"Host key verification failed|No .* host key is known", "TF-HOST-KEY-UNKNOWN"),
@@ -28,21 +28,23 @@ SAYINGS = (
     (r"interpreter \S+ was not found|python\S*: (not found|No such file)|No python interpreters found", "TF-NO-PYTHON"),
     (r"No space left on device|No usable temporary directory", "TF-DISK-TMP"),
 )
-PREFACE = r"^(Task failed: |Failed to connect to the host via ssh: |Data could not be sent.*?: )+"  # of Ansible
-GOODBYE = r"(Shared connection|Connection) to .* closed"  # of ssh, after the messages of the remote program
+PREFIXES = r"^(Task failed: |Failed to connect to the host via ssh: |Data could not be sent.*?: )+"  # of Ansible
+CLOSING_LINE = r"(Shared connection|Connection) to .* closed"  # of ssh, after the messages of the remote program
 
 
 def has_reason(text: str) -> bool:
     """Return whether a text contains a known message of SSH or Ansible."""
-    return any(re.search(says, text, re.IGNORECASE) for says, _name in SAYINGS)
+    return any(re.search(says, text, re.IGNORECASE) for says, _name in KNOWN_MESSAGES)
 
 
-def silence(target: Target, answer: Answer) -> Finding:
+def explain_no_answer(target: Target, answer: Answer) -> Finding:
     """Return why a node has no facts, from the most specific line that SSH or the failed module printed."""
     text = answer.problem or answer.failure
-    lines = [line.strip(" @\r") for line in text.splitlines() if line.strip(" @\r") and not re.match(GOODBYE, line)]
-    telling = [(name, line) for says, name in SAYINGS for line in lines if re.search(says, line, re.IGNORECASE)]
+    lines = [
+        line.strip(" @\r") for line in text.splitlines() if line.strip(" @\r") and not re.match(CLOSING_LINE, line)
+    ]
+    telling = [(name, line) for says, name in KNOWN_MESSAGES for line in lines if re.search(says, line, re.IGNORECASE)]
     last = lines[-1] if lines else "no reason was given"
     name, line = telling[0] if telling else ("TF-UNREACHABLE" if answer.problem else "TF-NO-ANSWER", last)
-    words = {**target.words, **type_there([])}
-    return found(RULES, name, [target.name], shorten(re.sub(PREFACE, "", line), 160), **words)
+    words = {**target.words, **commands_for([])}
+    return found(RULES, name, [target.name], shorten(re.sub(PREFIXES, "", line), 160), **words)

@@ -27,7 +27,7 @@ LEAST_PORTS = 100  # of the ports that a job may choose
 
 
 def operating_system(case: Case) -> Iterator[Finding]:
-    """Linux with a C library and a processor that have wheels; a distribution that was tested."""
+    """Linux with a C library and a processor for which there are wheels; a tested distribution."""
     system = case.facts["system"]
     libc = re.fullmatch(r"glibc (\d+)\.(\d+).*", system["libc"])
     if system["kernel"] != "Linux" or not libc or (int(libc[1]), int(libc[2])) < LEAST_LIBC:
@@ -84,7 +84,7 @@ def home(case: Case) -> Iterator[Finding]:
 
 
 def temporary(case: Case) -> Iterator[Finding]:
-    """Room in /tmp."""
+    """Free space in /tmp."""
     place, need = case.facts["tmp"], case.limits.min_tmp_mb * MB
     if place["free"] < need or place["free_inodes"] == 0 or not place["writable"]:
         seen = f"{size(place['free'])} free in {place['near']}; needed: {size(need)}"
@@ -92,7 +92,7 @@ def temporary(case: Case) -> Iterator[Finding]:
 
 
 def shared_memory(case: Case) -> Iterator[Finding]:
-    """Room in /dev/shm, which launchers, NCCL and DataLoader workers use."""
+    """Free space in /dev/shm, which launchers, NCCL and DataLoader workers use."""
     place = case.facts["shm"]
     seen = f"{size(place['free'])} of {size(place['size'])} free in /dev/shm"
     if place["free"] < LEAST_SHM:

@@ -91,11 +91,11 @@ class Case:
     def found(self, name: str, seen: str, /, **words: object) -> Finding:
         """Return a finding on this node."""
         return found(
-            RULES, name, [self.target.name], seen, **{**self.target.words, **type_there([self.facts]), **words}
+            RULES, name, [self.target.name], seen, **{**self.target.words, **commands_for([self.facts]), **words}
         )
 
 
-def type_there(facts: Iterable[Facts]) -> dict[str, str]:
+def commands_for(facts: Iterable[Facts]) -> dict[str, str]:
     """Return the commands for a rule's mend, in the form for these nodes' distribution, or for any if they differ."""
     systems = {fact["system"]["os"] for fact in facts}
     return distribution.words(systems.pop() if len(systems) == 1 else "")

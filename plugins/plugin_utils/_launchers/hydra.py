@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hydra, the launcher of MPICH and of Intel MPI: one family, two dialects."""
+"""Hydra, the launcher of MPICH and of Intel MPI, whose options differ in part."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Hydra:
             *self.mapping(plan),
             Option(("-genvnone",), "the head's environment is not that of the other nodes", "default"),
             Option(
-                ("-wdir", "/"), "directories differ between nodes: the rank wrapper goes to the right one", "default"
+                ("-wdir", "/"), "directories differ between nodes: the rank wrapper changes to the right one", "default"
             ),
         ]
         options += [*self.binding(plan), *self.connection_options(plan)]
@@ -60,7 +60,7 @@ class Hydra:
             return [hosts]
         in_turn = [plan.nodes[place.rank % len(plan.nodes)].name for place in plan.placement]
         if in_turn != [place.host for place in plan.placement]:
-            reason = "MPICH takes nodes in turn whatever their slots: -e launcher=openmpi, or as many slots on all"
+            reason = "MPICH in turn ignores slots: -e launcher=openmpi, or as many slots on all nodes"
             raise InputError("map_by", "node", reason)
         return [hosts, Option(("-ppn", "1"), plan.options.mapping_reason, "user")]
 
@@ -78,11 +78,18 @@ class Hydra:
         ]
         if plan.head.fabric:
             nic = ("-iface", str(plan.head.fabric["nic"]))
-            options.append(Option(nic, "proxies talk over the proven NIC; each node's own name", "measured", free=True))
+            options.append(
+                Option(
+                    nic,
+                    "proxies connect over the proven NIC, by the name that it has on each node",
+                    "measured",
+                    free=True,
+                )
+            )
         return options
 
     def binding(self, plan: LaunchPlan) -> list[Option]:
-        """Return to what each rank is bound."""
+        """Return the options that bind each rank."""
         wanted = plan.options.bind_to
         return [Option(("-bind-to", wanted), plan.options.binding_reason, plan.options.source("bind_to"), free=True)]
 
@@ -92,10 +99,12 @@ class Hydra:
 
     @staticmethod
     def ports(plan: LaunchPlan, name: str) -> tuple[Setting, ...]:
-        """Return the ports of Hydra, where a firewall leaves only some open."""
+        """Return the ports of Hydra, if the firewall allows only some."""
         if not plan.launcher_ports:
             return ()
-        return (Setting(name, "{}:{}".format(*plan.launcher_ports), "ports: what the firewall lets through", "user"),)
+        return (
+            Setting(name, "{}:{}".format(*plan.launcher_ports), "ports: the range that the firewall allows", "user"),
+        )
 
 
 class IntelMPI(Hydra):
@@ -115,7 +124,7 @@ class IntelMPI(Hydra):
         return "".join(f"{addresses[host]}:{len(list(places))}\n" for host, places in runs)
 
     def binding(self, plan: LaunchPlan) -> list[Option]:
-        """Return to what each rank is bound: Intel MPI binds unless it is told not to."""
+        """Return the options that bind each rank: Intel MPI binds unless it is told not to."""
         wanted = plan.options.bind_to
         words = ("I_MPI_PIN", "0") if wanted == "none" else ("I_MPI_PIN_DOMAIN", wanted)
         source = plan.options.source("bind_to")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Open MPI's mpirun, 4.1 and 5.0, each in its own dialect."""
+"""Open MPI's mpirun, 4.1 and 5.0, whose options differ in part."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OpenMPI:
         ]
         if plan.uid == 0:
             options.append(
-                Option(("--allow-run-as-root",), "you connect as root; mpirun refuses root unasked", "measured")
+                Option(("--allow-run-as-root",), "you connect as root, which mpirun refuses by default", "measured")
             )
         options += self.ports(plan, old)
         options += self.connection_options(plan, old) if plan.other_nodes else [self.no_agent(old)]
@@ -56,14 +56,14 @@ class OpenMPI:
 
     @staticmethod
     def binding(plan: LaunchPlan, old: bool) -> Option:
-        """Return to what each rank is bound; what 4.1 calls a socket is a package for 5.0."""
+        """Return the options that bind each rank; 4.1 calls a socket what 5.0 calls a package."""
         wanted = plan.options.bind_to
         word = "package" if wanted == "socket" and not old else wanted
         return Option(("--bind-to", word), plan.options.binding_reason, plan.options.source("bind_to"), free=True)
 
     @staticmethod
     def ports(plan: LaunchPlan, old: bool) -> list[Option]:
-        """Return the ports of ranks and daemons, where a firewall leaves only some open."""
+        """Return the ports of ranks and daemons, if the firewall allows only some."""
         if not plan.launcher_ports:
             return []
         first, last = plan.launcher_ports
@@ -73,13 +73,13 @@ class OpenMPI:
             "oob_tcp_dynamic_ipv4_ports",
             f"{first}-{min(last, first + MOST - 1)}",
         )
-        return [Option(words, "ports: what the firewall lets through", "user") for words in (*ranks, daemons)]
+        return [Option(words, "ports: the range that the firewall allows", "user") for words in (*ranks, daemons)]
 
     @staticmethod
     def no_agent(old: bool) -> Option:
-        """Return the option that takes the ssh starter out: without ssh installed mpirun fails even on one node."""
+        """Return the option without mpirun's ssh launcher: if ssh is missing, mpirun fails even on one node."""
         words = ("--mca", "plm", "isolated") if old else ("--prtemca", "plm_ssh_agent", "false")
-        return Option(words, "no other machine: mpirun must not look for ssh", "measured")
+        return Option(words, "there is no other machine, so mpirun needs no ssh", "measured")
 
     @staticmethod
     def connection_options(plan: LaunchPlan, old: bool) -> list[Option]:
@@ -89,7 +89,7 @@ class OpenMPI:
         options = [
             Option(agent, "starts daemons below a guard, instead of ssh", "default"),
             Option((kind, f"{name}_no_tree_spawn", "1"), "all daemons are started from the head", "default"),
-            Option(("--leave-session-attached",), "a daemon that went its own way could not be guarded", "default"),
+            Option(("--leave-session-attached",), "a daemon in another process group could not be guarded", "default"),
             Option(("--noprefix",), "each node finds its own Open MPI", "default"),
         ]
         if plan.head.fabric:
@@ -97,6 +97,8 @@ class OpenMPI:
             control = ("--mca", "oob_tcp_if_include") if old else ("--prtemca", "prte_if_include")
             daemons = proven["OMPI_MCA_oob_tcp_if_include" if old else "PRTE_MCA_prte_if_include"]
             ranks = ("--mca", "btl_tcp_if_include", proven["OMPI_MCA_btl_tcp_if_include"])
-            options.append(Option((*control, daemons), "daemons talk over the proven network", "measured", free=True))
-            options.append(Option(ranks, "and so does MPI: a dead NIC hangs it", "measured", free=True))
+            options.append(
+                Option((*control, daemons), "daemons connect over the proven network", "measured", free=True)
+            )
+            options.append(Option(ranks, "MPI too: with a dead NIC it would hang", "measured", free=True))
         return options

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""From a plan to a command: one small class per launcher. No I/O, no shell strings; every token says why."""
+"""Renders the command of a plan, with one class per launcher. Each option has a reason. No I/O, no shell strings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .user_options import with_arguments
 class Launcher(Protocol):
     """What each launcher's class offers.
 
-    The versions whose dialect it speaks, the options that place ranks with what to type instead, the command of a plan.
+    The supported versions, the options that place ranks (with what to type instead), and the command of a plan.
     """
 
     versions: tuple[str, ...]
@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Launcher] = {
 
 
 def render(plan: LaunchPlan) -> LaunchCommand:
-    """Return the command of a plan, launcher_args in it. InputError for a version whose dialect is not known."""
+    """Return the command of a plan, launcher_args in it. InputError for an unsupported version."""
     launcher = COMMANDS[plan.launcher]
     if not plan.launcher_version.startswith(launcher.versions):
         known = " or ".join(version + "x" for version in launcher.versions)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Slurm's srun and sbatch, for a site that has its cluster already."""
+"""Slurm's srun and sbatch, for sites with a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Srun:
 
     @staticmethod
     def resource_options(plan: LaunchPlan) -> tuple[Option, ...]:
-        """Return what the allocation is asked for. The list of nodes has a line per rank: any placement can be said."""
+        """Return the options of the allocation. The list of nodes has a line per rank: any placement is possible."""
         cores = str(min(node.cores for node in plan.nodes))
         why = "the cores that the plan counts on: ranks are confined to what is allocated, also with --cpu-bind=none"
         return (
@@ -76,7 +76,7 @@ class Srun:
             Option((binding,), plan.options.binding_reason, plan.options.source("bind_to"), free=True),
             Option(("--mpi=none",), "ranks find each other by torch's rendezvous", "default", free=True),
             Option(
-                ("--chdir=/",), "directories differ between nodes: the rank wrapper goes to the right one", "default"
+                ("--chdir=/",), "directories differ between nodes: the rank wrapper changes to the right one", "default"
             ),
             Option(("--input=none",), "nobody types", "default"),
             Option((f"{plan.head.job_dir}/bin/{RANK_PROGRAM}",), WRAPPER, "default"),
@@ -84,14 +84,14 @@ class Srun:
 
 
 class Sbatch(Srun):
-    """sbatch: the same as a batch file, for sites where everything waits in a queue."""
+    """sbatch: the same job as a batch file, for sites where jobs wait in a queue."""
 
     def command(self, plan: LaunchPlan) -> LaunchCommand:
         """Return the sbatch command of a plan, and the batch file it submits."""
         batch = f"{plan.head.job_dir}/batch.sh"
         options = (
             *self.program(plan),
-            Option(("--wait",), "the job is over when its batch job is", "default"),
+            Option(("--wait",), "sbatch waits until the batch job has ended", "default"),
             Option((batch,), "the batch file, rendered from the same plan", "default"),
         )
         files = {"hostfile": hostlist(plan), "batch.sh": self.batch(plan)}
@@ -124,7 +124,7 @@ def check_cores(plan: LaunchPlan) -> None:
     """InputError for more ranks than cores: `--overcommit` makes Slurm 22.05 confine them all to one."""
     for node in plan.nodes:
         if node.ranks > node.cores:
-            why = f"it wants a core for each rank, {node.name} has {node.ranks} ranks and {node.cores} of them"
+            why = f"Slurm needs a core for each rank, and {node.name} has {node.ranks} ranks and {node.cores} of them"
             raise InputError("launcher", plan.launcher, f"{why}: -e launcher=openmpi, or fewer slots")
 
 
@@ -134,7 +134,7 @@ def unique_name(plan: LaunchPlan) -> str:
 
 
 def cancel(plan: LaunchPlan) -> tuple[tuple[str, ...], ...]:
-    """Return what takes the job from Slurm, whatever state it is in: a command that tells its numbers, one for them."""
+    """Return how a job is cancelled in any state: a command that prints its numbers, and one that cancels these."""
     programs = plan.launcher_path.rpartition("/")[0]
     find = (f"{programs}/squeue", "--noheader", "--format=%i", f"--name={unique_name(plan)}", f"--user={plan.uid}")
     return find, (f"{programs}/scancel", "--quiet")

@@ -36,7 +36,7 @@ class Torchrun:
         self.check(plan)
         options = {node.name: self.agent(plan, number) for number, node in enumerate(plan.nodes)}
         count = str(min(node.threads for node in plan.nodes))
-        threads = Setting("OMP_NUM_THREADS", count, "else torchrun sets 1 and warns", "default")
+        threads = Setting("OMP_NUM_THREADS", count, "otherwise torchrun sets it to 1 and warns", "default")
         return LaunchCommand(options, (threads,))
 
     @staticmethod
@@ -58,7 +58,7 @@ class Torchrun:
         node = plan.nodes[number]
         program = (node.launcher_path, "-m", "torch.distributed.run")
         local = Option(("--local-addr", node.address), "its address in the proven network", "measured", free=True)
-        restarts = "a failed rank ends the job; it is not run again behind your back"
+        restarts = "a failed rank ends the job; torchrun does not restart it"
         return (
             Option(program, f"torchrun of torch {plan.launcher_version}", "measured"),
             Option(("--nnodes", str(len(plan.nodes))), "one agent per node", "inventory"),

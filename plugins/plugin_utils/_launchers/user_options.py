@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""launcher_args: what the user adds to a launcher's command, and what of the plan that replaces."""
+"""launcher_args: the user's own options in a launcher's command, and which of the plan's options they replace."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def key_of(words: Sequence[str]) -> Key:
 
 
 def with_arguments(command: LaunchCommand, plan: LaunchPlan, placed_by: Mapping[str, str]) -> LaunchCommand:
-    """Return the command with the user's own options before the program. They win over what is free.
+    """Return the command with the user's own options before the program.
 
-    `placed_by`: options that place ranks, and what to type instead. InputError for those, and for what is the plan's.
+    They replace options that the plan does not need. `placed_by`: options that place ranks, and what to type instead.
+    InputError for those, and for options that the plan needs.
     """
     words = plan.options.args
     if not words:

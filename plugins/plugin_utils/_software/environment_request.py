@@ -64,7 +64,7 @@ def order_for(given: Given, ready: Mapping[str, Any], seen: Mapping[str, Any], i
 
 
 def missing_tools(given: Given, node: str, seen: Mapping[str, Any]) -> str:
-    """Return what to do on a machine that is to build, and cannot."""
+    """Return the error for a machine that has to build something and has not the tools."""
     install = distribution.install("build", seen["os"])
     hint = given["tools_hint"] or f"as root: {install}; or set {given['role']}_install_tools=true (Debian, Ubuntu)"
     return f"building needs {', '.join(seen['missing_tools'])}, which {node} does not have; {hint}"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which packages the GPUs of a machine need, of NVIDIA and AMD, and whether it has to be rebooted for them. Pure."""
+"""Which packages of NVIDIA or AMD a machine's GPUs need, and whether the machine must be rebooted first. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus imp
 NVIDIA_CONFLICTS = (
     {
         "file": "/usr/bin/nvidia-uninstall",
-        "says": "{seen}: the driver was installed by NVIDIA's .run file, so packages must not: "
-        "run nvidia-uninstall --silent, and this again",
+        "says": "{seen}: the driver was installed by NVIDIA's .run file, so packages would conflict with it: "
+        "run nvidia-uninstall --silent, then run this again",
     },
     {
         "package": "nvidia-driver*",
-        "says": "{seen} is installed, from elsewhere: remove it ({remove} '*nvidia*'), "
+        "says": "{seen} is installed from another source: remove it ({remove} '*nvidia*'), "
         "or set cuda_branch to its branch",
     },
 )
@@ -36,7 +36,7 @@ AMD_CONFLICTS = (
 
 @dataclass(frozen=True)
 class DriverPlan:
-    """What a machine gets. Names of packages and services; `refusal` and `reboot` are empty if there is none."""
+    """The packages of a machine. Names of packages and services; `refusal` and `reboot` are empty if there is none."""
 
     wanted: bool
     gpus: int
@@ -73,7 +73,7 @@ def text(value: Any) -> str:
 
 
 def plan_cuda(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPlan:
-    """Return what a machine gets of NVIDIA. `options` are those of role cuda, without `cuda_`."""
+    """Return NVIDIA's packages for a machine. `options` are those of role cuda, without `cuda_`."""
     gpus = of_vendor(facts, "nvidia")
     older = list(dict.fromkeys(gpu["id"] for gpu in gpus if not gpu["open_modules"]))
     branch, toolkit, asked = (text(options[name]) for name in ("branch", "toolkit", "driver"))
@@ -114,7 +114,7 @@ def cuda_refusal(asked: str, branch: str, toolkit: str, older: Sequence[str]) ->
         )
     if older and toolkit and major(toolkit) >= 13:
         return (
-            f"cuda_toolkit: got {toolkit}; CUDA 13 has left out {ids}, which is older than Turing: "
+            f"cuda_toolkit: got {toolkit}; CUDA 13 does not support {ids}, which is older than Turing: "
             "set cuda_toolkit=12.6"
         )
     if branch and major(branch) < 580:
@@ -140,7 +140,7 @@ def cuda_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, st
 
 
 def plan_rocm(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPlan:
-    """Return what a machine gets of AMD. `options` are those of role rocm, without `rocm_`."""
+    """Return AMD's packages for a machine. `options` are those of role rocm, without `rocm_`."""
     gpus = of_vendor(facts, "amd")
     version = text(options["version"])
     is_classic = bool(version) and major(version) < 10  # one package for all GPUs
@@ -174,7 +174,7 @@ def rocm_refusal(targets: Sequence[str], unknown: Sequence[str]) -> str:
         )
     if not targets:
         return (
-            "rocm_targets: got none, and there is no AMD GPU to take it from: name what ROCm is for, "
+            "rocm_targets: got none, and there is no AMD GPU here: name the GPUs that ROCm is for, "
             f"{advice}, or set rocm_version to nothing"
         )
     return ""

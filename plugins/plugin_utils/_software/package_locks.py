@@ -81,6 +81,6 @@ def check_version(package: str, lines: Sequence[str], path: str) -> None:
             "packages",
             package,
             f"{Path(path).name} has {' and '.join(has)}: write a lock of your own "
-            "(python locks/lock.py --versions FILE --into DIRECTORY; -e torchfleet_locks=DIRECTORY), or say "
-            "-e torchfleet_locked=false, which takes versions without checksums",
+            "(python locks/lock.py --versions FILE --into DIRECTORY; -e torchfleet_locks=DIRECTORY), or add "
+            "-e torchfleet_locked=false, which checks versions only",
         )

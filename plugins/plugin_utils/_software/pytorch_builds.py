@@ -13,7 +13,7 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 AUTO = "auto"
-ANY = ""  # whatever the package index has
+ANY = ""  # the default of the package index
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def choose_build(node: str, wanted: str, facts: Mapping[str, Any], rows: Mapping
 
 
 def first_fit(node: str, facts: Mapping[str, Any], rows: Mapping[str, Mapping[str, str]]) -> Build:
-    """Return the best build for the GPUs of a node; whatever the index has, where it has none."""
+    """Return the best build for the GPUs of a node; without GPUs the default of the package index."""
     vendors = vendors_of(facts)
     if not vendors:
         return Build(ANY)
@@ -59,17 +59,17 @@ def first_fit(node: str, facts: Mapping[str, Any], rows: Mapping[str, Mapping[st
 
 
 def misfits(facts: Mapping[str, Any], row: Mapping[str, str]) -> Iterator[str]:
-    """Yield why a build cannot run on a node. A driver that is not loaded yet is no reason."""
+    """Yield why a build cannot run on a node. A driver that is not loaded yet does not count."""
     vendor = row.get("vendor", "")
     if vendor and vendor not in vendors_of(facts):
         yield f"has no GPU of {vendor}"
     loaded = facts["modules"].get("nvidia", "") if vendor == "nvidia" else ""
     if loaded and version(loaded) < version(row.get("driver", "0")):
-        yield f"has the driver {loaded}, and it takes {row['driver']} or newer"
+        yield f"has the driver {loaded}, and this build needs {row['driver']} or newer"
     if row.get("gpus") == "open" and any(
         gpu["vendor"] == "nvidia" and not gpu["open_modules"] for gpu in facts["gpus"]
     ):
-        yield "has a GPU older than Turing, which CUDA 13 does not know"
+        yield "has a GPU older than Turing, which CUDA 13 does not support"
 
 
 def build_of(name: str, row: Mapping[str, str]) -> Build:

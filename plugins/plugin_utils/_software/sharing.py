@@ -17,7 +17,7 @@ Look = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Share:
-    """What becomes of one machine: it makes the environment, or `source` sends it; `to` are those it sends it to."""
+    """The part of one machine: it makes the environment, or receives it from `source`; then it sends it to `to`."""
 
     makes: bool = False
     source: str = ""
@@ -27,7 +27,7 @@ class Share:
 
 
 def share_out(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict[str, Share]:
-    """Return what becomes of each machine.
+    """Return the part of each machine.
 
     `looks`: by machine, what python_environment saw there (ready, receipt, kind, mesh). Machines of one kind get one
     environment, made once; a machine with nobody of its kind makes its own, and so do all if nobody can send: neither
@@ -43,12 +43,12 @@ def share_out(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict[
 
 
 def share_kind(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict[str, Share]:
-    """Return what becomes of each machine of one kind."""
+    """Return the part of each machine of one kind."""
     contents = {name: json.dumps(look["receipt"], sort_keys=True) for name, look in looks.items() if look["ready"]}
     popular = Counter(contents.values())
 
     def fitness(name: str) -> tuple[bool, int, bool, bool, bool]:
-        """What most machines have already is kept; one that can build comes next, and then the fewest hops count."""
+        """Prefer what most machines have already, then a machine that can build, then fewer hops."""
         can_build = not looks[name].get("missing_tools")
         return name in contents, popular[contents.get(name, "")], can_build, bool(looks[name]["mesh"]), name == head
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Downloading wheels with pip for a machine of another kind than this one."""
+"""Downloads wheels with pip for a machine with another Python or C library than this one."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class NotBroughtError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """What of a machine says which wheels fit."""
+    """The properties of a machine that decide which wheels fit."""
 
     python: str  # major and minor
     libc: str
@@ -115,7 +115,7 @@ def unfound(order: Order, error: NotFoundError) -> str:
     """Return what to say of wheels that are missing."""
     kind, role = order.machine.label, order.role
     if order.fill:
-        return f"no wheels for {kind} could be brought to {order.wheelhouse}: {error}"
+        return f"no wheels for {kind} could be downloaded to {order.wheelhouse}: {error}"
     return f"{order.wheelhouse} has no wheel of {error} for {kind}: download it with -e {role}_wheelhouse_fill=true"
 
 
@@ -188,7 +188,7 @@ def required_by(wheel: Path) -> set[str]:
 
 
 def choose(order: Order) -> list[Path]:
-    """Return the wheels to bring. NotFoundError if one of those asked for is not there."""
+    """Return the wheels that the machine needs. Raise NotFoundError if a requested one is missing."""
     there, chosen = wheels_by_name(order), {}
     for package in order.packages:
         name = name_of(package)
@@ -205,7 +205,7 @@ def choose(order: Order) -> list[Path]:
 
 
 def fill(order: Order) -> None:
-    """Download what the wheelhouse lacks for the machine."""
+    """Download the machine's wheels that are missing in the wheelhouse."""
 
     def has_own_build() -> bool:
         package = order.packages[0]
