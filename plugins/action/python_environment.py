@@ -24,6 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.envir
     missing_tools,
     order_for,
     prepared,
+    transfer_of,
     why_not_sent,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.wheelhouse import NotBroughtError, pack
@@ -69,7 +70,7 @@ class ActionModule(OnNode):
         return {"changed": False, **seen}
 
     def make(self) -> Result:
-        """Bring what is needed, and make the environment, if that is this machine's part."""
+        """Copy what is needed, and make the environment, if the plan says so."""
         if not self.share["makes"]:
             return {"changed": False}
         seen = self.look()
@@ -83,7 +84,7 @@ class ActionModule(OnNode):
         return made if made.get("failed") else {"changed": made.get("changed") is True}
 
     def bring(self, seen: Result) -> str:
-        """Pack what the machine needs and copy it there. Return where it lies, or "" if it needs nothing."""
+        """Copy a file with what the machine needs there. Return its path, or "" if nothing is needed."""
         order = order_for(self.given, self.prepared, seen, Path(constants.DEFAULT_LOCAL_TMP, "torchfleet-wheels"))
         if order.is_empty:
             return ""
@@ -95,21 +96,13 @@ class ActionModule(OnNode):
 
     def send(self) -> Result:
         """Have the environment sent from the machine that the plan names, on which this runs."""
-        share = self.share
-        source = "" if share["sender"] == self.node else self.node
-        transfer = {
-            "to": share["to"],
-            "senders": share["senders"],
-            "source": source,
-            "mesh": f"{share['home']}/ssh/config",
-        }
-        answer = self.ask("send", transfer=transfer)
+        answer = self.ask("send", transfer=transfer_of(self.share, self.node))
         if answer.get("failed"):
             return answer
-        return {"changed": False, "unsent": environment_answer(share["sender"], "send", answer.get("unsent"))}
+        return {"changed": False, "unsent": environment_answer(self.share["sender"], "send", answer.get("unsent"))}
 
     def prove(self) -> Result:
-        """Be sure that the environment arrived, if it was sent, and that it works."""
+        """Fail if the environment was sent and did not arrive, or does not work."""
         source = self.share["source"]
         if self.share["proven"] or self._task.check_mode:
             return {"changed": bool(source)}

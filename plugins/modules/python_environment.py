@@ -16,30 +16,30 @@ description:
   - Machines with the same distribution, architecture, Python and path get the same one. It is made on one of them and
     sent to the others over the SSH mesh (P(torchfleet.cluster.ssh_mesh#role)); without the mesh each makes its own.
     M(torchfleet.cluster.python_environment_plan) decides that, between V(look) and V(make).
-  - This module has a corresponding action plugin, which brings wheels and sources from the controller.
+  - This module has a corresponding action plugin, which copies wheels and sources from the controller.
 version_added: 0.5.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   state:
     description:
-      - V(look) says what is there, and fails where the environment cannot be made.
-      - V(make) makes it, if that is the part of this machine in O(plan). Without a plan it does.
-      - V(send) sends it to the machines of its kind, from the machine that the plan names.
-      - V(prove) fails on a machine that was not sent it, and has O(proof) run where it is new.
+      - V(look) returns what is installed, and fails if the environment cannot be made.
+      - V(make) makes it, if O(plan) gives this task to the machine, or if there is no plan.
+      - V(send) sends it to the machines of the same kind, from the machine that the plan names.
+      - V(prove) fails if the environment did not arrive on the machine. If it is new there, O(proof) runs.
     type: str
     choices: [look, make, send, prove]
     required: true
   role:
-    description: The role on whose behalf this runs. Error messages name its variables.
+    description: The role that uses this module. Error messages name its variables.
     type: str
     required: true
   setting:
-    description: The variable that says where the environment lies, for error messages.
+    description: The variable with O(path), for error messages.
     type: str
     required: true
   path:
-    description: Directory of the environment, an absolute path. It is emptied whenever it has to be made anew.
+    description: Directory of the environment, an absolute path. It is replaced when the environment is made anew.
     type: str
     required: true
   packages:
@@ -67,41 +67,42 @@ options:
     default: 200
   index_url:
     description:
-      - The package index that the first package, and what it requires, comes from; else pip's own.
+      - The package index of the first package and its dependencies. Empty for the one that pip is configured with.
       - A password or token in it is on no command line and in no log.
     type: str
     default: ""
   lock:
     description:
-      - A lock file on the controller, as C(locks/lock.py) writes it. What it has is installed in exactly its version,
-        and only with one of its checksums. Empty for none.
-      - Packages that it does not know, and a build of the first package that has a version of its own (C(+cpu)), are
-        installed by version. Such a build comes from O(index_url), from O(wheelhouse), or from where pip of the
-        machine is told of (C(find-links)).
+      - A lock file on the controller, as C(locks/lock.py) writes it. Each of its packages is installed in exactly that
+        version, and only with one of its checksums. Empty for none.
+      - Other packages, and a build of the first package with a suffix in its version (C(+cpu)), are installed by
+        version. Such a build comes from O(index_url), from O(wheelhouse), or from a directory in the machine's pip configuration
+        (C(find-links)).
     type: str
     default: ""
   locked:
-    description: Whether O(lock) counts. If not, versions count alone.
+    description: Whether O(lock) is used. If not, packages are installed by version, without checksums.
     type: bool
     default: true
   wheelhouse:
-    description: A directory of wheels on the controller. With it no machine asks a package index.
+    description: A directory of wheels on the controller. With it, no package index is used.
     type: str
     default: ""
   wheelhouse_fill:
-    description: Whether the controller downloads wheels that the directory lacks, for the machines' kind of Python.
+    description: Whether the controller downloads missing wheels into that directory, for the machines' Python.
     type: bool
     default: false
   sources:
     description:
-      - Directories on the controller with Python packages that are built on the machine, when all else is installed.
-      - What builds them must be there or among the packages; nothing is downloaded for it.
+      - Directories on the controller with Python packages. They are built on the machine after O(packages) are
+        installed.
+      - Their build dependencies must be among O(packages), or on the machine. None are downloaded.
     type: list
     elements: str
     default: []
   programs:
     description:
-      - Programs that are built from source, with the environment as their prefix, when all else is installed.
+      - Programs that are built from source after everything else is installed, with the environment as their prefix.
       - The controller fetches the tarball of each. The machine that builds unpacks it, configures it and runs make.
     type: list
     elements: dict
@@ -159,9 +160,9 @@ options:
     default: ~/.torchfleet
   proof:
     description:
-      - A Python program that tries an environment that is new on a machine, a file of the role. It is run with that
-        environment's interpreter, leaves a file under the path that is its last argument, and prints a line to stderr
-        if it fails. Empty for none. It runs once, unless the file goes.
+      - A file of the role with a Python program that tests the environment. Empty for none. It runs with the
+        environment's interpreter, once on each machine. It creates the file that its last argument names, or prints a
+        line to stderr and fails. If that file is removed, the program runs again.
     type: str
     default: ""
   proof_arguments:
@@ -178,7 +179,7 @@ options:
     type: str
     default: ""
   prepared:
-    description: What the action plugin adds of the controller. Not for playbooks.
+    description: Values from the controller, which the action plugin adds. Not for playbooks.
     type: dict
     default: {}
 extends_documentation_fragment:
@@ -239,7 +240,7 @@ kind:
   returned: with V(look)
   type: str
 missing_tools:
-  description: Those of O(tools) that are not there.
+  description: Those of O(tools) that the machine does not have.
   returned: with V(look)
   type: list
   elements: str

@@ -63,6 +63,13 @@ def order_for(given: Given, ready: Mapping[str, Any], seen: Mapping[str, Any], i
     )
 
 
+def transfer_of(share: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """Return what the sender of a node's environment is told: see Transfer in environment_copy."""
+    source = "" if share["sender"] == node else node
+    mesh = f"{share['home']}/ssh/config"
+    return {"to": share["to"], "senders": share["senders"], "source": source, "mesh": mesh}
+
+
 def missing_tools(given: Given, node: str, seen: Mapping[str, Any]) -> str:
     """Return the error for a machine that has to build something and has not the tools."""
     install = distribution.install("build", seen["os"])
