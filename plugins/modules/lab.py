@@ -58,6 +58,13 @@ options:
     description: Number of nodes.
     type: int
     default: 2
+  head_only:
+    description:
+      - Whether C(n1), the head, runs no ranks, as a small machine beside those with GPUs. It then needs O(nodes) of at
+        least 2.
+    type: bool
+    default: false
+    version_added: 0.5.0
   nics:
     description: Number of NICs of each node. The first one also reaches the outside.
     type: int
@@ -188,6 +195,7 @@ def main() -> None:
         "nic": {"type": "str", "default": ""},
         "rate": {"type": "str", "default": ""},
         "nodes": {"type": "int", "default": 2},
+        "head_only": {"type": "bool", "default": False},
         "nics": {"type": "int", "default": 1},
         "subnets": {"type": "list", "elements": "str", "default": []},
         "release": {"type": "str", "default": "bookworm"},

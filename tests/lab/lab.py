@@ -103,7 +103,8 @@ class Lab:
 
     def hosts(self) -> dict[str, dict[str, Any]]:
         """Return what the inventory says of each node."""
-        return dict(yaml.safe_load(self.inventory.read_text())["all"]["children"]["workers"]["hosts"])
+        groups = yaml.safe_load(self.inventory.read_text())["all"]["children"]
+        return {**groups["head"]["hosts"], **groups["workers"]["hosts"]}
 
     def address(self, node: str, nic: int = 0) -> str:
         """Return the address of a node on its NIC of that number."""

@@ -21,7 +21,14 @@ FILES = Path(__file__).parents[2] / "roles/lab/files"
 
 def lab_options(**changed: Any) -> dict[str, Any]:
     """Return what the module is given."""
-    common: dict[str, Any] = {"name": "lab", "nodes": 2, "nics": 2, "subnets": [], "release": "bookworm"}
+    common: dict[str, Any] = {
+        "name": "lab",
+        "nodes": 2,
+        "head_only": False,
+        "nics": 2,
+        "subnets": [],
+        "release": "bookworm",
+    }
     common |= {
         "image": "tools",
         "packages": [],
@@ -53,6 +60,7 @@ def lab() -> Lab:
         ({"name": "x" * 31}, "lab_name: got 'xxx"),
         ({"nodes": 0}, "lab_nodes: got 0; give 1 to 200"),
         ({"nodes": 201}, "lab_nodes: got 201; give 1 to 200"),
+        ({"nodes": 1, "head_only": True}, "lab_nodes: got 1; give 2 to 200"),
         ({"nics": 0}, "lab_nics: got 0; give 1 to 8"),
         ({"shm_mb": 0}, "lab_shm_mb: got 0; give 1 to 1048576"),
         ({"release": "sid"}, "lab_release: got 'sid'; give bullseye, bookworm, trixie"),
@@ -156,6 +164,14 @@ def test_the_inventory_is_a_cluster(lab: Lab) -> None:
         "n2": {"ansible_host": "10.200.1.12", "ansible_user": "other", "slots": 1, "ansible_port": 2222},
     }
     assert "StrictHostKeyChecking=yes" in inventory["children"]["workers"]["vars"]["ansible_ssh_common_args"]
+
+
+def test_a_head_that_only_launches_is_no_worker() -> None:
+    inventory = yaml.safe_load(spec.inventory(parse_lab(lab_options(nodes=3, head_only=True), SUBNETS)))["all"]
+    head, workers = (inventory["children"][group] for group in ("head", "workers"))
+    assert head["hosts"] == {"n1": {"ansible_host": "10.200.1.11", "ansible_user": "fleet", "slots": 2}}
+    assert list(workers["hosts"]) == ["n2", "n3"]
+    assert head["vars"] == workers["vars"]
 
 
 def test_host_keys_are_known_under_every_address_and_port(lab: Lab) -> None:

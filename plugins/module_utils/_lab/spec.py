@@ -71,6 +71,7 @@ class Lab:
     networks: tuple[Network, ...]
     shm_mb: int
     mounts: tuple[tuple[str, str], ...] = ()  # read-only: path here, path on the nodes
+    head_only: bool = False  # whether the first node, the head, runs no ranks
 
     def container(self, node: Node) -> str:
         return f"{self.name}-{node.name}"
@@ -84,7 +85,8 @@ def parse_lab(given: Mapping[str, Any], subnets: Iterable[ipaddress.IPv4Network]
     """Return the lab that was asked for. `subnets` is one network for each NIC, or nothing if only input is checked."""
     name = parse_name(given["name"])
     within("lab_nics", given["nics"], 1, MOST_NICS)
-    names = [f"n{number}" for number in range(1, within("lab_nodes", given["nodes"], 1, MOST_NODES) + 1)]
+    least = 2 if given["head_only"] else 1
+    names = [f"n{number}" for number in range(1, within("lab_nodes", given["nodes"], least, MOST_NODES) + 1)]
     overrides = given["overrides"]
     strangers = set(overrides) - set(names)
     if strangers:
@@ -97,7 +99,8 @@ def parse_lab(given: Mapping[str, Any], subnets: Iterable[ipaddress.IPv4Network]
     nodes = tuple(parse_node(given, node, number, overrides.get(node, {})) for number, node in enumerate(names, 1))
     networks = tuple(Network(f"{name}-{i}", f"eth{i}", subnet) for i, subnet in enumerate(subnets))
     shm_mb = within("lab_shm_mb", given["shm_mb"], 1, 1 << 20)
-    return Lab(name, nodes, networks, shm_mb, tuple(parse_mount(text) for text in given["mounts"]))
+    mounts = tuple(parse_mount(text) for text in given["mounts"])
+    return Lab(name, nodes, networks, shm_mb, mounts, given["head_only"])
 
 
 def parse_name(name: str) -> str:
@@ -258,22 +261,34 @@ MESH = "ssh_mesh"  # directory beside the inventory
 
 def inventory(lab: Lab) -> str:
     """Return the inventory. It names the private key and the host keys as lying beside it, wherever that is."""
-    lines = ["all:", "  children:", "    head:", "      hosts:", f"        {lab.nodes[0].name}:"]
-    lines += ["    workers:", "      hosts:"]
-    for node in lab.nodes:
-        values = {"ansible_host": lab.addresses(node)[0], "ansible_user": node.user, "slots": node.slots}
-        if node.port != 22:
-            values["ansible_port"] = node.port
-        lines.append(f"        {node.name}: {json.dumps(values)}")
+    head, rest = lab.nodes[0], lab.nodes[1:]
+    workers = rest if lab.head_only else lab.nodes
+    lines = ["all:", "  children:", "    head:", "      hosts:"]
+    lines += [host_line(lab, head), *common_vars()] if lab.head_only else [f"        {head.name}:"]
+    lines += ["    workers:", "      hosts:", *(host_line(lab, node) for node in workers), *common_vars()]
+    return HEADER + "\n".join(lines) + "\n"
+
+
+def host_line(lab: Lab, node: Node) -> str:
+    """Return the line of a node: how to reach it, and its ranks."""
+    values = {"ansible_host": lab.addresses(node)[0], "ansible_user": node.user, "slots": node.slots}
+    if node.port != 22:
+        values["ansible_port"] = node.port
+    return f"        {node.name}: {json.dumps(values)}"
+
+
+def common_vars() -> list[str]:
+    """Return the variables of a group.
+
+    Of groups of nodes only: this machine, which Ansible adds to every inventory by itself, has no inventory_dir.
+    """
     options = ["'UserKnownHostsFile=\"{{ inventory_dir }}/known_hosts\"'", "GlobalKnownHostsFile=/dev/null"]
     options += ["StrictHostKeyChecking=yes", "IdentitiesOnly=yes"]
-    # Of the nodes only: this machine, which Ansible adds to every inventory by itself, has no inventory_dir.
-    lines += ["      vars:", "        ansible_python_interpreter: /usr/bin/python3"]
+    lines = ["      vars:", "        ansible_python_interpreter: /usr/bin/python3"]
     lines += ['        ansible_ssh_private_key_file: "{{ inventory_dir }}/key"']
     # The mesh's authority and what it knows of host keys go with the lab: the next one by this name has others.
     lines += [f'        ssh_mesh_directory: "{{{{ inventory_dir }}}}/{MESH}"']
-    lines += ["        ansible_ssh_common_args: >-", *(f"          -o {option}" for option in options)]
-    return HEADER + "\n".join(lines) + "\n"
+    return [*lines, "        ansible_ssh_common_args: >-", *(f"          -o {option}" for option in options)]
 
 
 def known_hosts(lab: Lab, host_keys: Mapping[str, list[str]]) -> str:
