@@ -40,7 +40,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 facts:
-  description: The networks. C(arrival) is the node's address of the SSH connection, C(files) are the published files.
+  description:
+    - The networks. C(arrival) is the node's address of the SSH connection, C(files) are the published files.
+    - C(pci) and C(gpus) are the ways from the host bridge to an RDMA device and to the GPUs. C(use) is C(virtual) for a
+      function of a guest, C(nvswitch) for a device that only controls NVSwitches, else empty.
   returned: success
   type: dict
   sample:
@@ -51,6 +54,7 @@ facts:
     nics:
       - name: eth0
         kind: physical
+        driver: mlx5_core
         mtu: 1500
         speed_mbit: 10000
         up: true
@@ -75,6 +79,11 @@ facts:
             gid: 0000:0000:0000:0000:0000:ffff:0a5b:00c9
             type: RoCE v2
             netdev: eth0
+        node_type: CA
+        driver: mlx5_core
+        use: ''
+        pci: pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0
+    gpus: [pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0]
     files: {fabric.json: '', fabric.env: ''}
 """
 

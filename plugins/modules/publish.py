@@ -56,7 +56,7 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import read
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.sysfs import read
 
 
 def publish(path: str, text: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import netlink, nics, probe, probe_server
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import netlink, nics, probe, probe_server, rdma
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.link_matrix import (
     rates,
     rounds,
@@ -82,7 +82,7 @@ def test_rdma_ports_and_their_gids(sysfs: Sysfs) -> None:
     sysfs.gid(port, 0, "fe80::1", "IB/RoCE v1")
     sysfs.gid(port, 2, "10.92.0.7", "RoCE v2", "eth1.5")
     sysfs.port("mlx5_1", 2, state="1: DOWN", layer="InfiniBand")
-    first, second = nics.rdma_ports(str(sysfs.root))
+    first, second = rdma.rdma_ports(str(sysfs.root))
     assert (first["device"], first["port"], first["active"], first["rate_gbit"]) == ("mlx5_0", 1, True, 100.0)
     assert [(gid["index"], gid["type"], gid["netdev"]) for gid in first["gids"]] == [
         (0, "IB/RoCE v1", "eth0"),
@@ -100,7 +100,7 @@ def test_the_facts_become_values(sysfs: Sysfs, tmp_path: Path) -> None:
 
 
 def test_no_rdma_and_no_sysfs_are_no_errors(tmp_path: Path) -> None:
-    assert nics.rdma_ports(str(tmp_path)) == []
+    assert rdma.rdma_ports(str(tmp_path)) == []
     assert nics.nics(str(tmp_path), []) == []
 
 

@@ -13,6 +13,8 @@ import socket
 from typing import Any, Mapping, Sequence
 
 from . import netlink
+from .rdma import gpus, rdma_ports
+from .sysfs import driver, number, read
 
 IFF_UP, IFF_LOOPBACK, IFF_POINTOPOINT = 0x1, 0x8, 0x10  # netdevice(7)
 # Types of links that are no LAN (linux/if_arp.h): ppp, none (tun, WireGuard), ipip, ip6tnl, sit, gre, ip6gre.
@@ -31,6 +33,7 @@ def survey(home: str, sysfs_root: str = "/sys", hosts: str = "/etc/hosts") -> di
         "default_nic": default_nic(read("/proc/net/route")),
         "nics": nics(sysfs_root, rows),
         "rdma": rdma_ports(sysfs_root),
+        "gpus": gpus(sysfs_root),
         "files": {file: read(os.path.join(home, file), strip=False) for file in FILES},
     }
 
@@ -75,6 +78,7 @@ def link(path: str) -> dict[str, Any]:
     speed = number(read(os.path.join(path, "speed")))
     return {
         "kind": kind_of(path, flags),
+        "driver": driver(os.path.join(path, "device")),
         "mtu": number(read(os.path.join(path, "mtu"))) or 0,
         "speed_mbit": speed if speed and speed > 0 else None,  # -1 or an error: the driver does not know
         "up": bool(flags & IFF_UP),
@@ -104,43 +108,6 @@ def kind_of(path: str, flags: int) -> str:
     return "veth" if read(os.path.join(path, "iflink")) != read(os.path.join(path, "ifindex")) else "virtual"
 
 
-def rdma_ports(sysfs_root: str) -> list[dict[str, Any]]:
-    """Return the ports of /sys/class/infiniband with their GID tables."""
-    base = os.path.join(sysfs_root, "class", "infiniband")
-    found = []
-    for device in sorted(os.listdir(base) if os.path.isdir(base) else []):
-        ports = os.path.join(base, device, "ports")
-        for port in sorted(os.listdir(ports) if os.path.isdir(ports) else [], key=int):
-            path = os.path.join(ports, port)
-            rate = re.match(r"[\d.]+", read(os.path.join(path, "rate")))
-            netdevs = os.path.join(base, device, "device", "net")
-            found.append(
-                {
-                    "device": device,
-                    "port": int(port),
-                    "active": "ACTIVE" in read(os.path.join(path, "state")).split(),  # "4: ACTIVE"
-                    "link_layer": read(os.path.join(path, "link_layer")),
-                    "rate_gbit": float(rate.group()) if rate else None,
-                    "netdevs": sorted(os.listdir(netdevs)) if os.path.isdir(netdevs) else [],
-                    "gids": gids(path),
-                }
-            )
-    return found
-
-
-def gids(port: str) -> list[dict[str, Any]]:
-    """Return the used entries of the GID table of a port: index, gid, type, netdev. Reading an unused one fails."""
-    base = os.path.join(port, "gids")
-    found = []
-    for index in sorted((int(name) for name in os.listdir(base)) if os.path.isdir(base) else []):
-        kind = read(os.path.join(port, "gid_attrs", "types", str(index)))
-        text = read(os.path.join(base, str(index)))
-        if kind and text:
-            netdev = read(os.path.join(port, "gid_attrs", "ndevs", str(index)))
-            found.append({"index": index, "gid": text, "type": kind, "netdev": netdev})
-    return found
-
-
 def addresses_in_hosts(text: str, name: str) -> list[str]:
     """Return the addresses that a hosts file gives a name. No DNS: it may take a minute to fail."""
     rows = [line.split("#")[0].split() for line in text.splitlines()]
@@ -158,21 +125,3 @@ def default_nic(table: str) -> str:
     rows = [line.split() for line in table.splitlines()[1:]]
     routes = sorted((int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000")
     return routes[0][1] if routes else ""
-
-
-def read(path: str, strip: bool = True) -> str:
-    """Return the text of a file; empty if it cannot be read, which in sysfs means that there is no value."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except OSError:
-        return ""
-    return text.strip() if strip else text
-
-
-def number(text: str) -> int | None:
-    """Return a decimal number, None if it is none."""
-    try:
-        return int(text)
-    except ValueError:
-        return None
