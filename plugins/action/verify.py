@@ -63,6 +63,7 @@ class ActionModule(Action):
             runs=runs,
             trial=trial,
             drift=compare(versions, groups["workers"]),
+            head=groups["head"][0],
             workers=groups["workers"],
             gpus={name: hostvars.expected_gpus(name, variables["hostvars"][name]) for name in groups["workers"]},
             speeds=speeds_of(runs),

@@ -14,6 +14,8 @@ description:
     C(torchfleet.cluster.fabric) shows the order of the steps.
   - A network qualifies if every node has an address in it and reaches every other node over it, in both directions,
     with full packets, and over the NIC that has the address. If several qualify, the fastest is chosen.
+  - If the head is not among O(workers), a network of the workers alone qualifies too. Launchers then reach them by
+    another one that joins all nodes.
   - Fails if no network qualifies, with the reason for each network.
 version_added: 0.1.0
 author:
@@ -24,6 +26,11 @@ options:
     type: list
     elements: str
     required: true
+  workers:
+    description: The nodes that run ranks. RDMA is judged over them alone. The default is all nodes.
+    type: list
+    elements: str
+    version_added: 0.5.0
   listened:
     description: The result of O(torchfleet.cluster.fabric_probe#module:state=listen) on each node.
     type: dict

@@ -72,6 +72,12 @@ options:
         description: The address to use.
         type: str
         default: ''
+      rdma:
+        description: The RDMA devices to use, or patterns of them.
+        type: list
+        elements: str
+        default: []
+        version_added: 0.5.0
   known:
     description:
       - The networks of this node that role P(torchfleet.cluster.preflight#role) read in the same run,
@@ -204,7 +210,11 @@ PEER = {
     "source": TEXT,
     "mtu": WHOLE,
 }
-CONSTRAINTS = {"nic": {"type": "str", "default": ""}, "address": {"type": "str", "default": ""}}
+CONSTRAINTS = {
+    "nic": {"type": "str", "default": ""},
+    "address": {"type": "str", "default": ""},
+    "rdma": {"type": "list", "elements": "str", "default": []},
+}
 OPTIONS = {
     "state": {"type": "str", "choices": list(STATES), "required": True},
     "name": TEXT,

@@ -111,3 +111,21 @@ class Sysfs:
         write(port / "gids" / str(index), mapped.exploded)
         write(port / "gid_attrs/types" / str(index), kind)
         write(port / "gid_attrs/ndevs" / str(index), netdev)
+
+    def pci(self, path: str, driver: str = "", **files: str) -> Path:
+        """Add a PCI device by the way to it from the host bridge: pci0000:15/0000:15:01.0/0000:16:00.0."""
+        place = self.root / "devices" / path
+        for file, text in {"class": "0x020000", "vendor": "0x15b3", **files}.items():
+            write(place / file, text)
+        if driver:
+            bound = self.root / "bus/pci/drivers" / driver
+            bound.mkdir(parents=True, exist_ok=True)
+            (place / "driver").symlink_to(bound)
+        known = self.root / "bus/pci/devices" / place.name
+        known.parent.mkdir(parents=True, exist_ok=True)
+        known.symlink_to(place)
+        return place
+
+    def on_pci(self, device: str, place: Path) -> None:
+        """Say where an RDMA device is."""
+        (self.root / "class/infiniband" / device / "device").symlink_to(place)

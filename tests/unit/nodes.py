@@ -40,6 +40,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "free_bytes": 1 << 40,
         "port": 23456,
         "fabric": None,
+        "lost_address": "",
         "jobs": [],
         "running": [],
         "leftovers": [],

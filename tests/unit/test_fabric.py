@@ -12,17 +12,21 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import (
     Choice,
-    Constraints,
     alone,
-    check_constraints,
     choose_fabric,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.constraints import (
+    Constraints,
+    check_constraints,
     parse_subnet,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import (
+    all_have_rails,
     fabric_environment,
     fabric_files,
     fabric_of,
+    reason_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -63,8 +67,10 @@ def refused(nodes: tuple[NodeNet, ...], *networks: str, constraints: Constraints
 PLAIN = {"version": 1, "nic": "eth0", "address": "10.91.0.1", "network": A, "mtu": 1500, "same_name": True, "rdma": []}
 
 
-def port_of(device: str, gid_index: int | None = 3, netdev: str = "eth0") -> dict[str, Any]:
-    return {"device": device, "port": 1, "gid_index": gid_index, "netdev": netdev}
+def port_of(
+    device: str, gid_index: int | None = 3, netdev: str = "eth0", address: str | None = "10.91.0.1"
+) -> dict[str, Any]:
+    return {"device": device, "port": 1, "gid_index": gid_index, "netdev": netdev, "address": address}
 
 
 def test_every_library_is_told_the_nic() -> None:
@@ -130,11 +136,14 @@ def test_ports_with_different_indices_have_no_common_one() -> None:
 
 
 def test_rails_of_other_networks_get_no_range() -> None:
-    assert "NCCL_IB_ADDR_RANGE" not in rdma_values([port_of("mlx5_0"), port_of("mlx5_1", netdev="eth1")])
+    other = port_of("mlx5_1", netdev="eth1", address="10.92.0.1")
+    assert "NCCL_IB_ADDR_RANGE" not in rdma_values([port_of("mlx5_0"), other])
+    beside = port_of("mlx5_1", netdev="eth1", address="10.91.0.9")
+    assert rdma_values([port_of("mlx5_0"), beside])["NCCL_IB_ADDR_RANGE"] == A
 
 
 def test_infiniband_has_no_roce_gid() -> None:
-    values = rdma_values([port_of("mlx5_0", None, "ib0")])
+    values = rdma_values([port_of("mlx5_0", None, "ib0", None)])
     assert values == {"NCCL_IB_HCA": "=mlx5_0:1", "UCX_NET_DEVICES": "mlx5_0:1,eth0"}
 
 
@@ -380,7 +389,7 @@ def test_rdma_wins_and_its_gid_is_the_one_of_seed_003() -> None:
     nodes = with_roce(TABLE, [(5, "RoCE v2", "10.99.0.9"), (9, "RoCE v2", "10.92.0.{}")])
     choice = choose(nodes, A, B)
     assert taken(choice)[0] == B
-    assert choice.why.endswith("RDMA on every node")
+    assert choice.why.endswith("RDMA on every worker")
     ports = [fabric["rdma"] for fabric in fabric_of(choice, nodes, ANY).values()]
     assert [port["gid_index"] for (port,) in ports] == [3, 9]
     assert ports[0][0]["netdev"] == "eth1"
@@ -391,8 +400,20 @@ def test_rdma_on_one_node_only_is_turned_off() -> None:
     choice = choose(nodes, A, B)
     fabrics = fabric_of(choice, nodes, ANY)
     assert taken(choice)[0] == A
-    assert [fabric["rdma"] for fabric in fabrics.values()] == [[], []]
-    assert "n2" in fabrics["n1"]["rdma_off"]
+    assert [len(fabric["rdma"]) for fabric in fabrics.values()] == [1, 0]
+    assert fabrics["n1"]["rdma_off"] == "n2 has none"
+    assert fabric_environment(fabrics["n1"])["NCCL_IB_DISABLE"] == "1"
+    assert reason_of(fabrics["n1"], "NCCL_IB_DISABLE") == "RDMA is off because n2 has none"
+    assert "NCCL_IB_HCA" not in fabric_environment(fabrics["n1"])
+
+
+def test_a_job_on_nodes_that_all_have_rdma_uses_it() -> None:
+    nodes = (*with_roce(TABLE, TABLE), net("n3", nic("eth0", "10.91.0.3/24"), nic("eth1", "10.92.0.3/24")))
+    fabrics = fabric_of(choose(nodes, A, B), nodes, ANY)
+    assert all_have_rails([fabrics["n1"], fabrics["n2"]])
+    assert fabric_environment({**fabrics["n1"], "rdma_off": ""})["NCCL_IB_HCA"] == "=mlx5_0:1"
+    assert not all_have_rails([*fabrics.values(), None])
+    assert fabric_environment(fabrics["n1"])["NCCL_IB_DISABLE"] == "1"
 
 
 @pytest.mark.parametrize("changed", [{"active": False}, {"gids": ()}, {"active": False, "link_layer": "InfiniBand"}])

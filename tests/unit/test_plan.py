@@ -10,7 +10,10 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node, check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, Place, place_ranks
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import check_fabric
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import (
+    check_addresses,
+    check_fabric,
+)
 from tests.unit.nodes import fabric, facts_of_a_node, launcher
 
 Planner = Callable[..., LaunchPlan]
@@ -202,3 +205,10 @@ def test_two_nodes_with_one_address_are_both_named() -> None:
     facts = {name: {"fabric": {"network": "10.0.0.0/24", "address": "10.0.0.3"}} for name in ("n2", "n3")}
     with pytest.raises(InputError, match=r'fabric: got "10\.0\.0\.3"; n2 and n3 both report this address'):
         check_fabric(["n1", "n2", "n3"], {"n1": {"fabric": None}, **facts})
+
+
+@pytest.mark.parametrize("name", ["n1", "n2"])
+def test_an_address_that_a_node_no_longer_has_is_refused(name: str) -> None:
+    facts: Any = {node: {"lost_address": "10.0.0.3" if node == name else ""} for node in ("n1", "n2")}
+    with pytest.raises(InputError, match=rf'fabric: got "10\.0\.0\.3 of {name}"; .* --tags ssh_mesh,fabric,hostfile'):
+        check_addresses(["n1", "n2"], facts)

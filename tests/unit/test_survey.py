@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,9 +162,19 @@ def test_accelerators_by_their_device_files(tmp_path: Path) -> None:
         path = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
         path.mkdir(parents=True)
         (path / "gpu_id").write_text(gpu + "\n")
-    for node, kind in (("renderD128", "0x030000"), ("renderD129", "0x038000")):  # of the processor; a GPU Max
-        path = tmp_path / "sys/class/drm" / node / "device"
-        path.mkdir(parents=True)
-        (path / "vendor").write_text("0x8086\n")
-        (path / "class").write_text(f"{kind}\n")
-    assert gpu_vendors.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1, "intel": 1}
+    assert gpu_vendors.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1}
+
+
+@pytest.mark.parametrize(
+    ("choice", "lost"),
+    [
+        (None, ""),
+        ({"address": "127.0.0.1"}, ""),
+        ({"address": "192.0.2.77"}, "192.0.2.77"),
+        ({"address": "2001:db8::77"}, "2001:db8::77"),
+        ({"address": "127.0.0.1", "daemons": {"address": "192.0.2.78"}}, "192.0.2.78"),
+        ({"address": 5, "daemons": "no"}, ""),
+    ],
+)
+def test_an_address_that_is_gone_since_setup(choice: dict[str, Any] | None, lost: str) -> None:
+    assert survey.lost_address(choice) == lost

@@ -113,8 +113,10 @@ PORT = Form(
         "port": whole(0, 255),
         "gid_index": optional(whole(0, 1 << 16)),
         "netdev": optional(like(re.compile(r"[A-Za-z0-9_.:@-]{0,15}\Z"), "the name of a NIC")),
-    }
+    },
+    {"address": optional(address), "rate_gbit": optional(number)},
 )
+SEAT = Form({"nic": like(NIC, "the name of a NIC"), "address": address, "network": network}, {"same_name": flag})
 CHOICE = shaped(
     {"nic": like(NIC, "the name of a NIC"), "address": address, "network": network},
     {
@@ -122,6 +124,8 @@ CHOICE = shaped(
         "rejected": listed(Form({"nic": short, "reason": short, "code": either(short, "")}), 4096),
         "rdma_off": short,
         "nccl_gid": short,
+        "other_rdma": short,
+        "daemons": SEAT,
     },
 )
 
@@ -129,8 +133,9 @@ CHOICE = shaped(
 def fabric(value: object) -> Fields:
     """Return the choice of role fabric for a node: its address is one of the network, not loopback or another's."""
     found = CHOICE(value)
-    if ipaddress.ip_address(found["address"]) not in ipaddress.ip_network(found["network"]):
-        raise BadFrame("an address in its network was expected")
+    for seat in (found, *([found["daemons"]] if "daemons" in found else [])):
+        if ipaddress.ip_address(seat["address"]) not in ipaddress.ip_network(seat["network"]):
+            raise BadFrame("an address in its network was expected")
     return found
 
 
@@ -157,6 +162,7 @@ FACTS: dict[str, Check] = {
     "running": RUNNING,
     "leftovers": listed(Form({"pid": whole(0, 1 << 31), "job_id": short, "command": short}), 10_000),
     "clock_offset": either(number, 0.0),
+    "lost_address": either(short, ""),
 }
 
 

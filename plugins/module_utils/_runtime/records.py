@@ -30,13 +30,30 @@ class Leftover(TypedDict):
 # --- what a node tells of itself ----------------------------------------------------------------------------------
 
 
-class Port(TypedDict):
+class PortLate(TypedDict, total=False):
+    address: str | None  # of its GID
+    rate_gbit: float | None
+
+
+class Port(PortLate):
     """A port of an RDMA device."""
 
     device: str
     port: int
     gid_index: int | None
     netdev: str | None
+
+
+class FabricSeatLate(TypedDict, total=False):
+    same_name: bool
+
+
+class FabricSeat(FabricSeatLate):
+    """NIC and address of a node in a network."""
+
+    nic: str
+    address: str
+    network: str
 
 
 class RejectedNic(TypedDict):
@@ -50,6 +67,8 @@ class FabricLate(TypedDict, total=False):
     rejected: list[RejectedNic]
     rdma_off: Text  # why
     nccl_gid: str
+    other_rdma: str  # a kind of RDMA device that is no rail
+    daemons: FabricSeat  # by which launchers start ranks, if it is another network
 
 
 class Fabric(FabricLate):
@@ -111,6 +130,7 @@ class NodeFacts(Seat, JobState):
     free_bytes: int
     port: int | None
     clock_offset: float  # seconds by which the node's clock is ahead of the head's: the head measures it
+    lost_address: str  # of fabric.json, which the node no longer has; empty if it has all
 
 
 @final

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import itertools
 import os
@@ -52,6 +53,7 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "free_bytes": free_bytes(home),
         "port": free_port(request["port"], request["ports"]),
         "clock_offset": 0.0,
+        "lost_address": lost_address(fabric(home)),
         **job_state(home),
     }
 
@@ -80,6 +82,27 @@ def fabric(home: str) -> Fabric | None:
     """Return what role fabric chose for this node, or None if it did not run here. Who takes it checks its fields."""
     found = JobDir(home).read("fabric.json")
     return cast(Fabric, found) if isinstance(found, dict) else None
+
+
+def lost_address(choice: Fabric | None) -> str:
+    """Return an address of what role fabric chose that this node no longer has; empty if it has all."""
+    seats: list[object] = [choice, choice.get("daemons")] if choice else []
+    for seat in seats:
+        address = seat.get("address") if isinstance(seat, dict) else None
+        if isinstance(address, str) and not is_here(address):
+            return address
+    return ""
+
+
+def is_here(address: str) -> bool:
+    """Whether this node has an address: only then can a socket be bound to it. True for what is no address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError as error:
+            return error.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def job_state(home: str) -> JobState:

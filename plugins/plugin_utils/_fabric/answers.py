@@ -49,6 +49,7 @@ ADDRESS = exact(
     {"address": ip, "prefix": whole(0, 128), "stable": flag, "route": empty_or(NIC_NAME)},
     {"peer": empty_or(ip)},
 )
+PCI_PATH = like(re.compile(r"[0-9a-fpci:./]{0,400}\Z"), "a path of PCI devices")
 NIC_FACTS = exact(
     {
         "name": NIC_NAME,
@@ -60,7 +61,8 @@ NIC_FACTS = exact(
         "operstate": WORD,
         "port_of": short(15),
         "addresses": listed(ADDRESS, 1000),
-    }
+    },
+    {"driver": WORD},
 )
 GID = exact(
     {
@@ -79,7 +81,8 @@ PORT_FACTS = exact(
         "rate_gbit": optional(number),
         "netdevs": those(NIC_NAME, 256),
         "gids": listed(GID, 4096),
-    }
+    },
+    {"node_type": WORD, "driver": WORD, "use": one_of("", "virtual", "nvswitch"), "pci": PCI_PATH},
 )
 
 
@@ -99,12 +102,17 @@ NETWORKS = exact(
         "rdma": listed(PORT_FACTS, 256),
         "files": exact({"fabric.json": text_file, "fabric.env": text_file}),
     },
-    {"default_nic": empty_or(NIC_NAME)},
+    {"default_nic": empty_or(NIC_NAME), "gpus": listed(PCI_PATH, 256)},
 )
 AGENT = exact({"port": whole(1, 65535), "token": TOKEN})
-CONSTRAINTS = exact({}, {"nic": empty_or(short(100)), "address": empty_or(short(100))})
+CONSTRAINTS = exact({}, {"nic": empty_or(short(100)), "address": empty_or(short(100)), "rdma": listed(short(100), 256)})
 RAIL = exact(
-    {"device": DEVICE, "port": whole(1, 255), "gid_index": optional(whole(0, 65535)), "netdev": empty_or(NIC_NAME)}
+    {"device": DEVICE, "port": whole(1, 255), "gid_index": optional(whole(0, 65535)), "netdev": empty_or(NIC_NAME)},
+    {"address": optional(address), "rate_gbit": optional(number)},
+)
+SEAT = exact(
+    {"nic": NIC_NAME, "address": address, "network": network},
+    {"speed_mbit": optional(whole(1, FASTEST)), "same_name": flag},
 )
 REJECTED = exact({"nic": short(15), "address": short(64), "reason": words}, {"code": short(40)})
 FABRIC = exact(
@@ -116,11 +124,13 @@ FABRIC = exact(
         "same_name": flag,
         "rdma": listed(RAIL, 256),
         "rdma_off": words,
+        "other_rdma": WORD,
         "nccl_gid": one_of("auto", "always", "never"),
         "why": words,
         "usable": listed(network, 256),
         "digest": DIGEST,
         "rejected": listed(REJECTED, 10_000),
+        "daemons": SEAT,
     },
 )
 
@@ -131,7 +141,9 @@ def published(text: Json) -> dict[str, Json]:
         found: dict[str, Json] = FABRIC(json.loads(text))
     except (BadFrame, ValueError, TypeError, OverflowError, RecursionError):
         return {}
-    return found if ipaddress.ip_address(found["address"]) in ipaddress.ip_network(found["network"]) else {}
+    seats = [found, found["daemons"]] if "daemons" in found else [found]
+    fit = all(ipaddress.ip_address(seat["address"]) in ipaddress.ip_network(seat["network"]) for seat in seats)
+    return found if fit else {}
 
 
 def networks_of(node: str, value: Json) -> dict[str, Json]:
@@ -144,7 +156,7 @@ def agent_of(node: str, value: Json) -> dict[str, Json]:
     return dict(take(node, "agent", AGENT, value))
 
 
-def constraints_of(node: str, value: Json) -> dict[str, str]:
+def constraints_of(node: str, value: Json) -> dict[str, Json]:
     """Return the user's constraints for a node, as the node returned them."""
     return dict(take(node, "constraints", CONSTRAINTS, value or {}))
 

@@ -10,12 +10,13 @@ import hashlib
 import ipaddress
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
+from .constraints import Constraints, constraints_of
 from .networks import (
     ASKED_OTHERWISE,
     NOT_PREFERRED,
@@ -27,57 +28,19 @@ from .networks import (
     Rejection,
     all_of,
     flaw,
-    netdevs_of,
     of_host_name,
+    some,
     worth_a_line,
 )
-
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # each node's results about the others
-
-SLOW = 4.0  # this many times slower is another class: 1 and 10 Gbit/s are, 40 and 100 in one Python stream are not
-SHOWN = 3  # of a long list, in a message
-MEASURED = "faster, as measured"
-# The order in which usable networks are compared, in words.
-CRITERIA = (
-    "IPv4 (gloo and Open MPI prefer it)",
-    "the first address of its NICs (gloo and NCCL use no other)",
-    "RDMA on every node",
-    MEASURED,
-    "faster NICs",
-    "larger MTU",
-    "Ansible reaches the nodes by it",
-    "the lower address",
-)
-LEVEL = CRITERIA.index(MEASURED)  # networks that are equal up to here are measured
-
-
-@dataclass(frozen=True)
-class Seat:
-    """The NIC and address of one node in a network."""
-
-    nic: Nic
-    address: Address
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A network in which every node has a seat."""
-
-    network: Network
-    seats: Mapping[str, Seat]
-
-
-@dataclass(frozen=True)
-class Constraints:
-    """The user's constraints on the network of the whole cluster."""
-
-    subnet: Network | None = None
-    nccl_gid: str = "auto"
+from .ranking import LEVEL, Candidate, Ranking, Rows, Seat, judged
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The outcome: a network is chosen, the last choice is still valid, or speeds must be measured first."""
+    """The outcome: a network is chosen, the last choice is still valid, or speeds must be measured first.
+
+    `chosen` carries the ranks. `daemons` joins all nodes, and is the same one unless the head is not in that.
+    """
 
     chosen: Candidate | None
     digest: str
@@ -87,63 +50,13 @@ class Choice:
     mtu: int = 0
     settled: bool = False
     to_measure: tuple[Candidate, ...] = ()
-
-
-def parse_subnet(text: str) -> Network | None:
-    """Return the network of fabric_subnet; None if it is empty."""
-    try:
-        return ipaddress.ip_network(text, strict=False) if text else None
-    except ValueError:
-        raise InputError("fabric_subnet", text, "give a network with its prefix, such as 10.92.0.0/24") from None
-
-
-def check_constraints(nodes: Sequence[NodeNet], constraints: Constraints) -> None:
-    """Raise InputError for a constraint that no node's facts can meet."""
-    for node in nodes:
-        check_nic(node)
-        check_address(node)
-        check_subnet(node, constraints.subnet)
-
-
-def check_subnet(node: NodeNet, subnet: Network | None) -> None:
-    """Raise InputError if a node has no address in the required network."""
-    rows = all_of([node])
-    if subnet is not None and not any(address.ip in subnet for _node, _nic, address in rows):
-        has = ", ".join(f"{address} ({nic.name})" for _node, nic, address in rows if not flaw(nic, address, True))
-        raise InputError("fabric_subnet", str(subnet), f"{node.name} has no address in it, only {has}")
-
-
-def check_nic(node: NodeNet) -> None:
-    """Raise InputError if the required NIC does not exist or is unusable."""
-    nic = next((nic for nic in node.nics if nic.name == node.required_nic), None)
-    if not node.required_nic:
-        return
-    if nic is None:
-        able = sorted({nic.name for _node, nic, address in all_of([node]) if not flaw(nic, address, True)})
-        name = f"fabric_nic of {node.name}"
-        raise InputError(name, node.required_nic, f"there is no such NIC; give one of {', '.join(able)}")
-    flaws = [flaw(nic, address, True) for address in nic.addresses]
-    if all(flaws):
-        why = flaws[0].text if flaws and flaws[0] else "it has no address"
-        raise InputError(f"fabric_nic of {node.name}", node.required_nic, f"{why}; name another NIC or leave it out")
-
-
-def check_address(node: NodeNet) -> None:
-    """Raise InputError if the required address does not exist or is unusable."""
-    found = [(nic, address) for _node, nic, address in all_of([node]) if str(address.ip) == node.required_address]
-    if not node.required_address:
-        return
-    name = f"fabric_address of {node.name}"
-    if not any(node.fits(nic, address) for nic, address in found):
-        where = f" of {node.required_nic}" if node.required_nic else ""
-        raise InputError(name, node.required_address, f"the node has no such address{where}")
-    reason = flaw(*found[0], True)
-    if reason:
-        raise InputError(name, node.required_address, f"{reason.text}; name another address or leave it out")
+    daemons: Candidate | None = None
+    daemons_mtu: int = 0
+    broken: tuple[str, ...] = ()  # addresses in networks that were tried and do not connect their nodes
 
 
 def candidates(nodes: Sequence[NodeNet], constraints: Constraints) -> tuple[list[Candidate], list[Rejection]]:
-    """Return the networks in which every node has a usable address, and why other addresses are unusable."""
+    """Return the networks in which all nodes have a usable address, or all workers, and why others are unusable."""
     twins = {ip for ip, count in Counter(address.ip for _node, _nic, address in all_of(nodes)).items() if count > 1}
     options: dict[Network, dict[str, list[Seat]]] = defaultdict(lambda: defaultdict(list))
     rejections = [rejection for node in nodes for rejection in of_host_name(node)]
@@ -161,9 +74,30 @@ def candidates(nodes: Sequence[NodeNet], constraints: Constraints) -> tuple[list
     found = []
     for network in sorted(options, key=lambda network: (network.version, network)):
         candidate, refused = seat_all(nodes, constraints, network, options[network])
+        if candidate is None and len(judged(nodes)) < len(nodes):
+            candidate, refused = seat_apart(nodes, constraints, network, options[network], refused)
         found += [candidate] if candidate else []
         rejections += refused
     return found, rejections
+
+
+def seat_apart(
+    nodes: Sequence[NodeNet],
+    constraints: Constraints,
+    network: Network,
+    options: Mapping[str, Sequence[Seat]],
+    refused: list[Rejection],
+) -> tuple[Candidate | None, list[Rejection]]:
+    """Return the same as seat_all() where the head runs no ranks: a network of the workers alone, or for daemons alone.
+
+    What the user asked for decides about the ranks; the head reaches the workers also by another network.
+    """
+    candidate, without = seat_all(judged(nodes), constraints, network, options)
+    if candidate:
+        return candidate, without
+    free = [replace(node, required_nic="", required_address="") if node.worker else node for node in nodes]
+    candidate, _others = seat_all(free, Constraints(), network, options)
+    return (replace(candidate, for_ranks=False), refused) if candidate else (None, refused)
 
 
 def seat_all(
@@ -219,12 +153,6 @@ def failures_of(candidate: Candidate, reached: Rows) -> str:
     return "; ".join(f"{some(names)}: {reason}" for reason, names in pairs.items())
 
 
-def some(names: Sequence[str]) -> str:
-    """Return the first few of many."""
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
 def choose_fabric(
     nodes: Sequence[NodeNet],
     constraints: Constraints,
@@ -240,10 +168,11 @@ def choose_fabric(
     found, rejections = candidates(nodes, constraints)
     failures = {candidate.network: failures_of(candidate, reached) for candidate in found}
     usable = [candidate for candidate in found if not failures[candidate.network]]
-    if not usable:
-        raise refusal(nodes, constraints, failures, rejections)
     rank = Ranking(nodes, reached, measured or {})
-    ordered = sorted(usable, key=rank.key)
+    ordered = sorted((candidate for candidate in usable if candidate.for_ranks), key=rank.key)
+    joining = sorted((candidate for candidate in usable if len(candidate.seats) == len(nodes)), key=rank.key)
+    if not ordered or not joining:
+        raise refusal(nodes, constraints, failures, rejections)
     best, digest = ordered[0], digest_of(nodes, constraints, found)
     if published(nodes, digest, usable, rank):
         return Choice(None, digest, tuple(ordered), settled=True)
@@ -251,80 +180,45 @@ def choose_fabric(
     doubt = measured is None or (not confirmed and any(rank.slow(candidate) for candidate in level))
     if len(level) > 1 and doubt:
         return Choice(None, digest, tuple(ordered), to_measure=tuple(level))
+    daemons = best if best in joining else joining[0]
+    rejections += passed_over(found, best, daemons, failures, rank)
+    return Choice(
+        best,
+        digest,
+        tuple(usable),
+        rank.why(ordered, constraints),
+        tuple(rejections),
+        mtu=rank.mtu(best),
+        daemons=daemons,
+        daemons_mtu=rank.mtu(daemons),
+        broken=tuple(addresses_in(candidate for candidate in found if failures[candidate.network])),
+    )
+
+
+def addresses_in(networks: Iterable[Candidate]) -> list[str]:
+    """Return the addresses of all nodes in some networks."""
+    return sorted({str(seat.address.ip) for candidate in networks for seat in candidate.seats.values()})
+
+
+def passed_over(
+    found: Sequence[Candidate],
+    best: Candidate,
+    daemons: Candidate,
+    failures: Mapping[Network, str],
+    rank: Ranking,
+) -> list[Rejection]:
+    """Return why the other networks were not taken. That of the daemons is, on the head."""
+    rejections = []
     for candidate in found:
-        if candidate is not best:
-            failed = failures[candidate.network]
-            text = failed or f"usable; {best.network} is preferred: {rank.better(best, candidate)}"
-            reason = Reason("not-reached" if failed else NOT_PREFERRED, text)
-            seats = candidate.seats.items()
-            rejections += [Rejection(name, seat.nic.name, str(seat.address), reason) for name, seat in seats]
-    return Choice(best, digest, tuple(ordered), rank.why(ordered, constraints), tuple(rejections), mtu=rank.mtu(best))
-
-
-def constraints_of(nodes: Sequence[NodeNet], constraints: Constraints) -> str:
-    """Return the user's constraints as options on a command line."""
-    subnet = [f"fabric_subnet is {constraints.subnet}"] if constraints.subnet is not None else []
-    return ", ".join(subnet + [node.constraints for node in nodes if node.constraints])
-
-
-class Ranking:
-    """Compares usable networks; smaller is better."""
-
-    def __init__(self, nodes: Sequence[NodeNet], reached: Rows, measured: Mapping[str, float]) -> None:
-        self.nodes = nodes
-        self.reached = reached
-        self.measured = measured
-
-    def slow(self, candidate: Candidate) -> bool:
-        """Whether a network is of a slower class. A virtual NIC counts with its nominal speed at most."""
-        speeds = [seat.nic.speed_mbit for seat in candidate.seats.values() if seat.nic.speed_mbit]
-        fastest = min([max(self.measured.values(), default=0.0), *speeds])
-        return self.measured.get(str(candidate.network), fastest) * SLOW < fastest
-
-    def key(self, candidate: Candidate) -> tuple[Any, ...]:
-        """Return the values of CRITERIA, in their order."""
-        seats = candidate.seats.values()
-        speeds = [seat.nic.speed_mbit for seat in seats]
-        return (
-            candidate.network.version == 6,
-            not all(seat.address.first for seat in seats),
-            not all(has_rdma(node, candidate.seats[node.name]) for node in self.nodes),
-            self.slow(candidate),
-            -min(speed or 0 for speed in speeds),
-            -self.mtu(candidate),
-            not all(node.arrival == str(candidate.seats[node.name].address.ip) for node in self.nodes if node.arrival),
-            int(candidate.network.network_address),
-        )
-
-    def mtu(self, candidate: Candidate) -> int:
-        """Return the smallest MTU of the NICs and of the paths between them."""
-        rows = [row for found in self.reached.values() for row in found if row["network"] == str(candidate.network)]
-        paths = [int(row["mtu"]) for row in rows if row["mtu"]]
-        return min([seat.nic.mtu for seat in candidate.seats.values()] + paths)
-
-    def why(self, ordered: Sequence[Candidate], constraints: Constraints) -> str:
-        """Return why the first was chosen."""
-        constraints_text = constraints_of(self.nodes, constraints)
-        if constraints_text:
-            return f"asked for: {constraints_text}"
-        if len(ordered) == 1:
-            return "the only network that connects all nodes"
-        return f"preferred to {ordered[1].network}: {self.better(ordered[0], ordered[1])}"
-
-    def better(self, best: Candidate, other: Candidate) -> str:
-        """Return the criterion by which a candidate is better than another."""
-        differs = next(
-            number for number, (one, two) in enumerate(zip(self.key(best), self.key(other), strict=True)) if one != two
-        )
-        rates = [self.measured.get(str(candidate.network)) for candidate in (best, other)]
-        if CRITERIA[differs] == MEASURED:
-            return f"{CRITERIA[differs]} ({rates[0]:,.0f} and {rates[1]:,.0f} Mbit/s)"
-        return CRITERIA[differs]
-
-
-def has_rdma(node: NodeNet, seat: Seat) -> bool:
-    """Whether an RDMA port that is up belongs to a NIC."""
-    return any(port.active and seat.nic.name in netdevs_of(port) for port in node.ports)
+        if candidate is best or not candidate.for_ranks:
+            continue
+        failed = failures[candidate.network]
+        text = failed or f"usable; {best.network} is preferred: {rank.better(best, candidate)}"
+        reason = Reason("not-reached" if failed else NOT_PREFERRED, text)
+        taken = set(candidate.seats) - set(best.seats) if candidate is daemons else set()
+        seats = [(name, seat) for name, seat in candidate.seats.items() if name not in taken]
+        rejections += [Rejection(name, seat.nic.name, str(seat.address), reason) for name, seat in seats]
+    return rejections
 
 
 def refusal(
@@ -332,7 +226,8 @@ def refusal(
 ) -> InputError:
     """Return the error that no network connects all nodes, with the reason for each and what to type."""
     constraints_text = constraints_of(nodes, constraints)
-    lines = [f"{network}: {reason}" for network, reason in failures.items()]
+    reached = "no other network reaches the head"
+    lines = [f"{network}: {reason or reached}" for network, reason in failures.items()]
     if not constraints_text or not lines:
         lines += without_network(rejections)
     reasons = "; ".join(lines) or "the nodes have no addresses"
@@ -360,8 +255,12 @@ def digest_of(nodes: Sequence[NodeNet], constraints: Constraints, found: Sequenc
         for candidate in found
         for name, seat in sorted(candidate.seats.items())
     ]
-    ports = [[node.name, repr(node.ports)] for node in nodes]
-    asked = [str(constraints.subnet), constraints.nccl_gid, [node.constraints for node in nodes]]
+    ports = [[node.name, repr(node.ports), node.gpus] for node in nodes if node.worker]
+    asked = [
+        str(constraints.subnet),
+        constraints.nccl_gid,
+        [(node.constraints, node.required_rdma, node.worker) for node in nodes],
+    ]
     return hashlib.sha256(json.dumps([seats, ports, asked]).encode()).hexdigest()[:16]
 
 
@@ -369,7 +268,7 @@ def published(nodes: Sequence[NodeNet], digest: str, usable: Sequence[Candidate]
     """Whether all nodes have the same choice, made from the same facts and the same usable networks."""
     mtus = {str(candidate.network): rank.mtu(candidate) for candidate in usable}
     fabrics = [node.published for node in nodes]
-    return len({fabric.get("network") for fabric in fabrics}) == 1 and all(
+    return agree(nodes) and all(
         fabric.get("digest") == digest
         and fabric.get("usable") == sorted(mtus)
         and fabric.get("mtu") == mtus.get(str(fabric.get("network")))
@@ -377,11 +276,22 @@ def published(nodes: Sequence[NodeNet], digest: str, usable: Sequence[Candidate]
     )
 
 
+def agree(nodes: Sequence[NodeNet]) -> bool:
+    """Whether the nodes have published one choice: one network of the judged ones, and one for daemons on all."""
+    ranks = {node.published.get("network") for node in judged(nodes)}
+    daemons = {daemons_of(node.published).get("network") for node in nodes}
+    return len(ranks) == len(daemons) == 1
+
+
+def daemons_of(fabric: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return NIC, address and network by which launchers start ranks, from a fabric.json: mostly its own."""
+    return fabric.get("daemons") or fabric
+
+
 def standing(nodes: Sequence[NodeNet], constraints: Constraints) -> Choice | None:
     """Return the choice that all nodes have, if the facts give no reason for a new test; else None."""
     digest = digest_of(nodes, constraints, candidates(nodes, constraints)[0])
-    marks = {(node.published.get("network"), node.published.get("digest")) for node in nodes}
-    same = len(marks) == 1 and marks.pop()[1] == digest
+    same = agree(nodes) and {node.published.get("digest") for node in nodes} == {digest}
     return Choice(None, digest, (), settled=True) if same else None
 
 
@@ -397,4 +307,4 @@ def alone(node: NodeNet, constraints: Constraints) -> Choice:
     )
     seat = Seat(lo, Address(ipaddress.ip_address("127.0.0.1"), 8))
     only = Candidate(ipaddress.ip_network("127.0.0.0/8"), {node.name: seat})
-    return Choice(only, digest_of([node], constraints, [only]), (only,), "one node: loopback", mtu=lo.mtu)
+    return Choice(only, digest_of([node], constraints, [only]), (only,), "one node: loopback", mtu=lo.mtu, daemons=only)

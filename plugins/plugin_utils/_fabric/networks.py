@@ -23,6 +23,11 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 VERSION = 2  # of fabric.json: since 2 a rejection has a code
 # Codes of rejections without a flaw: another network was preferred, or the user requires another one.
 NOT_PREFERRED, ASKED_OTHERWISE = "not-preferred", "asked-otherwise"
+# Devices of clouds by their driver: their verbs are no InfiniBand and no RoCE.
+CLOUD_DRIVERS = {"efa": "EFA", "mana": "MANA"}
+
+
+SHOWN = 3  # of a long list, in a message
 
 
 class Reason(NamedTuple):
@@ -64,6 +69,7 @@ class Nic:
     operstate: str
     port_of: str
     addresses: tuple[Address, ...]
+    driver: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,11 +93,29 @@ class Port:
     rate_gbit: float | None
     netdevs: tuple[str, ...]
     gids: tuple[Gid, ...]
+    node_type: str = "CA"
+    driver: str = ""
+    use: str = ""  # virtual, nvswitch, or empty
+    pci: str = ""  # the way to it from the host bridge
+
+    @property
+    def name(self) -> str:
+        """Return its name as NCCL and UCX write it."""
+        return f"{self.device}:{self.port}"
+
+    @property
+    def kind(self) -> str:
+        """Return what it is: InfiniBand, RoCE, or one that NCCL's own verbs transport cannot use."""
+        if self.driver in CLOUD_DRIVERS:
+            return CLOUD_DRIVERS[self.driver]
+        if self.node_type == "RNIC":
+            return "iWARP"
+        return {"InfiniBand": "InfiniBand", "Ethernet": "RoCE"}.get(self.link_layer, "unknown")
 
 
 @dataclass(frozen=True)
 class NodeNet:
-    """The networks of a node, and the user's constraints for it (empty: none)."""
+    """The networks of a node, and the user's constraints for it (empty: none). A worker runs ranks."""
 
     name: str
     nics: tuple[Nic, ...]
@@ -102,6 +126,9 @@ class NodeNet:
     required_nic: str = ""
     required_address: str = ""
     files: Mapping[str, str] | None = None
+    worker: bool = True
+    required_rdma: tuple[str, ...] = ()  # patterns of its rails: mlx5_[0-3], mlx5_0:1, or none
+    gpus: tuple[str, ...] = ()  # where they are on PCI, as Port.pci
 
     @property
     def constraints(self) -> str:
@@ -130,8 +157,14 @@ class Rejection:
     reason: Reason
 
 
-def node_net(name: str, facts: Mapping[str, Any], nic: str = "", address: str = "") -> NodeNet:
-    """Return the networks of a node from torchfleet.cluster.fabric_facts. Raise InputError for an invalid answer."""
+def node_net(
+    name: str, facts: Mapping[str, Any], constraints: Mapping[str, Any] | None = None, worker: bool = True
+) -> NodeNet:
+    """Return the networks of a node from torchfleet.cluster.fabric_facts. Raise InputError for an invalid answer.
+
+    `constraints`: the user's constraints for it, as constraints_of() returns them.
+    """
+    asked = constraints or {}
     facts = networks_of(name, facts)
     return NodeNet(
         name,
@@ -140,9 +173,12 @@ def node_net(name: str, facts: Mapping[str, Any], nic: str = "", address: str = 
         facts["host_name"],
         tuple(facts["host_name_addresses"]),
         facts["arrival"],
-        nic,
-        address,
+        asked.get("nic") or "",
+        asked.get("address") or "",
         facts["files"],
+        worker,
+        tuple(asked.get("rdma") or ()),
+        tuple(facts.get("gpus", ())),
     )
 
 
@@ -153,7 +189,7 @@ def read_nic(row: Mapping[str, Any]) -> Nic:
         for number, entry in enumerate(row["addresses"])
     )
     keys = ("name", "kind", "mtu", "speed_mbit", "up", "carrier", "operstate", "port_of")
-    return Nic(**{key: row[key] for key in keys}, addresses=addresses)
+    return Nic(**{key: row[key] for key in keys}, addresses=addresses, driver=row.get("driver", ""))
 
 
 def read_port(row: Mapping[str, Any]) -> Port:
@@ -163,7 +199,8 @@ def read_port(row: Mapping[str, Any]) -> Port:
         ip = ipaddress.IPv6Address(entry["gid"])
         gids.append(Gid(entry["index"], ip.ipv4_mapped or ip, entry["type"], entry["netdev"]))
     keys = ("device", "port", "active", "link_layer", "rate_gbit")
-    return Port(**{key: row[key] for key in keys}, netdevs=tuple(row["netdevs"]), gids=tuple(gids))
+    known = {key: row[key] for key in (*keys, "node_type", "driver", "use", "pci") if key in row}
+    return Port(**known, netdevs=tuple(row["netdevs"]), gids=tuple(gids))
 
 
 def netdevs_of(port: Port) -> set[str]:
@@ -214,3 +251,9 @@ def worth_a_line(nic: Nic, address: Address) -> bool:
 def all_of(nodes: Sequence[NodeNet]) -> list[tuple[NodeNet, Nic, Address]]:
     """Return every address of every node."""
     return [(node, nic, address) for node in nodes for nic in node.nics for address in nic.addresses]
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first few of many."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

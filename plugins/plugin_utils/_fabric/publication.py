@@ -9,51 +9,65 @@ from __future__ import annotations
 import ipaddress
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from .choice import (
-    Candidate,
-    Choice,
-    Constraints,
-    some,
-)
-from .networks import (
-    VERSION,
-    Network,
-    NodeNet,
-    netdevs_of,
-)
+from .choice import Choice, daemons_of
+from .constraints import Constraints
+from .networks import VERSION, Ip, Network, NodeNet, Port
+from .rails import OTHERS, Rails, gid_of, netdev_of, rails_of
+from .ranking import Candidate
 
 HEADER = "# The fabric of this node, written by torchfleet.cluster.fabric. Use: set -a; . fabric.env; set +a\n"
 
 
-def fabric_of(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> dict[str, dict[str, Any]]:
+def fabric_of(
+    choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints, rails: Rails | None = None
+) -> dict[str, dict[str, Any]]:
     """Return the fabric.json of every node: its present one, if that is still valid."""
-    if choice.chosen is None:
+    if choice.chosen is None or choice.daemons is None:
         return {node.name: node.published for node in nodes}
-    seats = choice.chosen.seats
-    ports = {node.name: eligible(node, choice.usable) for node in nodes}
-    off = [name for name, rows in ports.items() if not rows] if any(ports.values()) else []
-    same_name = len({seat.nic.name for seat in seats.values()}) == 1
+    rails = rails or rails_of(nodes, [ipaddress.ip_address(text) for text in choice.broken])
+    usable = sorted(str(candidate.network) for candidate in choice.usable)
+    preferred = {seat.address.ip for candidate in choice.usable for seat in candidate.seats.values()}
     return {
         node.name: {
             "version": VERSION,
-            "nic": seats[node.name].nic.name,
-            "address": str(seats[node.name].address.ip),
-            "network": str(choice.chosen.network),
-            "mtu": choice.mtu,
-            "speed_mbit": seats[node.name].nic.speed_mbit,
-            "same_name": same_name,
-            "rdma": [] if off else ports[node.name],
-            "rdma_off": f"{some(off)}: no active RDMA port in a network of all nodes" if off else "",
+            **own_network(choice, node.name),
+            "rdma": [rail_row(port, preferred) for port in rails.ports.get(node.name, ())],
+            "rdma_off": rails.off if node.worker else "",
+            "other_rdma": next((port.kind for port in node.ports if port.kind in OTHERS and not port.use), ""),
             "nccl_gid": constraints.nccl_gid,
             "why": choice.why,
-            "usable": sorted(str(candidate.network) for candidate in choice.usable),
+            "usable": usable,
             "digest": choice.digest,
             "rejected": rejected_of(choice, node.name),
         }
         for node in nodes
+    }
+
+
+def own_network(choice: Choice, name: str) -> dict[str, Any]:
+    """Return the network of a node: that of the ranks, with that of the daemons if it is another, or only the latter.
+
+    A head that runs no ranks may not be in the network of the ranks.
+    """
+    assert choice.chosen is not None and choice.daemons is not None
+    if name not in choice.chosen.seats:
+        return {**seat_of(choice.daemons, name), "mtu": choice.daemons_mtu}
+    apart = {} if choice.daemons is choice.chosen else {"daemons": seat_of(choice.daemons, name)}
+    return {**seat_of(choice.chosen, name), "mtu": choice.mtu, **apart}
+
+
+def seat_of(candidate: Candidate, name: str) -> dict[str, Any]:
+    """Return NIC and address of a node in a network, and whether that NIC has one name on all nodes there."""
+    seat = candidate.seats[name]
+    return {
+        "nic": seat.nic.name,
+        "address": str(seat.address.ip),
+        "network": str(candidate.network),
+        "speed_mbit": seat.nic.speed_mbit,
+        "same_name": len({each.nic.name for each in candidate.seats.values()}) == 1,
     }
 
 
@@ -65,34 +79,24 @@ def rejected_of(choice: Choice, name: str) -> list[dict[str, str]]:
     ]
 
 
-def eligible(node: NodeNet, usable: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """Return the usable RDMA ports of a node: active InfiniBand, or RoCE in a usable network.
-
-    A slower port beside faster ones is for management; NCCL would use it as one more rail.
-    """
-    addresses = {candidate.seats[node.name].address.ip for candidate in usable}
-    rows = []
-    for port in node.ports:
-        netdev = next(iter(sorted(netdevs_of(port))), "")
-        if port.active and port.link_layer == "InfiniBand":
-            rows.append(
-                (port.rate_gbit, {"device": port.device, "port": port.port, "gid_index": None, "netdev": netdev})
-            )
-            continue
-        # The rule for GIDs, RoCE v2 and IPv4 (the type, and ::ffff:a.b.c.d), restricted to a tested address.
-        gids = [gid for gid in port.gids if port.active and gid.kind == "RoCE v2" and gid.ip in addresses]
-        for gid in gids[:1]:
-            row = {"device": port.device, "port": port.port, "gid_index": gid.index, "netdev": gid.netdev or netdev}
-            rows.append((port.rate_gbit, row))
-    fastest = max((rate or 0.0 for rate, _row in rows), default=0.0)
-    return [row for rate, row in rows if (rate or 0.0) == fastest]
+def rail_row(port: Port, preferred: Collection[Ip]) -> dict[str, Any]:
+    """Return a rail for fabric.json. InfiniBand needs no GID of its own choice."""
+    gid = gid_of(port, preferred) if port.kind == "RoCE" else None
+    return {
+        "device": port.device,
+        "port": port.port,
+        "gid_index": gid.index if gid else None,
+        "address": str(gid.ip) if gid else None,
+        "netdev": netdev_of(port, gid),
+        "rate_gbit": port.rate_gbit,
+    }
 
 
 def fabric_environment(fabric: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment of the processes of one node, from its fabric.json."""
-    nic = str(fabric["nic"])
+    nic, daemons = str(fabric["nic"]), str(daemons_of(fabric)["nic"])
     network = ipaddress.ip_network(fabric["network"])
-    rdma = fabric.get("rdma", [])
+    rdma = rails_in_use(fabric)
     ports = [f"{port['device']}:{port['port']}" for port in rdma]
     values = {
         # To NCCL a bare name is a prefix, so eth1 matches eth10; = means exactly (NCCL docs, nccl-tests#9).
@@ -105,8 +109,8 @@ def fabric_environment(fabric: Mapping[str, Any]) -> dict[str, str]:
         "FI_SOCKETS_IFACE": nic,
         # With only one of these, Intel MPI and MPICH hang on a dead second NIC: one is for the ranks, one for the
         # daemons that start them.
-        "I_MPI_HYDRA_IFACE": nic,
-        "HYDRA_IFACE": nic,
+        "I_MPI_HYDRA_IFACE": daemons,
+        "HYDRA_IFACE": daemons,
         "CCL_KVS_IFACE": nic,
         **open_mpi(fabric, network),
         **nccl_rdma(fabric, network),
@@ -124,15 +128,20 @@ def open_mpi(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
     has an IPv6 address too (openpmix#4031): there the name is used if possible. More than one entry crashes 5.0
     (prrte#2553).
     """
-    nic = str(fabric["nic"])
-    subnet = str(network) if network.version == 4 else nic
     if network.is_loopback:
-        return {"OMPI_MCA_btl_tcp_if_include": subnet}  # prterun refuses loopback, and one node does not need it
+        return {"OMPI_MCA_btl_tcp_if_include": str(network)}  # prterun refuses loopback, and one node does not need it
+    of_daemons = daemons_of(fabric)
+    subnet = subnet_or_nic(of_daemons)
     return {
-        "OMPI_MCA_btl_tcp_if_include": subnet,
+        "OMPI_MCA_btl_tcp_if_include": subnet_or_nic(fabric),
         "OMPI_MCA_oob_tcp_if_include": subnet,
-        "PRTE_MCA_prte_if_include": nic if fabric.get("same_name") else subnet,
+        "PRTE_MCA_prte_if_include": str(of_daemons["nic"]) if of_daemons.get("same_name") else subnet,
     }
+
+
+def subnet_or_nic(fabric: Mapping[str, Any]) -> str:
+    """Return the network as the btl reads it: IPv4 as such, else by the NIC."""
+    return str(fabric["network"] if ipaddress.ip_network(fabric["network"]).version == 4 else fabric["nic"])
 
 
 def nccl_rdma(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
@@ -141,15 +150,17 @@ def nccl_rdma(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
     NCCL 2.21 and newer finds it by family, range and RoCE version (NCCL docs, NCCL_IB_GID_INDEX). The index is for
     older ones, and only if it is the same for all ports, because there is one variable. A range must contain all ports.
     """
-    rdma = fabric.get("rdma", [])
+    rdma = rails_in_use(fabric)
     if not rdma:
         return {"NCCL_IB_DISABLE": "1"} if fabric.get("rdma_off") else {}
     values = {"NCCL_IB_HCA": "=" + ",".join(f"{port['device']}:{port['port']}" for port in rdma)}
     mode, roce = fabric.get("nccl_gid", "auto"), [port for port in rdma if port["gid_index"] is not None]
     if not roce or mode == "never":
         return values
-    values["NCCL_IB_ADDR_FAMILY"] = f"AF_INET{'6' * (network.version == 6)}"
-    if all(port["netdev"] == fabric["nic"] for port in rdma):
+    addresses = [ipaddress.ip_address(port["address"]) for port in roce if port.get("address")]
+    version = addresses[0].version if addresses else network.version
+    values["NCCL_IB_ADDR_FAMILY"] = f"AF_INET{'6' * (version == 6)}"
+    if len(addresses) == len(rdma) and all(address in network for address in addresses):
         values["NCCL_IB_ADDR_RANGE"] = str(network)
     if mode == "always" and len({port["gid_index"] for port in rdma}) == 1:
         values["NCCL_IB_GID_INDEX"] = str(roce[0]["gid_index"])
@@ -163,3 +174,26 @@ def fabric_files(fabric: Mapping[str, Any]) -> dict[str, str]:
         "fabric.json": json.dumps(fabric, indent=1, sort_keys=True) + "\n",
         "fabric.env": HEADER + "".join(lines),
     }
+
+
+def rails_in_use(fabric: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rails that a job uses: none if RDMA is off."""
+    return [] if fabric.get("rdma_off") else fabric.get("rdma", [])
+
+
+def all_have_rails(fabrics: Iterable[Mapping[str, Any] | None]) -> bool:
+    """Whether each of these nodes has rails: a job on them uses RDMA, whatever other nodes lack."""
+    return all(fabric and fabric.get("rdma") for fabric in fabrics)
+
+
+def reason_of(fabric: Mapping[str, Any], name: str) -> str:
+    """Return why a variable of fabric_environment() has its value."""
+    rails = rails_in_use(fabric)
+    if name == "NCCL_IB_DISABLE":
+        return f"RDMA is off because {fabric['rdma_off']}"
+    if name == "NCCL_IB_HCA":
+        return f"the {len(rails)} rail{'s' * (len(rails) != 1)} of this node, as role fabric chose them (docs/nics.md)"
+    daemons = daemons_of(fabric)
+    of_daemons = ("I_MPI_HYDRA_IFACE", "HYDRA_IFACE", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include")
+    seat = daemons if name in of_daemons else fabric
+    return f"{seat['nic']} in {seat['network']} was proven by role fabric"

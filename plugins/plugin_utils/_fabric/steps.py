@@ -6,29 +6,21 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from . import answers as fabric_answers
-from .choice import (
-    Candidate,
-    Choice,
-    Constraints,
-    alone,
-    candidates,
-    check_constraints,
-    choose_fabric,
-    parse_subnet,
-    refusal,
-    some,
-    standing,
-)
+from .choice import Choice, alone, candidates, choose_fabric, refusal, standing
+from .constraints import Constraints, check_constraints, parse_subnet
 from .link_matrix import rates, steps
-from .networks import NodeNet, node_net
+from .networks import NodeNet, node_net, some
 from .publication import fabric_files, fabric_of
+from .rails import Rails, rails_of
+from .ranking import Candidate, judged
 
 Results = Mapping[str, Mapping[str, Any]]  # node -> the result of its task
 
@@ -48,22 +40,26 @@ def next_step(
     earlier: Sequence[Results] = (),
     subnet: str = "",
     nccl_gid: str = "auto",
+    workers: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return `state` and its values.
 
+    `workers`: the nodes that run ranks; None for all.
     `seen` has the facts of each node, without an agent. listen: the facts are not enough, connections must be tested;
     connect: `peers` of each node; measure: `steps` of each node, once the agents run, and `batches`, which become
     `earlier` if a network is `measured` again; done: `fabric`, `files` and `publish` of each node, and `msg`.
     Raise InputError if no network can be chosen.
     """
     constraints = Constraints(parse_subnet(subnet), nccl_gid)
+    ranks = names if workers is None else workers
     if seen is not None:
-        return at_a_glance(names, seen, constraints)
-    nodes = read_nodes(names, listened)
+        return at_a_glance(names, seen, constraints, ranks)
+    nodes = read_nodes(names, listened, ranks)
     check_constraints(nodes, constraints)
     if len(nodes) == 1:
         return done(alone(nodes[0], constraints), nodes, constraints)
     if not reached:
+        rails_of(nodes)  # refuse what cannot work before anything is tested
         found, rejections = candidates(nodes, constraints)
         if not found:
             raise refusal(nodes, constraints, {}, rejections)
@@ -75,30 +71,33 @@ def next_step(
     rates = slowest(batches) if batches else None
     choice = choose_fabric(nodes, constraints, rows, rates, len(batches) >= MEASURED_BATCHES)
     if choice.to_measure:
-        seats = {str(candidate.network): addresses_of(candidate) for candidate in choice.to_measure}
+        measured_nodes = {node.name for node in judged(nodes)}
+        seats = {str(candidate.network): addresses_of(candidate, measured_nodes) for candidate in choice.to_measure}
         how = (MEASURED_SECONDS, MEASURED_ROUNDS, MEASURED_TIMES)
         plan = steps(seats, agents_of(measuring), *how) if measuring else {}
         return {"state": "measure", "steps": plan, "batches": batches}
     return done(choice, nodes, constraints)
 
 
-def at_a_glance(names: Sequence[str], seen: Results, constraints: Constraints) -> dict[str, Any]:
+def at_a_glance(
+    names: Sequence[str], seen: Results, constraints: Constraints, workers: Collection[str]
+) -> dict[str, Any]:
     """Return done if the published choice is still valid or no choice is needed, else listen."""
     if not all((seen.get(name) or {}).get("facts") for name in names):
         return {"state": "listen"}
-    nodes = read_nodes(names, seen)
+    nodes = read_nodes(names, seen, workers)
     check_constraints(nodes, constraints)
     choice = standing(nodes, constraints) if len(nodes) > 1 else alone(nodes[0], constraints)
     return done(choice, nodes, constraints) if choice else {"state": "listen"}
 
 
-def read_nodes(names: Sequence[str], listened: Results) -> list[NodeNet]:
+def read_nodes(names: Sequence[str], listened: Results, workers: Collection[str]) -> list[NodeNet]:
     """Return the networks of all nodes. Raise InputError if one is missing: the choice needs all nodes."""
     nodes = []
     for name in names:
         facts = required(listened, name, "facts", "its network")
-        constraints = fabric_answers.constraints_of(name, listened[name].get("constraints"))
-        nodes.append(node_net(name, facts, constraints.get("nic") or "", constraints.get("address") or ""))
+        asked = fabric_answers.constraints_of(name, listened[name].get("constraints"))
+        nodes.append(node_net(name, facts, asked, name in workers))
     return nodes
 
 
@@ -115,9 +114,9 @@ def agents_of(listened: Results) -> dict[str, dict[str, Any]]:
     return {name: fabric_answers.agent_of(name, row.get("agent")) for name, row in listened.items()}
 
 
-def addresses_of(candidate: Candidate) -> dict[str, str]:
-    """Return the address of each node in a network."""
-    return {name: str(seat.address.ip) for name, seat in candidate.seats.items()}
+def addresses_of(candidate: Candidate, names: Collection[str]) -> dict[str, str]:
+    """Return the addresses of these nodes in a network."""
+    return {name: str(seat.address.ip) for name, seat in candidate.seats.items() if name in names}
 
 
 def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -134,6 +133,7 @@ def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]
                 **agents[other],
             }
             for candidate in found
+            if name in candidate.seats
             for other, seat in candidate.seats.items()
             if other != name
         ]
@@ -163,22 +163,46 @@ def slowest(batches: Sequence[Results]) -> dict[str, float]:
 
 def done(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> dict[str, Any]:
     """Return the files to publish, and the nodes that do not have them yet."""
-    fabrics = fabric_of(choice, nodes, constraints)
+    rails = rails_of(nodes, [ipaddress.ip_address(text) for text in choice.broken])
+    fabrics = fabric_of(choice, nodes, constraints, rails)
     files = {name: fabric_files(fabric) for name, fabric in fabrics.items()}
     return {
         "state": "done",
         "fabric": fabrics,
         "files": files,
         "publish": {node.name: files[node.name] != dict(node.files or {}) for node in nodes},
-        "msg": in_words(fabrics),
+        "msg": "; ".join([in_words(fabrics), *in_words_of_rails(rails)]),
     }
 
 
 def in_words(fabrics: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the choice as a sentence."""
+    """Return the choice as a sentence: the network of the ranks, and that of the daemons if it is another."""
+    first = next((fabric for fabric in fabrics.values() if "daemons" in fabric), next(iter(fabrics.values())))
+    here = {name: fabric for name, fabric in fabrics.items() if fabric["network"] == first["network"]}
+    text = f"{first['network']}, {first['why']}; {nics_in_words(here)}"
+    rest = {name: fabric for name, fabric in fabrics.items() if name not in here}
+    if not rest:
+        return text
+    network = first["daemons"]["network"]
+    return f"{text}; launchers reach them from {nics_in_words(rest)} by {network}"
+
+
+def nics_in_words(fabrics: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return which NIC is used where."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, fabric in fabrics.items():
         names[fabric["nic"]].append(name)
-    nics = ", ".join(f"{nic} on {some(group)}" for nic, group in names.items())
-    first = next(iter(fabrics.values()))
-    return f"{first['network']}, {first['why']}; {nics}"
+    return ", ".join(f"{nic} on {some(group)}" for nic, group in names.items())
+
+
+def in_words_of_rails(rails: Rails) -> list[str]:
+    """Return how many rails there are where, and what is odd about them."""
+    nodes: dict[str, list[str]] = defaultdict(list)
+    for name, ports in rails.ports.items():
+        if ports and not rails.off:
+            nodes[some([port.name for port in ports])].append(name)
+    lines = [f"RDMA: {ports} on {some(names)}" for ports, names in nodes.items()]
+    told = any(note.code == "rdma-off" for note in rails.notes)
+    lines += [f"RDMA is off because {rails.off}"] if rails.off and not told else []
+    odd = [note.text if note.code == "rdma-off" else f"{some(note.nodes)}: {note.text}" for note in rails.notes]
+    return [*lines, *odd]

@@ -72,7 +72,9 @@ PROPERTIES: Mapping[str, Property] = {
         )
     ),
     "os": Property(differs("info", "distribution", "it may explain other differences", "precaution", NOTHING)),
-    "kernel": Property(differs("info", "kernel", "it may explain different speeds", "precaution", NOTHING)),
+    "kernel": Property(
+        differs("info", "kernel", "it may explain different speeds", "precaution", NOTHING), workers_only=True
+    ),
     "libc": Property(
         differs(
             "warning",
@@ -80,7 +82,8 @@ PROPERTIES: Mapping[str, Property] = {
             "programs built with the newer one do not start on the older one (version GLIBC_2.x not found)",
             "ld.so(8)",
             "install the same distribution on all nodes",
-        )
+        ),
+        workers_only=True,
     ),
     "base_python": Property(
         differs(
@@ -91,6 +94,7 @@ PROPERTIES: Mapping[str, Property] = {
             "install the same Python on all nodes and set it: pytorch_python: /usr/bin/python3.11",
         ),
         coarse=minor,
+        workers_only=True,
     ),
     "python": Property(
         differs(
@@ -176,6 +180,7 @@ PROPERTIES: Mapping[str, Property] = {
             "precaution",
             "install the same version on all nodes",
         ),
+        workers_only=True,
         may_lack=True,
     ),
     "wrapper": Property(
@@ -255,9 +260,13 @@ def memory_text(total: int) -> str:
 
 
 def compare(versions: Mapping[str, Mapping[str, str]], workers: Collection[str]) -> Drift:
-    """Return the drift between nodes, by node name."""
+    """Return the drift between nodes, by node name. A head without ranks has no digest: it lacks what ranks need."""
     rows = tuple(row_of(name, versions, workers) for name in PROPERTIES)
-    digests = {node: digest_of({name: mine.get(name, "") for name in PROPERTIES}) for node, mine in versions.items()}
+    digests = {
+        node: digest_of({name: mine.get(name, "") for name in PROPERTIES})
+        for node, mine in versions.items()
+        if node in workers
+    }
     return Drift(rows, digests, digest_of(sorted(digests.values())))
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import daemons_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import node_net
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
@@ -25,6 +27,8 @@ from .findings import Finding, Rule, found
 from .gpu_rules import RULES as GPU_RULES
 from .gpu_rules import gpu_findings
 from .preflight_types import Answer
+from .rails import RULES as RAIL_RULES
+from .rails import judge_rails
 from .speed import Network, Speed, judge_speed, network_of
 
 Json = Any
@@ -94,6 +98,7 @@ RULES: Mapping[str, Rule] = {
     ),
     **speed_module.RULES,
     **GPU_RULES,
+    **RAIL_RULES,
 }
 # What an all-reduce is run with, by the device of its tensors. GPUs: one rank for each, and messages that fill RDMA.
 # CPUs: one rank on each node, for the network is what is proven, and more ranks would only share the processor.
@@ -140,13 +145,16 @@ def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: 
 
 
 def listened_of(name: str, listened: Mapping[str, Json]) -> dict[str, Json]:
-    """Return fabric.json and probe server of a node, from the answer of torchfleet.cluster.fabric_probe."""
-    facts = fabric_answers.networks_of(name, listened["facts"]) if listened.get("facts") else {"files": {}}
+    """Return fabric.json, probe server and networks of a node, from the answer of torchfleet.cluster.fabric_probe."""
+    asked = fabric_answers.constraints_of(name, listened.get("constraints"))
+    net = node_net(name, listened["facts"], asked) if listened.get("facts") else None
     agent = fabric_answers.agent_of(name, listened["agent"]) if listened.get("agent") else {}
+    text = (net.files or {}).get("fabric.json") if net else ""
     return {
-        "fabric": fabric_answers.published(facts["files"].get("fabric.json") or ""),
+        "fabric": fabric_answers.published(text or ""),
         "agent": agent,
-        "rates": {port["device"]: port["rate_gbit"] or 0.0 for port in facts.get("rdma", ())},
+        "net": net,
+        "rates": {port.device: port.rate_gbit or 0.0 for port in net.ports} if net else {},
     }
 
 
@@ -159,7 +167,8 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     """Return the tests to run. Nodes that do not answer or have no fabric are left out."""
     nodes = answering(answers)
     fabrics = {name: fabric for name, fabric in published(listened).items() if listened[name].get("agent")}
-    network = next((fabrics[name]["network"] for name in (head, *fabrics) if name in fabrics), "")
+    first = [name for name in (head, *fabrics) if name in fabrics and (name in workers or len(workers) < 2)]
+    network = next((fabrics[name]["network"] for name in first), "")
     seats = {name: fabric["address"] for name, fabric in fabrics.items() if fabric["network"] == network}
     agents = {name: listened[name]["agent"] for name in seats}
     steps = link_matrix.steps({network: seats}, agents, SECONDS) if len(seats) > 1 else {}
@@ -224,6 +233,7 @@ class Outcome:
     runs: Sequence[Mapping[str, Json]]  # launcher, backend, failed, msg, run_dir
     trial: Trial
     drift: Drift
+    head: str = ""
     workers: Sequence[str] = ()
     gpus: Mapping[str, int | None] = field(default_factory=dict)  # torchfleet_gpus of the inventory
     speeds: Sequence[Speed] = ()
@@ -248,6 +258,8 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
     for login in outcome.failures:
         yield found(RULES, "TF-VERIFY-LOGIN", [login["from"]], f"to {login['to']}: {login['why']}")
     yield from judge_links(outcome)
+    nets = [told["net"] for told in outcome.listened.values() if told.get("net")]
+    yield from judge_rails([replace(net, worker=net.name in outcome.workers) for net in nets])
     if not outcome.runs:
         yield found(RULES, "TF-VERIFY-LAUNCHER", [], "none of verify_launchers")
     for run in outcome.runs:
@@ -264,18 +276,34 @@ def judge_links(outcome: Outcome) -> Iterator[Finding]:
     without = [name for name in outcome.trial.nodes if name not in fabrics]
     if without and len(outcome.answers) > 1:
         yield found(RULES, "TF-VERIFY-FABRIC", without, "there is no fabric.json")
-    for name, fabric in fabrics.items():
-        if outcome.trial.network and fabric["network"] != outcome.trial.network:
-            seen = f"its network is {fabric['network']}, that of the head is {outcome.trial.network}"
-            yield found(RULES, "TF-VERIFY-FABRIC", [name], seen)
+    yield from judge_networks(outcome, fabrics)
     for name, others in unmeasured(outcome).items():
         yield found(RULES, "TF-VERIFY-LINK", [name], f"to {fold_names(others)}: it reported no measurement")
     for name, rows in outcome.measured.items():
         for row in rows:
             if row["error"]:
                 yield found(RULES, "TF-VERIFY-LINK", [name], f"to {row['node']}: {row['error']}")
-    for slow in link_matrix.slow_links(link_matrix.rates(outcome.measured, outcome.trial.network)):
+    rates = link_matrix.rates(outcome.measured, outcome.trial.network)
+    of_ranks = set(outcome.workers if len(outcome.workers) > 1 else outcome.answers)
+    for slow in link_matrix.slow_links({pair: rate for pair, rate in rates.items() if of_ranks >= set(pair)}):
         yield found(RULES, "TF-VERIFY-SLOW", [name for name in (slow.source, slow.target) if name], str(slow))
+
+
+def judge_networks(outcome: Outcome, fabrics: Mapping[str, Mapping[str, Json]]) -> Iterator[Finding]:
+    """Yield the nodes that are in another network: of the ranks, or of the daemons that the head starts."""
+    daemons = fabrics.get(outcome.head, {}).get("network", "")
+    for name, fabric in fabrics.items():
+        apart = "daemons" in fabric or (name == outcome.head and name not in outcome.workers)
+        if (
+            outcome.trial.network
+            and not (apart and name == outcome.head)
+            and fabric["network"] != outcome.trial.network
+        ):
+            seen = f"its network is {fabric['network']}, that of the others is {outcome.trial.network}"
+            yield found(RULES, "TF-VERIFY-FABRIC", [name], seen)
+        if apart and daemons_of(fabric)["network"] != daemons:
+            seen = f"launchers reach it by {daemons_of(fabric)['network']}, the head is in {daemons}"
+            yield found(RULES, "TF-VERIFY-FABRIC", [name], seen)
 
 
 def unmeasured(outcome: Outcome) -> dict[str, list[str]]:

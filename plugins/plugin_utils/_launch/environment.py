@@ -11,7 +11,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import (
+    fabric_environment,
+    rails_in_use,
+    reason_of,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 
 from .backends import BACKENDS, Choice
@@ -90,12 +94,13 @@ class JobEnvironment:
     def for_network(self, fact: NodeFacts) -> list[Setting]:
         """Return the proven NIC for every library, and what the backend wants beside it."""
         fabric = fact["fabric"]
-        reason = f"{fabric['nic']} in {fabric['network']} was proven by role fabric" if fabric else ""
         proven = fabric_environment(fabric) if fabric else {}
-        rdma = bool(fabric and fabric.get("rdma"))
+        rdma = bool(fabric and rails_in_use(fabric))
         wanted = BACKENDS[self.backend.name].environment(fact["accelerators"], rdma)
+        if fabric and fabric.get("other_rdma") == "EFA":  # libfabric finds its provider efa itself, which beats tcp
+            wanted.pop("FI_PROVIDER", None)
         return [
-            *(Setting(name, value, reason, "measured") for name, value in proven.items()),
+            *(Setting(name, value, reason_of(fabric or {}, name), "measured") for name, value in proven.items()),
             *(Setting(name, value, why, "measured") for name, (value, why) in wanted.items()),
         ]
 

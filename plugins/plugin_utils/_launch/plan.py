@@ -14,6 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_ve
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import TREE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Fabric, NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import all_have_rails
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import (
     Cluster,
@@ -25,6 +26,7 @@ from .backends import choose_backend, idle_gpus
 from .environment import JobEnvironment, Setting
 from .request import LauncherOptions, Request
 from .requirements import (
+    check_addresses,
     check_alone,
     check_fabric,
     check_launcher,
@@ -273,6 +275,8 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     used = {place.host for place in placement}
     workers = tuple(node for node in workers if node.name in used)
     check_fabric([node.name for node in workers], facts)
+    facts = with_rails_of(workers, facts)
+    check_addresses({cluster.head.name, *(node.name for node in workers)}, facts)
     check_nics(workers, facts, request.job_env, secrets)
     check_alone(request, workers, cluster, facts)
     port = rendezvous_port(request, workers[0], facts)
@@ -316,6 +320,18 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
             *warnings_for(request, workers, facts, request.options.ports, secrets),
         ),
     )
+
+
+def with_rails_of(workers: Sequence[Node], facts: Mapping[str, NodeFacts]) -> dict[str, NodeFacts]:
+    """Return the facts with RDMA as these workers have it: another one may be why it is off for all together."""
+    if not all_have_rails(facts[node.name]["fabric"] for node in workers):
+        return dict(facts)
+    return {name: {**fact, "fabric": in_use(fact["fabric"])} for name, fact in facts.items()}
+
+
+def in_use(fabric: Fabric | None) -> Fabric | None:
+    """Return a fabric.json with RDMA on."""
+    return {**fabric, "rdma_off": ""} if fabric else None
 
 
 def in_order(options: LauncherOptions, nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> tuple[Node, ...]:

@@ -154,6 +154,15 @@ def check_fabric(names: Sequence[str], facts: Mapping[str, NodeFacts]) -> None:
             raise InputError("fabric", address, f"{both} both report this address: ansible-playbook setup.yml")
 
 
+def check_addresses(names: Collection[str], facts: Mapping[str, NodeFacts]) -> None:
+    """InputError if a node no longer has the address that role fabric chose: a job would wait for it in vain."""
+    lost = {name: facts[name]["lost_address"] for name in names if facts[name]["lost_address"]}
+    if lost:
+        told = ", ".join(f"{address} of {name}" for name, address in lost.items())
+        again = "ansible-playbook setup.yml --tags ssh_mesh,fabric,hostfile"
+        raise InputError("fabric", told, f"the node has it no more, after a reboot or by DHCP: {again}")
+
+
 def check_nics(
     nodes: Sequence[Node], facts: Mapping[str, NodeFacts], job_env: Mapping[str, str], secrets: Collection[str] = ()
 ) -> None:

@@ -96,9 +96,8 @@ class OpenMPI:
             proven = fabric_environment(plan.head.fabric)
             control = ("--mca", "oob_tcp_if_include") if old else ("--prtemca", "prte_if_include")
             daemons = proven["OMPI_MCA_oob_tcp_if_include" if old else "PRTE_MCA_prte_if_include"]
-            ranks = ("--mca", "btl_tcp_if_include", proven["OMPI_MCA_btl_tcp_if_include"])
-            options.append(
-                Option((*control, daemons), "daemons connect over the proven network", "measured", free=True)
-            )
-            options.append(Option(ranks, "MPI too: with a dead NIC it would hang", "measured", free=True))
+            of_ranks = fabric_environment(plan.nodes[0].fabric or plan.head.fabric)  # the head may not be among them
+            ranks = ("--mca", "btl_tcp_if_include", of_ranks["OMPI_MCA_btl_tcp_if_include"])
+            options.append(Option((*control, daemons), "daemons talk over the proven network", "measured", free=True))
+            options.append(Option(ranks, "and so does MPI: a dead NIC hangs it", "measured", free=True))
         return options

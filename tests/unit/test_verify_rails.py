@@ -1,0 +1,163 @@
+"""What verify says of rails, of addresses that changed, and of a head that only launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rail_row
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.rails import OF_CODES, judge_rails
+from tests.unit.machines import DGX_H100, HGX_H100_ROCE, MACHINES, Machine, build, node_of
+from tests.unit.nets import net, nic
+from tests.unit.test_verify import answer
+
+A, B = "10.1.0.0/24", "10.2.0.0/24"
+
+
+def nodes_of(machine: Machine, root: Path, count: int = 3) -> list[NodeNet]:
+    return [node_of(f"n{host}", build(machine, root / str(host), host)) for host in range(1, count + 1)]
+
+
+def with_device(node: NodeNet, device: str, **values: Any) -> NodeNet:
+    ports = (dataclasses.replace(port, **values) if port.device == device else port for port in node.ports)
+    return dataclasses.replace(node, ports=tuple(ports))
+
+
+def told(nodes: list[NodeNet]) -> list[tuple[str, str, tuple[str, ...], str]]:
+    rows = sort_out(judge_rails(nodes))
+    return [(row.id, row.severity, row.nodes, row.seen) for row in rows if row.severity != "info"]
+
+
+def publishing(node: NodeNet, **changed: Any) -> NodeNet:
+    """Return a node that has a fabric.json of its own address and all its ports."""
+    seat = {"nic": "eth0", "address": str(node.nics[0].addresses[0].ip), "network": "10.91.0.0/24"}
+    rdma = [rail_row(port, ()) for port in node.ports]
+    text = json.dumps({"version": 2, **seat, "rdma": rdma, **changed})
+    return dataclasses.replace(node, files={"fabric.json": text})
+
+
+def test_sound_rails_are_no_finding(tmp_path: Path) -> None:
+    assert told([publishing(node) for node in nodes_of(DGX_H100, tmp_path)]) == []
+
+
+def test_a_dead_rail_is_an_error_and_a_slow_one_a_warning(tmp_path: Path) -> None:
+    nodes = nodes_of(DGX_H100, tmp_path)
+    dead = [*nodes[:2], with_device(nodes[2], "mlx5_9", active=False)]
+    assert told(dead) == [("TF-RAIL-DOWN", "error", ("n3",), "mlx5_9:1: down, where most nodes have 8 rails")]
+    slow = [*nodes[:2], with_device(nodes[2], "mlx5_9", rate_gbit=100.0)]
+    assert [row[:3] for row in told(slow)] == [("TF-RAIL-SLOW", "warning", ("n3",))]
+
+
+def test_rdma_that_is_off_is_an_error(tmp_path: Path) -> None:
+    nodes = [*nodes_of(DGX_H100, tmp_path, 2), net("n3", nic("eth0", "10.91.0.3/24"))]
+    assert ("TF-RDMA-OFF", "error", ("n3",), "RDMA is off because n3 has none") in told(nodes)
+
+
+def test_a_head_without_rdma_is_no_finding(tmp_path: Path) -> None:
+    head = net("n9", nic("eth0", "10.91.0.9/24"), worker=False)
+    assert told([head, *nodes_of(DGX_H100, tmp_path, 2)]) == []
+
+
+def test_mixed_kinds_are_a_finding_that_hides_no_other(tmp_path: Path) -> None:
+    one, other = (
+        node_of("n1", build(DGX_H100, tmp_path / "a", 1)),
+        node_of("n2", build(HGX_H100_ROCE, tmp_path / "b", 2)),
+    )
+    assert [row[:2] for row in told([one, other])] == [("TF-RDMA-MIXED", "error")]
+
+
+def test_a_device_that_fabric_rdma_names_is_gone(tmp_path: Path) -> None:
+    nodes = nodes_of(DGX_H100, tmp_path, 2)
+    asked = dataclasses.replace(nodes[1], required_rdma=("mlx5_99",))
+    assert [row[:3] for row in told([nodes[0], asked])] == [("TF-RAIL-MISSING", "error", ("n2",))]
+
+
+def test_what_is_no_rail_is_told_as_an_info(tmp_path: Path) -> None:
+    rows = list(judge_rails(nodes_of(MACHINES["p6-b200"], tmp_path, 2)))
+    assert [(row.id, row.severity, row.nodes) for row in rows] == [("TF-RDMA-OTHER", "info", ("n1", "n2"))]
+
+
+def test_an_address_that_changed_is_an_error(tmp_path: Path) -> None:
+    nodes = [publishing(node) for node in nodes_of(DGX_H100, tmp_path, 2)]
+    moved = publishing(nodes[1], address="10.91.0.77")
+    seen = "10.91.0.77 on eth0 is gone; that NIC has 10.91.0.2"
+    assert told([nodes[0], moved]) == [("TF-VERIFY-ADDRESS", "error", ("n2",), seen)]
+
+
+def test_a_gid_that_moved_is_an_error(tmp_path: Path) -> None:
+    nodes = [publishing(node) for node in nodes_of(HGX_H100_ROCE, tmp_path, 2)]
+    port = nodes[1].ports[3]
+    moved = with_device(nodes[1], port.device, gids=(dataclasses.replace(port.gids[1], index=5),))
+    seen = f"{port.name} has 10.64.3.2 at 5, not 10.64.3.2 at 3"
+    assert told([nodes[0], moved]) == [("TF-RAIL-CHANGED", "error", ("n2",), seen)]
+
+
+def test_every_code_has_a_rule_and_a_line_in_the_page(repo_docs: str) -> None:
+    assert set(OF_CODES.values()) <= set(verify.RULES)
+    assert [f"{code}, {rule}" for code, rule in OF_CODES.items() if f"| `{code}` | `{rule}` |" not in repo_docs] == []
+
+
+# --- a head that only launches ----------------------------------------------------------------------------------------
+
+
+def heard(address: str, network: str, daemons: str = "") -> dict[str, Any]:
+    fabric: dict[str, Any] = {"nic": "eth1", "address": address, "network": network}
+    if daemons:
+        fabric["daemons"] = {"nic": "eth0", "address": daemons, "network": A}
+    return {"fabric": fabric, "agent": {"port": 4711, "token": "t"}}
+
+
+APART = {
+    "n1": heard("10.1.0.1", A),
+    "n2": heard("10.2.0.2", B, "10.1.0.2"),
+    "n3": heard("10.2.0.3", B, "10.1.0.3"),
+}
+
+
+def findings_of(listened: dict[str, Any], rates: dict[tuple[str, str], float] | None = None) -> list[tuple[str, str]]:
+    answers = {name: answer() for name in listened}
+    workers = [name for name in listened if name != "n1"]
+    trial = verify.plan_trial(answers, listened, "n1", workers)
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in listened}
+    for name, steps in trial.steps.items():
+        for step in steps:
+            if step["role"] == "client":
+                rate = (rates or {}).get((name, step["node"]), 1000.0)
+                row = {"node": step["node"], "network": trial.network, "error": "", "rtt_us": 50.0}
+                rows[name].append({**row, "mbit_out": rate, "mbit_in": rate})
+    run = {"launcher": "openmpi", "backend": "gloo", "failed": False, "msg": "", "run_dir": ""}
+    outcome = verify.Outcome(answers, listened, [], rows, [run], trial, compare({}, workers), "n1", workers)
+    return [(row.id, row.seen) for row in sort_out(verify.judge(outcome))]
+
+
+def test_the_network_of_the_ranks_is_measured() -> None:
+    trial = verify.plan_trial({name: answer() for name in APART}, APART, "n1", ["n2", "n3"])
+    assert trial.network == B
+    assert {name for name, steps in trial.steps.items() if steps} == {"n2", "n3"}
+    assert findings_of(APART) == []
+
+
+def test_a_worker_in_another_network_is_named() -> None:
+    other = {**APART, "n3": heard("10.3.0.3", "10.3.0.0/24", "10.1.0.3")}
+    assert findings_of(other) == [
+        ("TF-VERIFY-FABRIC", f"its network is 10.3.0.0/24, that of the others is {B}"),
+    ]
+    lost = {**APART, "n1": heard("10.9.0.1", "10.9.0.0/24")}
+    assert findings_of(lost)[0] == (
+        "TF-VERIFY-FABRIC",
+        f"launchers reach it by {A}, the head is in 10.9.0.0/24",
+    )
+
+
+@pytest.mark.parametrize(("slow", "ids"), [(("n1", "n2"), []), (("n2", "n3"), ["TF-VERIFY-SLOW"])])
+def test_only_links_of_the_workers_are_slow(slow: tuple[str, str], ids: list[str]) -> None:
+    together = {f"n{host}": heard(f"10.1.0.{host}", A) for host in (1, 2, 3, 4)}
+    assert sorted({name for name, _seen in findings_of(together, {slow: 10.0, slow[::-1]: 10.0})}) == ids
