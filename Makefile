@@ -147,8 +147,9 @@ $(addprefix molecule-,$(ON_PAIR)): molecule-pair
 # The one that installs on this machine.
 molecule-torch_backends: setup
 
-bench: $(READY) setup
+bench: $(DEV_READY) setup
 	$(call in_venv,python tests/bench/bench.py)
+	$(call in_venv,python tests/bench/bench_fabric.py)
 
 bench-nodes: $(DEV_READY)
 	$(call in_venv,python tests/bench/bench_nodes.py)
