@@ -14,6 +14,7 @@ from typing import Any
 
 from ansible import constants
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import brought_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line

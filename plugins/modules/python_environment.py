@@ -76,8 +76,8 @@ options:
       - A lock file on the controller, as C(locks/lock.py) writes it. Each of its packages is installed in exactly that
         version, and only with one of its checksums. Empty for none.
       - Other packages, and a build of the first package with a suffix in its version (C(+cpu)), are installed by
-        version. Such a build comes from O(index_url), from O(wheelhouse), or from a directory in the machine's pip configuration
-        (C(find-links)).
+        version. Such a build comes from O(index_url), from O(wheelhouse), or from a directory in the machine's pip
+        configuration (C(find-links)).
     type: str
     default: ""
   locked:

@@ -66,7 +66,7 @@ def test_gpus_of_intel_are_the_default_where_torch_has_their_backend(plan_two: P
         plan_two(n1={**both, "backends": []}, n2={**both, "backends": []}, backend="xccl")
     assert plan_two(n1=both, n2=both).backend == "xccl"
     with pytest.raises(InputError, match="no GPU on n2"):
-        plan_two(n1=both, n2={"accelerators": NONE}, backend="xccl")
+        plan_two(n1=both, n2={"accelerators": NONE, "torch": XPU}, backend="xccl")
 
 
 @pytest.mark.parametrize(
