@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.utils.display import Display
+
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import prerequisites as plan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.node_seen import SeenNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_input import (
@@ -22,6 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 
 Result = dict[str, Any]
+display = Display()
 
 
 class ActionModule(SeenNode):
@@ -43,6 +46,8 @@ class ActionModule(SeenNode):
         answer = self.answer(variables, {**given, "seen": {}, "work": work.order(case)})
         if work.limits and not answer.get("failed"):
             self._connection.reset()  # the next tasks log in again, and have the new limits
+        if answer.get("left"):
+            display.warning(line(f"{node}: {answer['left']}"))
         return {**answer, **shown}
 
     def case(self, node: str, given: Result, variables: Result) -> Case:
@@ -59,6 +64,7 @@ class ActionModule(SeenNode):
         """Return what becomes of work that nobody can do."""
         text = f"{node}: nobody can become root ({why}): {work.summary}"
         if not work.required:
+            display.warning(f"{text}: left as it is")
             return {"changed": False, "changes": [], "left": work.summary}
         off = ", ".join(f"prerequisites_{name}: false" for name in work.required)
         return {"failed": True, "msg": f"prerequisites: {text}: have that done, or set {off}"}

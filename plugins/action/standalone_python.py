@@ -28,17 +28,13 @@ Result = dict[str, Any]
 
 
 class ActionModule(SeenNode):
-    """One node; which workers get a Python is decided for all of them."""
+    """One node; whether they get a Python is decided for all of them."""
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return python. Failed where the archive cannot be had."""
         node = str(variables["inventory_hostname"])
-        group = variables["groups"].get("workers", ())
-        workers = [name for name in variables["ansible_play_hosts_all"] if name in group]
-        if node not in workers:
-            return {"changed": False, "python": ""}
         facts = self.seen(node, given["seen"], variables, home=given["home"]).facts or {}
-        pythons = {**self.others(workers, variables), node: facts["python"]}
+        pythons = {**self.others(variables), node: facts["python"]}
         if not standalone.is_wanted(given["switch"], pythons, given["python_min"], given["python_max"]):
             return {"changed": False, "python": ""}
         source = standalone.source_for(facts["system"]["arch"], given["sources"], given["mirror"])
@@ -49,9 +45,10 @@ class ActionModule(SeenNode):
         return self.bring(given, source, facts["home"]["path"], variables)
 
     @staticmethod
-    def others(workers: list[str], variables: Result) -> Result:
-        """Return the Python of each worker that preflight saw."""
-        seen = {name: to_plain(variables["hostvars"][name].get("preflight_seen") or {}) for name in workers}
+    def others(variables: Result) -> Result:
+        """Return the Python of each node that preflight saw."""
+        names, known = variables["ansible_play_hosts_all"], variables["hostvars"]
+        seen = {name: to_plain(known[name].get("preflight_seen") or {}) for name in names}
         return {name: answer["facts"]["python"] for name, answer in seen.items() if answer.get("facts")}
 
     def bring(self, given: Result, source: dict[str, str], home: str, variables: Result) -> Result:

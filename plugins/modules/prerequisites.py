@@ -79,7 +79,7 @@ changes:
   elements: str
   sample: [chrony installed, chrony.service turned on]
 left:
-  description: What is missing and was left, because nobody can become root. Empty where nothing is.
+  description: What is missing and was left, as it could not be done and was not asked for. Empty where nothing is.
   returned: success
   type: str
   sample: set MaxStartups 64:30:128 of sshd
@@ -102,15 +102,19 @@ def main() -> None:
         "work": {"type": "dict", "default": {}},
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
-    work, changes = module.params["work"], []
+    work, changes, left = module.params["work"], [], ""
     try:
         changes += prerequisites.install_packages(work["manager"], work["packages"])
         changes += prerequisites.write_limits(work["limits"])
-        changes += accept_logins(work["logins"]) if work["logins"] else []
         changes += prerequisites.turn_on(work["time_unit"], work["wait_for_clock"])
-    except (prerequisites.NotDone, MeshFailed) as error:
+        changes += accept_logins(work["logins"]) if work["logins"] else []
+    except prerequisites.NotDone as error:
         module.fail_json(msg=f"prerequisites: {error}", changes=changes)
-    module.exit_json(changed=bool(changes), changes=changes, left="")
+    except MeshFailed as error:
+        left = str(error)
+        if "logins" in work["required"]:
+            module.fail_json(msg=f"prerequisites: {left}", changes=changes)
+    module.exit_json(changed=bool(changes), changes=changes, left=left)
 
 
 if __name__ == "__main__":

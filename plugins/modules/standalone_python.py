@@ -10,10 +10,10 @@ DOCUMENTATION = r"""
 module: standalone_python
 short_description: Bring a Python of its own to nodes whose Python is too old for PyTorch
 description:
-  - Unpacks an archive of python-build-standalone to C(python-VERSION) below O(home), without root. Role C(pytorch)
-    then makes its environment with it.
+  - Unpacks an archive of python-build-standalone to C(python-VERSION) below O(home), without root. The roles
+    then make their Python environments with it.
   - The controller fetches the archive once, and compares its checksum with C(versions.yml). Nodes need no network.
-  - All workers get it if one of them needs it, so that the ranks' Python is the same. Later runs keep to it.
+  - All nodes get it if one of them needs it, so that their environments have the same Python. Later runs keep to it.
 version_added: 0.6.0
 author:
   - The torchfleet authors (@torchfleet)
@@ -24,8 +24,8 @@ options:
     default: {}
   switch:
     description:
-      - V(auto) brings it where a worker's Python is not supported or has no module venv, V(true) to every worker,
-        V(false) to none.
+      - V(auto) brings it to all nodes if the Python of one is not supported or has no module venv, V(true) always,
+        V(false) never.
     type: str
     default: auto
   home:

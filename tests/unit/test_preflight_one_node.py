@@ -13,6 +13,7 @@ from tests.unit.recorded_nodes import RECORDED, TARGETS, judged, only, two_nodes
 H100 = {"id": "10de:2330", "vendor": "nvidia", "model": "", "driver": "nvidia"}
 CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-OS-UNSUPPORTED", {"system__kernel": "Darwin"}, "Darwin"),
+    ("TF-OS-OLD", {"system__os": "debian", "system__os_version": "10", "system__os_name": "Debian 10"}, "Debian 10"),
     ("TF-DISK-HOME", {"home__free": 10**9}, "1.0 GB free in /home/fleet (overlay of overlay); needed: 3.0 GB"),
     ("TF-DISK-HOME", {"home__free": 0}, "0 MB free"),
     ("TF-DISK-HOME", {"home__free_inodes": 0}, "and no inodes"),
@@ -56,8 +57,9 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-SAME-MACHINE-ID", {"host__machine_id": RECORDED["n1"]["host"]["machine_id"]}, "/etc/machine-id"),
     ("TF-SAME-MACHINE", {"host": RECORDED["n1"]["host"]}, "the same boot"),
 ]
-ALONG = {
-    "TF-MEMORY-LOW": {"TF-DRIFT-MEMORY"},  # findings that these changes bring along
+ALONG = {  # findings that these changes bring along
+    "TF-MEMORY-LOW": {"TF-DRIFT-MEMORY"},
+    "TF-OS-OLD": {"TF-DRIFT-OS"},
     "TF-OS-UNTESTED": {"TF-DRIFT-OS"},
     "TF-NVIDIA-MISMATCH": {"TF-DRIFT-DRIVER"},
     "TF-PYTHON-TORCH": {"TF-DRIFT-BASE-PYTHON"},

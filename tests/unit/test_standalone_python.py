@@ -190,7 +190,7 @@ OURS = {**OLD, "version": "3.12.13", "standalone": "3.12.13"}
         ("false", [OLD, OURS], False),
     ],
 )
-def test_all_workers_get_it_if_one_needs_it(switch: str, pythons: list[dict[str, Any]], wanted: bool) -> None:
+def test_all_nodes_get_it_if_one_needs_it(switch: str, pythons: list[dict[str, Any]], wanted: bool) -> None:
     assert choice.is_wanted(switch, dict(enumerate_names(pythons)), "3.11", "3.14") is wanted
 
 
@@ -220,7 +220,7 @@ def test_preflight_tells_what_setup_brings() -> None:
     auto = Limits(prerequisites={"python": "auto", **dict.fromkeys(("rdma", "limits", "clock", "logins"), "false")})
     auto = Limits(prerequisites={**auto.prerequisites, "ssh_client": "false"})
     (finding,) = [each for each in judged(old, auto) if each.id == "TF-PYTHON-TORCH"]
-    assert finding.severity == "info" and "brings a Python of its own to all workers" in finding.mend
+    assert finding.severity == "info" and "brings a Python of its own to all nodes" in finding.mend
     (finding,) = [each for each in judged(old) if each.id == "TF-PYTHON-TORCH"]
     assert finding.severity == "error"
 
@@ -266,7 +266,7 @@ def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[s
     return run
 
 
-def test_a_worker_gets_what_another_one_needs(act: Callable[..., dict[str, Any]]) -> None:
+def test_a_node_gets_what_another_one_needs(act: Callable[..., dict[str, Any]]) -> None:
     node = Node()
     assert act(node, OLD, NEW) == {"changed": True, "python": "3.12.13"}
     home = RECORDED["n2"]["home"]["path"]

@@ -20,6 +20,12 @@ from .standalone import is_usable, number
 GB, MB = 10**9, 10**6
 ARCHITECTURES = ("x86_64", "aarch64")  # for which PyTorch and the MPI wheels exist
 LEAST_LIBC = (2, 28)  # manylinux_2_28: PyTorch's wheels since 2.6
+# The first release of each distribution whose Python runs our modules and whose sshd reads drop-ins (OpenSSH 8.2).
+OLDEST_RELEASES = {
+    **dict.fromkeys(("rhel", "centos", "rocky", "almalinux", "ol"), "9"),
+    "debian": "11",
+    "ubuntu": "20.04",
+}
 LEAST_HOME = 250 * MB  # if PyTorch is not installed there: an MPI, our code, a job's files
 LEAST_SHM = 16 * MB  # one launcher's session and a few ranks
 LEAST_MEMORY = 400 * MB  # of a rank that has imported PyTorch
@@ -35,7 +41,11 @@ def operating_system(case: Case) -> Iterator[Finding]:
     if system["arch"] not in ARCHITECTURES:
         yield case.found("TF-ARCH-UNSUPPORTED", system["arch"])
     name = f"{system['os']} {system['os_version']}".strip()
-    if not any(name == known or name.startswith((f"{known} ", f"{known}.")) for known in case.limits.supported_os):
+    known = any(name == each or name.startswith((f"{each} ", f"{each}.")) for each in case.limits.supported_os)
+    oldest = OLDEST_RELEASES.get(system["os"], "")
+    if number(system["os_version"]) < number(oldest):
+        yield case.found("TF-OS-OLD", system["os_name"] or name, oldest=oldest)
+    elif not known:
         yield case.found("TF-OS-UNTESTED", system["os_name"] or name or "it has no /etc/os-release", os=name)
 
 

@@ -101,7 +101,8 @@ REACH: Mapping[str, Rule] = {
         "Python is too old",
         "Ansible's modules need Python 3.8 or newer on the node",
         "ansible-core support matrix",
-        "install a newer Python on {name} and set it: ansible_python_interpreter: /usr/bin/python3.11",
+        "install a newer Python on {name} and set it: ansible_python_interpreter: /usr/bin/python3.11; "
+        "RHEL 8 is not supported, whatever its Python: docs/distributions.md",
     ),
     "TF-ANSIBLE-TMP": Rule(
         "error",
@@ -126,6 +127,13 @@ MACHINE: Mapping[str, Rule] = {
         "the wheels of PyTorch and of the MPIs need Linux with glibc 2.28 or newer",
         "PEP 600, manylinux_2_28",
         "install Debian 12 or newer, or another distribution of that age",
+    ),
+    "TF-OS-OLD": Rule(
+        "error",
+        "this release of the distribution is too old",
+        "RHEL 8 has Python 3.6, on which Ansible's modules do not run, and an sshd that reads no drop-ins",
+        "docs/distributions.md",
+        "install release {oldest} or newer",
     ),
     "TF-OS-UNTESTED": Rule(
         "warning",

@@ -25,7 +25,7 @@ FILES, PROCESSES = 65536, 32768  # what the limits are raised to
 CHRONY = {"deb": "chrony", "rpm": "chronyd"}  # what its unit is called
 PYTHON_FINDINGS = ("TF-PYTHON-TORCH", "TF-NO-VENV")
 MENDED_AS_ROOT = "setup.yml does this as root (role prerequisites)"
-MENDED_BY_PYTHON = "setup.yml brings a Python of its own to all workers, without root (role prerequisites)"
+MENDED_BY_PYTHON = "setup.yml brings a Python of its own to all nodes, without root (role prerequisites)"
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Work:
             "logins": self.logins,
             "time_unit": self.time_unit,
             "wait_for_clock": case.clock_is_wrong,
+            "required": list(self.required),
         }
 
 

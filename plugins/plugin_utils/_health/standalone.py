@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which workers get a Python of their own, and from where. Pure."""
+"""Whether nodes get a Python of their own, and from where. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_usable(about: About, oldest: str, newest: str) -> bool:
 
 
 def is_wanted(switch: str, pythons: Mapping[str, About], oldest: str, newest: str) -> bool:
-    """Whether workers get a Python of their own: all of them, if one needs it or has it already. InputError."""
+    """Whether nodes get a Python of their own: all of them, if one needs it or has it already. InputError."""
     if switch not in SETTINGS:
         raise InputError("prerequisites_python", switch, f"give one of {', '.join(SETTINGS)}")
     needs = any(about["standalone"] or not is_usable(about, oldest, newest) for about in pythons.values())
