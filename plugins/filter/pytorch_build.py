@@ -15,7 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.pytorch_builds import choose_build
 
 
-def pytorch_build(facts: Mapping[str, Any], wanted: str, rows: Mapping[str, Any], node: str) -> dict[str, str]:
+def pytorch_build(facts: Mapping[str, Any], wanted: str, rows: Mapping[str, Any], node: str) -> dict[str, Any]:
     """Return the build as plain values, or why there is none."""
     try:
         return dataclasses.asdict(choose_build(to_plain(node), to_plain(wanted), to_plain(facts), to_plain(rows)))

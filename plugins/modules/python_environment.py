@@ -71,6 +71,12 @@ options:
       - A password or token in it is on no command line and in no log.
     type: str
     default: ""
+  preferred_index:
+    description:
+      - An index that has a build of the first package of its own (C(2.13.0+cpu)), which is taken if it can be reached.
+      - Only with O(lock), and without O(index_url) and O(wheelhouse). What is there is not made anew for it.
+    type: str
+    default: ''
   lock:
     description:
       - A lock file on the controller, as C(locks/lock.py) writes it. Each of its packages is installed in exactly that
@@ -268,7 +274,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.stand
 
 AS_THEY_ARE = (
     *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
-    *("tools", "build_environment", "linked_environment"),
+    *("preferred_index", "tools", "build_environment", "linked_environment"),
 )
 PROGRAM = {
     **{name: {"type": "str", "required": True} for name in ("name", "url", "sha256", "file")},
@@ -337,6 +343,7 @@ def main() -> None:
         "python_max": {"type": "str", "default": ""},
         "disk_mb": {"type": "int", "default": 200},
         "index_url": {"type": "str", "default": "", "no_log": True},
+        "preferred_index": {"type": "str", "default": ""},
         "lock": {"type": "str", "default": ""},
         "locked": {"type": "bool", "default": True},
         "wheelhouse": {"type": "str", "default": ""},

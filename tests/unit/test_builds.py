@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.pytorch_builds import Build, choose_build
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.pytorch_builds import (
+    GPU_MB,
+    Build,
+    choose_build,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.versions_file import entry, read_lock
 
 ROWS = entry(read_lock(str(Path(__file__).parents[2] / "versions.yml")), "pytorch.builds")
@@ -24,15 +28,20 @@ def node(*vendors: str, driver: str = "", old: bool = False) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("wanted", "facts", "build"),
     [
-        ("auto", node(), Build("")),
-        ("", node("nvidia"), Build("")),
-        ("auto", node("nvidia", driver="580.95.05"), Build("cu130")),
-        ("auto", node("nvidia", driver="550.54.14"), Build("cu126", "+cu126", WHL + "cu126")),
-        ("auto", node("nvidia", driver="580.95.05", old=True), Build("cu126", "+cu126", WHL + "cu126")),
-        ("auto", node("nvidia"), Build("cu130")),  # its driver comes later
-        ("auto", node("amd"), Build("rocm7.2", "+rocm7.2", WHL + "rocm7.2")),
-        ("auto", node("intel"), Build("xpu", "+xpu", WHL + "xpu")),
-        ("cu126", node("amd", "nvidia", driver="550.54.14"), Build("cu126", "+cu126", WHL + "cu126")),
+        (
+            "auto",
+            node(),
+            Build("", preferred_index=WHL + "cpu"),
+        ),  # where it cannot be reached, the one of the package index
+        ("", node(), Build("")),
+        ("", node("nvidia"), Build("", disk_mb=GPU_MB)),
+        ("auto", node("nvidia", driver="580.95.05"), Build("cu130", disk_mb=GPU_MB)),
+        ("auto", node("nvidia", driver="550.54.14"), Build("cu126", "+cu126", WHL + "cu126", GPU_MB)),
+        ("auto", node("nvidia", driver="580.95.05", old=True), Build("cu126", "+cu126", WHL + "cu126", GPU_MB)),
+        ("auto", node("nvidia"), Build("cu130", disk_mb=GPU_MB)),  # its driver comes later
+        ("auto", node("amd"), Build("rocm7.2", "+rocm7.2", WHL + "rocm7.2", GPU_MB)),
+        ("auto", node("intel"), Build("xpu", "+xpu", WHL + "xpu", GPU_MB)),
+        ("cu126", node("amd", "nvidia", driver="550.54.14"), Build("cu126", "+cu126", WHL + "cu126", GPU_MB)),
         ("cpu", node("nvidia", driver="470.82.01"), Build("cpu", "+cpu", WHL + "cpu")),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -16,7 +17,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.torchfleet.cluster.plugins.action import python_environment, python_environment_plan
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment, environment_make
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import Interpreter
 from ansible_collections.torchfleet.cluster.plugins.modules import python_environment as module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented, values_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -319,3 +321,34 @@ def test_machines_that_did_not_look_are_left_out() -> None:
 def test_a_look_that_was_tampered_with_is_refused() -> None:
     with pytest.raises(InputError, match="answer of n2"):
         planned({"n1": SEEN, "n2": {**SEEN, "kind": "../../etc"}})
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        ([], None),
+        (["--no-index"], "--no-index"),
+        (["https://cpu.example"], "https://cpu.example"),
+        (["--no-index", "https://cpu.example"], "--no-index"),  # who set the machine up knows best
+    ],
+)
+def test_an_index_that_is_preferred_is_taken_if_it_can_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: list[str], taken: str | None
+) -> None:
+    asked: list[str] = []
+
+    def way(call: environment_make.PipCall) -> str:
+        return call.index_url or call.options[0]
+
+    def has(_request: Any, where: environment_make.PipCall, _place: str) -> bool:
+        asked.append(way(where))
+        return way(where) in there
+
+    monkeypatch.setattr(environment_make, "has_own_build", has)
+    known = environment.Request("some", "some_venv", str(tmp_path), sys.executable, Interpreter("3.11"))
+    preferring = dataclasses.replace(known, preferred_index="https://cpu.example")
+    found = environment_make.own_build(preferring, str(tmp_path))
+    assert (way(found) if found else None) == taken
+    found = environment_make.own_build(known, str(tmp_path))
+    assert found is None or way(found) == "--no-index"
+    assert asked[-1] == "--no-index", "nobody is asked that was not named"

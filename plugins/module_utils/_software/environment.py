@@ -57,6 +57,7 @@ class Request:
     python_max: str = ""
     disk_mb: int = 0
     index_url: str = ""
+    preferred_index: str = ""  # for a build of the first package's own, if it can be reached
     wheelhouse: str = ""  # on the controller
     sources: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the sha256 of each file
     programs: list[dict[str, Any]] = field(default_factory=list)  # name, url, sha256, file and configure

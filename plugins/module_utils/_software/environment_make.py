@@ -14,7 +14,7 @@ import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple
 
 from .environment import Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
 from .environment_files import NotMadeError, locked, remove_leftovers, replaced, run, work_directory
@@ -26,6 +26,7 @@ PIP_SCRIPT = "#!{}\nimport sys\nfrom pip._internal.cli.main import main\nsys.exi
 PIP = ["-I", "-m", "pip"]  # isolated: PYTHONPATH and the files of the current directory would be taken for installed
 PIP_INSTALL = [*PIP, "install", "--no-compile", *QUIET]
 WHEELS_ONLY = ["--only-binary", ":all:"]
+IN_TIME = ["--retries", "1", "--timeout", "15"]  # of an index that is only preferred
 PIP_REPORTS = (22, 2)  # from which version on pip can tell what it installed, with checksums
 
 
@@ -100,25 +101,29 @@ def own_build(request: Request, place: str) -> PipCall | None:
     """Return where a build of the first package is, if it is not the package index's own.
 
     A version such as 2.13.0+cpu is on no public index. It comes from the index or the wheelhouse that the user named,
-    or from a directory that pip of this machine was told of by whoever set it up (find-links).
+    or from a directory that pip of this machine was told of by whoever set it up (find-links), or from the index that
+    is preferred, if it can be reached.
     """
     if not request.wheelhouse:
         if request.index_url:
             return PipCall([], [], request.index_url)
-        return PipCall(["--no-index"], []) if has_own_build(request, ["--no-index"], place) else None
-    where = ["--no-index", "--find-links", place]
-    return PipCall(where, []) if has_own_build(request, where, place) else None
+        ways = [PipCall(["--no-index"], [])]
+        ways += [PipCall(IN_TIME, [], request.preferred_index)] if request.preferred_index else []
+        return next((way for way in ways if has_own_build(request, way, place)), None)
+    shelf = PipCall(["--no-index", "--find-links", place], [])
+    return shelf if has_own_build(request, shelf, place) else None
 
 
-def has_own_build(request: Request, where: Sequence[str], place: str) -> bool:
+def has_own_build(request: Request, where: PipCall, place: str) -> bool:
     """Whether pip finds the first package there in a version with a part of its own (+cpu)."""
     python, package = str(request.place / "bin" / "python"), request.packages[0]
     if not can_report(request):
         return False
     report = Path(place, "found.json")
-    argv = [python, *PIP_INSTALL, "--dry-run", "--ignore-installed", "--no-deps", *WHEELS_ONLY, *where]
+    argv = [python, *PIP_INSTALL, "--dry-run", "--ignore-installed", "--no-deps", *WHEELS_ONLY, *where.options]
     argv += ["--report", str(report), "--", package]
-    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    environment = {**os.environ, **where.environment}
+    done = subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
         return False
     return any("+" in each["metadata"]["version"] for each in taken(report))

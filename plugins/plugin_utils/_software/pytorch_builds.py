@@ -14,15 +14,21 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 
 AUTO = "auto"
 ANY = ""  # the default of the package index
+CPU_MB, GPU_MB = 2000, 10000  # PyTorch and its dependencies: the libraries of a vendor are several GB
 
 
 @dataclass(frozen=True)
 class Build:
-    """A build: its name, the suffix that its version has (or none), and the index that has it (or none)."""
+    """A build: its name, the suffix that its version has (or none), and the index that has it (or none).
+
+    `preferred_index` has a smaller build for the node; where it cannot be reached, that of the package index will do.
+    """
 
     name: str
     suffix: str = ""
     index: str = ""
+    disk_mb: int = CPU_MB  # what it needs
+    preferred_index: str = ""
 
 
 def choose_build(node: str, wanted: str, facts: Mapping[str, Any], rows: Mapping[str, Mapping[str, str]]) -> Build:
@@ -34,7 +40,11 @@ def choose_build(node: str, wanted: str, facts: Mapping[str, Any], rows: Mapping
     if wanted not in (AUTO, ANY, *rows):
         raise InputError("pytorch_build", wanted, f"give one of {', '.join([AUTO, *rows])}")
     if wanted in (AUTO, ANY):
-        return first_fit(node, facts, rows) if wanted == AUTO else Build(ANY)
+        return (
+            first_fit(node, facts, rows)
+            if wanted == AUTO
+            else Build(ANY, disk_mb=GPU_MB if vendors_of(facts) else CPU_MB)
+        )
     reasons = list(misfits(facts, rows[wanted]))
     if reasons:
         fits = [name for name, row in rows.items() if not any(misfits(facts, row))]
@@ -46,7 +56,7 @@ def first_fit(node: str, facts: Mapping[str, Any], rows: Mapping[str, Mapping[st
     """Return the best build for the GPUs of a node; without GPUs the default of the package index."""
     vendors = vendors_of(facts)
     if not vendors:
-        return Build(ANY)
+        return Build(ANY, preferred_index=rows.get("cpu", {}).get("index", ""))
     if len(vendors) > 1:
         allowed = f"{node} has GPUs of {' and '.join(vendors)}: give one of {', '.join(rows)}"
         raise InputError("pytorch_build", AUTO, allowed)
@@ -74,7 +84,8 @@ def misfits(facts: Mapping[str, Any], row: Mapping[str, str]) -> Iterator[str]:
 
 def build_of(name: str, row: Mapping[str, str]) -> Build:
     """Return the build of a row. The package index itself has the one that names no other."""
-    return Build(name, f"+{name}" if row.get("index") else "", row.get("index", ""))
+    disk_mb = GPU_MB if row.get("vendor") else CPU_MB
+    return Build(name, f"+{name}" if row.get("index") else "", row.get("index", ""), disk_mb)
 
 
 def vendors_of(facts: Mapping[str, Any]) -> list[str]:
