@@ -10,10 +10,13 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
 
 COLLECTIONS = Path(__file__).parents[2] / "collections"
 PACKAGE = "ansible_collections.torchfleet.cluster.plugins.module_utils._runtime"
+BEAT_SECONDS = 0.2  # of these supervisors, so that no test waits for a beat as long as a node sleeps
 SERVE = f"""
 import os, sys, threading, time
 sys.path.insert(0, {str(COLLECTIONS)!r})
-from {PACKAGE} import channel, open_files, output_lines, supervisor
+from {PACKAGE} import channel
+channel.BEAT_SECONDS = {BEAT_SECONDS}  # before the modules are imported that take it from there
+from {PACKAGE} import open_files, output_lines, supervisor
 """
 
 
