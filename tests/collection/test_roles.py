@@ -16,9 +16,10 @@ TASK_FILES = sorted((REPO / "roles").glob("*/tasks/*.yml"))
 PLAYBOOKS = sorted((REPO / "playbooks").glob("*.yml"))
 # The variables of that name that are no facts.
 NO_FACTS = {"facts", "check_mode", "playbook_python", "connection", "python_interpreter", "limit"}
-NO_FACTS |= {"play_hosts", "play_hosts_all", "version"}
-# Roles that do more that only root can do than install packages: services, groups, a reboot, the system's sshd.
-AS_ROOT = {"cuda", "rocm", "ssh_mesh"}
+NO_FACTS |= {"play_hosts", "play_hosts_all", "version", "port"}
+# Roles that do more that only root can do than install packages: services, groups, a reboot, the system's sshd,
+# firewalls.
+AS_ROOT = {"cuda", "firewall", "rocm", "ssh_mesh"}
 TAKES_ROOT = {f"torchfleet.cluster.{name}" for name in ("prerequisites", "system_packages", "vendor_packages")}
 DECIDES = {"prerequisites"}  # whose module refuses by itself what it must
 SHORT_CUTS = {"shell", "raw", "script", "ignore_errors", "become", "set_fact"}
@@ -57,7 +58,7 @@ def test_internal_variables_are_named_so(role: str) -> None:
     registered = [
         task["register"]
         for path in TASK_FILES
-        if role in path.parts
+        if path.parts[-3] == role
         for task in tasks_of(load(path))
         if "register" in task
     ]

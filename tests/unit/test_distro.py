@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_findings
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_no_answer import explain_no_answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_one_node import OPEN_BY_HAND
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_rules import RULES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer, Limits, Target
 from tests.unit.recorded_nodes import judged, only, two_nodes
@@ -118,4 +119,5 @@ def test_no_mend_names_a_command_of_one_distribution() -> None:
 
 
 def test_a_firewall_is_opened_for_good() -> None:
-    assert "firewall-cmd --permanent --zone=trusted --add-source=NETWORK" in RULES["TF-FIREWALL"].mend
+    assert "firewall-cmd --permanent --zone=trusted --add-source=ADDRESS" in OPEN_BY_HAND["firewalld"]
+    assert "firewall-cmd --reload" in OPEN_BY_HAND["firewalld"]

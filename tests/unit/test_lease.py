@@ -157,7 +157,7 @@ def test_an_idle_supervisor_hears_a_signal() -> None:
 
 
 def test_a_job_that_is_staged_is_taken_back_at_a_signal(tmp_path: Path) -> None:
-    remote = supervisor("supervisor.GO_SECONDS = 0.1")
+    remote = supervisor("supervisor.SIGNAL_SECONDS = 0.1")
     stage(remote, order_of_one(tmp_path))
     assert (tmp_path / "jobs" / "one").exists()
     os.kill(remote.process.pid, signal.SIGTERM)

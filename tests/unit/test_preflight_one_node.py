@@ -46,7 +46,7 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("TF-MAXSTARTUPS", {"sshd__max_startups": "1:30:60"}, "MaxStartups 1:30:60"),
     ("TF-PORTS-BUSY", {"ports__listening": list(range(20000, 29950))}, "50 of the ports 20000-29999"),
     ("TF-PORT-RANGE", {"ports__local_range": [1024, 65535]}, "1024-65535"),
-    ("TF-FIREWALL", {"firewall": ["ufw is enabled"]}, "ufw is enabled"),
+    ("TF-FIREWALL", {"firewall": [{"kind": "ufw", "where": "it is enabled"}]}, "ufw: it is enabled"),
     ("TF-NO-VENV", {"python__venv": False}, "/usr/bin/python3 has no module venv"),
     ("TF-PYTHON-TORCH", {"python__version": ""}, "cannot be run"),
     ("TF-GPU-NO-DRIVER", {"accelerators__gpus": [H100, {**H100, "driver": "nouveau"}]}, "1 of 2: 10de:2330"),

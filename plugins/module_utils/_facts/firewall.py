@@ -9,26 +9,16 @@ Functions that read below /proc, /sys, /etc and /usr take another `root`, so tha
 
 from __future__ import annotations
 
-import os
-import re
+from typing import Any
 
-from .reading import said_as_root, text_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._firewall.look import look
 
+from .reading import said_as_root
 
-def firewall(sudo: str, root: str = "/") -> list[str]:
-    """Return what hints at a firewall that drops what it does not know, as far as this user can see."""
-    hints = []
-    if re.search(r"^ENABLED=yes", text_of(os.path.join(root, "etc/ufw/ufw.conf")), re.MULTILINE):
-        hints.append("ufw is enabled")
-    groups = ("sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice")
-    if any(os.path.isdir(os.path.join(root, group, "firewalld.service")) for group in groups):
-        hints.append("firewalld runs")
-    rules = said_as_root("nft", ["list", "chains"], sudo) or said_as_root("iptables", ["-S", "INPUT"], sudo)
-    return hints + drops_input(rules)
+MOST = 16  # that are told
 
 
-def drops_input(rules: str) -> list[str]:
-    """Return a hint if the text of `nft list chains` or `iptables -S INPUT` says that input is dropped by default."""
-    chains = re.findall(r"hook input [^}]*", rules)
-    dropped = any("policy drop" in chain for chain in chains) or "-P INPUT DROP" in rules
-    return ["input is dropped by default"] if dropped else []
+def firewall(sudo: str, root: str = "/") -> list[dict[str, Any]]:
+    """Return each firewall that drops what it does not know: kind, and where. `sudo`: whether root can be had."""
+    found = look(lambda program, words: said_as_root(program, list(words), sudo), root)
+    return [{"kind": each.kind, "where": each.where} for each in found[:MOST]]

@@ -104,6 +104,7 @@ SEAT = exact(
         "fabric": optional(FABRIC),
     }
 )
+FIREWALL = exact({"kind": one_of("firewalld", "ufw", "nftables", "iptables"), "where": short()})
 SYSTEM = exact(dict.fromkeys(("kernel", "arch", "os", "os_version", "os_name", "libc"), short()))
 PYTHON = {"path": short(4096), "version": short(64), "venv": flag, "headers": flag, "standalone": WORD}
 UNIT = empty_or(one_of(*prerequisites.TIME_UNITS))
@@ -152,7 +153,7 @@ FACTS = exact(
         "ssh": short(4096),
         "compiler": short(4096),
         "backends": flag,
-        "firewall": listed(short(), 16),
+        "firewall": listed(FIREWALL, 16),
         "rdma": those(DEVICE, 256),
         "prerequisites": PREREQUISITES,
         "accelerators": ACCELERATORS,

@@ -172,10 +172,23 @@ def ports(case: Case) -> Iterator[Finding]:
         yield case.found("TF-PORT-RANGE", f"outgoing connections use {first}-{last}, jobs listen on {span}")
 
 
+# What opens a firewall for one other node, by kind.
+OPEN_BY_HAND = {
+    "firewalld": "firewall-cmd --permanent --zone=trusted --add-source=ADDRESS; firewall-cmd --reload",
+    "ufw": "ufw allow from ADDRESS",
+    "nftables": "nft insert rule FAMILY TABLE CHAIN ip saddr ADDRESS accept, and the same in /etc/nftables.conf",
+    "iptables": "iptables -I INPUT -s ADDRESS -j ACCEPT, and keep it: netfilter-persistent save",
+}
+
+
 def firewall(case: Case) -> Iterator[Finding]:
     """A firewall, which may block connections between nodes."""
     if case.count > 1 and case.facts["firewall"]:
-        yield case.found("TF-FIREWALL", "; ".join(case.facts["firewall"]))
+        there = case.facts["firewall"]
+        by_hand = "; ".join(dict.fromkeys(OPEN_BY_HAND[each["kind"]] for each in there))
+        yield case.found(
+            "TF-FIREWALL", "; ".join(f"{each['kind']}: {each['where']}" for each in there), by_hand=by_hand
+        )
 
 
 def logins(case: Case) -> Iterator[Finding]:

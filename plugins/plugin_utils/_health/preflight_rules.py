@@ -320,8 +320,8 @@ MACHINE: Mapping[str, Rule] = {
         "a firewall is active",
         "MPI, NCCL and Gloo connect on ports that are not known in advance; if the firewall blocks them, they hang",
         "ompi#4886, nccl#388",
-        "open all ports between the nodes: ufw allow from NETWORK; "
-        "or: firewall-cmd --permanent --zone=trusted --add-source=NETWORK; and: firewall-cmd --reload",
+        "ansible-playbook setup.yml -e firewall_open=true, which needs root; "
+        "or by hand, as root, for the address of each other node: {by_hand}",
     ),
     "TF-NO-SSH": Rule(
         "error",

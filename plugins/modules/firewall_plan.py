@@ -1,0 +1,74 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: firewall_plan
+short_description: Work out which addresses the firewalls of a cluster must let in
+description:
+  - Takes the networks of all nodes. If the choice of role C(fabric) still stands, RV(addresses) are those of the nodes
+    in the chosen network. Otherwise they are those in every network that could be chosen, so that the networks can be
+    tested. They are addresses of the nodes, never whole networks.
+  - Changes nothing.
+version_added: 0.5.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  nodes:
+    description: The nodes of the cluster.
+    type: list
+    elements: str
+    required: true
+  seen:
+    description: The result of M(torchfleet.cluster.fabric_facts) on each node.
+    type: dict
+    required: true
+  subnet:
+    description: The variable C(fabric_subnet). C(fabric_nic) and C(fabric_address) are read from the hosts' variables.
+    type: str
+    default: ''
+  nccl_gid:
+    description: The variable C(fabric_nccl_gid).
+    type: str
+    default: auto
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
+  - torchfleet.cluster.attributes.controller
+  - torchfleet.cluster.attributes.once
+seealso:
+  - module: torchfleet.cluster.firewall
+  - module: torchfleet.cluster.fabric_choose
+"""
+
+EXAMPLES = r"""
+- name: Plan whom the firewalls let in
+  torchfleet.cluster.firewall_plan:
+    nodes: "{{ ansible_play_hosts_all }}"
+    seen: "{{ dict(ansible_play_hosts_all | zip(ansible_play_hosts_all | map('extract', hostvars, 'found'))) }}"
+  register: plan
+  run_once: true
+"""
+
+RETURN = r"""
+addresses:
+  description: Addresses that may reach every port of every node.
+  returned: success
+  type: list
+  elements: str
+  sample: [10.91.0.11, 10.91.0.12]
+ssh_addresses:
+  description: Addresses of the nodes in other networks, by which Ansible reaches them. They may log in.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+settled:
+  description: Whether the network was chosen already. If not, the firewalls are to be narrowed after the choice.
+  returned: success
+  type: bool
+  sample: true
+"""

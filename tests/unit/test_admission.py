@@ -1,0 +1,49 @@
+"""Whom the firewalls of a cluster let in: addresses of nodes, in the chosen network or in all that may be chosen."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._firewall.admission import Admission, admission
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from tests.unit.test_fabric import LISTENED, NAMES, REACHED, B, batch
+
+FIRST, SECOND = ["10.91.0.1", "10.91.0.2"], ["10.92.0.1", "10.92.0.2"]
+
+
+def seen() -> dict[str, Any]:
+    """Return the networks of both nodes, which Ansible reaches in the first one."""
+    found = copy.deepcopy(LISTENED)
+    for name, address in zip(NAMES, FIRST, strict=True):
+        found[name]["facts"]["arrival"] = address
+    return found
+
+
+def test_before_the_choice_all_networks_are_open_that_may_be_chosen() -> None:
+    assert admission(NAMES, seen(), "", "auto") == Admission([*FIRST, *SECOND], [], False)
+
+
+def test_after_the_choice_only_that_one_is_and_the_logins_stay() -> None:
+    found = seen()
+    slow = batch(100.0, 9000.0)
+    step = next_step(NAMES, found, REACHED, {}, slow, earlier=[slow, slow])
+    assert step["msg"].startswith(B)
+    for name in NAMES:
+        found[name]["facts"]["files"] = step["files"][name]
+    assert admission(NAMES, found, "", "auto") == Admission(SECOND, FIRST, True)
+    found["n2"]["facts"]["files"] = {"fabric.json": "", "fabric.env": ""}
+    assert admission(NAMES, found, "", "auto").settled is False
+
+
+def test_what_the_user_asks_for_is_open_and_nothing_else() -> None:
+    assert admission(NAMES, seen(), B, "auto") == Admission(SECOND, FIRST, False)
+    with pytest.raises(InputError, match=r"10\.99\.0\.0/24"):
+        admission(NAMES, seen(), "10.99.0.0/24", "auto")
+
+
+def test_one_node_needs_nobody() -> None:
+    assert admission(["n1"], seen(), "", "auto") == Admission([], [], True)
