@@ -62,6 +62,11 @@ options:
     description: The network that the user requires. The default is any.
     type: str
     default: ''
+  firewalls:
+    description: The firewalls of each node, of M(torchfleet.cluster.node_facts), to name them if they stop the test.
+    type: dict
+    default: {}
+    version_added: 0.5.0
   nccl_gid:
     description: Whether C(NCCL_IB_GID_INDEX) is published. The role describes the choices.
     type: str

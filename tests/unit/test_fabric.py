@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
@@ -722,3 +723,23 @@ def test_a_node_that_told_nothing_is_named(table: str) -> None:
     tables[table] = {"n1": tables[table]["n1"]}
     with pytest.raises(InputError, match=r'got "n2".*--limit'):
         next_step(NAMES, **tables)
+
+
+def test_a_firewall_is_named_and_what_opens_it() -> None:
+    rows = copy.deepcopy(REACHED)
+    for name in NAMES:
+        for row in rows[name]["reached"]:
+            row.update(reason="no answer", code="dropped", mtu=None)
+    firewalls = {"n1": [], "n2": [{"kind": "nftables", "where": "table inet filter, chain input"}]}
+    with pytest.raises(InputError) as caught:
+        next_step(NAMES, LISTENED, rows, {}, {}, firewalls=firewalls)
+    assert caught.value.code == "TF-FABRIC-FIREWALL"
+    assert str(caught.value).endswith(
+        "TF-FABRIC-FIREWALL: a firewall stops it (n1: none that can be seen without root; or one between the nodes; "
+        "n2: nftables, table inet filter, chain input); "
+        "open it: ansible-playbook setup.yml -e firewall_open=true (needs root)"
+    )
+    rows["n1"]["reached"][0]["code"] = rows["n1"]["reached"][1]["code"] = "no-neighbour"
+    rows["n2"]["reached"][0]["code"] = rows["n2"]["reached"][1]["code"] = "own-firewall"
+    with pytest.raises(InputError, match=r"\(n2: nftables, table inet filter, chain input\)"):
+        next_step(NAMES, LISTENED, rows, {}, {}, firewalls=firewalls)

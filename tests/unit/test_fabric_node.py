@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import select
@@ -194,7 +195,7 @@ def seen_by(agent: dict[str, Any], **changed: Any) -> dict[str, Any]:
 
 def test_a_peer_is_reached_and_told_goodbye(start: Start) -> None:
     agent = start("n2", "n1", "n3")
-    row = {"node": "n2", "network": "127.0.0.0/8", "reason": "", "mtu": 65535}
+    row = {"node": "n2", "network": "127.0.0.0/8", "code": "", "reason": "", "mtu": 65535}
     assert probe.reach("n1", [seen_by(agent)], 2.0) == [row]
     assert not agent["left"].wait(0.1)
     assert probe.reach("n3", [seen_by(agent), seen_by(agent)], 2.0) == [row, row]
@@ -233,6 +234,44 @@ def test_nobody_listens() -> None:
         port = listener.getsockname()[1]
     peer = seen_by({"node": "n2", "port": port, "token": ""})
     assert "refused" in probe.reach("n1", [peer], 2.0)[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "code"),
+    [
+        (TimeoutError(), 0x02, "dropped"),  # reachable
+        (TimeoutError(), 0x20, "no-neighbour"),  # failed
+        (TimeoutError(), 0x01, "no-neighbour"),  # incomplete
+        (TimeoutError(), None, "silent"),  # behind a router
+        (OSError(errno.EHOSTUNREACH, ""), 0x04, "rejected"),  # stale
+        (OSError(errno.EHOSTUNREACH, ""), 0x20, "no-neighbour"),
+        (OSError(errno.EHOSTUNREACH, ""), None, "rejected"),
+        (OSError(errno.EACCES, ""), None, "rejected"),
+        (OSError(errno.EPERM, ""), None, "own-firewall"),
+        (OSError(errno.ECONNREFUSED, ""), 0x02, "refused"),
+        (OSError(errno.ENETUNREACH, ""), None, "no-route"),
+        (EOFError(), 0x02, "not-unique"),
+    ],
+)
+def test_a_firewall_is_told_from_a_cut_link(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, state: int | None, code: str
+) -> None:
+    """To a program both are the same error. The kernel's own questions on the link pass every firewall."""
+    monkeypatch.setattr(probe, "neighbour", lambda _address: state)
+    found, why = probe.in_words(error, 2.0, "192.0.2.2")
+    assert found == code and why
+
+
+def test_what_the_kernel_doubts_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a cut it believes for 5 seconds that the neighbour is there, then asks three times."""
+    states = [0x08, 0x10, 0x20]
+    monkeypatch.setattr(probe, "neighbour", lambda _address: states.pop(0))
+    monkeypatch.setattr(probe.time, "sleep", lambda _seconds: None)
+    assert probe.on_link("192.0.2.2") is False
+
+
+def test_an_address_of_no_neighbour_has_no_state() -> None:
+    assert netlink.neighbour("192.0.2.2") is None and netlink.neighbour("2001:db8::2") is None
 
 
 @pytest.mark.parametrize("words", [b"", b"\n", b"{}\n", b'{"token": "x"}\n', b"[1]\n", b"\xff\xfe\n"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -185,3 +186,14 @@ def test_each_fault_is_named(changed: dict[str, Any], name: str, seen: str) -> N
 def test_every_finding_is_in_the_page(repo_docs: str) -> None:
     for name, rule in verify.RULES.items():
         assert f"| `{name}` | {rule.severity} |" in repo_docs
+
+
+@pytest.mark.parametrize(("code", "rule"), [("dropped", "TF-VERIFY-FIREWALL"), ("no-neighbour", "TF-VERIFY-LINK")])
+def test_a_firewall_between_two_nodes_is_called_one(code: str, rule: str) -> None:
+    measured = links()
+    measured["n1"][0] = {"node": "n2", "network": "10.1.0.0/24", "error": "no answer", "code": code}
+    answers = {name: copy.deepcopy(each) for name, each in ALL.items()}
+    answers["n2"].facts["firewall"] = [{"kind": "ufw", "where": "it is enabled"}]  # type: ignore[index]
+    found = [each for each in sort_out(verify.judge(outcome(answers=answers, measured=measured))) if each.id == rule]
+    assert [(each.nodes, each.seen.startswith("to n2: no answer")) for each in found] == [(("n1",), True)]
+    assert ("(n2: ufw, it is enabled)" in found[0].seen) is (rule == "TF-VERIFY-FIREWALL")

@@ -11,15 +11,17 @@ import socket
 import struct
 from typing import Any, Iterator
 
-RTM_NEWADDR, RTM_GETADDR, RTM_NEWROUTE, RTM_GETROUTE = 20, 22, 24, 26
+RTM_NEWADDR, RTM_GETADDR, RTM_NEWROUTE, RTM_GETROUTE, RTM_NEWNEIGH, RTM_GETNEIGH = 20, 22, 24, 26, 28, 30
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300
 IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS = 1, 2, 8
 RTA_DST, RTA_OIF, RTA_PREFSRC = 1, 4, 7
+NDA_DST = 1
+NEIGHBOUR_IN_DOUBT, NEIGHBOUR_GONE = 0x08 | 0x10, 0x01 | 0x20  # delay, probe; incomplete, failed
 # An IPv6 address with one of these flags is not stable: temporary, duplicate, deprecated, tentative.
 UNSTABLE_IPV6 = 0x01 | 0x08 | 0x20 | 0x40
 HEADER, ADDRESS, ROUTE = struct.Struct("=LHHLL"), struct.Struct("=BBBBL"), struct.Struct("=BBBBBBBBL")
-ATTRIBUTE = struct.Struct("=HH")
+ATTRIBUTE, NEIGHBOUR = struct.Struct("=HH"), struct.Struct("=BBHlHBB")
 
 
 def addresses() -> list[dict[str, Any]]:
@@ -64,6 +66,19 @@ def route_to(address: str) -> tuple[str, str]:
     except (OSError, KeyError, StopIteration):
         return "", ""
     return nic, socket.inet_ntop(family, found[RTA_PREFSRC]) if RTA_PREFSRC in found else ""
+
+
+def neighbour(address: str) -> int | None:
+    """Return the state of an address on the link (NUD_*, linux/neighbour.h); None if it is not on one of ours."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    wanted = socket.inet_pton(family, address)
+    try:
+        for message in ask(RTM_GETNEIGH, NLM_F_DUMP, NEIGHBOUR.pack(family, 0, 0, 0, 0, 0, 0), RTM_NEWNEIGH):
+            if dict(attributes(message[NEIGHBOUR.size :])).get(NDA_DST) == wanted:
+                return int(NEIGHBOUR.unpack_from(message)[4])
+    except OSError:
+        pass
+    return None
 
 
 def ask(kind: int, flags: int, payload: bytes, answer: int) -> Iterator[bytes]:

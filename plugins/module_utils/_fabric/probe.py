@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Mapping, Sequence
 
-from .netlink import route_to
+from .netlink import NEIGHBOUR_GONE, NEIGHBOUR_IN_DOUBT, neighbour, route_to
 
 AT_ONCE = 64  # connections that one node opens at the same time
 BUSY_SECONDS = 20.0  # time for the answer of a connected agent: 32 nodes on 2 cores took 5
@@ -24,15 +24,34 @@ ENOUGH_LOOKS, PATIENCE = 20, 10  # samples of a connection, and how many times l
 BLOCK = bytes(1 << 18)
 DELIVERY_RATE = struct.Struct("=160xQ")  # its place in struct tcp_info
 IP_MTU, IPV6_MTU = 14, 24  # ip(7), ipv6(7): the path MTU of a connected socket
-WORDS = {
-    errno.ECONNREFUSED: "refused: a firewall rejects it, or another machine has the address",
-    errno.EHOSTUNREACH: "no answer on the link (no route to host)",
-    errno.ENETUNREACH: "no route to that network",
+LINK_SECONDS = 10.0  # in which the kernel finds out whether a neighbour is still there: 5 of delay, 3 of probes
+# By the error of a connection: a code, and what it means. A code stays what it is.
+CODES = {
+    errno.ECONNREFUSED: ("refused", "refused: a firewall rejects it, or another machine has the address"),
+    errno.ENETUNREACH: ("no-route", "no route to that network"),
+    errno.EACCES: ("rejected", "a firewall rejects it (permission denied)"),
+    errno.EPERM: ("own-firewall", "this node's own firewall drops what it sends (operation not permitted)"),
+}
+# An ICMP error of a firewall (RFC 1812, 5.2.7.1) and a neighbour that is not there are the same error to a program.
+ON_THE_LINK = "though the machine answers on the link"
+UNREACHABLE = {
+    True: ("rejected", f"a firewall rejects it (no route to host, {ON_THE_LINK})"),
+    False: ("no-neighbour", "no answer on the link (no route to host)"),
+    None: ("rejected", "a firewall or a router rejects it (no route to host)"),
+}
+SILENT = {
+    True: ("dropped", f"{ON_THE_LINK}: a firewall drops it"),
+    False: ("no-neighbour", "nor on the link: a cut link, or a machine that is off"),
+    None: ("silent", "a firewall, a cut link, or another network with the same addresses"),
 }
 
 
 class Unreached(Exception):
-    """A peer failed the test; the text is the reason."""
+    """A peer failed the test: a code, and the reason."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class Line:
@@ -100,17 +119,17 @@ def reach(name: str, peers: Sequence[Mapping[str, Any]], seconds: float) -> list
     """Test all peers at the same time, then say goodbye to the agents that were reached.
 
     A peer: node, network, address, port, token; nic and source that the connection must use; mtu.
-    Return for each: node, network, reason (empty on success), mtu (of the path, null if it was not reached).
+    Return for each: node, network, code and reason (empty on success), mtu (of the path, null if it was not reached).
     """
     lines: dict[str, Line] = {}
 
     def attempt(peer: Mapping[str, Any]) -> dict[str, Any]:
-        row = {"node": peer["node"], "network": peer["network"], "reason": "", "mtu": None}
+        row = {"node": peer["node"], "network": peer["network"], "code": "", "reason": "", "mtu": None}
         try:
             row["mtu"], line = try_peer(name, peer, seconds)
             lines.setdefault(peer["node"], line)
         except Unreached as error:
-            row["reason"] = str(error)
+            row["code"], row["reason"] = error.code, str(error)
         return row
 
     with ThreadPoolExecutor(max(1, min(AT_ONCE, len(peers)))) as pool:
@@ -129,11 +148,12 @@ def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, L
     try:
         line, hello = greet(name, peer["address"], peer, seconds)
     except (OSError, EOFError, ValueError) as error:
-        raise Unreached(in_words(error, seconds)) from None
+        raise Unreached(*in_words(error, seconds, peer["address"])) from None
     if hello.get("node") != peer["node"]:
-        raise Unreached(f"{hello.get('node')} answers at this address: the address is not unique")
+        raise Unreached("not-unique", f"{hello.get('node')} answers at this address: the address is not unique")
     if hello.get("seen") != peer["source"]:
-        raise Unreached(f"arrives from {hello.get('seen')}, not from {peer['source']}: something rewrites addresses")
+        seen = f"arrives from {hello.get('seen')}, not from {peer['source']}"
+        raise Unreached("rewritten", f"{seen}: something rewrites addresses")
     size = 4 * max(int(peer["mtu"]), 1500)
     line.socket.settimeout(4 * seconds)
     try:
@@ -141,7 +161,8 @@ def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, L
         line.socket.sendall(bytes(size))
         line.exactly(size)
     except (OSError, EOFError):
-        raise Unreached(f"small packets pass, full ones do not: MTU {peer['mtu']} is too large for the path") from None
+        why = f"small packets pass, full ones do not: MTU {peer['mtu']} is too large for the path"
+        raise Unreached("small-mtu", why) from None
     return path_mtu(line.socket), line
 
 
@@ -149,20 +170,38 @@ def check_route(peer: Mapping[str, Any]) -> None:
     """Raise Unreached if the kernel would send over another NIC or from another address."""
     nic, source = route_to(peer["address"])
     if not nic:
-        raise Unreached("no route to that network")
+        raise Unreached("no-route", "no route to that network")
     if nic != peer["nic"]:
-        raise Unreached(f"leaves over {nic}, not over {peer['nic']}: because of a route")
+        raise Unreached("other-nic", f"leaves over {nic}, not over {peer['nic']}: because of a route")
     if source != peer["source"]:
-        raise Unreached(f"leaves from {source}, not from {peer['source']}: {nic} has several addresses")
+        why = f"leaves from {source}, not from {peer['source']}: {nic} has several addresses"
+        raise Unreached("other-address", why)
 
 
-def in_words(error: Exception, seconds: float) -> str:
-    """Return why a connection failed."""
+def in_words(error: Exception, seconds: float, address: str) -> tuple[str, str]:
+    """Return a code and the reason why a connection failed."""
     if isinstance(error, socket.timeout):
-        return f"no answer within {seconds:g} s: a firewall, a cut link, or another network with the same addresses"
+        code, why = SILENT[on_link(address)]
+        return code, f"no answer within {seconds:g} s{', ' if code in ('dropped', 'no-neighbour') else ': '}{why}"
+    if isinstance(error, OSError) and error.errno == errno.EHOSTUNREACH:
+        return UNREACHABLE[on_link(address)]
     if isinstance(error, OSError):
-        return WORDS.get(error.errno or 0, error.strerror or str(error))
-    return "another program answers at this address: the address is not unique"
+        return CODES.get(error.errno or 0, ("failed", error.strerror or str(error)))
+    return "not-unique", "another program answers at this address: the address is not unique"
+
+
+def on_link(address: str, seconds: float = LINK_SECONDS) -> bool | None:
+    """Return whether the machine answers the kernel's own questions for it, which no firewall drops (ARP, NDP).
+
+    None if it is not on a link of this node. The kernel believes for some seconds what it knew: as soon as it has
+    doubts, this waits for the result.
+    """
+    end = time.monotonic() + seconds
+    state = neighbour(address)
+    while state and state & NEIGHBOUR_IN_DOUBT and time.monotonic() < end:
+        time.sleep(0.2)
+        state = neighbour(address)
+    return None if state is None else not state & NEIGHBOUR_GONE
 
 
 def path_mtu(connection: socket.socket) -> int:
@@ -173,24 +212,25 @@ def path_mtu(connection: socket.socket) -> int:
 
 
 def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return node, network, error (empty on success), rtt_us, mbit_out and mbit_in of one pair.
+    """Return node, network, code and error (empty on success), rtt_us, mbit_out and mbit_in of one pair.
 
     A step: node, network, address, port, token; round, and seconds per direction.
     """
-    row: dict[str, Any] = {"node": step["node"], "network": step["network"], "error": ""}
+    row: dict[str, Any] = {"node": step["node"], "network": step["network"], "code": "", "error": ""}
     try:
         line, _hello = greet(name, step["address"], step, 2.0)
         with line.socket:
             line.socket.settimeout(30.0)
             line.send(do="turn", round=step["round"])
             if not line.receive().get("go"):
-                return {**row, "error": f"{step['node']} was not ready"}
+                return {**row, "code": "not-ready", "error": f"{step['node']} was not ready"}
             row["rtt_us"] = round_trip(line)
             row["mbit_out"] = rate_out(name, step)
             row["mbit_in"] = rate_in(name, step, line)
             return row
     except (OSError, EOFError, ValueError) as error:
-        return {**row, "error": in_words(error, 2.0)}
+        code, why = in_words(error, 2.0, step["address"])
+        return {**row, "code": code, "error": why}
 
 
 def round_trip(line: Line) -> float:

@@ -38,12 +38,13 @@ class Action(ActionBase):
     options_are_typed = False  # users type the options after -e, and the playbook passes them on
 
     def run(self, tmp: str | None = None, task_vars: Result | None = None) -> Result:
-        """Return what act() returns, or failed and msg."""
+        """Return what act() returns, or failed and msg, and code if there is one."""
         result: Result = super().run(tmp, task_vars)
         try:
             return {**result, **self.act(self.options(), task_vars or {})}
         except InputError as error:
-            return {**result, "failed": True, "msg": str(error)}
+            code = {"code": error.code} if error.code else {}
+            return {**result, "failed": True, "msg": str(error), **code}
 
     def act(self, given: Result, variables: Result) -> Result:
         """Run the task and return its result. `given`: the options as plain values. Raise InputError for a mistake."""

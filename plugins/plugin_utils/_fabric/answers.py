@@ -114,6 +114,8 @@ SEAT = exact(
     {"nic": NIC_NAME, "address": address, "network": network},
     {"speed_mbit": optional(whole(1, FASTEST)), "same_name": flag},
 )
+FIREWALL = exact({"kind": one_of("firewalld", "ufw", "nftables", "iptables"), "where": short()})
+CODE = {"code": empty_or(like(re.compile(r"[a-z-]{1,40}\Z"), "a code"))}  # why a connection failed
 REJECTED = exact({"nic": short(15), "address": short(64), "reason": words}, {"code": short(40)})
 FABRIC = exact(
     {"nic": NIC_NAME, "address": address, "network": network},
@@ -169,9 +171,18 @@ def reached_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str,
             "network": network,
             "reason": short(300),
             "mtu": optional(whole(0, 1 << 24)),
-        }
+        },
+        CODE,
     )
     return list(take(node, "reached", listed(row, 100_000), value))
+
+
+def firewalls_of(value: Json) -> dict[str, Json]:
+    """Return the firewalls of the nodes that say which they have."""
+    found = {}
+    for name, rows in (value or {}).items():
+        found[name] = take(name, "firewall", listed(FIREWALL, 16), rows or [])
+    return found
 
 
 def measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
@@ -180,8 +191,8 @@ def measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str
     figures = {"rtt_us": from_zero(1e9), "mbit_out": from_zero(FASTEST), "mbit_in": from_zero(FASTEST)}
 
     def row(found: Json) -> Json:
-        measured = exact(head)(found)
-        return measured if measured["error"] else exact({**head, **figures})(found)
+        measured = exact(head, CODE)(found)
+        return measured if measured["error"] else exact({**head, **figures}, CODE)(found)
 
     return list(take(node, "measured", listed(row, 100_000), value or []))
 

@@ -16,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from . import answers as fabric_answers
 from .choice import Choice, alone, candidates, choose_fabric, refusal, standing
 from .constraints import Constraints, check_constraints, parse_subnet
+from .firewalls import Blocked, blocked
 from .link_matrix import rates, steps
 from .networks import NodeNet, node_net, some
 from .publication import fabric_files, fabric_of
@@ -41,6 +42,7 @@ def next_step(
     subnet: str = "",
     nccl_gid: str = "auto",
     workers: Sequence[str] | None = None,
+    firewalls: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return `state` and its values.
 
@@ -48,7 +50,7 @@ def next_step(
     `seen` has the facts of each node, without an agent. listen: the facts are not enough, connections must be tested;
     connect: `peers` of each node; measure: `steps` of each node, once the agents run, and `batches`, which become
     `earlier` if a network is `measured` again; done: `fabric`, `files` and `publish` of each node, and `msg`.
-    Raise InputError if no network can be chosen.
+    Raise InputError if no network can be chosen. `firewalls`: those that are known, by node, to name them then.
     """
     constraints = Constraints(parse_subnet(subnet), nccl_gid)
     ranks = names if workers is None else workers
@@ -69,7 +71,10 @@ def next_step(
     }
     batches = [checked_batch(batch, names) for batch in ([*earlier, measured] if measured else [])]
     rates = slowest(batches) if batches else None
-    choice = choose_fabric(nodes, constraints, rows, rates, len(batches) >= MEASURED_BATCHES)
+    try:
+        choice = choose_fabric(nodes, constraints, rows, rates, len(batches) >= MEASURED_BATCHES)
+    except InputError as error:
+        raise (Blocked(str(error), rows, fabric_answers.firewalls_of(firewalls)) if blocked(rows) else error) from None
     if choice.to_measure:
         measured_nodes = {node.name for node in judged(nodes)}
         seats = {str(candidate.network): addresses_of(candidate, measured_nodes) for candidate in choice.to_measure}

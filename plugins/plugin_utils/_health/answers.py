@@ -26,7 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_ve
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.limits_file import LIMITED
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import FABRIC, NETWORKS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import FABRIC, FIREWALL, NETWORKS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
     DEVICE,
     DIGEST,
@@ -104,7 +104,6 @@ SEAT = exact(
         "fabric": optional(FABRIC),
     }
 )
-FIREWALL = exact({"kind": one_of("firewalld", "ufw", "nftables", "iptables"), "where": short()})
 SYSTEM = exact(dict.fromkeys(("kernel", "arch", "os", "os_version", "os_name", "libc"), short()))
 PYTHON = {"path": short(4096), "version": short(64), "venv": flag, "headers": flag, "standalone": WORD}
 UNIT = empty_or(one_of(*prerequisites.TIME_UNITS))

@@ -15,6 +15,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import daemons_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.firewalls import (
+    CODES,
+    OPEN,
+    blockers,
+    names_of,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import node_net
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
@@ -67,6 +73,13 @@ RULES: Mapping[str, Rule] = {
         "tested over TCP",
         "check cable, switch and firewall between them; or choose the NICs again: "
         "ansible-playbook setup.yml --tags fabric",
+    ),
+    "TF-VERIFY-FIREWALL": Rule(
+        "error",
+        "a firewall stops two nodes from reaching each other over the chosen NICs",
+        "collectives between them would hang",
+        "tested over TCP; the machine answers on the link (ARP, NDP), or an ICMP error arrived",
+        OPEN,
     ),
     "TF-VERIFY-SLOW": Rule(
         "warning",
@@ -282,7 +295,9 @@ def judge_links(outcome: Outcome) -> Iterator[Finding]:
     for name, rows in outcome.measured.items():
         for row in rows:
             if row["error"]:
-                yield found(RULES, "TF-VERIFY-LINK", [name], f"to {row['node']}: {row['error']}")
+                rule = "TF-VERIFY-FIREWALL" if row.get("code") in CODES else "TF-VERIFY-LINK"
+                seen = f"to {row['node']}: {row['error']}{known_firewalls(outcome, name, row)}"
+                yield found(RULES, rule, [name], seen)
     rates = link_matrix.rates(outcome.measured, outcome.trial.network)
     of_ranks = set(outcome.workers if len(outcome.workers) > 1 else outcome.answers)
     for slow in link_matrix.slow_links({pair: rate for pair, rate in rates.items() if of_ranks >= set(pair)}):
@@ -304,6 +319,13 @@ def judge_networks(outcome: Outcome, fabrics: Mapping[str, Mapping[str, Json]]) 
         if apart and daemons_of(fabric)["network"] != daemons:
             seen = f"launchers reach it by {daemons_of(fabric)['network']}, the head is in {daemons}"
             yield found(RULES, "TF-VERIFY-FABRIC", [name], seen)
+
+
+def known_firewalls(outcome: Outcome, name: str, row: Mapping[str, Json]) -> str:
+    """Return the firewalls of the node that stopped a connection, as the end of a sentence."""
+    blocker = blockers({name: [row]})
+    facts = outcome.answers[blocker[0]].facts if blocker else None
+    return f" ({blocker[0]}: {names_of(facts['firewall'])})" if facts else ""
 
 
 def unmeasured(outcome: Outcome) -> dict[str, list[str]]:

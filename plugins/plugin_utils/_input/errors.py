@@ -10,7 +10,12 @@ import json
 
 
 class InputError(ValueError):
-    """A mistake in the user's input. The message is one line: what was given, what is allowed, what to type."""
+    """A mistake in the user's input. The message is one line: what was given, what is allowed, what to type.
+
+    `code`: for programs, where there is one.
+    """
+
+    code = ""
 
     def __init__(self, name: str, given: object, allowed: str) -> None:
         shown = json.dumps(given, default=str) if not isinstance(given, str) else json.dumps(given, ensure_ascii=False)
