@@ -167,8 +167,27 @@ def test_torchrun_meets_within_the_ports(plan_two: Planner, rendezvous: str) -> 
     assert made.master_port == 24500
     assert "24500" in " ".join(render(made).argv) and "24501" not in " ".join(render(made).argv)
     assert [text for text in made.warnings if text.startswith("ports")] == [
-        "ports: gloo and NCCL take any port: open net.ipv4.ip_local_port_range between the nodes too"
+        "ports: gloo and NCCL take any port: open the firewalls for the nodes: setup.yml -e firewall_open=true"
     ]
+
+
+def test_what_carries_mpi_keeps_to_the_ports(plan_two: Planner) -> None:
+    """And not to that of the rendezvous."""
+    made = plan_two(ports="24000-24999", n1={"port": 24500})
+    for node in made.nodes:
+        found = {setting.name: setting.value for setting in node.environment}
+        names = ("FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE", "UCX_TCP_PORT_RANGE")
+        assert [found[name] for name in names] == ["24000", "24499", "24000-24499"]
+    assert not {"UCX_TCP_PORT_RANGE"} & {setting.name for node in plan_two().nodes for setting in node.environment}
+
+
+def test_openmpi_over_ipv6_keeps_to_the_ports_too(plan_two: Planner) -> None:
+    for version, kind in (("4.1.4", "--mca"), ("5.0.11", "--prtemca")):
+        made = plan_two(launcher_facts=launcher("/l/bin/mpirun", version), ports="24000-24099", n1={"port": 24099})
+        words = " ".join(render(made).argv)
+        for number in (4, 6):
+            assert f"--mca btl_tcp_port_min_v{number} 24000 --mca btl_tcp_port_range_v{number} 99" in words
+            assert f"{kind} oob_tcp_dynamic_ipv{number}_ports 24000-24063" in words
 
 
 def test_slurm_takes_ports_of_its_own(plan_two: Planner) -> None:

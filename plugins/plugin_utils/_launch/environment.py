@@ -50,7 +50,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class JobEnvironment:
-    """What the environments of all nodes of a job are made from. `master`: address and port of the rendezvous."""
+    """What the environments of all nodes of a job are made from.
+
+    `master`: address and port of the rendezvous. `ports`: first and last that MPI may listen on; None: any.
+    """
 
     job_id: str
     backend: Choice
@@ -58,6 +61,7 @@ class JobEnvironment:
     job_env: Mapping[str, str]
     secrets: Collection[str]
     master: tuple[str, int]
+    ports: tuple[int, int] | None = None
 
     def on(self, node: Node, fact: NodeFacts, threads: int) -> tuple[Setting, ...]:
         """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins.
@@ -102,6 +106,21 @@ class JobEnvironment:
         return [
             *(Setting(name, value, reason_of(fabric or {}, name), "measured") for name, value in proven.items()),
             *(Setting(name, value, why, "measured") for name, (value, why) in wanted.items()),
+            *self.for_firewall(),
+        ]
+
+    def for_firewall(self) -> list[Setting]:
+        """Return the ports for what MPI, oneCCL and UCC are carried by (fi_tcp(7); UCX: `ucx_info -c`)."""
+        if not self.ports:
+            return []
+        first, last = self.ports
+        names = {
+            "FI_TCP_PORT_LOW_RANGE": first,
+            "FI_TCP_PORT_HIGH_RANGE": last,
+            "UCX_TCP_PORT_RANGE": f"{first}-{last}",
+        }
+        return [
+            Setting(name, str(value), "ports: the range that the firewall allows", "user") for name, value in names.items()
         ]
 
     def set_by_wrapper(self, path_first: str, given: Collection[Setting]) -> tuple[Setting, ...]:

@@ -168,16 +168,20 @@ class LaunchPlan:
     @property
     def launcher_ports(self) -> tuple[int, int] | None:
         """Return which of the ports the launcher and MPI may take: those on the longer side of the rendezvous' own."""
-        first, last = self.options.ports or (0, 0)
-        if not first <= self.master_port <= last:
-            return self.options.ports
-        below, above = (first, self.master_port - 1), (self.master_port + 1, last)
-        return max(below, above, key=lambda side: side[1] - side[0])
+        return beside(self.options.ports, self.master_port)
 
     @property
     def other_nodes(self) -> tuple[NodePlan, ...]:
         """Return the nodes that the head reaches over SSH."""
         return tuple(node for node in self.nodes if node.name != self.head.name)
+
+
+def beside(ports: tuple[int, int] | None, taken: int) -> tuple[int, int] | None:
+    """Return the ports on the longer side of one that is taken."""
+    first, last = ports or (0, 0)
+    if not first <= taken <= last:
+        return ports
+    return max((first, taken - 1), (taken + 1, last), key=lambda side: side[1] - side[0])
 
 
 def place_ranks(slots: Mapping[str, int], count: int, map_by: str = "slot") -> tuple[Place, ...]:
@@ -282,7 +286,8 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     port = rendezvous_port(request, workers[0], facts)
     several, first = len(workers) > 1, workers[0]
     master = (address_of(first, facts[first.name]) if several else "127.0.0.1", port)
-    environment = JobEnvironment(job.job_id, backend, several, request.job_env, secrets, master)
+    open_ports = beside(request.options.ports, port)
+    environment = JobEnvironment(job.job_id, backend, several, request.job_env, secrets, master, open_ports)
     nodes = tuple(plan_node(node, facts[node.name], placement, slots[node.name], job, environment) for node in workers)
     head = next((node for node in nodes if node.name == cluster.head.name), None)
     head = head or plan_node(cluster.head, facts[cluster.head.name], placement, 0, job, environment)

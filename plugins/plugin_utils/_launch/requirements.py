@@ -235,7 +235,7 @@ def warnings_for(
     if request.master_port and request.master_port != port:
         yield f"master_port {request.master_port} is taken on {nodes[0].name}: using {port}"
     if ports and len(nodes) > 1:
-        yield "ports: gloo and NCCL take any port: open net.ipv4.ip_local_port_range between the nodes too"
+        yield "ports: gloo and NCCL take any port: open the firewalls for the nodes: setup.yml -e firewall_open=true"
     if ports and request.launcher in STARTED_BY_SLURMD:
         yield "ports: srun uses SrunPortRange of slurm.conf; if that is not set, any port"
     for (job_id, owner), hosts in jobs_on(nodes, facts).items():

@@ -67,13 +67,14 @@ class OpenMPI:
         if not plan.launcher_ports:
             return []
         first, last = plan.launcher_ports
-        ranks = ("--mca", "btl_tcp_port_min_v4", str(first)), ("--mca", "btl_tcp_port_range_v4", str(last - first + 1))
-        daemons = (
-            "--mca" if old else "--prtemca",
-            "oob_tcp_dynamic_ipv4_ports",
-            f"{first}-{min(last, first + MOST - 1)}",
-        )
-        return [Option(words, "ports: the range that the firewall allows", "user") for words in (*ranks, daemons)]
+        kind, few = "--mca" if old else "--prtemca", f"{first}-{min(last, first + MOST - 1)}"
+        ranks = [
+            ("--mca", f"btl_tcp_port_{what}_v{version}", str(value))
+            for version in (4, 6)
+            for what, value in (("min", first), ("range", last - first + 1))
+        ]
+        daemons = [(kind, f"oob_tcp_dynamic_ipv{version}_ports", few) for version in (4, 6)]
+        return [Option(words, "ports: the range that the firewall allows", "user") for words in (*ranks, *daemons)]
 
     @staticmethod
     def no_agent(old: bool) -> Option:
