@@ -107,6 +107,11 @@ options:
         description: The port of the other node's agent.
         type: int
         required: true
+      last_port:
+        description: The other port of the other node's agent, if O(ports) is a range; V(0) if it has none.
+        type: int
+        default: 0
+        version_added: 0.5.0
       token:
         description: The token of the other node's agent.
         type: str
@@ -166,7 +171,7 @@ facts:
   returned: with O(state=listen), O(state=recall)
   type: dict
 agent:
-  description: Port, token and pid of the agent. The token is useless once the agent has exited.
+  description: Port, last port (of a range), token and pid of the agent. The token is useless once the agent has exited.
   returned: with O(state=listen)
   type: dict
 constraints:
@@ -205,6 +210,7 @@ PEER = {
     "network": TEXT,
     "address": TEXT,
     "port": WHOLE,
+    "last_port": {"type": "int", "default": 0},
     "token": {"type": "str", "required": True, "no_log": True},
     "nic": TEXT,
     "source": TEXT,

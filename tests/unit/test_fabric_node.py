@@ -236,6 +236,17 @@ def test_nobody_listens() -> None:
     assert "refused" in probe.reach("n1", [peer], 2.0)[0]["reason"]
 
 
+def test_a_range_of_ports_of_which_a_part_is_open_is_told(start: Start) -> None:
+    agent = start("n2", "n1", "n3")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed = listener.getsockname()[1]
+    (row,) = probe.reach("n1", [seen_by(agent, last_port=closed)], 2.0)
+    assert (row["code"], row["mtu"]) == ("refused", None)
+    assert row["reason"].startswith(f"port {agent['port']} is open, port {closed} is not: refused")
+    (row,) = probe.reach("n1", [seen_by(agent, last_port=agent["port"])], 2.0)
+    assert row["code"] == ""
+
+
 @pytest.mark.parametrize(
     ("error", "state", "code"),
     [

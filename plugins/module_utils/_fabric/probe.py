@@ -118,7 +118,7 @@ def ask(name: str, agent: Mapping[str, Any], seconds: float, order: Mapping[str,
 def reach(name: str, peers: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
     """Test all peers at the same time, then say goodbye to the agents that were reached.
 
-    A peer: node, network, address, port, token; nic and source that the connection must use; mtu.
+    A peer: node, network, address, port, last_port (0: none), token; nic and source that the connection must use; mtu.
     Return for each: node, network, code and reason (empty on success), mtu (of the path, null if it was not reached).
     """
     lines: dict[str, Line] = {}
@@ -149,6 +149,7 @@ def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, L
         line, hello = greet(name, peer["address"], peer, seconds)
     except (OSError, EOFError, ValueError) as error:
         raise Unreached(*in_words(error, seconds, peer["address"])) from None
+    check_last_port(peer, seconds)
     if hello.get("node") != peer["node"]:
         raise Unreached("not-unique", f"{hello.get('node')} answers at this address: the address is not unique")
     if hello.get("seen") != peer["source"]:
@@ -164,6 +165,16 @@ def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, L
         why = f"small packets pass, full ones do not: MTU {peer['mtu']} is too large for the path"
         raise Unreached("small-mtu", why) from None
     return path_mtu(line.socket), line
+
+
+def check_last_port(peer: Mapping[str, Any], seconds: float) -> None:
+    """Raise Unreached if the peer is reached at the first port of the range, and not at the last one."""
+    try:
+        if peer.get("last_port"):
+            socket.create_connection((peer["address"], int(peer["last_port"])), timeout=seconds).close()
+    except OSError as error:
+        code, why = in_words(error, seconds, peer["address"])
+        raise Unreached(code, f"port {peer['port']} is open, port {peer['last_port']} is not: {why}") from None
 
 
 def check_route(peer: Mapping[str, Any]) -> None:

@@ -26,25 +26,33 @@ TURN_SECONDS = 20.0  # how long a round waits for its other node
 
 
 def start(name: str, ports: Sequence[int], seconds: int, expected: Sequence[str]) -> dict[str, Any]:
-    """Start a node's agent as a separate process, and return its port, token and pid.
+    """Start a node's agent as a separate process, and return its port, token, pid, and of a range the last free port.
 
     It ends when all expected nodes have said goodbye, on request, or after `seconds`. Raise OSError if none of the
     ports is free.
     """
     listener, token = bind(ports), secrets.token_hex(16)
+    last = bind(ports[::-1]) if len(ports) > 1 else None  # a firewall may let a part of the range through
     pid = os.fork()
     if pid == 0:
         try:
             os.setsid()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(seconds)
-            detach(listener.fileno())
-            Agent(name, token, expected, leave).serve(listener)
+            agent = Agent(name, token, expected, leave)
+            detach([each.fileno() for each in (listener, last) if each])
+            if last:
+                threading.Thread(target=agent.serve, args=(last,), daemon=True).start()
+            agent.serve(listener)
         finally:
             leave()
     port = listener.getsockname()[1]
     listener.close()
-    return {"port": port, "token": token, "pid": pid}
+    found: dict[str, Any] = {"port": port, "token": token, "pid": pid}
+    if last:
+        found["last_port"] = last.getsockname()[1]
+        last.close()
+    return found
 
 
 def bind(ports: Sequence[int]) -> socket.socket:
@@ -59,13 +67,16 @@ def bind(ports: Sequence[int]) -> socket.socket:
     raise OSError(f"none of the ports {ports[0]}-{ports[-1]} is free; set fabric_ports to others")
 
 
-def detach(keep: int) -> None:
-    """Close everything inherited, above all the connection that Ansible waits for."""
+def detach(keep: Sequence[int]) -> None:
+    """Close everything inherited but these, above all the connection that Ansible waits for."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
-    os.closerange(3, keep)
-    os.closerange(keep + 1, 1024)
+    begin = 3
+    for number in sorted(keep):
+        os.closerange(begin, number)
+        begin = number + 1
+    os.closerange(begin, 1024)
     os.chdir("/")
 
 

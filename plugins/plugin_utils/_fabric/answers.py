@@ -104,7 +104,7 @@ NETWORKS = exact(
     },
     {"default_nic": empty_or(NIC_NAME), "gpus": listed(PCI_PATH, 256)},
 )
-AGENT = exact({"port": whole(1, 65535), "token": TOKEN})
+AGENT = exact({"port": whole(1, 65535), "token": TOKEN}, {"last_port": whole(1, 65535)})
 CONSTRAINTS = exact({}, {"nic": empty_or(short(100)), "address": empty_or(short(100)), "rdma": listed(short(100), 256)})
 RAIL = exact(
     {"device": DEVICE, "port": whole(1, 255), "gid_index": optional(whole(0, 65535)), "netdev": empty_or(NIC_NAME)},
