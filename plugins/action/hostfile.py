@@ -12,6 +12,7 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import seat_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import module_answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away import groups_of, without
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostfile import hostfiles, unknown_nodes
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
     cluster_from_hostvars,
@@ -27,8 +28,8 @@ class ActionModule(Action):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return what module publish returns. Failed if a node told nothing; InputError for an impossible address."""
-        hostvars, groups = variables["hostvars"], to_plain(variables["groups"])
-        cluster = cluster_from_hostvars(groups, hostvars)
+        hostvars = variables["hostvars"]
+        cluster = cluster_from_hostvars(without(groups_of(variables), given["leaving"]), hostvars)
         seats = seats_of(given["seats"], variables["ansible_play_hosts"], hostvars)
         missing = unknown_nodes(cluster, seats)
         if missing:

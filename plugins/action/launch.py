@@ -23,13 +23,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.int
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.screen import Screen
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away import groups_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
     cluster_from_hostvars,
     refuse_become_of,
     refuse_what_misleads,
     ssh_words,
-    to_plain,
     vaulted_names,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory
@@ -61,7 +61,7 @@ class ActionModule(Action):
         """Return changed, job_id, run_dir and state; after a failure also failed and a one-line msg."""
         refuse_what_misleads(variables)
         request = parse_request(given, vaulted_names(self._task.args.get("job_env")))
-        groups, hostvars = to_plain(variables["groups"]), variables["hostvars"]
+        groups, hostvars = groups_of(variables), variables["hostvars"]
         cluster = cluster_from_hostvars(groups, hostvars, request.nodes)
         refuse_become_of([node for node in cluster.workers if node.name != cluster.head.name], hostvars)
         try:

@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflig
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Target
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away import groups_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
 
@@ -63,6 +64,6 @@ class ActionModule(Action):
     def refusals(self, variables: dict[str, Any]) -> Iterator[findings_module.Finding]:
         """Yield what a job's plan would refuse in this inventory."""
         try:
-            check_cluster(hostvars.cluster_from_hostvars(hostvars.to_plain(variables["groups"]), variables["hostvars"]))
+            check_cluster(hostvars.cluster_from_hostvars(groups_of(variables), variables["hostvars"]))
         except InputError as error:
             yield findings_module.found(RULES, "TF-INVENTORY", [], str(error))

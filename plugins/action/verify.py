@@ -29,6 +29,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflig
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.run_results import read_baseline, speeds_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.speed import merged_baseline
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away import groups_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
 
 Result = dict[str, Any]
@@ -45,7 +46,7 @@ class ActionModule(Action):
 
         Raise InputError for an answer that no node can have given.
         """
-        groups = hostvars.to_plain(variables["groups"])
+        groups = groups_of(variables)
         asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
         checked = verify.take(asked, given["listened"], given["measured"])
         answers = checked.answers

@@ -22,6 +22,11 @@ options:
     description: Name of the variable in which every node has registered its result of M(torchfleet.cluster.stage).
     type: str
     required: true
+  leaving:
+    description: Nodes of the inventory that leave the cluster. They are left out, as those are that are away.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:

@@ -45,7 +45,7 @@ def preflight_of(path: Path, n2: dict[str, Any], **options: Any) -> dict[str, An
     action._play_context = SimpleNamespace(become_pass=None)
     hostvars = {f"n{number}": {"ansible_host": f"192.0.2.1{number}", "slots": 2} for number in (1, 2)}
     answers = {"n1": {"facts": RECORDED["n1"], "clock": CLOCK}, "n2": {"facts": n2, "clock": CLOCK}}
-    variables = {"hostvars": hostvars, "groups": {"head": ["n1"], "workers": ["n1", "n2"]}}
+    variables = {"inventory_hostname": "n1", "hostvars": hostvars, "groups": {"head": ["n1"], "workers": ["n1", "n2"]}}
     return action.act({"answers": answers, "report": str(path), **options}, variables)
 
 
@@ -68,7 +68,7 @@ def test_an_inventory_that_is_no_cluster_fails_preflight(tmp_path: Path) -> None
     action = object.__new__(preflight.ActionModule)
     action._play_context = SimpleNamespace(become_pass=None)
     twice = {name: {"ansible_host": "192.0.2.11"} for name in ("n1", "n2")}
-    variables = {"hostvars": twice, "groups": {"head": ["n1"], "workers": ["n1", "n2"]}}
+    variables = {"inventory_hostname": "n1", "hostvars": twice, "groups": {"head": ["n1"], "workers": ["n1", "n2"]}}
     answers = {name: {"facts": RECORDED[name], "clock": CLOCK} for name in twice}
     failed = action.act({"answers": answers, "report": str(tmp_path / "x.json")}, variables)
     assert failed["failed"] is True and "TF-INVENTORY" in failed["msg"]

@@ -89,7 +89,7 @@ def test_one_machine_needs_no_way_to_others() -> None:
 # --- the action, on the head ----------------------------------------------------------------------------------------
 
 
-def written(hostvars: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def written(hostvars: dict[str, Any], leaving: list[str] | None = None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return what the action returns on head n1 of two workers, and what it had the node write."""
     asked: list[dict[str, Any]] = []
 
@@ -100,8 +100,9 @@ def written(hostvars: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, An
     action = object.__new__(hostfile_action.ActionModule)
     action._execute_module = execute
     groups = {"head": ["n1"], "workers": ["n1", "n2"]}
-    variables = {"hostvars": hostvars, "groups": groups, "ansible_play_hosts": list(hostvars)}
-    return action.act({"seats": "__found"}, variables), asked
+    variables = {"inventory_hostname": "n1", "hostvars": hostvars, "groups": groups}
+    given = {"seats": "__found", "leaving": leaving or []}
+    return action.act(given, {**variables, "ansible_play_hosts": list(hostvars)}), asked
 
 
 def test_the_head_writes_what_all_nodes_told() -> None:
@@ -113,13 +114,20 @@ def test_the_head_writes_what_all_nodes_told() -> None:
     assert only["files"]["openmpi"].endswith("\nn1 slots=4\n10.1.0.12 slots=4\n")
 
 
+@pytest.mark.parametrize(("away", "leaving"), [("n2", []), ("", ["n2"])])
+def test_a_worker_that_is_away_or_leaves_is_in_no_host_file(away: str, leaving: list[str]) -> None:
+    done, asked = written({"n1": {"__found": {"facts": facts_of_a_node()}, "away": away}, "n2": {}}, leaving)
+    assert done["changed"] is True
+    assert "\nn1 slots=4\n" in asked[0]["files"]["openmpi"] and "n2" not in asked[0]["files"]["openmpi"]
+
+
 @pytest.mark.parametrize("told", [{}, {"__found": {}}, {"__found": {"skipped": True}}, {"__found": {"failed": True}}])
 def test_no_host_file_is_written_without_a_worker(told: dict[str, Any]) -> None:
     done, asked = written({"n1": {"__found": {"facts": facts_of_a_node()}}, "n2": told})
     assert done["failed"] is True and asked == []
     assert done["msg"] == (
         "hostfile: slots and address of n2 are unknown (failed before, or excluded by --limit): "
-        "fix that, and run the role for all nodes"
+        "fix that, or do without: -e away=n2"
     )
 
 

@@ -110,7 +110,11 @@ def required(results: Results, name: str, key: str, what: str) -> Any:
     """Return a part of the result of a node. Raise InputError if it is missing."""
     found = (results.get(name) or {}).get(key)
     if found is None:
-        raise InputError("fabric", name, f"{what} is unknown: see its error above, or --limit excludes it")
+        raise InputError(
+            "fabric",
+            name,
+            f"{what} is unknown: see its error above, or --limit excludes it; without it: -e away={name}",
+        )
     return found
 
 

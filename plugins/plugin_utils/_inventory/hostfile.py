@@ -67,7 +67,7 @@ def unknown_nodes(cluster: Cluster, facts: Mapping[str, Facts]) -> str:
     missing = [name for name in names if name not in facts]
     if not missing:
         return ""
-    why = "are unknown (failed before, or excluded by --limit): fix that, and run the role for all nodes"
+    why = f"are unknown (failed before, or excluded by --limit): fix that, or do without: -e away={','.join(missing)}"
     return f"hostfile: slots and address of {', '.join(missing)} {why}"
 
 

@@ -92,7 +92,11 @@ def refuse_what_misleads(variables: Mapping[str, Any]) -> None:
     if stray:
         raise InputError("-e", stray, """no variable takes these words: quote the value as -e '{"name": "a value"}'""")
     if limit:
-        raise InputError("--limit", limit, "a job uses the whole inventory: use -e np=..., or another inventory (-i)")
+        raise InputError(
+            "--limit",
+            limit,
+            "a job takes its nodes from the inventory: use -e nodes=..., or leave some out with -e away=...",
+        )
 
 
 def cluster_from_hostvars(

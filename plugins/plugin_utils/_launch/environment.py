@@ -119,9 +119,8 @@ class JobEnvironment:
             "FI_TCP_PORT_HIGH_RANGE": last,
             "UCX_TCP_PORT_RANGE": f"{first}-{last}",
         }
-        return [
-            Setting(name, str(value), "ports: the range that the firewall allows", "user") for name, value in names.items()
-        ]
+        reason = "ports: the range that the firewall allows"
+        return [Setting(name, str(value), reason, "user") for name, value in names.items()]
 
     def set_by_wrapper(self, path_first: str, given: Collection[Setting]) -> tuple[Setting, ...]:
         """Return what the rank wrapper sets unless it is `given`, for people: a rank's own values are not known yet.
