@@ -17,6 +17,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.torchfleet.cluster.plugins.action import python_environment, python_environment_plan
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment, environment_make
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import Interpreter
 from ansible_collections.torchfleet.cluster.plugins.modules import python_environment as module
@@ -73,6 +74,25 @@ def test_check_mode_makes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert os.listdir(tmp_path) == []
     lay_out(request_for(tmp_path))
     assert run(capsys, "make", tmp_path, check=True)["changed"] is False
+
+
+def test_an_environment_is_not_exchanged_under_a_running_job(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Another version than the receipt's is wanted. Reproduced before: the job's next import failed."""
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([])
+    held = job.lock()
+    assert run(capsys, "look", tmp_path)["refusals"] == []  # it is not there yet: nothing is exchanged
+    lay_out(request_for(tmp_path))
+    assert run(capsys, "look", tmp_path)["refusals"] == []  # it is what is wanted
+    newer = {"packages": ["tiny==2.0"]}
+    assert run(capsys, "look", tmp_path, **newer)["refusals"] == [
+        f"some: job one runs here, and {tmp_path}/home/venv would be made anew under it: wait for its end, or end it: "
+        "ansible-playbook clean.yml -e job_id=one"
+    ]
+    os.close(held)
+    assert run(capsys, "look", tmp_path, **newer)["refusals"] == []
 
 
 def test_what_cannot_be_made_fails_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

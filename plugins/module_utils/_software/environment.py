@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
+
 from .environment_files import RECEIPT, free_mb, nearest_directory
 from .interpreter import NOTHING, Interpreter, bundled_pip, is_supported, packages_of
 
@@ -215,6 +217,14 @@ def has_tool(tool: str, include: str) -> bool:
     return shutil.which(tool) is not None
 
 
+def job_in_the_way(request: Request) -> str:
+    """Return a job that runs here while the environment would be made anew: what is exchanged would fail in it."""
+    if not request.place.is_dir() or is_ready(request):
+        return ""
+    home = Path(os.path.expanduser(request.mesh)).parent.parent
+    return next((job.job_id for job in jobs(str(home)) if job.running()), "") if request.mesh else ""
+
+
 def flaws(request: Request) -> Iterator[tuple[bool, str]]:
     """Yield whether each rule is broken, and what to say then."""
     path, near = request.place, nearest_directory(request.place)
@@ -223,6 +233,12 @@ def flaws(request: Request) -> Iterator[tuple[bool, str]]:
     first = [*request.packages, *[program["name"] for program in request.programs], "the environment"][0]
     supported = f"{request.python_min} to {request.python_max or 'newer'}"
     elsewhere = f"set {request.role}_python to another interpreter"
+    job = job_in_the_way(request)
+    yield (
+        bool(job),
+        f"job {job} runs here, and {path} would be made anew under it: wait for its end, or end it: "
+        f"ansible-playbook clean.yml -e job_id={job}",
+    )
     yield not path.is_absolute(), f"{request.setting} must be an absolute path, not {path}"
     yield path.is_symlink(), f"{path} is a symbolic link: set {request.setting} to where it leads"
     yield (
