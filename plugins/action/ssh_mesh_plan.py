@@ -14,6 +14,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away import every_node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import files, refusals
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.authority import Authority
@@ -36,8 +37,8 @@ class ActionModule(Action):
         """Return changed, nodes (the work of each), proof (input of ssh_mesh_prove) and findings."""
         try:
             members = self.members(given["members"], variables["hostvars"])
-            groups = to_plain(variables["groups"])
-            names = list(dict.fromkeys([*groups.get("head", ()), *groups.get("workers", ())]))
+            groups = to_plain(variables["groups"])  # a node that is away stays in the mesh
+            names = [name for name in every_node(groups) if name not in given["leaving"]]
             planned = plan(given, members, names, self._task.check_mode)
         except (Refused, KeyFailed) as error:
             return {"failed": True, "msg": f"ssh_mesh: {error}"}
@@ -60,7 +61,6 @@ def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry
         before = authority.known()
         mesh = mesh_of(request, fresh, before, names)
         if given["state"] == "absent":
-            refuse(refusals.left_behind(fresh))
             authority.forget([member.name for member in fresh])
             nodes = {member.name: files.node_removal(mesh, member) for member in fresh}
             return {"changed": authority.changed, "nodes": nodes, "open": list(nodes), "proof": [], "findings": []}

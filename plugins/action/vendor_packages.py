@@ -12,10 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
-
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.vendor import announcement, answer_of
 
 Result = dict[str, Any]
@@ -36,7 +33,7 @@ class ActionModule(OnNode):
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, diff and the packages as the node has them. InputError for an answer that cannot be."""
         node = str(variables["inventory_hostname"])
-        result = self.look(variables)
+        result = self.looked(variables)
         if result.get("failed"):
             return result
         answer = answer_of(node, given, result)
@@ -53,26 +50,3 @@ class ActionModule(OnNode):
             }
         result = self.answer(variables)
         return result if result.get("failed") else shown(answer_of(node, given, result))
-
-    def look(self, variables: Result) -> Result:
-        """Return what the module answers in check mode and without root."""
-        task = self._task
-        self._task = task.copy()
-        self._task.check_mode = True
-        try:
-            with self.without_root():
-                return self.answer(variables)
-        finally:
-            self._task = task
-
-    def why_not_root(self) -> str:
-        """Return why this task is not root on the node. Empty if it is."""
-        try:
-            done = self._low_level_execute_command("id -u")
-        except AnsibleConnectionFailure:
-            raise
-        except AnsibleError as error:  # the password, and how it is asked for
-            return line(str(error))
-        if done["stdout"].split()[-1:] == ["0"]:
-            return ""
-        return line(done["stderr"] or f"user {done['stdout'].strip()}")

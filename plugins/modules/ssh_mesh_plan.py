@@ -32,6 +32,12 @@ options:
     type: list
     elements: dict
     required: true
+  leaving:
+    description: Nodes of the inventory that leave the cluster. The mesh forgets them.
+    type: list
+    elements: str
+    default: []
+    version_added: 0.5.0
   trust:
     description: Whether nodes trust certificates or single keys.
     type: str

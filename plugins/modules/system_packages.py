@@ -14,6 +14,7 @@ description:
     only where some are missing.
   - Finishes first what an interrupted installation left. Waits for another apt. Files of packages that somebody changed
     stay as they are.
+  - Notes on the node which packages it added, for M(torchfleet.cluster.uninstall).
   - For Debian and Ubuntu. Needs apt, and no Python package on the node.
 version_added: 0.5.0
 author:
@@ -63,6 +64,8 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.ledger import noting
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import PackageError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.system_packages import (
     APT,
     NotInstalled,
@@ -89,8 +92,9 @@ def main() -> None:
         module.fail_json(msg=f"{role}: {shown} can only be installed by root: {hint}", needs_root=True)
     try:
         if not module.check_mode:
-            install(lacking)
-    except NotInstalled as error:
+            with noting(role):
+                install(lacking)
+    except (NotInstalled, PackageError) as error:
         module.fail_json(msg=f"{role}: {shown} could not be installed: {error}")
     module.exit_json(changed=True, missing=lacking)
 

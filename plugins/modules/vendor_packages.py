@@ -189,7 +189,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software import apt, dnf
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import apt, dnf, ledger
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import PackageError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.vendor import (
     Request,
@@ -246,11 +246,18 @@ def install(request: Request, state: State) -> State:
     """Install what is missing and return how the machine is then. PackageError if something is left to do."""
     if os.geteuid() != 0:
         raise PackageError("packages are installed as root: become root")
-    INSTALL[state["family"]](request, state)
+    with ledger.noting(request["role"]):
+        ledger.note(request["role"], "files", files_of(state))
+        INSTALL[state["family"]](request, state)
     after = look(request)
     if left_to_do(after):
         raise PackageError(f"after the installation this is not as it should be: {', '.join(left_to_do(after))}")
     return after
+
+
+def files_of(state: State) -> list[str]:
+    """Return the files of the repositories, which are written for them alone."""
+    return [path for one in state["repositories"] for path in (one["keyring"], *one["files"])]
 
 
 def main() -> None:

@@ -17,10 +17,11 @@ PLAYBOOKS = sorted((REPO / "playbooks").glob("*.yml"))
 # The variables of that name that are no facts.
 NO_FACTS = {"facts", "check_mode", "playbook_python", "connection", "python_interpreter", "limit"}
 NO_FACTS |= {"play_hosts", "play_hosts_all", "version", "port"}
-# Roles that do more that only root can do than install packages: services, groups, a reboot, the system's sshd,
-# firewalls.
+# Roles that do more that only root can do than install packages: services, a reboot, the system's sshd, firewalls.
 AS_ROOT = {"cuda", "firewall", "rocm", "ssh_mesh"}
-TAKES_ROOT = {f"torchfleet.cluster.{name}" for name in ("prerequisites", "system_packages", "vendor_packages")}
+# Modules that become root only if something is missing, or to be removed.
+ROOT_MODULES = ("prerequisites", "system_groups", "system_packages", "uninstall", "vendor_packages")
+TAKES_ROOT = {f"torchfleet.cluster.{name}" for name in ROOT_MODULES}
 DECIDES = {"prerequisites"}  # whose module refuses by itself what it must
 SHORT_CUTS = {"shell", "raw", "script", "ignore_errors", "become", "set_fact"}
 TASK_FILE_LINES = 80
@@ -74,8 +75,24 @@ def test_a_role_has_all_its_parts(role: str) -> None:
         methods = load(REPO / "roles" / role / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
         ways = methods.get(f"{role}_install_method", {"choices": ["install"]})["choices"]
         parts += [f"tasks/{name}.yml" for name in (*(["preflight"] if role not in DECIDES else []), *ways)]
+    if role not in ("preflight", "verify", "lab"):
+        parts += ["tasks/present.yml", "tasks/absent.yml"]
     parts += [f"molecule/default/{name}.yml" for name in ("molecule", "converge", "verify")]
     assert [part for part in parts if not (REPO / "roles" / role / part).is_file()] == []
+
+
+def test_whatever_puts_something_on_a_machine_is_removed_again() -> None:
+    """remove.yml has the roles of setup.yml, in the reverse order."""
+    removed = [
+        entry["role"].rpartition(".")[2]
+        for play in load(REPO / "playbooks/remove.yml")
+        for entry in play.get("roles", [])
+        if f"{entry['role'].rpartition('.')[2]}_state" in entry
+    ]
+    assert sorted(removed) == sorted(set(ROLES) - {"lab", "preflight", "verify"})
+    assert [
+        f"{role}_state" for role in removed if f"{role}_state" not in load(REPO / "roles" / role / "defaults/main.yml")
+    ] == []
 
 
 def test_task_files_are_small() -> None:

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import ledger
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from tests.unit.nodes import HERE, plan_here, plan_on_two
+
+
+@pytest.fixture(autouse=True)
+def ledger_of_the_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what tests install, as root and with stubs, out of the notes of this machine."""
+    monkeypatch.setattr(ledger, "LEDGER", tmp_path_factory.mktemp("ledger") / "torchfleet" / "installed.json")
 
 
 @pytest.fixture

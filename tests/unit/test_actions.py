@@ -253,12 +253,10 @@ def test_no_mesh_is_made_over_a_changed_host_key(tmp_path: Path) -> None:
     planned(tmp_path / "ca", other)
 
 
-def test_a_mesh_is_not_taken_away_without_what_root_wrote_for_it(tmp_path: Path) -> None:
-    """It would stay in force: sshd would go on to trust an authority that nobody has any more."""
+def test_a_mesh_is_taken_away_with_what_root_wrote_for_it(tmp_path: Path) -> None:
+    """Else it would stay in force: sshd would go on to trust an authority that nobody has any more."""
     planned(tmp_path / "ca", member())
     left = member(root_files=["/etc/ssh/torchfleet-mine"])
-    with pytest.raises(Refused, match=r"/etc/ssh/torchfleet-mine is root's, .*: add -e ssh_mesh_become=true"):
-        planned(tmp_path / "ca", left, state="absent")
-    assert (tmp_path / "ca" / "nodes.json").exists()
-    planned(tmp_path / "ca", member(root_files=["/etc/ssh/torchfleet-mine"], become=True), state="absent")
+    done = planned(tmp_path / "ca", left, state="absent")
+    assert [step["by"] for step in done["nodes"]["n1"]["steps"]] == ["root", "user"]
     assert not (tmp_path / "ca").exists()

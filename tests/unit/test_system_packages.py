@@ -34,7 +34,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
 def calls(tmp_path: Path) -> list[str]:
     """Return what was called, without options."""
     lines = (tmp_path / "log").read_text().splitlines()
-    return [" ".join(word for word in line.split() if not word.startswith(("DPkg", "--option"))) for line in lines]
+    return [
+        " ".join(word for word in line.split() if not word.startswith(("DPkg", "APT", "--option"))) for line in lines
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ INSTALL = (
     *("apt-get", "install", "--yes"),
     "--allow-change-held-packages",  # which are those that we hold
     "--option=DPkg::Lock::Timeout=300",
+    "--option=APT::Keep-Downloaded-Packages=false",
     *("--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold"),
 )
 

@@ -141,6 +141,15 @@ def installed_rpms(name: str) -> list[tuple[str, str]]:
     return [(row[0] if every else name, row[1]) for row in rows]
 
 
+def every_package() -> set[str]:
+    """Return the names of all packages of this machine, also of those that are not installed whole."""
+    if read_system()[1] == "rpm":
+        return set(ask("rpm", "--query", "--all", "--queryformat", "%{NAME}\\n").split())
+    lines = ask("dpkg-query", "--show", "--showformat", "${db:Status-Status} ${binary:Package}\\n").splitlines()
+    rows = [row for row in map(str.split, lines) if len(row) == 2 and row[0] not in ("not-installed", "config-files")]
+    return {row[1] for row in rows}
+
+
 def was_interrupted() -> bool:
     """Whether the installation of any package was interrupted; apt refuses to work then."""
     return bool(ask("dpkg", "--audit")) or any(Path("/var/lib/dpkg/updates").glob("[0-9]*"))

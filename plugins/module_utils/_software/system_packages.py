@@ -17,7 +17,12 @@ UPDATES = Path("/var/lib/dpkg/updates")
 LOCK_SECONDS = 300  # for another apt to end
 PAUSES = (1.0, 2.0, 4.0, 8.0, 12.0)  # seconds before the lists are asked for again: another apt may be at them
 CONFIGURATION = ("--force-confdef", "--force-confold")  # files that somebody changed stay as they are
-OPTIONS = [f"DPkg::Lock::Timeout={LOCK_SECONDS}", *(f"DPkg::Options::={option}" for option in CONFIGURATION)]
+KEEPS_NO_ARCHIVES = "APT::Keep-Downloaded-Packages=false"  # else gigabytes of drivers stay in /var/cache/apt
+OPTIONS = [
+    f"DPkg::Lock::Timeout={LOCK_SECONDS}",
+    KEEPS_NO_ARCHIVES,
+    *(f"DPkg::Options::={option}" for option in CONFIGURATION),
+]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # as sudo sets it; su leaves out what dpkg starts
 MOST_LINES = 5  # of what apt says of errors
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import module_answer
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line, module_answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 
 from .action import Action
@@ -23,6 +25,7 @@ class OnNode(Action):
     """Runs the module of the same name on the node. Ansible alone would accept host variables from its answer."""
 
     parses_values = True  # the module does
+    _task: Any
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return the module's answer."""
@@ -37,6 +40,29 @@ class OnNode(Action):
             yield
         finally:
             self._connection.set_become_plugin(become)
+
+    def looked(self, variables: Result) -> Result:
+        """Return what the module answers in check mode and without root."""
+        task = self._task
+        self._task = task.copy()
+        self._task.check_mode = True
+        try:
+            with self.without_root():
+                return self.answer(variables)
+        finally:
+            self._task = task
+
+    def why_not_root(self) -> str:
+        """Return why this task is not root on the node. Empty if it is."""
+        try:
+            done = self._low_level_execute_command("id -u")
+        except AnsibleConnectionFailure:
+            raise
+        except AnsibleError as error:  # the password, and how it is asked for
+            return line(str(error))
+        if done["stdout"].split()[-1:] == ["0"]:
+            return ""
+        return line(done["stderr"] or f"user {done['stdout'].strip()}")
 
     def answer(self, variables: Result, options: Result | None = None) -> Result:
         """Run the module on the node, with its task's options or these.

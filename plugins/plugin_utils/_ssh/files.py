@@ -293,7 +293,8 @@ def node_removal(mesh: Mesh, member: Member) -> Json:
     gone = [*places.of_user(), member.directory]
     user = {"by": "user", "files": {}, "promote": [], "absent": gone, "authorized_keys": block, "sshd": service}
     root = {"by": "root", "files": {}, "absent": places.of_root(), "sshd": service}
-    return {"user": member.user, "record": "", "steps": [*([root] * member.become), user]}
+    is_roots = member.become or bool(member.root_files)  # left from a run with ssh_mesh_become
+    return {"user": member.user, "record": "", "steps": [*([root] * is_roots), user]}
 
 
 def proof(mesh: Mesh) -> list[Json]:

@@ -1,0 +1,59 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.uninstall: looks as the user, then removes as the user and as root.
+
+Documentation: plugins/modules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
+
+Result = dict[str, Any]
+
+
+class ActionModule(OnNode):
+    """One node, on which root is needed only if root added something."""
+
+    parses_values = False
+
+    def act(self, given: Result, variables: Result) -> Result:
+        """Return changed, removed, kept and msg. Fails before anything is removed if root is needed and refused."""
+        with self.without_root():
+            found = self.part("look", variables)
+        if found.get("failed") or not (found["changed"] or found["kept"]):
+            return found
+        told = {**told_of(found, self._task.check_mode), "_ansible_verbose_always": True}
+        if self._task.check_mode:
+            return told
+        why = self.why_not_root() if found["needs_root"] else ""
+        if why:
+            node = variables["inventory_hostname"]
+            return {
+                "failed": True,
+                "msg": f"{given['role']}: packages are removed as root, and there is no way to become root on {node} "
+                f"({why}): give the password with -K, or keep the packages: -e keep_packages=true",
+            }
+        with self.without_root():
+            done = self.part("user", variables)
+        if not done.get("failed") and found["needs_root"]:
+            done = self.part("root", variables)
+        return done if done.get("failed") else told
+
+    def part(self, name: str, variables: Result) -> Result:
+        """Run one part of the module, with the options of the task."""
+        found = self.answer(variables, {**self._task.args, "part": name})
+        known: Result = {"removed": [], "kept": [], "needs_root": False, "changed": False}
+        return found if found.get("failed") else {**known, **found}
+
+
+def told_of(found: Result, check: bool) -> Result:
+    """Return the result of the task, with a sentence."""
+    verb = "would remove" if check else "removed"
+    parts = [f"{verb}: {', '.join(found['removed'])}"] if found["removed"] else []
+    parts += [f"kept, because other packages need them: {', '.join(found['kept'])}"] if found["kept"] else []
+    return {"changed": found["changed"], "removed": found["removed"], "kept": found["kept"], "msg": "; ".join(parts)}

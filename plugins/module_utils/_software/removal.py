@@ -1,0 +1,156 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Removes what a user has of a role: environments, and files below torchfleet's home. Never under a running job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from pathlib import Path
+from typing import Iterator, NamedTuple
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, jobs
+
+from .environment_files import RECEIPT, locked
+from .environment_files import remove as remove_directory
+
+ASIDE = ("", ".old", ".new")  # an environment, and what an installation of it that was cut off may have left
+SHARED = ("nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "fuse.glusterfs", "pvfs2")
+
+
+class Refused(Exception):
+    """Nothing was removed. The text is one line."""
+
+
+class Request(NamedTuple):
+    """What to remove of a role. The options of module uninstall, which documents them."""
+
+    role: str
+    home: Path
+    environments: list[Path]
+    files: list[str]
+    force: bool
+    others_stay: bool
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def owner_of(path: str) -> str:
+    """Return the name of a file's owner, or the number of one without a name."""
+    try:
+        uid = os.stat(path).st_uid
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+    except OSError:
+        return "?"
+
+
+def refuse_running(request: Request) -> None:
+    """Refused while a job of this home runs, or has results here that nobody fetched; with `force`, for nothing."""
+    if request.force:
+        return
+    known = jobs(str(request.home))
+    for job in known:
+        if job.running():
+            raise Refused(
+                f"job {job.job_id} of {owner_of(job.path)} runs here: wait for its end, or end it: "
+                f"ansible-playbook clean.yml -e job_id={job.job_id}; -e force=true ends every job here"
+            )
+    if "jobs" not in request.files:
+        return
+    for job in known:
+        if not job.is_fetched():
+            raise Refused(
+                f"results of job {job.job_id} were not fetched from here: ansible-playbook clean.yml fetches them; "
+                "-e force=true removes them"
+            )
+        kept = reap.outputs_of(job)
+        if kept["files"]:
+            raise Refused(
+                f"programs of job {job.job_id} left {kept['files']} files in {kept['path']}: copy what you need; "
+                "-e force=true removes them"
+            )
+
+
+def refuse_other_users() -> None:
+    """Refused while a job of another user runs on this machine, which may need the packages. Only root sees them."""
+    for process, mark in processes.marked():
+        if mark.job_dir and JobDir(mark.job_dir).running():
+            raise Refused(
+                f"job {mark.job_id} of {owner_of(f'/proc/{process.pid}')} runs here and may need the packages: "
+                "wait for its end; or keep the packages: -e keep_packages=true"
+            )
+
+
+def end_jobs(home: str) -> None:
+    """End all jobs of a home, and what they left. Refused if one cannot be ended."""
+    for job in jobs(home):
+        if job.running():
+            reap.cancel(job)
+    reap.end_leftovers(home)
+    left = [job.job_id for job in jobs(home) if job.running()]
+    if left:
+        raise Refused(f"{', '.join(left)} cannot be ended")
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def is_shared(path: Path) -> bool:
+    """Whether a directory lies on a file system that other machines may have too."""
+    place, kind = "", ""
+    with open("/proc/self/mounts") as mounts:
+        for line in mounts:
+            _source, target, name = line.split()[:3]
+            target = target.replace("\\040", " ")
+            if (str(path) + "/").startswith(target.rstrip("/") + "/") and len(target) >= len(place):
+                place, kind = target, name
+    return kind in SHARED
+
+
+def environments(request: Request) -> Iterator[Path]:
+    """Yield those that we made: a receipt or a lock tells. One that other nodes may share stays with `others_stay`."""
+    for path in request.environments:
+        ours = (path / RECEIPT).exists() or path.with_name(path.name + ".lock").exists()
+        if ours and not path.is_symlink() and not (request.others_stay and is_shared(path)):
+            yield path
+
+
+def files(request: Request) -> list[Path]:
+    """Return the files and directories below the home that are there."""
+    return [path for path in (request.home / name for name in request.files) if os.path.lexists(str(path))]
+
+
+def texts(request: Request) -> list[str]:
+    """Return the paths that would go."""
+    return [str(path) for path in (*environments(request), *files(request))]
+
+
+def remove(request: Request) -> None:
+    """Remove them. OSError, Refused."""
+    if request.force:
+        end_jobs(str(request.home))
+    for path in list(environments(request)):
+        with locked(path):
+            for suffix in ASIDE:
+                remove_directory(path.with_name(path.name + suffix))
+        path.with_name(path.name + ".lock").unlink()
+        drop_empty(path.parent)
+    for path in files(request):
+        if path.is_dir() and not path.is_symlink():
+            remove_directory(path)
+        else:
+            path.unlink()
+    drop_empty(request.home)
+
+
+def drop_empty(path: Path) -> None:
+    """Remove a directory if it is empty and may be removed."""
+    with contextlib.suppress(OSError):
+        path.rmdir()

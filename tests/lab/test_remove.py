@@ -1,0 +1,111 @@
+"""Everything that setup.yml puts on a node goes with remove.yml, and what was there before stays.
+
+One pair of nodes that have Python and an SSH server, and nothing else. The tests run in this order: each leaves the
+nodes for the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.cluster import Cluster, Job
+from tests.lab.lab import Lab
+
+NODES = ("n1", "n2")
+SETUP = {"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi"], "ssh_mesh_become": True}
+# Type, mode and owner of every path, then what is in files, then what the system says of packages, users and services.
+LISTING = r"""
+places="$(echo /*)"; for gone in proc sys dev run tmp; do places="$(echo " $places " | sed "s: /$gone : :")"; done
+find $places -xdev -printf '%y %m %U:%G %p %l\n' | sort
+find $places -xdev -type f -print0 | xargs -0 sha256sum | sort -k 2
+dpkg-query --show --showformat 'dpkg ${db:Status-Abbrev} ${Package} ${Version}\n'
+apt-mark showhold | sed 's/^/hold /'
+getent passwd | sed 's/^/user /'
+getent group | sed 's/^/group /'
+systemctl list-unit-files --no-legend --plain | sed 's/^/unit /'
+"""
+# What differs after any installation and removal by apt, or any login. Nothing else may.
+CHANGES_BY_ITSELF = re.compile(
+    r"(^| )/(var/log/|"  # logins, and what apt and dpkg did
+    r"var/lib/apt/|var/lib/dpkg/|var/cache/(apt|debconf|ldconfig)/|etc/ld\.so\.cache|"  # their state, and the loader's
+    r"home/fleet/\.ansible( |/))"  # Ansible's own empty directory for what it copies
+)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("remove")
+    lab = Lab(f"r{os.getpid()}", root / "inventory", nodes=2, install=True, image="bare")
+    try:
+        lab.up()
+        yield Cluster(lab, root)
+    finally:
+        lab.down()
+
+
+def listing(lab: Lab, node: str) -> set[str]:
+    """Return all that can be told of a node, a line each."""
+    return {line for line in lab.root(node, "sh", "-c", LISTING).splitlines() if not CHANGES_BY_ITSELF.search(line)}
+
+
+def works(bare: Cluster, *words: str) -> Job:
+    job = bare.play(*words)
+    assert job.process.returncode == 0, job.log.read_text()
+    return job
+
+
+def test_after_removal_the_nodes_are_as_they_were(bare: Cluster) -> None:
+    before = {node: listing(bare.lab, node) for node in NODES}
+    bare.lab.ssh("n1", "sh", "-c", "'echo mine >mine.txt'")
+    works(bare, "setup.yml", "--skip-tags", "verify", "-e", json.dumps(SETUP))
+    there = {node: listing(bare.lab, node) for node in NODES}
+    assert all(len(there[node] - before[node]) > 1000 for node in NODES)
+    assert bare.lab.root("n1", "cat", "/var/lib/torchfleet/installed.json")
+
+    told = works(bare, "remove.yml", "--check").output
+    for what in ("/home/fleet/.torchfleet/pytorch", "package g++", "/home/fleet/.torchfleet/fabric.json"):
+        assert f"would remove: {what}" in told or f", {what}" in told
+    assert {node: listing(bare.lab, node) for node in NODES} == there
+
+    works(bare, "remove.yml")
+    mine = {line for line in listing(bare.lab, "n1") if line.endswith("/home/fleet/mine.txt") or "/mine.txt " in line}
+    assert len(mine) == 2
+    assert listing(bare.lab, "n1") - mine == before["n1"]
+    assert listing(bare.lab, "n2") == before["n2"]
+    assert not Path(bare.lab.directory, "ssh_mesh").exists()  # the authorities of the cluster, on the controller
+    assert "changed=0" in works(bare, "remove.yml").output
+
+
+def test_nothing_is_removed_under_a_running_job(bare: Cluster) -> None:
+    works(bare, "setup.yml", "--skip-tags", "verify")
+    job = bare.start(workload="tests/integration/scripts/sleeper.py")
+    job.wait_for_programs("sleeper.py", n1=2, n2=2)
+    refused = bare.play("remove.yml", "-e", "nodes=n2", job_id="")
+    assert refused.process.returncode == 2
+    assert f"job {job.job_id} of fleet runs here: wait for its end, or end it" in refused.output
+    assert "removed:" not in refused.output
+    assert len(job.programs("n2", "sleeper.py")) == 2
+    works(bare, "clean.yml", "-e", f"job_id={job.job_id}")
+    job.process.wait(120)
+
+
+def test_a_node_that_does_not_answer_is_forgotten_by_the_others(bare: Cluster) -> None:
+    bare.play("clean.yml", job_id="")
+    known = bare.lab.directory / "ssh_mesh" / "nodes.json"
+    bare.lab.cut("n2")
+    try:
+        done = works(bare, "remove.yml", "-e", "nodes=n2")
+        assert "n2 did not answer, and still has all that setup.yml put there" in done.output
+        assert sorted(json.loads(known.read_text())["nodes"]) == ["n1"]
+        config = bare.lab.root("n1", "cat", "/home/fleet/.torchfleet/ssh/config")
+        assert "Host n1" in config and "n2" not in config
+        trained = bare.train(workload="mnist", away="n2")
+        assert {row["host"] for row in trained.result["ranks"]} == {"n1"}
+    finally:
+        bare.lab.heal("n2")

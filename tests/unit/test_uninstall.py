@@ -1,0 +1,314 @@
+"""What remove.yml takes away on a node: what was added for torchfleet, and nothing of others. Never under a job."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.action import uninstall as action
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import (
+    groups,
+    ledger,
+    package_removal,
+    packages,
+    removal,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import Done, PackageError
+
+ROWS = (
+    "installed\tg++\tc++-compiler\t, g++-12 (>= 12.2), gcc (= 4:12.2.0)\n"
+    "installed\tg++-12\tc++-compiler\tlibc6-dev (>= 2.13), libstdc++6:any\n"
+    "installed\tgcc\tc-compiler\t, gcc-12\n"
+    "installed\tgcc-12\t\t, libc6\n"
+    "installed\tlibc6-dev:amd64\tlibc-dev (= 2.36)\t, libc6\n"
+    "installed\tlibc6:amd64\t\t\n"
+    "config-files\tgone\t\t, libc6-dev\n"
+)
+OURS = ["g++", "g++-12", "gcc", "gcc-12", "libc6-dev:amd64"]
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the ledger of a machine whose programs are recorded and not run."""
+    path = tmp_path / "lib" / "installed.json"
+    monkeypatch.setattr(ledger, "LEDGER", path)
+    return path
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_installed_meanwhile_is_noted_also_if_it_fails(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = iter([{"a"}, {"a", "b", "c"}, {"a", "b", "c"}, {"a", "b", "c"}])
+    monkeypatch.setattr(ledger, "every_package", lambda: next(there))
+    with pytest.raises(PackageError, match="broken"), ledger.noting("mpich"):
+        raise PackageError("broken")
+    assert json.loads(book.read_text())["packages"] == {"b": "mpich", "c": "mpich"}
+    with ledger.noting("ucx"):
+        pass
+    assert ledger.names_of("ucx", "packages") == []
+    ledger.note("ucx", "packages", ["b"])  # which is mpich's
+    assert ledger.names_of("mpich", "packages") == ["b", "c"]
+
+
+def test_an_empty_ledger_is_removed_with_its_directory(book: Path) -> None:
+    ledger.note("rocm", "groups", ["render"])
+    assert book.stat().st_mode & 0o777 == 0o644
+    ledger.forget("groups", ["render"])
+    assert not book.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"),
+    [
+        ("{", 0o644, "cannot be read"),
+        ("[]", 0o644, "is damaged"),
+        ('{"packages": ["a"]}', 0o644, "is damaged"),
+        ('{"packages": {"a": 1}}', 0o644, "is damaged"),
+        ("{}", 0o666, "can be written by others than root"),
+    ],
+)
+def test_root_does_not_act_on_a_ledger_of_others(book: Path, text: str, mode: int, says: str) -> None:
+    book.parent.mkdir()
+    book.write_text(text)
+    book.chmod(mode)
+    with pytest.raises(PackageError, match=says):
+        ledger.read()
+
+
+# --- packages ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"),
+    [
+        ("", set()),
+        ("installed\tsite-tool\t\tlibc-dev | musl-dev\n", {"libc6-dev:amd64"}),
+        ("installed\tsite-tool\t\tc-compiler\n", {"gcc", "gcc-12"}),
+        ("installed\tsite-tool\t\tbuild, g++ (>= 4)\n", set(OURS)),
+        ("unpacked\tsite-tool\tc-compiler\tgcc-12\n", {"gcc-12"}),
+    ],
+)
+def test_a_package_that_another_one_needs_stays(
+    book: Path, monkeypatch: pytest.MonkeyPatch, more: str, kept: set[str]
+) -> None:
+    monkeypatch.setattr(package_removal, "ask", lambda *_words: ROWS + more)
+    assert package_removal.needed(OURS, package_removal.installed_packages()) == kept
+
+
+@pytest.fixture
+def machine(book: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Return a Debian: `there` are its packages, `ran` is what was called, `purged` what a simulation names."""
+    made = SimpleNamespace(there=set(OURS), ran=[], purged=OURS)
+
+    def run(*argv: str) -> Done:
+        made.ran.append([word for word in argv if not word.startswith("--")])
+        return Done(0, "".join(f"Purg {name.split(':')[0]} [1]\n" for name in made.purged), "")
+
+    monkeypatch.setattr(package_removal, "every_package", lambda: made.there)
+    monkeypatch.setattr(package_removal, "read_system", lambda: ("debian12", "deb"))
+    monkeypatch.setattr(package_removal, "ask", lambda *_words: ROWS)
+    monkeypatch.setattr(package_removal, "run", run)
+    monkeypatch.setattr(packages, "run", run)
+    return made
+
+
+def test_exactly_what_the_role_added_goes(machine: SimpleNamespace, tmp_path: Path) -> None:
+    ledger.note("torch_backends", "packages", [*OURS, "of-another-day"])
+    ledger.note("cuda", "packages", ["driver"])
+    (tmp_path / "cuda.sources").touch()
+    ledger.note("torch_backends", "files", [str(tmp_path / "cuda.sources")])
+    assert package_removal.leaving("torch_backends", True).texts == []
+    assert package_removal.leaving("torch_backends", False).texts == [
+        *(f"package {name}" for name in OURS),
+        str(tmp_path / "cuda.sources"),
+    ]
+    package_removal.remove("torch_backends", False)
+    assert machine.ran == [["apt-get", "purge", *OURS]] * 2  # the first is a simulation
+    assert not (tmp_path / "cuda.sources").exists()
+    assert ledger.read() == {"packages": {"driver": "cuda"}, "files": {}, "groups": {}, "members": {}}
+
+
+def test_what_another_package_needs_goes_with_a_later_role(
+    machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both roles need a compiler: the second is not asked again what it added."""
+    ledger.note("torch_backends", "packages", OURS)
+    ledger.note("ucx", "packages", ["build-essential"])
+    machine.there.add("build-essential")
+    monkeypatch.setattr(package_removal, "ask", lambda *_words: ROWS + "installed\tbuild-essential\t\tg++\n")
+    package_removal.remove("torch_backends", False)
+    assert machine.ran == []
+    assert package_removal.leaving("torch_backends", False).kept == OURS
+    machine.purged = ["build-essential", *OURS]
+    package_removal.remove("ucx", False)
+    assert machine.ran[-1] == ["apt-get", "purge", "build-essential", *OURS]
+    assert not ledger.LEDGER.exists()
+
+
+def test_nothing_is_removed_if_others_would_go_too(machine: SimpleNamespace) -> None:
+    ledger.note("mpich", "packages", OURS)
+    machine.purged = [*OURS, "site-tool"]
+    with pytest.raises(PackageError, match=r"nothing was removed, .* site-tool would go too"):
+        package_removal.remove("mpich", False)
+    assert len(machine.ran) == 1
+    ledger.note("evil", "packages", ["--purge-all"])
+    with pytest.raises(PackageError, match="names no package: '--purge-all'"):
+        package_removal.remove_packages(["--purge-all"])
+
+
+def test_groups_and_members_that_were_added_go_and_no_others(
+    machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = SimpleNamespace(gr_name="video", gr_mem=["other"], gr_gid=44)
+    monkeypatch.setattr(groups.grp, "getgrall", lambda: [group])
+    monkeypatch.setattr(groups.pwd, "getpwnam", lambda _name: SimpleNamespace(pw_gid=7))
+    wanted = groups.lacking(["render", "video"], ["me", "other"])
+    assert wanted == (["render"], ["render:me", "render:other", "video:me"])
+    groups.add("rocm", wanted)
+    assert machine.ran[0] == ["groupadd", "render"]
+    machine.ran.clear()
+    package_removal.remove("rocm", False)
+    assert machine.ran == [
+        ["gpasswd", "me", "render"],
+        ["gpasswd", "other", "render"],
+        ["gpasswd", "me", "video"],
+        ["groupdel", "render"],
+    ]
+
+
+# --- the user's part --------------------------------------------------------------------------------------------------
+
+
+def request(home: Path, **given: Any) -> removal.Request:
+    known: dict[str, Any] = {"role": "r", "home": home, "environments": [], "files": [], "force": False}
+    return removal.Request(**{**known, "others_stay": False, **given})
+
+
+def make(path: Path, *names: str) -> Path:
+    path.mkdir(parents=True)
+    for name in names:
+        (path / name).touch()
+    return path
+
+
+def test_environments_of_ours_go_and_a_directory_of_the_user_stays(tmp_path: Path) -> None:
+    home = make(tmp_path / "home")
+    for name in ("pytorch", "pytorch.old"):
+        make(home / name, removal.RECEIPT)
+    (home / "pytorch.lock").touch()
+    theirs = make(home / "venv", "pyvenv.cfg")
+    wanted = request(home, environments=[home / "pytorch", theirs, home / "none"])
+    assert removal.texts(wanted) == [str(home / "pytorch")]
+    removal.remove(wanted)
+    assert [path.name for path in home.iterdir()] == ["venv"]
+
+
+def test_the_home_goes_if_nothing_of_others_is_left_in_it(tmp_path: Path) -> None:
+    home = make(tmp_path / "home", "fabric.json", "notes")
+    make(home / "jobs" / "one", "fetched")
+    removal.remove(request(home, files=["fabric.json", "jobs", "store"]))
+    assert [path.name for path in home.iterdir()] == ["notes"]
+    (home / "notes").unlink()
+    removal.remove(request(home))
+    assert not home.exists()
+
+
+def test_a_link_in_the_home_goes_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    home, other = make(tmp_path / "home"), make(tmp_path / "other", "data")
+    (home / "store").symlink_to(other)
+    removal.remove(request(home, files=["store"]))
+    assert not home.exists() and (other / "data").exists()
+
+
+def test_an_environment_that_other_nodes_share_stays_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "pytorch", removal.RECEIPT)
+    monkeypatch.setattr(removal, "is_shared", lambda _path: True)
+    place = [tmp_path / "pytorch"]
+    assert removal.texts(request(tmp_path, environments=place, others_stay=True)) == []
+    assert removal.texts(request(tmp_path, environments=place)) == [str(place[0])]
+
+
+def test_nothing_goes_while_a_job_runs(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([])
+    held = job.lock()
+    with pytest.raises(removal.Refused, match=r"job one of \w+ runs here: .* clean.yml -e job_id=one; -e force=true"):
+        removal.refuse_running(request(tmp_path))
+    removal.refuse_running(request(tmp_path, force=True))
+    os.close(held)
+    removal.refuse_running(request(tmp_path))
+
+
+def test_results_that_nobody_fetched_are_not_thrown_away(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    job.create([])
+    wanted = request(tmp_path, files=["jobs"])
+    with pytest.raises(removal.Refused, match="results of job one were not fetched from here: ansible-playbook clean"):
+        removal.refuse_running(wanted)
+    (tmp_path / "jobs" / "one" / "fetched").touch()
+    removal.refuse_running(wanted)
+
+
+# --- the action -------------------------------------------------------------------------------------------------------
+
+FOUND = {"changed": True, "removed": ["/h/x", "package p"], "kept": ["q"], "needs_root": True, "needs_packages": True}
+
+
+@pytest.fixture
+def uninstall(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[str, Any], list[tuple[str, bool]]]]:
+    """Return a function that runs the action and returns its result and the parts that ran, with root or without."""
+
+    def started(found: dict[str, Any], check: bool = False, why: str = "") -> Any:
+        one = object.__new__(action.ActionModule)
+        one._task = SimpleNamespace(args={"role": "mpich"}, check_mode=check, delegate_to=None)
+        one._connection = SimpleNamespace(become="sudo")
+        one._connection.set_become_plugin = lambda plugin: setattr(one._connection, "become", plugin)
+        ran: list[tuple[str, bool]] = []
+
+        def execute(module_args: dict[str, Any], **_given: Any) -> dict[str, Any]:
+            ran.append((module_args["part"], one._connection.become is not None))
+            return found
+
+        one._execute_module = execute  # type: ignore[method-assign]
+        one.why_not_root = lambda: why  # type: ignore[method-assign]
+        return one.act({"role": "mpich"}, {"inventory_hostname": "n1"}), ran
+
+    return started
+
+
+def test_root_is_taken_for_what_root_added_alone(uninstall: Any) -> None:
+    told, ran = uninstall(FOUND)
+    assert ran == [("look", False), ("user", False), ("root", True)]
+    assert told["msg"] == "removed: /h/x, package p; kept, because other packages need them: q"
+    assert uninstall({**FOUND, "needs_root": False})[1] == [("look", False), ("user", False)]
+    assert uninstall({"changed": False})[1] == [("look", False)]
+
+
+def test_check_mode_lists_and_removes_nothing(uninstall: Any) -> None:
+    told, ran = uninstall(FOUND, check=True, why="no sudo")
+    assert ran == [("look", False)]
+    assert (told["changed"], told["msg"][:30]) == (True, "would remove: /h/x, package p;")
+
+
+def test_without_root_nothing_is_removed(uninstall: Any) -> None:
+    told, ran = uninstall(FOUND, why="sudo: a password is required")
+    assert ran == [("look", False)]
+    assert told["msg"] == (
+        "mpich: packages are removed as root, and there is no way to become root on n1 (sudo: a password is required): "
+        "give the password with -K, or keep the packages: -e keep_packages=true"
+    )
+
+
+def test_a_refusal_of_the_node_ends_it(uninstall: Any) -> None:
+    assert uninstall({"failed": True, "msg": "job one runs"}) == (
+        {"failed": True, "msg": "job one runs"},
+        [("look", False)],
+    )
