@@ -70,6 +70,7 @@ class ActionModule(Action):
             speeds=speeds_of(runs),
             floor=given["floor_gbps"],
             baseline={} if given["baseline_reset"] else read_baseline("verify_baseline", given["baseline"]),
+            certificate_days=given["certificate_days"],
         )
         return {**self.judge(outcome, given["report"], given["ignore"]), **keep_baseline(outcome, given)}
 

@@ -70,13 +70,19 @@ failures:
     - from: n1
       to: n3
       why: 'nothing listens on 192.0.2.13 port 2201: start sshd there, or set its port (ssh_mesh_port)'
+certificate_days:
+  description: For how many days the certificate of the node is valid; -1 if it has none.
+  returned: always
+  type: int
+  sample: 364
+  version_added: 0.5.0
 """
 
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.proof import prove, tell
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.proof import days_left, prove, tell
 
 NODE = {
     "name": {"type": "str", "required": True},
@@ -95,12 +101,14 @@ def main() -> None:
     """Entry of the module."""
     module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
     nodes = {node["name"]: node for node in module.params["nodes"]}
-    if module.check_mode and not os.path.exists(nodes[module.params["name"]]["config"]):
-        module.exit_json(changed=False, failures=[])
+    config = nodes[module.params["name"]]["config"]
+    days = days_left(config)
+    if module.check_mode and not os.path.exists(config):
+        module.exit_json(changed=False, failures=[], certificate_days=days)
     failures = prove(module.params["name"], nodes, module.params["any_to_any"])
     if failures:
-        module.fail_json(msg=f"ssh_mesh: {tell(failures)}", failures=failures)
-    module.exit_json(changed=False, failures=[])
+        module.fail_json(msg=f"ssh_mesh: {tell(failures)}", failures=failures, certificate_days=days)
+    module.exit_json(changed=False, failures=[], certificate_days=days)
 
 
 if __name__ == "__main__":

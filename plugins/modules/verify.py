@@ -36,6 +36,11 @@ options:
     type: list
     elements: dict
     default: []
+  certificate_days:
+    description: RV(torchfleet.cluster.ssh_mesh_prove#module:certificate_days) of the head.
+    type: int
+    default: -1
+    version_added: 0.5.0
   measured:
     description: The measurements of M(torchfleet.cluster.fabric_probe) with V(collect) by host name.
     type: dict

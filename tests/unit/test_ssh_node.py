@@ -23,7 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys impor
     make_key,
     ssh_keygen,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.proof import certificate_of, prove
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.proof import certificate_of, days_left, prove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.sshd import OwnSshd, pid_in
 
 ME = pwd.getpwuid(os.getuid())
@@ -237,19 +237,22 @@ def test_a_login_that_fails_otherwise_is_tried_once(logins: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("valid", "says"),
+    ("valid", "says", "days"),
     [
-        ("20200101000000Z:20210101000000Z", "the certificate ended on 2021-01-01 00:00 UTC"),
-        ("29990101000000Z:29991231000000Z", "the certificate starts on 2999-01-01 00:00 UTC"),
-        ("20200101000000Z:29991231000000Z", ""),
+        ("20200101000000Z:20210101000000Z", "the certificate ended on 2021-01-01 00:00 UTC", 0),
+        ("29990101000000Z:29991231000000Z", "the certificate starts on 2999-01-01 00:00 UTC", 100_000),
+        ("20200101000000Z:29991231000000Z", "", 100_000),
+        ("-1h:+36h", "", 1),
     ],
 )
 def test_a_certificate_that_is_not_valid_now_is_the_reason_of_a_refused_login(
-    tmp_path: Path, valid: str, says: str
+    tmp_path: Path, valid: str, says: str, days: int
 ) -> None:
+    assert days_left(str(tmp_path / "config")) == -1
     make_key(str(tmp_path / "ca"), "ca")
     make_key(str(tmp_path / "id_ed25519"), "mine")
     sign = ["-q", "-s", "ca", "-I", "mine", "-n", "fleet", "-V", valid, "id_ed25519.pub"]
     ssh_keygen(sign, str(tmp_path))
     assert certificate_of(str(tmp_path / "config"), here=True) == says
+    assert days_left(str(tmp_path / "config")) == days
     assert certificate_of(str(tmp_path / "config"), here=False) == ""  # another node's is not to be seen

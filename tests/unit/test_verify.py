@@ -51,6 +51,14 @@ def outcome(**changed: Any) -> verify.Outcome:
     return verify.Outcome(answers, heard, trial=trial, drift=compare(versions, NODES), **given)
 
 
+@pytest.mark.parametrize(("days", "found"), [(-1, []), (0, ["in 0 days"]), (29, ["in 29 days"]), (30, []), (364, [])])
+def test_a_certificate_that_ends_soon_is_told_in_time(days: int, found: list[str]) -> None:
+    """It ended on day 366 of a cluster that was only trained on, and no job started from then on."""
+    rows = [row for row in verify.judge(outcome(certificate_days=days)) if row.id == "TF-VERIFY-CERTIFICATE"]
+    assert [row.seen.removeprefix("it ends ") for row in rows] == found
+    assert verify.report(outcome(certificate_days=days), [], "now")["certificate_days"] == days
+
+
 def links(**rates: float) -> dict[str, list[dict[str, Any]]]:
     """Return a measurement in which every link has 1000 Mbit/s but those given as n1_n2=10."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in NODES}

@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from .keys import KeyFailed, read_certificate
 
 WORD = "torchfleet"
+MOST_DAYS = 100_000  # ssh-keygen can sign for ever
 AT_ONCE = 16
 ATTEMPTS = 4
 MOST_SAID = 1 << 20  # bytes of one login: the results of 1000 nodes are a tenth of that
@@ -160,6 +161,16 @@ def certificate_of(config: str, here: bool) -> str:
     word = "starts" if now < found.valid_after else "ended"
     at = time.gmtime(found.valid_after if now < found.valid_after else found.valid_before)
     return f"the certificate {word} on {time.strftime('%Y-%m-%d %H:%M', at)} UTC"
+
+
+def days_left(config: str) -> int:
+    """Return for how many whole days this node's certificate is valid, by its own clock; -1 if it has none."""
+    try:
+        with open(os.path.join(os.path.dirname(config), "id_ed25519-cert.pub")) as file:
+            until = read_certificate(file.read()).valid_before
+    except (OSError, KeyFailed):
+        return -1
+    return min(max(0, int(until - time.time())) // 86400, MOST_DAYS)
 
 
 def explain(came: Attempt, by: str, to: dict[str, Any], certificate: str) -> str:

@@ -44,6 +44,8 @@ MANY_NODES = 12  # above this only a summary of the matrix is shown; the report 
 # Launcher, and the version that proves that it is installed.
 TRIED = {**{name: name for name in MPIS}, "torchrun": "torch"}
 
+RENEW_DAYS = 30  # setup renews a certificate much earlier: nobody has run it for long
+
 RULES: Mapping[str, Rule] = {
     "TF-VERIFY-NODE": Rule(
         "error",
@@ -57,6 +59,13 @@ RULES: Mapping[str, Rule] = {
         "a login between nodes fails",
         "the launcher starts its daemons over SSH: a job would not start",
         "tested with strict host keys, as in a job",
+        "ansible-playbook setup.yml --tags ssh_mesh",
+    ),
+    "TF-VERIFY-CERTIFICATE": Rule(
+        "warning",
+        "the SSH certificate of the head ends soon",
+        "from then on no node lets the head in, and no job starts",
+        "its end is in the certificate: ssh-keygen -L -f ~/.torchfleet/ssh/id_ed25519-cert.pub",
         "ansible-playbook setup.yml --tags ssh_mesh",
     ),
     "TF-VERIFY-FABRIC": Rule(
@@ -252,6 +261,7 @@ class Outcome:
     speeds: Sequence[Speed] = ()
     floor: float | None = None  # GB/s
     baseline: Mapping[str, float] = field(default_factory=dict)  # GB/s by Network.key
+    certificate_days: int = -1  # that the head can log in for; -1 if it has no certificate
 
     @property
     def network(self) -> Network:
@@ -270,6 +280,8 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
     yield from drift_findings(outcome.drift)
     for login in outcome.failures:
         yield found(RULES, "TF-VERIFY-LOGIN", [login["from"]], f"to {login['to']}: {login['why']}")
+    if 0 <= outcome.certificate_days < RENEW_DAYS:
+        yield found(RULES, "TF-VERIFY-CERTIFICATE", [], f"it ends in {outcome.certificate_days} days")
     yield from judge_links(outcome)
     nets = [told["net"] for told in outcome.listened.values() if told.get("net")]
     yield from judge_rails([replace(net, worker=net.name in outcome.workers) for net in nets])
@@ -426,6 +438,7 @@ def report(outcome: Outcome, findings: Sequence[Finding], at: str) -> dict[str, 
         "findings": findings_module.report(findings),
         "drift": drift_report(outcome.drift),
         "network": outcome.trial.network,
+        "certificate_days": outcome.certificate_days,
         "links": links,
         "runs": [dict(run) for run in outcome.runs],
         "speeds": [speed_module.report(speed) for speed in outcome.speeds],
