@@ -53,6 +53,12 @@ class ActionModule(Action):
         )
 
 
+def former_of(directory: str) -> tuple[str, tuple[str, ...]]:
+    """Return the name that the cluster had without one of its own, and the nodes that it had by it."""
+    name = directory.rpartition("/")[2]
+    return name, tuple(Authority(directory, name, dry_run=True).known()) if directory else ()
+
+
 def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry_run: bool) -> dict[str, Any]:
     """Return changed, nodes, proof and findings. Raise InputError or Refused if the mesh must not be made."""
     request = check_request(given, names)
@@ -64,6 +70,7 @@ def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry
             authority.forget([member.name for member in fresh])
             nodes = {member.name: files.node_removal(mesh, member) for member in fresh}
             return {"changed": authority.changed, "nodes": nodes, "open": list(nodes), "proof": [], "findings": []}
+        refuse(refusals.renamed(former_of(given["former"]), before, names))
         refuse([] if dry_run else refusals.keyless(fresh))
         refuse(refusals.refusals(mesh, before, given["accept_changed"], time.time()))
         mesh = authority.sign_for(mesh, given["rotate"])

@@ -32,6 +32,11 @@ options:
     type: list
     elements: dict
     required: true
+  former:
+    description: The directory of the cluster before it had a name of its own. Nodes must not be in both.
+    type: str
+    default: ''
+    version_added: 0.5.0
   leaving:
     description: Nodes of the inventory that leave the cluster. The mesh forgets them.
     type: list

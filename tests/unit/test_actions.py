@@ -237,7 +237,7 @@ def member(**changed: Any) -> Any:
 def planned(place: Path, *members: Any, **changed: Any) -> dict[str, Any]:
     given = {
         **{"directory": str(place), "cluster": "mine", "state": "present", "trust": "keys", "any_to_any": False},
-        **{"extra_sources": [], "valid_days": 365, "accept_changed": [], "rotate": False},
+        **{"extra_sources": [], "valid_days": 365, "accept_changed": [], "rotate": False, "former": ""},
     }
     return ssh_mesh_plan.plan({**given, **changed}, members, ["n1"], dry_run=False)
 
@@ -260,3 +260,23 @@ def test_a_mesh_is_taken_away_with_what_root_wrote_for_it(tmp_path: Path) -> Non
     done = planned(tmp_path / "ca", left, state="absent")
     assert [step["by"] for step in done["nodes"]["n1"]["steps"]] == ["root", "user"]
     assert not (tmp_path / "ca").exists()
+
+
+def test_a_cluster_that_gets_a_name_loses_the_mesh_of_its_old_one_first(tmp_path: Path) -> None:
+    """Else its nodes would go on to trust the old authorities for ever."""
+    planned(tmp_path / "by-path", member(), cluster="by-path")
+    former = {"former": str(tmp_path / "by-path")}
+    with pytest.raises(Refused, match=r"called by-path, .* -e ssh_mesh_state=absent -e ssh_mesh_cluster=by-path"):
+        planned(tmp_path / "ca", member(), **former)
+    planned(tmp_path / "by-path", member(), cluster="by-path", state="absent")
+    planned(tmp_path / "ca", member(), **former)
+
+
+def test_two_clusters_do_not_share_the_drop_in_of_one_sshd(tmp_path: Path) -> None:
+    """sshd takes the first authority for a user and the last certificate: one of both clusters would not get in."""
+    other = member(others=["/etc/ssh/sshd_config.d/40-torchfleet-theirs.conf"], become=True)
+    with pytest.raises(
+        Refused, match=r"n1: .*40-torchfleet-theirs.conf is of another cluster, .* ssh_mesh_become: fal"
+    ):
+        planned(tmp_path / "ca", other, trust="certificates")
+    planned(tmp_path / "ca", member(others=["/etc/ssh/sshd_config.d/40-torchfleet-theirs.conf"]), trust="certificates")

@@ -69,6 +69,7 @@ def honest(number: int, client: bool) -> dict[str, Any]:
         "loose": "",
         "service": "system",
         "root_files": [],
+        "others": [],
         "applied": "",
     }
 

@@ -31,6 +31,8 @@ from .keys import (
 
 SSHD_CONFIG = "/etc/ssh/sshd_config"
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+MOST_FILES = 8
+DROP_IN = "/etc/ssh/sshd_config.d/40-torchfleet-{}.conf"  # of each cluster, for the system's sshd
 MOST_ADDRESSES = 128  # reported addresses of a node; a node of Kubernetes may have thousands
 
 
@@ -70,6 +72,7 @@ def survey(request: dict[str, Any], make: bool) -> dict[str, Any]:
         "loose": loose_path(user.pw_dir),
         "service": service_kind(user.pw_name),
         "root_files": [path for path in root_files(request["cluster"]) if os.path.exists(path)],
+        "others": sorted(set(glob.glob(DROP_IN.format("*"))) - {DROP_IN.format(request["cluster"])})[:MOST_FILES],
     }
 
 
@@ -96,7 +99,7 @@ def make_private_directory(path: str) -> None:
 def root_files(cluster: str) -> list[str]:
     """Return the files that the role writes as root."""
     return [
-        f"/etc/ssh/sshd_config.d/40-torchfleet-{cluster}.conf",
+        DROP_IN.format(cluster),
         f"/etc/ssh/torchfleet-{cluster}",
         f"/etc/systemd/system/torchfleet-sshd-{cluster}.service",
     ]

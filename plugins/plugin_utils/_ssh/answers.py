@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed, strict_key
-from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.survey import MOST_ADDRESSES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.survey import MOST_ADDRESSES, MOST_FILES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 MOST_KEYS = 16  # host keys of a node
-MOST_FILES = 8
 LONGEST = 1024  # characters of a text; PATH_MAX is 4096
 # No wildcard of ssh's patterns, no separator of its lists. A directory service names users user@domain.
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,255}\$?\Z")
@@ -183,6 +182,7 @@ FIELDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "version": ((0, 0), version),
     "limits": (None, limits),
     "root_files": ((), listed(path_like(PATH, PATH_ALLOWED), MOST_FILES, "such files")),
+    "others": ((), listed(path_like(PATH, PATH_ALLOWED), MOST_FILES, "such files")),
     "clock": (0.0, clock),
     "applied": ("", text_like(DIGEST, "it must be a digest", may_lack=True)),
 }

@@ -86,7 +86,15 @@ class Authority:
 
     def remember(self, members: Sequence[Member]) -> None:
         """Store the nodes, without values that change by themselves, so that a second run changes nothing."""
-        moment = {"clock": 0.0, "limits": None, "root_files": (), "loose": "", "staged": False, "applied": ""}
+        moment = {
+            "clock": 0.0,
+            "limits": None,
+            "root_files": (),
+            "others": (),
+            "loose": "",
+            "staged": False,
+            "applied": "",
+        }
         nodes = {member.name: {**asdict(member), **moment} for member in members}
         self.write("nodes.json", json.dumps({"cluster": self.cluster, "nodes": nodes}, indent=2, sort_keys=True) + "\n")
 

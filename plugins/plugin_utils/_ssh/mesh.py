@@ -54,6 +54,7 @@ class Member:
     version: tuple[int, ...] = (0, 0)
     limits: Mapping[str, str] | None = None
     root_files: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # drop-ins of other clusters for the system's sshd
     clock: float = 0.0
     applied: str = ""  # the digest of the last work done there, if that is still in place
 

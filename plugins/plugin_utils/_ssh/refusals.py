@@ -40,6 +40,21 @@ def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], 
     return found
 
 
+def renamed(former: tuple[str, Sequence[str]], before: Mapping[str, Member], names: Sequence[str]) -> list[str]:
+    """Return a line if these nodes have a mesh of their inventory's path, and now the cluster has a name of its own.
+
+    Under the new name there would be a second mesh, and the first would stay trusted.
+    """
+    name, nodes = former
+    left = [node for node in nodes if node in names]
+    if not left or before:
+        return []
+    return [
+        f"until now this cluster was called {name}, by the path of its inventory: remove that mesh first: "
+        f"ansible-playbook setup.yml --tags ssh_mesh -e ssh_mesh_state=absent -e ssh_mesh_cluster={name}"
+    ]
+
+
 def changed_host_keys(member: Member, before: Mapping[str, Member], accepted: Sequence[str]) -> list[str]:
     """Return a line if the node's host key has changed, and we did not just create it."""
     old = before.get(member.name)
@@ -101,7 +116,11 @@ def cannot_take_part(mesh: Mesh, member: Member) -> list[str]:
             [] if member.sshd_path else [f"{where}sshd is missing; as root: {distribution.install('ssh_server', '')}"]
         )
     if member.become and mesh.certificates:
-        return []
+        return [
+            f"{where}{file} is of another cluster, and sshd shows one certificate and trusts one authority for a user: "
+            f"set ssh_mesh_become: false, or ssh_mesh_sshd: own; or remove that cluster there"
+            for file in member.others[:1]
+        ]
     found = []
     if not member.authorized_keys:
         found.append(
