@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import stat
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed, read_certificate
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.authority import Authority
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import Member, Mesh
+from tests.driver import wait_until
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJILq8aotMLm4OTu9eWN0vDPEkMCDHxRZ4DV2GWYOAq"
 
@@ -67,6 +71,41 @@ def test_a_private_key_that_others_can_read_signs_nothing(tmp_path: Path) -> Non
     after = authority.sign_for(mesh(), fresh=True)  # as the message says
     assert after.user_ca != before.user_ca
     assert stat.S_IMODE((tmp_path / "ca" / "user_ca").stat().st_mode) == 0o600
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An ssh-agent of the test's own."""
+    socket = tmp_path / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
+    wait_until(socket.exists)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+    yield
+    process.terminate()
+    process.wait()
+
+
+def test_an_agent_signs_where_the_keys_are_encrypted_or_elsewhere(tmp_path: Path, agent: None) -> None:
+    authority, place = made(tmp_path / "ca"), tmp_path / "ca"
+    before = authority.sign_for(mesh(), fresh=False)
+    subprocess.run(["ssh-add", "-q", str(place / "user_ca")], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(place / "user_ca")], check=True)
+    text = (place / "user_ca.pub").read_text()
+    (place / "user_ca.pub").unlink()
+    with pytest.raises(InputError, match=r"it is encrypted, and user_ca.pub is missing: ssh-keygen -y -f"):
+        authority.sign_for(mesh(), fresh=False)
+    (place / "user_ca.pub").write_text(text)
+    for there in (True, False):
+        if not there:
+            (place / "user_ca").unlink()
+        (place / "certificates" / "n1-user.pub").unlink()
+        after = authority.sign_for(mesh(), fresh=False)
+        assert after.user_ca == before.user_ca
+        assert read_certificate(authority.issue(after)["n1-user"]).authority == before.user_ca
+    subprocess.run(["ssh-add", "-q", "-D"], check=True)
+    (place / "certificates" / "n1-user.pub").unlink()
+    with pytest.raises(KeyFailed, match=r"user_ca is encrypted, or not here: ssh-add it, and run this again"):
+        authority.issue(authority.sign_for(mesh(), fresh=False))
 
 
 def test_two_clusters_do_not_share_an_authority(tmp_path: Path) -> None:

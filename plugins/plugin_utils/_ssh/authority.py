@@ -22,6 +22,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import (
+    KeyFailed,
     locked,
     make_key,
     plain_key,
@@ -39,6 +40,15 @@ from .mesh import (
     signing_arguments,
     wanted_certificates,
 )
+
+
+def is_plain(path: Path) -> bool:
+    """Whether a private key is here and not encrypted."""
+    try:
+        ssh_keygen(["-y", "-P", "", "-f", str(path)])
+    except KeyFailed:
+        return False
+    return True
 
 
 class Authority:
@@ -112,18 +122,29 @@ class Authority:
     # --- the authorities
 
     def public_key(self, name: str, fresh: bool) -> str:
-        """Return the public key of an authority ("user_ca", "host_ca"), which is created if it does not exist."""
-        path = self.path / name
-        if (fresh or not path.exists()) and not self.dry_run:
+        """Return the public key of an authority ("user_ca", "host_ca"), which is created if it does not exist.
+
+        The private key may be encrypted, or not here at all: then an ssh-agent signs with it.
+        """
+        path, public = self.path / name, self.path / f"{name}.pub"
+        is_elsewhere = public.exists() and not path.exists()
+        if (fresh or not (path.exists() or is_elsewhere)) and not self.dry_run:
             path.unlink(missing_ok=True)
             make_key(str(path), f"torchfleet {self.cluster} {name}")
             self.changed = True
+        if is_elsewhere and not fresh:
+            return plain_key(public.read_text())
         if not path.exists():
             return UNMADE
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             allowed = "other users could read it: -e ssh_mesh_rotate=true creates a new one, chmod 600 keeps it"
             raise InputError("ssh_mesh_directory", str(path), allowed)
-        return plain_key(ssh_keygen(["-y", "-P", "", "-f", str(path)]))
+        if is_plain(path):
+            return plain_key(ssh_keygen(["-y", "-P", "", "-f", str(path)]))
+        if not public.exists():
+            remedy = f"it is encrypted, and {public.name} is missing: ssh-keygen -y -f {path} >{public}"
+            raise InputError("ssh_mesh_directory", str(path), remedy)
+        return plain_key(public.read_text())
 
     def sign_for(self, mesh: Mesh, fresh: bool) -> Mesh:
         """Return the mesh with the authorities that it trusts; with `fresh`, new ones."""
@@ -160,8 +181,15 @@ class Authority:
         with tempfile.TemporaryDirectory(dir=self.path) as place:
             key = Path(place, "key.pub")
             key.write_text(f"{wanted.key} torchfleet {self.cluster} {wanted.name}\n")
-            signer = str(self.path / ("host_ca" if wanted.is_host else "user_ca"))
-            ssh_keygen([*signing_arguments(wanted, self.cluster, signer, valid_days, time.time_ns()), str(key)])
+            signer = self.path / ("host_ca" if wanted.is_host else "user_ca")
+            here = is_plain(signer)
+            by = str(signer if here else signer.with_name(f"{signer.name}.pub"))
+            words = [*signing_arguments(wanted, self.cluster, by, valid_days, time.time_ns()), str(key)]
+            try:
+                ssh_keygen(words if here else ["-U", *words])
+            except KeyFailed as error:
+                hint = "" if here else f": {signer} is encrypted, or not here: ssh-add it, and run this again"
+                raise KeyFailed(f"{error}{hint}") from None
             return Path(place, "key-cert.pub").read_text()
 
     def forget(self, names: Sequence[str]) -> None:
