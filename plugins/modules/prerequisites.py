@@ -87,9 +87,14 @@ left:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software import prerequisites
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.prerequisites import LOGINS_FILE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import ledger, prerequisites
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.limits_file import LIMITS_FILE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import PackageError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.files import MeshFailed
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.logins import accept_logins
+
+ROLE = "prerequisites"
 
 
 def main() -> None:
@@ -104,11 +109,17 @@ def main() -> None:
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
     work, changes, left = module.params["work"], [], ""
     try:
-        changes += prerequisites.install_packages(work["manager"], work["packages"])
+        with ledger.noting(ROLE):
+            changes += prerequisites.install_packages(work["manager"], work["packages"])
+        written = {LIMITS_FILE: work["limits"], LOGINS_FILE: work["logins"]}
+        ledger.note(ROLE, "files", [path for path, content in written.items() if content])
         changes += prerequisites.write_limits(work["limits"])
-        changes += prerequisites.turn_on(work["time_unit"], work["wait_for_clock"])
+        turned_on = prerequisites.turn_on(work["time_unit"], work["wait_for_clock"])
+        if turned_on:
+            ledger.note(ROLE, "services", [f"{work['time_unit']}.service"])
+        changes += turned_on
         changes += accept_logins(work["logins"]) if work["logins"] else []
-    except prerequisites.NotDone as error:
+    except (prerequisites.NotDone, PackageError) as error:
         module.fail_json(msg=f"prerequisites: {error}", changes=changes)
     except MeshFailed as error:
         left = str(error)

@@ -112,6 +112,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
     service_removal,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import PackageError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.files import MeshFailed
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.sshd import reload_system
 
 OPTIONS: dict[str, Any] = {
     "role": {"type": "str", "required": True},
@@ -164,7 +166,10 @@ def remove_as_root(given: dict[str, Any], needs_packages: bool) -> None:
         removal.refuse_other_users()
     if not given["keep_packages"]:
         service_removal.remove(service_removal.drop_ins(given["services"]))
+    files = package_removal.leaving(given["role"], given["keep_packages"]).files
     package_removal.remove(given["role"], given["keep_packages"])
+    if any(path.startswith("/etc/ssh/") for path in files):
+        reload_system([], removed=True, dry_run=False)
 
 
 def main() -> None:
@@ -179,7 +184,7 @@ def main() -> None:
             removal.remove(request)
         elif part == "root":
             remove_as_root(given, found["needs_packages"])
-    except (removal.Refused, PackageError) as error:
+    except (removal.Refused, PackageError, MeshFailed) as error:
         module.fail_json(msg=f"{given['role']}: {error}")
     except OSError as error:
         module.fail_json(msg=f"{given['role']}: {error.filename} cannot be removed: {error.strerror}")

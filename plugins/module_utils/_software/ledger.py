@@ -21,8 +21,8 @@ from typing import Dict, Iterable, Iterator
 from .packages import PackageError, every_package
 
 LEDGER = Path("/var/lib/torchfleet/installed.json")
-# Packages; files of repositories; groups; `group:user`, a user who was added to a group.
-KINDS = ("packages", "files", "groups", "members")
+# Packages; files; groups; `group:user`, a user who was added to a group; services that were turned on.
+KINDS = ("packages", "files", "groups", "members", "services")
 LEFT_OVER = ""  # instead of a role: not wanted any more, but something else on the machine needs it
 Entries = Dict[str, Dict[str, str]]  # by kind: the role by name
 

@@ -61,13 +61,14 @@ def needed(candidates: Iterable[str], packages: Iterable[Package]) -> set[str]:
 
 
 class Leaving(NamedTuple):
-    """What goes of a role's packages, files, groups and members of groups, and which packages stay."""
+    """What goes of what a role added, and which of its packages stay."""
 
     packages: list[str]
     kept: list[str]
     files: list[str]
     groups: list[str]
     members: list[str]
+    services: list[str]
 
     @property
     def texts(self) -> list[str]:
@@ -78,6 +79,7 @@ class Leaving(NamedTuple):
             *self.files,
             *members,
             *(f"group {name}" for name in self.groups),
+            *(f"service {name} (turned off)" for name in self.services),
         ]
 
 
@@ -94,6 +96,7 @@ def leaving(role: str, keep_packages: bool) -> Leaving:
         files=[] if keep_packages else files,
         groups=ledger.names_of(role, "groups"),
         members=ledger.names_of(role, "members"),
+        services=[] if keep_packages else ledger.names_of(role, "services"),
     )
 
 
@@ -107,6 +110,9 @@ def remove(role: str, keep_packages: bool) -> None:
     for group in going.groups:
         run("groupdel", group)
         ledger.forget("groups", [group])
+    for unit in going.services:
+        run("systemctl", "disable", "--now", unit)
+        ledger.forget("services", [unit])
     if not keep_packages:
         remove_packages(going.packages)
         noted = ledger.names_of(role, "packages")
