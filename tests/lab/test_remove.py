@@ -33,8 +33,9 @@ systemctl list-unit-files --no-legend --plain | sed 's/^/unit /'
 # What differs after any installation and removal by apt, or any login. Nothing else may.
 CHANGES_BY_ITSELF = re.compile(
     r"(^| )/(var/log/|"  # logins, and what apt and dpkg did
-    r"var/lib/apt/|var/lib/dpkg/|var/cache/(apt|debconf|ldconfig)/|etc/ld\.so\.cache|"  # their state, and the loader's
-    r"home/fleet/\.ansible( |/))"  # Ansible's own empty directory for what it copies
+    r"var/lib/apt/lists/|var/cache/apt/\w+\.bin *$|var/lib/dpkg/\w+-old *$|"  # their state
+    r"var/cache/ldconfig/|"  # that of the loader
+    r"home/fleet/\.ansible(/tmp)? $)"  # Ansible's own directory, empty
 )
 
 

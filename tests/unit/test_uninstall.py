@@ -216,9 +216,11 @@ def test_the_home_goes_if_nothing_of_others_is_left_in_it(tmp_path: Path) -> Non
     make(home / "jobs" / "one", "fetched")
     removal.remove(request(home, files=["fabric.json", "jobs", "store"]))
     assert [path.name for path in home.iterdir()] == ["notes"]
+    assert removal.texts(request(home, files=["jobs"])) == []
     (home / "notes").unlink()
+    assert removal.texts(request(home)) == [str(home)]  # another role has left it empty
     removal.remove(request(home))
-    assert not home.exists()
+    assert not home.exists() and removal.texts(request(home)) == []
 
 
 def test_a_link_in_the_home_goes_and_what_it_leads_to_stays(tmp_path: Path) -> None:
@@ -233,7 +235,7 @@ def test_an_environment_that_other_nodes_share_stays_with_them(tmp_path: Path, m
     monkeypatch.setattr(removal, "is_shared", lambda _path: True)
     place = [tmp_path / "pytorch"]
     assert removal.texts(request(tmp_path, environments=place, others_stay=True)) == []
-    assert removal.texts(request(tmp_path, environments=place)) == [str(place[0])]
+    assert removal.texts(request(tmp_path, environments=place)) == [str(place[0]), str(tmp_path)]
 
 
 def test_nothing_goes_while_a_job_runs(tmp_path: Path) -> None:

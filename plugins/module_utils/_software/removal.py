@@ -129,7 +129,17 @@ def files(request: Request) -> list[Path]:
 
 def texts(request: Request) -> list[str]:
     """Return the paths that would go."""
-    return [str(path) for path in (*environments(request), *files(request))]
+    going = [str(path) for path in (*environments(request), *files(request))]
+    return [*going, str(request.home)] if empties_home(request) else going
+
+
+def empties_home(request: Request) -> bool:
+    """Whether nothing is left in the home, which then goes too."""
+    made = [path.name + suffix for path in environments(request) for suffix in (*ASIDE, ".lock")]
+    try:
+        return all(name in (*request.files, *made) for name in os.listdir(str(request.home)))
+    except OSError:
+        return False
 
 
 def remove(request: Request) -> None:
