@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A Python environment that is wanted on a machine: whether it is there, and whether it could be made.
+"""A requested Python environment: whether the machine has it, and whether it can be made there.
 
-What was made has a receipt, the last thing that is written: what it was made from, and what is in it. Whatever was
-interrupted has none.
+A finished environment has a receipt: what it was made from and what it contains. The receipt is written last, so an
+interrupted installation has none.
 """
 
 from __future__ import annotations
@@ -25,35 +25,37 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from .environment_files import RECEIPT, free_mb, nearest_directory
 from .interpreter import NOTHING, Interpreter, bundled_pip, is_supported, packages_of
 
-PROOF = "torchfleet-proof.txt"  # that it works on this machine: never sent to another
-# Everything in a request that makes the environment what it is.
+PROOF = "torchfleet-proof.txt"  # says that it works on this machine, so it is never sent to another
+# The fields of a request that decide the content of the environment.
 SOURCE = (
     *("packages", "index_url", "wheelhouse", "sources", "programs"),
     *("build_environment", "linked_environment", "lock"),
 )
 OLD_KEYS: Mapping[str, str] = {"linked_environment": "beside"}  # of receipts that version 0.4.0 wrote
-LOOKED_AT = 50  # files of each package
+LOOKED_AT = 50  # files of each package that are checked
 Receipt = Dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Lock:
-    """What an environment is locked to, as plugin_utils/_software/package_locks has it."""
+    """The versions and checksums of a lock file: see lock_of() in plugin_utils/_software/package_locks."""
 
     lines: list[str] = field(default_factory=list)  # each a version of a package, and its checksums
-    of_the_build: list[str] = field(default_factory=list)  # names that only the index's own build of the first takes
-    more: list[str] = field(default_factory=list)  # packages that the lock does not know
+    of_the_build: list[str] = field(
+        default_factory=list
+    )  # packages that only the index's own build of the first package needs
+    more: list[str] = field(default_factory=list)  # packages that are not in the lock
 
 
 @dataclass(frozen=True)
 class Request:
-    """An environment that is wanted. The options of module python_environment, as the controller hands them on."""
+    """A requested environment: the options of module python_environment, as the controller passes them on."""
 
     role: str
     setting: str
     path: str
     python: str
-    interpreter: Interpreter  # what `python` says of itself
+    interpreter: Interpreter  # facts about `python`
     packages: list[str] = field(default_factory=list)
     python_min: str = "3.8"
     python_max: str = ""
@@ -78,12 +80,12 @@ class Request:
 
     @property
     def installs(self) -> bool:
-        """Whether anything is installed that pip installs."""
+        """Whether pip has to install anything."""
         return bool(self.packages or self.sources)
 
     @property
     def needs_pip_brought(self) -> bool:
-        """Whether pip has to be brought: Debian packages what makes it (ensurepip) apart from Python."""
+        """Whether the controller has to copy pip: on Debian, ensurepip is in a package of its own."""
         other = self.linked_environment
         linked = bool(other) and Path(other, self.interpreter.packages, "pip").is_dir()
         here = self.interpreter.ensurepip or bundled_pip(self.interpreter.ensurepip)
@@ -91,7 +93,7 @@ class Request:
 
     @property
     def made_from(self) -> Receipt:
-        """What makes the environment what it is. Where a tarball comes from does not: it has a checksum."""
+        """The part of the receipt that is known before. Addresses of tarballs are left out: they have checksums."""
         programs = [{key: value for key, value in program.items() if key != "url"} for program in self.programs]
         source = {name: getattr(self, name) for name in SOURCE}
         index = without_password(self.index_url)
@@ -109,12 +111,12 @@ def without_password(url: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """Return the one spelling of a distribution's name."""
+    """Return the normalized name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def installed(path: Path, version: str) -> dict[str, str]:
-    """Return {distribution: version} of an environment, read from its file names without running anything of it."""
+    """Return {distribution: version} of an environment, read from its file names; nothing of it is run."""
     found = (path / packages_of(version)).glob("*-*.dist-info")
     pairs = [entry.stem.split("-", 1) for entry in found]
     return {canonical(name): release for name, release in sorted(pairs)}
@@ -128,9 +130,9 @@ def has_pins(there: Mapping[str, str], packages: Sequence[str]) -> bool:
 
 
 def is_whole(path: Path, version: str) -> bool:
-    """Whether the files of the packages are there: some of each, for to look at all of PyTorch's takes seconds.
+    """Whether the files of the packages exist. Some of each are checked, because all of PyTorch's take seconds.
 
-    systemd clears /tmp and /var/tmp of files that are old, one by one: the names of all packages may be left.
+    systemd removes old files in /tmp and /var/tmp one by one, and may leave the metadata of all packages.
     """
     packages = path / packages_of(version)
     for record in packages.glob("*.dist-info/RECORD"):
@@ -142,7 +144,7 @@ def is_whole(path: Path, version: str) -> bool:
 
 
 def read_receipt(path: Path) -> Receipt | None:
-    """Return what the last finished installation left behind, or None."""
+    """Return the receipt of an environment, or None."""
     try:
         receipt = json.loads((path / RECEIPT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -151,28 +153,28 @@ def read_receipt(path: Path) -> Receipt | None:
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
-    """Leave behind what the environment was made from and what is in it."""
+    """Write the receipt of an environment."""
     unfinished = path / (RECEIPT + ".new")
     unfinished.write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(path / RECEIPT)
 
 
 def make_receipt(request: Request, digests: Mapping[str, str], unlocked: set[str]) -> Receipt:
-    """Return what this installation leaves behind: `digests` has the sha256 of the wheels that pip took, by package;
-    `unlocked` names those that no lock was asked about.
+    """Return the receipt of an installation. `digests`: the sha256 of each installed wheel, by package. `unlocked`: the
+    packages that were installed without a lock.
     """
     there = installed(request.place, request.interpreter.version)
     return {**request.made_from, "installed": there, "digests": dict(digests), "unlocked": sorted(unlocked)}
 
 
 def is_made_from(receipt: Receipt, wanted: Receipt) -> bool:
-    """Whether a receipt is of the same things. One from before a key was known is as good as if that were empty."""
+    """Whether a receipt is of this request. A key that an older receipt does not have counts as empty."""
     found = {**{new: receipt.get(old) for new, old in OLD_KEYS.items()}, **receipt}
     return all((found.get(key) or None) == (value or None) for key, value in wanted.items())
 
 
 def is_ready(request: Request) -> bool:
-    """Whether the environment is there already, finished and made from the same things."""
+    """Whether the requested environment is there and complete."""
     path, version = request.place, request.interpreter.version
     receipt = read_receipt(path) if os.access(str(path / "bin" / "python"), os.X_OK) else None
     same = receipt is not None and is_made_from(receipt, request.made_from)
@@ -188,9 +190,9 @@ def os_release() -> list[str]:
 
 
 def kind_of_machine(request: Request) -> str:
-    """Return what machines have in common that can share an environment as it is, or "" if this one cannot.
+    """Return a digest that is equal on machines that can share an environment, or "" if this one cannot.
 
-    It holds programs of this distribution, links to this interpreter and its own path.
+    An environment contains programs for one distribution, links to its interpreter, and its own path.
     """
     system = [line for line in os_release() if line.startswith(("ID=", "VERSION_ID="))]
     if not system or not shutil.which("tar") or request.interpreter.version == NOTHING:
@@ -203,7 +205,7 @@ def kind_of_machine(request: Request) -> str:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether path holds what is not ours, and so must not be emptied."""
+    """Whether a path has content that torchfleet did not make, so that it must not be removed."""
     if not os.path.isdir(path):
         return os.path.exists(path)
     ours = (path / "pyvenv.cfg").exists() or (path / RECEIPT).exists()
@@ -211,7 +213,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def has_tool(tool: str, include: str) -> bool:
-    """Whether a program is on the search path, or a header (Python.h) is where the interpreter's lie."""
+    """Whether a program is on the search path, or a header (Python.h) in the interpreter's include directory."""
     if tool.endswith(".h"):
         return os.path.exists(os.path.join(include, tool))
     return shutil.which(tool) is not None
@@ -226,7 +228,7 @@ def job_in_the_way(request: Request) -> str:
 
 
 def flaws(request: Request) -> Iterator[tuple[bool, str]]:
-    """Yield whether each rule is broken, and what to say then."""
+    """Yield for each rule whether it is broken, and the message for that."""
     path, near = request.place, nearest_directory(request.place)
     interpreter, version = request.interpreter, request.interpreter.version
     python = f"Python {version} at {request.python}"
@@ -262,7 +264,7 @@ def flaws(request: Request) -> Iterator[tuple[bool, str]]:
 
 
 def refusals(request: Request) -> list[str]:
-    """Return why the environment cannot be made, each a line to be shown."""
+    """Return why the environment cannot be made, as lines for the user."""
     if request.interpreter.version == NOTHING:
         said = [f"{request.python} is no Python 3 interpreter: set {request.role}_python to one"]
     else:
@@ -271,7 +273,7 @@ def refusals(request: Request) -> list[str]:
 
 
 def look(request: Request) -> dict[str, Any]:
-    """Return what is there, and changes nothing. plugin_utils/_software/answers.py declares the fields."""
+    """Return the state of the environment without a change. plugin_utils/_software/answers.py declares the fields."""
     ready = is_ready(request)
     return {
         "refusals": refusals(request),

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Sending an environment over the SSH mesh to machines of the same kind, and receiving it there.
+"""Sends an environment over the SSH mesh to machines of the same kind, and receives it there.
 
-A machine that receives has nothing of ours yet. So the sender writes the text of these files to Python there, ahead of
-the environment (a tar stream): shells and lists of processes see only START.
+A receiver may have no files of torchfleet yet. So the sender starts Python there with START, and writes the text of
+these modules to its stdin, followed by the environment as a tar stream.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .environment import (
 from .environment_files import RECEIPT, NotMadeError, locked, remove_leftovers, replaced, run
 from .remote_program import RemoteProgram, ask
 
-# How many machines one machine sends to at a time: unpacking takes longer than what a network card can bring.
+# How many machines one machine sends to at a time: the receivers need longer to unpack than the sender to send.
 SENT_AT_A_TIME = 4
 SEND_SECONDS = 3600.0  # for one machine: it may wait for a lock, and then gets some GB
 QUESTION_SECONDS = 60.0
 ERROR_CHARACTERS = 300
-SEND = "send"  # the line of a receiver that wants it
+SEND = "send"  # the line with which a receiver asks for the tar stream
 PACKAGE = "torchfleet_environment"
-# What a receiver needs of our files, each after those that it imports.
+# The modules that a receiver needs, each after those that it imports.
 FILES = (build_errors, environment_files, interpreter, environment, remote_program)
 START = f"""
 import io, json, sys, types
@@ -58,7 +58,7 @@ module.serve(order)
 
 @dataclass(frozen=True)
 class Transfer:
-    """What is to be sent, and to whom."""
+    """An environment to send, and the hosts that receive it."""
 
     path: str
     python: str  # the interpreter of the receivers
@@ -74,7 +74,7 @@ class Transfer:
 
 
 def receive(transfer: Transfer) -> None:
-    """Take the environment from stdin, unless it is there (as on machines that share a home). NotMadeError."""
+    """Unpack the environment from stdin, unless it is there (machines may share a home). Raise NotMadeError."""
     path, receipt = Path(transfer.path), transfer.receipt or {}
     with locked(path):
         remove_leftovers(path)
@@ -88,7 +88,7 @@ def receive(transfer: Transfer) -> None:
 
 
 def is_there(transfer: Transfer) -> bool:
-    """Whether the environment is there, as its receipt has it, and whole."""
+    """Whether the environment with this receipt is there and complete."""
     path, receipt = Path(transfer.path), transfer.receipt or {}
     version = str(receipt.get("python", ""))
     runs = os.access(str(path / "bin" / "python"), os.X_OK) and read_receipt(path) == receipt
@@ -96,7 +96,7 @@ def is_there(transfer: Transfer) -> bool:
 
 
 def try_to_receive(transfer: Transfer) -> dict[str, str]:
-    """Return {"error": "" or what went wrong}."""
+    """Return {"error": the error, or ""}."""
     try:
         receive(transfer)
         return {"error": ""}
@@ -105,7 +105,7 @@ def try_to_receive(transfer: Transfer) -> dict[str, str]:
 
 
 def serve(order: dict[str, Any]) -> None:
-    """Do what the sender of this program asks for, and print the answer."""
+    """Run the verb of an order from the sender, and print the answer as JSON."""
     SENT_FILES.extend((name, text) for name, text in order["files"])
     does = {"receive": try_to_receive, "send": send}
     print(json.dumps(does[order["verb"]](Transfer(**order["transfer"]))))
@@ -113,7 +113,7 @@ def serve(order: dict[str, Any]) -> None:
 
 # --- on the machine that sends ----------------------------------------------------------------------------------------
 
-SENT_FILES: list[tuple[str, str]] = []  # as they were sent to this machine; none where it has them as modules
+SENT_FILES: list[tuple[str, str]] = []  # the modules that this machine was sent; empty where they are imported
 
 
 def files() -> list[tuple[str, str]]:
@@ -129,12 +129,12 @@ def on_host(transfer: Transfer, host: str, argv: Sequence[str]) -> list[str]:
 
 
 def program_on(transfer: Transfer, host: str) -> list[str]:
-    """Return the command that runs this program on a host of the mesh; what to do is written to it."""
+    """Return the command that runs START on a host of the mesh. The order is written to its stdin."""
     return on_host(transfer, host, [transfer.python, "-I", "-c", START])
 
 
 def order(verb: str, transfer: Transfer) -> bytes:
-    """Return what is written to this program on another host."""
+    """Return the order for START on another host: verb, transfer and modules."""
     return json.dumps({"verb": verb, "transfer": asdict(transfer), "files": files()}).encode() + b"\n"
 
 
@@ -146,7 +146,7 @@ def tar_of(transfer: Transfer) -> list[str]:
 
 
 def send_to(transfer: Transfer, host: str) -> str:
-    """Bring the environment to a host. Return "" or what went wrong."""
+    """Send the environment to a host. Return the error, or ""."""
     sent = 0
     with RemoteProgram(program_on(transfer, host), SEND_SECONDS) as receiver:
         receiver.write(order("receive", transfer))
@@ -155,14 +155,14 @@ def send_to(transfer: Transfer, host: str) -> str:
             sent = receiver.feed(tar_of(transfer))
             answer = receiver.rest()
     error = receiver.limit or error_in(answer, receiver.error)
-    if sent and not error:  # then what arrived whole is not all there is
+    if sent and not error:  # what was read is not the whole environment
         ask(on_host(transfer, host, ["rm", "--force", f"{transfer.path}/{RECEIPT}"]), QUESTION_SECONDS)
         error = receiver.error if receiver.last else f"tar ended with status {sent}"
     return error[:ERROR_CHARACTERS]
 
 
 def error_in(answer: bytes, otherwise: str) -> str:
-    """Return the error in an answer of `receive`, or something else if it is no answer."""
+    """Return the error in an answer of `receive`; `otherwise` if the answer is invalid."""
     try:
         return str(json.loads(answer.decode())["error"])
     except (ValueError, LookupError, TypeError):
@@ -170,7 +170,7 @@ def error_in(answer: bytes, otherwise: str) -> str:
 
 
 def send_on(transfer: Transfer, host: str, others: list[str]) -> dict[str, str]:
-    """Have a host that has the environment bring it to others. Return the answer of `send` there."""
+    """Let a host that has the environment send it to others. Return its answer, as of send()."""
     seconds = SEND_SECONDS * (1 + len(others).bit_length())  # at least the levels of the tree below that host
     there = order("send", replace(transfer, to=others, source=""))
     said, error = ask(program_on(transfer, host), seconds, there)
@@ -183,7 +183,7 @@ def send_on(transfer: Transfer, host: str, others: list[str]) -> dict[str, str]:
 
 
 def branch(transfer: Transfer, hosts: list[str]) -> dict[str, str]:
-    """Bring it to the first of some hosts, and then from there to the others, if there is a way."""
+    """Send it to the first host, and from there to the others if that host can reach them."""
     first, others = hosts[0], hosts[1:]
     answer = {first: send_to(transfer, first)}
     if others and not answer[first] and first in transfer.senders:
@@ -194,7 +194,7 @@ def branch(transfer: Transfer, hosts: list[str]) -> dict[str, str]:
 
 
 def send(transfer: Transfer) -> dict[str, str]:
-    """Return {host: "" or what went wrong}. The hosts form a tree: N of them take log N times as long as one."""
+    """Return the error of each host, or "". The hosts form a tree, so the time grows with log N."""
     hosts = transfer.to
     branches = [hosts[first::SENT_AT_A_TIME] for first in range(min(SENT_AT_A_TIME, len(hosts)))]
     answer: dict[str, str] = {}
@@ -220,7 +220,7 @@ def receipt_at_source(transfer: Transfer) -> Receipt | None:
 
 
 def send_what_is_wanted(transfer: Transfer, wanted: Receipt) -> dict[str, str]:
-    """Send the environment if the source has the one that is wanted. Return the answer of `send`."""
+    """Send the environment if the source has the requested one. Return the answer of send()."""
     receipt = receipt_at_source(transfer)
     if receipt is None or not is_made_from(receipt, {**wanted, "python": receipt.get("python")}):
         return dict.fromkeys(transfer.to, f"{transfer.source or 'the machine that has it'} has not finished it")

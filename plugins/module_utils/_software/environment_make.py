@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Making a Python environment, in one process: with pip from locked wheels, and from sources that are built."""
+"""Makes a Python environment: with pip from locked wheels, and from sources that are built here."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .environment import Request, canonical, installed, is_ready, make_receipt, 
 from .environment_files import NotMadeError, locked, remove_leftovers, replaced, run, work_directory
 from .interpreter import bundled_pip, number, packages_of
 
-# Without bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
+# No bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
 QUIET = ["--quiet", "--no-input", "--disable-pip-version-check"]
 PIP_SCRIPT = "#!{}\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
-PIP = ["-I", "-m", "pip"]  # isolated: PYTHONPATH and the files of the current directory would be taken for installed
+PIP = ["-I", "-m", "pip"]  # isolated: pip would take modules in PYTHONPATH or the current directory for installed
 PIP_INSTALL = [*PIP, "install", "--no-compile", *QUIET]
 WHEELS_ONLY = ["--only-binary", ":all:"]
 IN_TIME = ["--retries", "1", "--timeout", "15"]  # of an index that is only preferred
-PIP_REPORTS = (22, 2)  # from which version on pip can tell what it installed, with checksums
+PIP_REPORTS = (22, 2)  # the first version of pip with --report
 
 
 class PipCall(NamedTuple):
-    """One call of pip: its options for where packages come from, and the packages.
+    """One call of pip: the options that name the sources of packages, and the packages.
 
-    The address of an index may have a password or token in it, so it is no option, which every user of the machine
-    could see: it goes into pip's environment.
+    The address of an index may contain a password or token. It is passed in the environment, because all users can read
+    command lines.
     """
 
     options: list[str]
@@ -43,13 +43,13 @@ class PipCall(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What pip's environment gets."""
+        """The additional environment variables of pip."""
         return {"PIP_INDEX_URL": self.index_url} if self.index_url else {}
 
 
 @contextlib.contextmanager
 def brought(request: Request) -> Iterator[str]:
-    """Give the directory with what was brought here: wheels, and sources to build."""
+    """Yield a directory with the files that the controller copied here: wheels, and sources to build."""
     with work_directory(request.place, "brought") as place:
         if request.brought:
             with tarfile.open(request.brought) as pack:
@@ -64,8 +64,8 @@ def brought(request: Request) -> Iterator[str]:
 def pip_calls(request: Request, place: str) -> list[PipCall]:
     """Return the calls of pip, one after the other.
 
-    Never from two indexes at once: pip would take each name from the one that has the higher version of it, and anybody
-    can give the public one a package of a name that only the other had.
+    No call uses two indexes: pip would take each name from the one with the higher version, and anyone can publish a
+    package on the public index with a name that only the other index has.
     """
     packages = request.packages
     if request.lock:
@@ -78,8 +78,11 @@ def pip_calls(request: Request, place: str) -> list[PipCall]:
 
 
 def locked_pip_calls(request: Request, place: str) -> list[PipCall]:
-    """Return the calls where there is a lock: what it has by its checksums, then what is not in it, which is what the
-    user named: a build of the first package that has a version of its own (+cpu), and packages besides."""
+    """Return the calls with a lock.
+
+    First the packages of the lock, by checksum. Then, by version, a build of the first package with a suffix in its
+    version (+cpu), and packages that are not in the lock.
+    """
     lock, first = request.locked, request.packages[:1]
     where = ["--no-index", "--find-links", place] if request.wheelhouse else []
     own = own_build(request, place)
@@ -100,9 +103,8 @@ def locked_pip_calls(request: Request, place: str) -> list[PipCall]:
 def own_build(request: Request, place: str) -> PipCall | None:
     """Return where a build of the first package is, if it is not the package index's own.
 
-    A version such as 2.13.0+cpu is on no public index. It comes from the index or the wheelhouse that the user named,
-    or from a directory that pip of this machine was told of by whoever set it up (find-links), or from the index that
-    is preferred, if it can be reached.
+    A version such as 2.13.0+cpu is on no public index. It comes from the user's index or wheelhouse, from a directory
+    in this machine's pip configuration (find-links), or from the preferred index if that can be reached.
     """
     if not request.wheelhouse:
         if request.index_url:
@@ -115,7 +117,7 @@ def own_build(request: Request, place: str) -> PipCall | None:
 
 
 def has_own_build(request: Request, where: PipCall, place: str) -> bool:
-    """Whether pip finds the first package there in a version with a part of its own (+cpu)."""
+    """Whether pip finds the first package there in a version with a suffix (+cpu)."""
     python, package = str(request.place / "bin" / "python"), request.packages[0]
     if not can_report(request):
         return False
@@ -130,7 +132,7 @@ def has_own_build(request: Request, where: PipCall, place: str) -> bool:
 
 
 def can_report(request: Request) -> bool:
-    """Whether pip of the environment tells what it installed."""
+    """Whether the environment's pip can report what it installed."""
     version = request.interpreter.version
     found = [installed(Path(path), version).get("pip") for path in (request.path, request.linked_environment) if path]
     numbers = [number(release)[:2] for release in found if release]
@@ -138,13 +140,13 @@ def can_report(request: Request) -> bool:
 
 
 def taken(report: Path) -> list[dict[str, Any]]:
-    """Return what pip says it took."""
+    """Return the installed packages of a report of pip."""
     found: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["install"]
     return found
 
 
 def digests_in(report: Path) -> dict[str, str]:
-    """Return the sha256 of each wheel that pip took, by package, from what it told; nothing if it was too old to."""
+    """Return the sha256 of each installed wheel, by package, from a report of pip."""
     about = [(each["metadata"]["name"], each["download_info"].get("archive_info", {})) for each in taken(report)]
     return {
         canonical(name): archive.get("hashes", {}).get("sha256") or archive.get("hash", "").partition("=")[2]
@@ -156,10 +158,10 @@ def digests_in(report: Path) -> dict[str, str]:
 
 
 def make_bare(request: Request, place: str) -> None:
-    """Make an environment without packages. It sees those of another one, now or when that is there, pip among them.
+    """Make an environment without packages other than pip, with a link to the packages of the linked environment.
 
-    pip is unpacked, which installs a wheel that has no compiled part: ensurepip comes to the same, but takes ten times
-    as long, as it runs pip out of its wheel.
+    pip's wheel is unpacked, which is enough because it has no compiled part. ensurepip has the same result, but takes
+    ten times as long, because it runs pip from its wheel.
     """
     path, packages = request.place, request.place / request.interpreter.packages
     other = request.linked_environment
@@ -180,7 +182,7 @@ def make_bare(request: Request, place: str) -> None:
 
 
 def install(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
-    """Install the packages. Return the checksums of the wheels, by package, and which came by version alone."""
+    """Install the packages. Return the checksum of each wheel, by package, and which were installed without a lock."""
     python = str(request.place / "bin" / "python")
     report = Path(place, "installed.json")
     options = ["--report", str(report)] if can_report(request) else []
@@ -198,7 +200,7 @@ def install(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
 
 
 def build_sources(request: Request, place: str) -> None:
-    """Build Python packages from their sources. The wheels are kept, for whoever has machines without a compiler."""
+    """Build Python packages from their sources. The wheels are kept, for machines without a compiler."""
     python, kept = str(request.place / "bin" / "python"), request.place / "wheels"
     wheel_options = [*QUIET, "--no-deps", "--no-build-isolation", "--wheel-dir", str(kept), "--"]
     for name in request.sources:
@@ -209,7 +211,7 @@ def build_sources(request: Request, place: str) -> None:
 
 
 def build_program(request: Request, program: Mapping[str, Any], place: str) -> None:
-    """Build a program from its tarball, with the environment as its prefix. A checkout has no configure yet."""
+    """Build a program from its tarball, with the environment as its prefix. Without configure, run autogen.sh."""
     path = request.place
     with work_directory(path, "build") as folder:
         with tarfile.open(str(Path(place, program["file"]))) as source:
@@ -223,7 +225,7 @@ def build_program(request: Request, program: Mapping[str, Any], place: str) -> N
 
 
 def make(request: Request) -> bool:
-    """Make the environment, unless it is there. Return whether it was made. NotMadeError if it cannot be."""
+    """Make the environment, unless it is there. Return whether it was made. Raise NotMadeError if that fails."""
     path = request.place
     with locked(path):
         remove_leftovers(path, request.brought)
@@ -237,12 +239,12 @@ def make(request: Request) -> bool:
 
 
 def fill(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
-    """Make the environment with everything that is asked for. Return what install() does."""
+    """Make the environment with everything in it. Return the result of install()."""
     make_bare(request, place)
     found = install(request, place)
     build_sources(request, place)
     for description in (request.place / packages_of(request.interpreter.version)).glob("*/lib/*.la"):
-        description.unlink()  # UCX's wheel: libtool would look for UCX where the wheel was made
+        description.unlink()  # of UCX's wheel: libtool would look for UCX in the directory named there
     for program in request.programs:
         build_program(request, program, place)
     return found

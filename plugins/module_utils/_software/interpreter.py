@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The Python that an environment is made with. It need not be the one that runs modules, so a program asks it."""
+"""Facts about the Python with which an environment is made. Another one may run this module, so a program asks it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-NOTHING = "0.0"  # the version of what is no interpreter
-# Runs on any Python 3, so that an interpreter which is too old is told apart from one that does not run at all.
+NOTHING = "0.0"  # the version of a program that is no Python 3
+# Runs on any Python 3, so that one that is too old differs from one that does not run at all.
 PROBE = """
 import importlib.util as util, json, os, sys, sysconfig
 ensurepip = util.find_spec("ensurepip")
@@ -26,31 +26,31 @@ print(json.dumps({
 }))
 """
 PROBE_SECONDS = 60
-SYSTEM_WHEELS = Path("/usr/share/python-wheels")  # where Debian keeps what ensurepip has elsewhere
+SYSTEM_WHEELS = Path("/usr/share/python-wheels")  # Debian's directory for the wheels of ensurepip
 
 
 class Interpreter(NamedTuple):
-    """What an interpreter says of itself."""
+    """Facts about an interpreter."""
 
     version: str = NOTHING  # major and minor
-    real: str = ""  # where it lies, without links
-    include: str = ""  # where its headers lie
+    real: str = ""  # its path, without links
+    include: str = ""  # the directory of its headers
     has_venv: bool = False
-    ensurepip: str = ""  # where that module lies, if it is there
+    ensurepip: str = ""  # the directory of that module, or empty
 
     @property
     def packages(self) -> Path:
-        """Where packages lie, below an environment."""
+        """The directory of packages, below an environment."""
         return packages_of(self.version)
 
 
 def packages_of(version: str) -> Path:
-    """Return where packages lie below an environment of a Python, such as 3.11."""
+    """Return the directory of packages below an environment, for a version such as 3.11."""
     return Path("lib", f"python{version}", "site-packages")
 
 
 def probe(python: str) -> Interpreter:
-    """Return what an interpreter says of itself; version NOTHING if it is no Python 3 that runs here."""
+    """Return the facts about an interpreter; version NOTHING if it is no Python 3 or does not run here."""
     try:
         answer = subprocess.check_output(
             [python, "-I", "-c", PROBE], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=PROBE_SECONDS
@@ -71,6 +71,6 @@ def is_supported(version: str, oldest: str, newest: str) -> bool:
 
 
 def bundled_pip(ensurepip: str) -> list[Path]:
-    """Return the wheels of pip that an interpreter brings, whose ensurepip lies there (Debian's wheels lie apart)."""
+    """Return the wheels of pip that come with an interpreter, given the directory of its ensurepip."""
     places = [Path(ensurepip, "_bundled")] if ensurepip else []
     return [wheel for place in [*places, SYSTEM_WHEELS] for wheel in sorted(place.glob("pip-*.whl"))]

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The proof that an MPI launcher works on this machine: it says its version, and it starts two processes.
+"""The proof that an MPI launcher works on this machine: it has the right version, and starts two processes.
 
-It is given once. The file that it leaves goes when the launcher is installed again, and is never copied to another one.
+The proof is made once and leaves a file. That is removed when the launcher is installed again, and never copied.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def given_proof(path: Path) -> str:
 
 
 def prove(launcher: str, path: Path, version: str = "", components: Sequence[str] = ()) -> str:
-    """Return the version of a launcher that works, and leave the proof. UnprovenError if it does not.
+    """Return the version of a launcher and write the proof. Raise UnprovenError if the launcher does not work.
 
-    `version`: the one that it must be, or "". `components`: what Open MPI must have, as ompi_info --parsable names it.
+    `version`: the required one, or "". `components`: required ones of Open MPI, as ompi_info --parsable names them.
     """
     found = find_version(launcher, path, version)
     find_components(path, components)
@@ -47,7 +47,7 @@ def prove(launcher: str, path: Path, version: str = "", components: Sequence[str
 
 
 def find_version(launcher: str, path: Path, wanted: str) -> str:
-    """Return the version that a launcher says. UnprovenError if it is not the one that it must be."""
+    """Return the version that a launcher prints. Raise UnprovenError if it is not the required one."""
     mpirun = f"{path}/bin/mpirun"
     said = run([mpirun, "--version"], path)
     match = re.search(LAUNCHERS[launcher].version, said, re.MULTILINE)
@@ -57,7 +57,7 @@ def find_version(launcher: str, path: Path, wanted: str) -> str:
 
 
 def find_components(path: Path, components: Sequence[str]) -> None:
-    """UnprovenError unless everything that was asked for was built: configure leaves out what it does not find."""
+    """Raise UnprovenError if a component is missing: configure silently leaves out what it does not find."""
     said = run([f"{path}/bin/ompi_info", "--parsable"], path) if components else ""
     lacking = [name for name in components if name not in said]
     if lacking:
@@ -65,7 +65,7 @@ def find_components(path: Path, components: Sequence[str]) -> None:
 
 
 def start_two(launcher: str, path: Path) -> None:
-    """Start two processes. UnprovenError unless they are rank 0 and rank 1."""
+    """Start two processes. Raise UnprovenError unless they are rank 0 and rank 1."""
     as_root = OPTIONS_OF_ROOT.get(launcher, ()) if os.getuid() == 0 else ()
     options = [*as_root, *OPTIONS.get(launcher, ())]
     argv = [f"{path}/bin/mpirun", *options, "-n", "2", "printenv", LAUNCHERS[launcher].identity[0]]

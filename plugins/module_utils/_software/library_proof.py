@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The proof that a communication library is there, loads, and has the version and the parts that were asked for."""
+"""The proof that a communication library loads, and has the requested version and parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOAD = "import ctypes, sys; [ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL) for path
 
 
 class Library(NamedTuple):
-    """The header that has a library's version, what the names there begin with, and the files to load."""
+    """The header with a library's version, the prefix of the macros in it, and the files to load."""
 
     header: str
     macro: str
@@ -61,7 +61,7 @@ def find_prefix(library: str, path: Path) -> Path:
 
 
 def find_version(library: str, prefix: Path, wanted: str) -> str:
-    """Return the version that the header has. UnprovenError if it is not the one that it must be."""
+    """Return the version in the header. Raise UnprovenError if it is not the required one."""
     header, macro, _files = LIBRARIES[library]
     text = (prefix / header).read_text(encoding="utf-8", errors="replace")
     numbers = [re.search(rf"^#\s*define\s+{macro}_{part}\s+(\d+)", text, re.MULTILINE) for part in ("MAJOR", "MINOR")]

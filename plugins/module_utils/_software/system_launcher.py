@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The launcher of a distribution's package, in a directory of ours: links to its programs, under their plain names.
+"""The launcher of a distribution's package: a directory of torchfleet with links to its programs.
 
-Debian has Open MPI and MPICH side by side, and so calls their programs mpirun.openmpi and mpirun.mpich. A receipt
-beside the links has the package, its version and the links: after an upgrade the links are made again, and the launcher
-is proven again.
+Debian can have Open MPI and MPICH at once, and calls their programs mpirun.openmpi and mpirun.mpich; the links have the
+plain names. A receipt has the package, its version and the links: after an upgrade the links are made again, and the
+launcher is proven again.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def plain_name(name: str, suffix: str) -> str:
 
 
 def receipt_of(request: Request) -> dict[str, Any]:
-    """Return what linking leaves behind."""
+    """Return the receipt of the links."""
     version = installed_version(request.package)
     return {"package": request.package, "version": version, "programs": programs(request)}
 
 
 def is_linked(request: Request) -> bool:
-    """Say whether the package is installed, all its programs are linked, and no others."""
+    """Whether the package is installed, all its programs are linked, and no others."""
     try:
         receipt = json.loads((request.path / RECEIPT).read_text(encoding="utf-8"))
         links = {entry.name: os.readlink(str(entry)) for entry in (request.path / "bin").iterdir()}
@@ -63,7 +63,7 @@ def is_linked(request: Request) -> bool:
 
 
 def is_foreign(path: Path) -> bool:
-    """Say whether path has content that is not ours, and so must not be replaced."""
+    """Whether a path has content that torchfleet did not make, so that it must not be replaced."""
     ours = (path / "pyvenv.cfg").exists() or (path / RECEIPT).exists()
     return path.exists() and not ours and not (path.is_dir() and not any(path.iterdir()))
 

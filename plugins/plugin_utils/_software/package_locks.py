@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Lock files, which locks/lock.py writes: what pip installs exactly, with the checksums of all its published files."""
+"""Lock files, which locks/lock.py writes: exact versions, with the checksums of all published files of each."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[.*\])?==([^\s;,*]+)\Z")
 LOCKED = re.compile(r"[a-z0-9-]+==[A-Za-z0-9.!+_-]+( ; [^\\]+?)?( --hash=sha256:[0-9a-f]{64})+\Z")
-# What a lock has for Linux alone is what the index's own build of PyTorch takes there: CUDA. Other builds bring theirs.
+# Packages for Linux alone are the CUDA libraries of the index's own build of PyTorch. Other builds have other ones.
 OF_THE_BUILD = "sys_platform == 'linux'"
 
 
 def canonical(name: str) -> str:
-    """Return the one spelling of a distribution's name."""
+    """Return the normalized name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -52,7 +52,7 @@ def name_of(line: str) -> str:
 
 
 def lock_of(packages: Sequence[str], path: str) -> dict[str, Any]:
-    """Return what an environment with these packages is locked to. Without a path to nothing: each part is empty then.
+    """Return the lock of an environment with these packages. Without a path each part is empty.
 
     `lines` of the lock; `of_the_build`: names of those that only the index's own build of the first package takes;
     `more`: packages that the lock does not know; `digest` of all. InputError where it has another version of one.
@@ -73,7 +73,7 @@ def lock_of(packages: Sequence[str], path: str) -> dict[str, Any]:
 
 
 def check_version(package: str, lines: Sequence[str], path: str) -> None:
-    """Refuse a package in a version that the lock has not; a build of the version (+cpu) is one."""
+    """Raise InputError for a package whose version is not in the lock. A build of that version (+cpu) is accepted."""
     has = [line.split()[0].partition("==")[2] for line in lines if name_of(line) == name_of(package)]
     pin = PIN.match(package.strip())
     if has and (pin is None or pin[2].partition("+")[0] not in has):

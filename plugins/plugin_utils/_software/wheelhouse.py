@@ -2,10 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the controller brings to a machine that makes an environment: wheels, sources to build, pip where it has none.
+"""The files that the controller copies to a machine that makes an environment: wheels, sources, and pip if missing.
 
-They are packed into one file. Which of the wheels are installed is for pip on the machine to say; this leaves out what
-can be of no use there.
+They are packed into one file. pip on the machine selects the wheels to install; wheels that cannot fit are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SHELF = Path(".torchfleet", "sources")  # where the controller keeps what it fet
 
 
 class NotBroughtError(Exception):
-    """What a machine needs cannot be brought. The text is one line, ready to be shown but for the role."""
+    """A file that a machine needs is not available. The text is one line; the caller adds the role."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be brought to one machine."""
+    """The files that one machine needs."""
 
     role: str
     machine: Machine
@@ -74,7 +73,7 @@ class Order:
 
     @property
     def shelf(self) -> Path:
-        """Where tarballs of programs lie."""
+        """The directory of the tarballs of programs."""
         return Path(self.wheelhouse) if self.wheelhouse else Path.home() / SHELF
 
     @property
@@ -101,7 +100,7 @@ def fetched(order: Order) -> list[Path]:
 
 
 def pack(order: Order) -> Path:
-    """Return a tar file with what a machine needs. NotBroughtError for what cannot be had."""
+    """Return a tar file with the files that a machine needs. Raise NotBroughtError if one is not available."""
     try:
         with one_at_a_time(order):
             return packed(order, collect(order))
@@ -112,7 +111,7 @@ def pack(order: Order) -> Path:
 
 
 def unfound(order: Order, error: NotFoundError) -> str:
-    """Return what to say of wheels that are missing."""
+    """Return the error for missing wheels."""
     kind, role = order.machine.label, order.role
     if order.fill:
         return f"no wheels for {kind} could be downloaded to {order.wheelhouse}: {error}"
@@ -120,7 +119,7 @@ def unfound(order: Order, error: NotFoundError) -> str:
 
 
 def collect(order: Order) -> dict[str, Path]:
-    """Return the files that a machine needs, by what each is called in the pack. They are fetched first."""
+    """Return the files that a machine needs, by their names in the tar file. Missing ones are fetched."""
     if order.fill and order.wheelhouse and order.packages:
         fill(order)
     for program in order.programs:
@@ -138,7 +137,7 @@ def collect(order: Order) -> dict[str, Path]:
 
 
 def fits(tags: str, machine: Machine) -> bool:
-    """Whether a wheel with these tags (cp311-cp311-manylinux_2_28_x86_64) can be of use on the machine."""
+    """Whether a wheel with these tags (cp311-cp311-manylinux_2_28_x86_64) may fit the machine."""
     pythons, abis, platforms = (tag.split(".") for tag in tags.split("-"))
     major, minor = machine.python.split(".")
     mine = {f"py{major}", f"py{major}{minor}", f"cp{major}{minor}"}
@@ -158,12 +157,12 @@ def wheels_by_name(order: Order) -> dict[str, list[Path]]:
 
 
 def version_of(wheel: Path) -> str:
-    """Return the version of a wheel, without the part that says its build (+cpu, +cu126)."""
+    """Return the version of a wheel without the suffix of its build (+cpu, +cu126)."""
     return wheel.name.split("-")[1].partition("+")[0]
 
 
 def is_version(wheel: Path, package: str) -> bool:
-    """Whether a wheel has the version that is asked for, whatever its build."""
+    """Whether a wheel has the requested version, in any build."""
     pin = PIN.match(package.strip())
     return pin is None or pin[2] in (wheel.name.split("-")[1], version_of(wheel))
 
@@ -179,7 +178,7 @@ def by_lock(name: str, wheels: Sequence[Path], order: Order) -> list[Path]:
 
 
 def required_by(wheel: Path) -> set[str]:
-    """Return the names of all distributions that a wheel may require; which of them it does is for pip to say."""
+    """Return the names of all distributions that a wheel may require. pip evaluates the conditions on the machine."""
     with zipfile.ZipFile(wheel) as content:
         metadata = next(name for name in content.namelist() if name.endswith(".dist-info/METADATA"))
         lines = content.read(metadata).decode("utf-8", "replace").splitlines()
@@ -277,7 +276,7 @@ def fetch(order: Order, program: Mapping[str, Any]) -> None:
 
 
 def identity(name: str, path: Path) -> str:
-    """Return a line that tells a file from any other, without reading it: wheels are large."""
+    """Return a line that identifies a file without reading it, because wheels are large."""
     status = path.stat()
     return f"{name} {path} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
