@@ -388,10 +388,10 @@ def test_half_a_pair_of_keys_is_made_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", ["cut", "heal", "shape", "pause"])
 def test_a_node_that_does_not_run_is_not_disturbed(state: str) -> None:
     for found in ("running", "paused"):
-        faults.refuse_the_dead(state, [lifecycle.Container("lab-n2", "{}", found, 1)])
+        faults.require_running(state, [lifecycle.Container("lab-n2", "{}", found, 1)])
     with pytest.raises(ValueError, match=r"^lab_node: lab-n2 is exited; start it with lab_state=restart"):
-        faults.refuse_the_dead(state, [lifecycle.Container("lab-n2", "{}", "exited", 0)])
-    faults.refuse_the_dead("kill", [lifecycle.Container("lab-n2", "{}", "exited", 0)])
+        faults.require_running(state, [lifecycle.Container("lab-n2", "{}", "exited", 0)])
+    faults.require_running("kill", [lifecycle.Container("lab-n2", "{}", "exited", 0)])
 
 
 def test_a_shape_survives_being_a_label(lab: Lab) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.standalone import newest, usual
 
-from .reading import said
+from .reading import output_of
 
 ABOUT_PYTHON = (
     "import importlib.util as u, json, sys, sysconfig; "
@@ -41,7 +41,7 @@ def about_python(path: str) -> dict[str, Any]:
         venv, headers = bool(importlib.util.find_spec("venv")), sysconfig.get_path("include")
         return {"path": path, "version": platform.python_version(), "venv": venv, "headers": has_headers(headers)}
     try:
-        about = json.loads(said([path, "-I", "-c", ABOUT_PYTHON]))
+        about = json.loads(output_of([path, "-I", "-c", ABOUT_PYTHON]))
         return {"path": path, **about, "headers": has_headers(about["headers"])}
     except (ValueError, KeyError, TypeError):
         return {"path": path, "version": "", "venv": False, "headers": False}

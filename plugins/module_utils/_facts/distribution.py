@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What to type on a distribution: one table of packages and commands, which every message that names one takes.
+"""The commands of each distribution, for messages: one table of packages and commands.
 
-Where the distribution is not known, a command tries one after the other, or names what is wanted.
+For an unknown distribution a command tries all package managers, or names the package.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def sshd(verb: str, os: str) -> str:
 
 
 def hold(package: str, os: str) -> str:
-    """Return what keeps the version of a package."""
+    """Return the command that keeps the version of a package."""
     return HOLD.get(family(os), "have your package manager keep the version of {}").format(package)
 
 
@@ -92,7 +92,7 @@ def here(release: str = "/etc/os-release") -> str:
 
 
 def words(os: str) -> dict[str, str]:
-    """Return what a mend may speak of: install_python ..., start_ssh, restart_ssh, reload_ssh, hold_driver.
+    """Return the commands that a mend may contain: install_python ..., start_ssh, restart_ssh, reload_ssh, hold_driver.
 
     The driver's package is the one that role cuda installs and holds; on older GPUs that is cuda-drivers.
     """

@@ -13,12 +13,12 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._firewall.look import look
 
-from .reading import said_as_root
+from .reading import root_output_of
 
 MOST = 16  # that are told
 
 
 def firewall(sudo: str, root: str = "/") -> list[dict[str, Any]]:
     """Return each firewall that drops what it does not know: kind, and where. `sudo`: whether root can be had."""
-    found = look(lambda program, words: said_as_root(program, list(words), sudo), root)
+    found = look(lambda program, words: root_output_of(program, list(words), sudo), root)
     return [{"kind": each.kind, "where": each.where} for each in found[:MOST]]

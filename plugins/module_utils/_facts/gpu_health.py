@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any
 
-from .reading import names_in, program, said, text_of
+from .reading import names_in, output_of, program, text_of
 
 # Fields of nvidia-smi --query-gpu. Drivers before 535 do not know fabric.state, and then answer nothing at all.
 FIELDS = ("pci.bus_id", "vbios_version", "ecc.errors.uncorrected.volatile.total")
@@ -41,7 +41,7 @@ def nvidia_rows() -> list[dict[str, Any]]:
     """Ask nvidia-smi about every GPU."""
     path = program("nvidia-smi")
     for fields in ((*FIELDS, FABRIC), FIELDS) if path else ():
-        text = said([path, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"])
+        text = output_of([path, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"])
         rows = rows_of(text, len(fields))
         if rows:
             return rows

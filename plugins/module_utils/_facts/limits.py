@@ -19,7 +19,7 @@ from .reading import text_of
 def limits() -> dict[str, int | None]:
     """Return the limits of this session, the soft ones; None means unlimited.
 
-    Of files the hard one: a program may raise its own to that, and 1024 is the soft one nearly everywhere.
+    The limit of open files is the hard one: programs may raise theirs to it, and the soft one is mostly 1024.
     """
     kinds = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
     found = {name: resource.getrlimit(kind)[name == "nofile"] for name, kind in kinds.items()}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""This machine: its distribution, its names and addresses, and what tells it from other machines.
+"""This machine: its distribution, its names and addresses, and what distinguishes it from other machines.
 
 Functions that read below /proc, /sys, /etc and /usr take another `root`, so that tests can give them a tree.
 """
@@ -24,7 +24,7 @@ RESOLVE_SECONDS = 3.0  # a name server that is gone keeps getaddrinfo() busy for
 
 
 def system(root: str = "/") -> dict[str, str]:
-    """Return kernel, arch, libc, and the distribution as os-release(5) tells it."""
+    """Return kernel, arch, libc, and the distribution of os-release(5)."""
     about = dict(re.findall(r'^(\w+)=["\']?(.*?)["\']?$', text_of(os.path.join(root, "etc/os-release")), re.MULTILINE))
     return {
         "kernel": os.uname().sysname,
@@ -45,7 +45,7 @@ def libc() -> str:
 
 
 def host_facts(root: str = "/") -> dict[str, Any]:
-    """Return what tells this machine from others. The machine id itself is confidential (machine-id(5)): a digest."""
+    """Return what distinguishes this machine from others. The machine id is confidential (machine-id(5)): a digest."""
     name = socket.gethostname()
     nics = os.path.join(root, "sys/class/net")
     hardware = [text_of(os.path.join(nics, nic, "address")).strip() for nic in names_in(nics) if nic != "lo"]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Reading a file, a directory, or the output of a program of this node: nothing instead of an error."""
+"""Reads files, directories and the output of programs of this node. The result is empty in place of an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # not on the search path of a 
 
 
 def text_of(path: str) -> str:
-    """Return what a file holds, or an empty string."""
+    """Return the text of a file, or an empty string."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -32,8 +32,8 @@ def names_in(path: str) -> list[str]:
         return []
 
 
-def said(argv: list[str]) -> str:
-    """Return the stdout of a program, or an empty string where it cannot be run or fails."""
+def output_of(argv: list[str]) -> str:
+    """Return the stdout of a program, or an empty string if it cannot be run or fails."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -47,8 +47,8 @@ def program(name: str) -> str:
     return on_search_path(name) or (found[0] if found else "")
 
 
-def said_as_root(name: str, words: list[str], sudo: str) -> str:
-    """Return what a program says to root, asked directly or through a sudo that wants no password; else nothing."""
+def root_output_of(name: str, words: list[str], sudo: str) -> str:
+    """Return the stdout of a program run as root, by sudo if it needs no password; else an empty string."""
     path = program(name)
     prefix = [] if os.getuid() == 0 else ["sudo", "-n"]
-    return said([*prefix, path, *words]) if path and (not prefix or sudo == "yes") else ""
+    return output_of([*prefix, path, *words]) if path and (not prefix or sudo == "yes") else ""

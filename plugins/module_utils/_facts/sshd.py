@@ -13,12 +13,12 @@ import glob
 import os
 import re
 
-from .reading import said_as_root, text_of
+from .reading import root_output_of, text_of
 
 
 def sshd_max_startups(sudo: str, root: str = "/") -> dict[str, str]:
     """Return MaxStartups of the system's sshd and where it was read; empty where nobody can tell."""
-    match = re.search(r"^maxstartups (\S+)", said_as_root("sshd", ["-T"], sudo), re.MULTILINE)
+    match = re.search(r"^maxstartups (\S+)", root_output_of("sshd", ["-T"], sudo), re.MULTILINE)
     if match:
         return {"max_startups": match.group(1), "from": "sshd -T"}
     path = os.path.join(root, "etc/ssh/sshd_config")

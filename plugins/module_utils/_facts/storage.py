@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where files go on this node: free space, rights, the file system, and who else may exchange directories."""
+"""Directories of this node: free space, permissions, the file system, and which ones other users can replace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .reading import text_of
 
 
 def place(path: str) -> dict[str, Any]:
-    """Return room and rights where `path` is or would be, and which file system that is."""
+    """Return free space, permissions and file system of the place where `path` is or would be."""
     near = os.path.realpath(path)
     while not os.path.isdir(near) and near != "/":
         near = os.path.dirname(near)
@@ -35,13 +35,13 @@ def place(path: str) -> dict[str, Any]:
 
 
 def loose(path: str) -> list[dict[str, str]]:
-    """Return the directories, from the top down to a path, that others can exchange: path, and why.
+    """Return the directories, from / down to a path, that other users can replace: path, and why.
 
-    `owner`: it belongs to somebody else than us and root. `everybody`: anybody may rename what is in it.
+    `owner`: it belongs to another user than us and root. `everybody`: all users may rename its entries.
     """
-    trusted = {0, os.getuid(), os.stat("/").st_uid}  # in a container the top may be nobody's
+    trusted = {0, os.getuid(), os.stat("/").st_uid}  # in a container / may belong to nobody
     found = []
-    for each in ways_to(path):
+    for each in with_parents(path):
         try:
             status = os.lstat(each)
         except OSError:  # it is not there yet
@@ -53,8 +53,8 @@ def loose(path: str) -> list[dict[str, str]]:
     return found
 
 
-def ways_to(path: str) -> list[str]:
-    """Return a path and all above it, as it is written and as its links lead."""
+def with_parents(path: str) -> list[str]:
+    """Return a path with all its parents, also those of the target of each link."""
     found = []
     for each in (path, os.path.realpath(path)):
         parts = each.rstrip("/").split("/")

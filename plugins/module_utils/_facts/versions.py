@@ -19,11 +19,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import torch_build
 
-from .reading import said, text_of
+from .reading import output_of, text_of
 
 
 def versions(home: str, python: str, mpirun: str, root: str = "/") -> dict[str, str]:
-    """Return what has to agree between nodes; an empty text means that it is not there."""
+    """Return the versions that must be equal on all nodes; an empty text means not installed."""
     return {
         "kernel": os.uname().release,
         "python": python_version(python),
@@ -47,7 +47,7 @@ def python_version(python: str) -> str:
     """Return the version of the ranks' interpreter: from pyvenv.cfg, else by asking it."""
     settings = text_of(os.path.join(os.path.dirname(os.path.dirname(python)), "pyvenv.cfg"))
     written = first_group(r"^version(?:_info)? *= *(\d+\.\d+\.\d+)", settings)
-    return written or first_group(r"^Python (\S+)", said([python, "--version"]))
+    return written or first_group(r"^Python (\S+)", output_of([python, "--version"]))
 
 
 def mpi(home: str, mpirun: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ def mpi(home: str, mpirun: str) -> dict[str, str]:
     for path in [mpirun, *own, *map(on_search_path, programs)]:
         if all(found.values()):
             break
-        text = said([path, "--version"]) if path else ""
+        text = output_of([path, "--version"]) if path else ""
         for kind in MPIS:
             found[kind] = found[kind] or first_group(LAUNCHERS[kind].version, text)
     return found
@@ -100,20 +100,20 @@ def driver_library(root: str = "/") -> str:
 
 
 def ucx() -> str:
-    """Return UCX's version as ucx_info tells it, else as Debian's package does."""
+    """Return UCX's version, from ucx_info or from Debian's package."""
     path = on_search_path("ucx_info")
-    text = said([path, "-v"]) if path else ""
+    text = output_of([path, "-v"]) if path else ""
     return first_group(r"^# (?:Library version:|UCT version=)\s*(\d[\w.]*)", text) or debian_version("libucx0")
 
 
 def debian_version(package: str) -> str:
     """Return the upstream version of an installed Debian package, or an empty string."""
     path = on_search_path("dpkg-query")
-    text = said([path, "--show", "--showformat", "${db:Status-Status} ${Version}", package]) if path else ""
+    text = output_of([path, "--show", "--showformat", "${db:Status-Status} ${Version}", package]) if path else ""
     return first_group(r"^installed (?:\d+:)?([^\s-]+)", text)
 
 
 def wrappers(home: str) -> list[str]:
-    """Return the digests of our code that lies on the node, the newest last."""
+    """Return the digests of torchfleet's code on the node, the newest last."""
     paths = [path for path in glob.glob(os.path.join(home, "lib", "*")) if re.fullmatch(r"[0-9a-f]{16}", path[-16:])]
     return [os.path.basename(path) for path in sorted(paths, key=os.path.getmtime)]

@@ -33,7 +33,7 @@ def disturb(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
         raise ValueError(f"lab_name: there is no lab {name!r}; create it: {make}")
     asked = spec.parse_disturbance(given, list(seen.nodes), seen.networks)
     containers = [seen.nodes[node] for node in asked.nodes]
-    refuse_the_dead(asked.state, containers)
+    require_running(asked.state, containers)
     if asked.state in LINKS:
         links = [(container, network) for container in containers for network in asked.networks]
         changed = [LINKS[asked.state](container.pid, network, asked.rate, check) for container, network in links]
@@ -45,8 +45,8 @@ def disturb(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
     return {"changed": any(changed), "nodes": list(asked.nodes), "packages": [], "msg": what}
 
 
-def refuse_the_dead(state: str, containers: list[Container]) -> None:
-    """Raise ValueError for a node that does not run. Its network is gone, with all that was done to it."""
+def require_running(state: str, containers: list[Container]) -> None:
+    """Raise ValueError for a node that does not run. Its network is gone, with all faults in it."""
     for container in containers:
         if state in (*LINKS, "pause") and container.state not in ("running", "paused"):
             raise ValueError(f"lab_node: {container.name} is {container.state}; start it with lab_state=restart")
@@ -98,7 +98,7 @@ def ends(pid: int, network: Network) -> list[tuple[int, str]]:
             with open(f"/sys/class/net/{device}/ifindex") as file:
                 if file.read().strip() == index:
                     return [(pid, network.nic), (0, device)]
-        except OSError:  # a device that went in this moment
+        except OSError:  # the device was removed meanwhile
             pass
     raise ValueError(f"lab_nic: the other end of {network.nic} is not on this machine")
 

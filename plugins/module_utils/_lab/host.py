@@ -45,7 +45,7 @@ def refuse_without_root() -> None:
         raise ValueError("a lab needs root on this machine: ansible-playbook -b (with -K if sudo asks a password)")
 
 
-def refuse_what_is_not_here(mounts: Iterable[tuple[str, str]], ca_bundle: str) -> None:
+def require_files(mounts: Iterable[tuple[str, str]], ca_bundle: str) -> None:
     """Raise ValueError for files and directories that nodes should read and that do not exist here."""
     for path, _there in mounts:
         if not os.path.exists(path):
@@ -108,7 +108,7 @@ def limits() -> list[str]:
 
 
 def surroundings(ca_bundle: str, with_pip: bool) -> list[str]:
-    """Return podman's options by which nodes install from where this machine does, within its limits."""
+    """Return podman's options that give nodes this machine's package sources and limits."""
     settings = parse_pip_config(run(sys.executable, "-m", "pip", "config", "list", check=False)) if with_pip else {}
     argv = limits()
     if ca_bundle:

@@ -84,7 +84,7 @@ def present(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
     """Start the requested lab, and write its inventory."""
     asked = spec.parse_lab(given)  # mistakes are refused before anything else
     spec.parse_subnets(given["subnets"], given["nics"])
-    host.refuse_what_is_not_here(asked.mounts, given["ca_bundle"])
+    host.require_files(asked.mounts, given["ca_bundle"])
     host.refuse_without_root()
     packages = host.missing_packages()
     if packages:
@@ -181,7 +181,7 @@ def make_key(directory: str) -> str:
 
 
 def give_away(path: str) -> None:
-    """Give what root wrote for somebody (`ansible-playbook -b`) to the owner of the directory above."""
+    """Make the owner of the parent directory the owner of a path: root may write it (`ansible-playbook -b`)."""
     above = os.stat(os.path.dirname(path))
     os.chown(path, above.st_uid, above.st_gid)
 
@@ -250,7 +250,7 @@ def write(path: str, text: str) -> bool:
 
 
 def tell(lab: Lab, directory: str, raised: Sequence[str]) -> str:
-    """Return the outcome for people."""
+    """Return the outcome as a line for the user."""
     nodes = f"{len(lab.nodes)} node{'s' * (len(lab.nodes) > 1)}, {len(lab.networks)} NIC{'s' * (len(lab.networks) > 1)}"
     reach = f"ansible -i {directory}/hosts.yml all -m ansible.builtin.ping"
     return f"lab {lab.name}: {nodes}; reach them with: {'; '.join([reach, *raised])}"

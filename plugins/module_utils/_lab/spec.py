@@ -197,7 +197,7 @@ def parse_subnets(wanted: Iterable[str], nics: int) -> list[ipaddress.IPv4Networ
 
 
 def free_subnets(name: str, count: int, taken: Iterable[ipaddress.IPv4Network]) -> list[ipaddress.IPv4Network]:
-    """Return subnets that nothing on this machine uses. The same name starts to look at the same place."""
+    """Return subnets that nothing on this machine uses. The search begins at a place that depends on the name."""
     used = list(taken)
     total = 1 << (24 - POOL.prefixlen)
     start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
@@ -238,7 +238,7 @@ def mac_of(address: str) -> str:
 
 
 def run_argv(lab: Lab, node: Node, image: str, key: str, surroundings: list[str]) -> list[str]:
-    """Return the words after `podman` that start a node. `surroundings`: options owed to this machine alone."""
+    """Return the words after `podman` that start a node. `surroundings`: options that depend on this machine."""
     argv = ["run", "--detach", "--name", lab.container(node), "--hostname", node.hostname, "--systemd=always"]
     # NET_ADMIN and the writable /proc/sys let tests change routes, MTU and net.ipv4.* on a node; NET_RAW is for ping,
     # SYS_NICE for slurmd, which binds its users' ranks.
