@@ -82,15 +82,15 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey
 
 
 def missing(facts: NodeFacts, role: list[str], launcher: str) -> list[str]:
-    """Return what a node lacks for its role."""
-    lacks = []
+    """Return what is missing on a node for its role."""
+    absent = []
     if "head" in role and not facts["launcher"]["version"]:
-        lacks.append(f"{launcher} ({facts['launcher']['wanted']})")
+        absent.append(f"{launcher} ({facts['launcher']['wanted']})")
     if "worker" in role and not facts["python"]:
-        lacks.append(f"Python ({facts['python_wanted']})")
+        absent.append(f"Python ({facts['python_wanted']})")
     elif "worker" in role and not facts["torch"]:
-        lacks.append(f"torch in {facts['python']}")
-    return lacks
+        absent.append(f"torch in {facts['python']}")
+    return absent
 
 
 def main() -> None:
@@ -117,9 +117,9 @@ def main() -> None:
         "ports": None,
     }
     facts = survey(request)
-    lacks = missing(facts, module.params["role"], module.params["launcher"])
-    if lacks:
-        module.fail_json(msg=f"missing: {', '.join(lacks)}; install it with: ansible-playbook setup.yml", facts=facts)
+    absent = missing(facts, module.params["role"], module.params["launcher"])
+    if absent:
+        module.fail_json(msg=f"missing: {', '.join(absent)}; install it with: ansible-playbook setup.yml", facts=facts)
     module.exit_json(changed=False, facts=facts)
 
 

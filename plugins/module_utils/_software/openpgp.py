@@ -30,10 +30,10 @@ def keyring(data: bytes, fingerprints: Iterable[str]) -> bytes:
     """Return the keys with these fingerprints and their subkeys as a binary keyring. KeyFileError if one is missing."""
     wanted = [normal(fingerprint) for fingerprint in fingerprints]
     there = keys(data)
-    lacks = [fingerprint for fingerprint in wanted if fingerprint not in there]
-    if lacks or not wanted:
+    missing = [fingerprint for fingerprint in wanted if fingerprint not in there]
+    if missing or not wanted:
         has = f"the key {', '.join(there)}" if there else "no key"
-        raise KeyFileError(f"it has {has}, but not {', '.join(lacks) or 'a key that was named'}")
+        raise KeyFileError(f"it has {has}, but not {', '.join(missing) or 'a key that was named'}")
     return b"".join(there[fingerprint] for fingerprint in dict.fromkeys(wanted))
 
 

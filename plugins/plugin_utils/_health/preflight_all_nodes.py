@@ -43,11 +43,13 @@ def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
             kinds[system["os"], system["os_version"], system["arch"], version].append(case)
     for kind in kinds.values():
         if not any(can_build(case) for case in kind):
-            lacks = ["g++"] * (not kind[0].facts["compiler"]) + ["Python.h"] * (not kind[0].facts["python"]["headers"])
+            missing = ["g++"] * (not kind[0].facts["compiler"]) + ["Python.h"] * (
+                not kind[0].facts["python"]["headers"]
+            )
             names = [case.target.name for case in kind]
             why = "installing it needs root" if installs(kind[0].facts) else "torchfleet installs it only with apt"
             words = {"name": names[0], **commands_for([kind[0].facts])}
-            yield found(RULES, "TF-NO-COMPILER", names, f"missing: {' and '.join(lacks)}; {why}", **words)
+            yield found(RULES, "TF-NO-COMPILER", names, f"missing: {' and '.join(missing)}; {why}", **words)
 
 
 def can_build(case: Case) -> bool:

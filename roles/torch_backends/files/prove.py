@@ -14,9 +14,9 @@ import torch.distributed as dist
 import torchfleet_backends
 
 names, parts, proof = sys.argv[1].split(), sys.argv[2].split(), sys.argv[3]
-lacks = [part for part in parts if not Path(torchfleet_backends.__file__).parents[1].joinpath(part).exists()]
-if lacks:
-    sys.exit(f"it has no {', '.join(lacks)}")
+missing = [part for part in parts if not Path(torchfleet_backends.__file__).parents[1].joinpath(part).exists()]
+if missing:
+    sys.exit(f"it has no {', '.join(missing)}")
 unseen = [name for name in names if not dist.is_backend_available(name)]
 if unseen:
     sys.exit(f"PyTorch does not see {', '.join(unseen)}")
