@@ -44,6 +44,11 @@ options:
     description: The port at which other nodes log in to this one.
     type: int
     default: 22
+  part:
+    description: V(look) only tells whether rules of the cluster were added here. It needs no root.
+    type: str
+    choices: [look, all]
+    default: all
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
@@ -71,6 +76,10 @@ rules:
   type: list
   elements: str
   sample: [ufw allow from 10.91.0.12]
+noted:
+  description: Whether rules of the cluster were added here and not removed again.
+  returned: with O(part=look)
+  type: bool
 """
 
 import ipaddress
@@ -80,7 +89,10 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._firewall.manage import NotChanged, apply
 from ansible_collections.torchfleet.cluster.plugins.module_utils._firewall.rules import Grant, mark_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import ledger
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import PackageError
 
+ROLE = "firewall"
 ADDRESSES = {"type": "list", "elements": "str", "default": []}
 OPTIONS = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -88,6 +100,7 @@ OPTIONS = {
     "addresses": ADDRESSES,
     "ssh_addresses": ADDRESSES,
     "ssh_port": {"type": "int", "default": 22},
+    "part": {"type": "str", "choices": ["look", "all"], "default": "all"},
 }
 
 
@@ -107,13 +120,24 @@ def main() -> None:
         grants = grants_of(module.params)
     except ValueError as error:
         module.fail_json(msg=f"firewall: addresses: {error}; give addresses such as 10.91.0.11")
+    mark = mark_of(module.params["cluster"])
+    try:
+        if module.params["part"] == "look":
+            module.exit_json(changed=False, noted=mark in ledger.names_of(ROLE, "rules"))
+    except PackageError as error:
+        module.fail_json(msg=f"firewall: {error}")
     if os.geteuid() != 0:
         module.fail_json(
             msg="firewall: only root can read and change a firewall; allow sudo, or give a password with -K"
         )
     try:
-        module.exit_json(**apply(grants, mark_of(module.params["cluster"]), module.check_mode))
-    except NotChanged as error:
+        if grants and not module.check_mode:
+            ledger.note(ROLE, "rules", [mark])  # before, for a change that is interrupted
+        done = apply(grants, mark, module.check_mode)
+        if not done["rules"] and not module.check_mode:
+            ledger.forget("rules", [mark])
+        module.exit_json(**done)
+    except (NotChanged, PackageError) as error:
         module.fail_json(msg=f"firewall: {error}")
 
 

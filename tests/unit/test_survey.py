@@ -162,7 +162,12 @@ def test_accelerators_by_their_device_files(tmp_path: Path) -> None:
         path = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
         path.mkdir(parents=True)
         (path / "gpu_id").write_text(gpu + "\n")
-    assert gpu_vendors.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1}
+    for node, kind in (("renderD128", "0x030000"), ("renderD129", "0x038000")):  # of the processor; a GPU Max
+        path = tmp_path / "sys/class/drm" / node / "device"
+        path.mkdir(parents=True)
+        (path / "vendor").write_text("0x8086\n")
+        (path / "class").write_text(f"{kind}\n")
+    assert gpu_vendors.accelerators(str(tmp_path)) == {"nvidia": 2, "amd": 1, "intel": 1}
 
 
 @pytest.mark.parametrize(

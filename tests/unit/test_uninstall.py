@@ -133,7 +133,14 @@ def test_exactly_what_the_role_added_goes(machine: SimpleNamespace, tmp_path: Pa
     package_removal.remove("torch_backends", False)
     assert machine.ran == [["apt-get", "purge", *OURS]] * 2  # the first is a simulation
     assert not (tmp_path / "cuda.sources").exists()
-    assert ledger.read() == {"packages": {"driver": "cuda"}, "files": {}, "groups": {}, "members": {}, "services": {}}
+    assert ledger.read() == {
+        "packages": {"driver": "cuda"},
+        "files": {},
+        "groups": {},
+        "members": {},
+        "services": {},
+        "rules": {},
+    }
 
 
 def test_what_another_package_needs_goes_with_a_later_role(

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
-
 from .environment_files import RECEIPT, free_mb, nearest_directory
 from .interpreter import NOTHING, Interpreter, bundled_pip, is_supported, packages_of
 
@@ -223,6 +221,9 @@ def job_in_the_way(request: Request) -> str:
     """Return a job that runs here while the environment would be made anew: what is exchanged would fail in it."""
     if not request.place.is_dir() or is_ready(request):
         return ""
+    # Here, for the machine that an environment is sent to has this file without the runtime, and never makes one anew.
+    from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
+
     home = Path(os.path.expanduser(request.mesh)).parent.parent
     return next((job.job_id for job in jobs(str(home)) if job.running()), "") if request.mesh else ""
 
