@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rails_in_use
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .findings import Finding, Rule, found
@@ -111,14 +112,11 @@ class Network:
 
 def network_of(fabrics: Mapping[str, Mapping[str, Any]], ports: Mapping[str, Mapping[str, float]]) -> Network:
     """Return the network of the workers, from their fabric.json and from the rate in Gbit/s of each RDMA device."""
-    rates = [[ports.get(name, {}).get(rail["device"], 0.0) for rail in rdma_of(each)] for name, each in fabrics.items()]
+    rates = [
+        [ports.get(name, {}).get(rail["device"], 0.0) for rail in rails_in_use(each)] for name, each in fabrics.items()
+    ]
     rails = min((len(own) for own in rates), default=0)
     return Network(tuple(fabrics), rails, min((sum(own) for own in rates), default=0.0) / 8)
-
-
-def rdma_of(fabric: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the RDMA devices that jobs use on a node: none where RDMA is off."""
-    return () if fabric.get("rdma_off") else tuple(fabric.get("rdma") or ())
 
 
 def judge_speed(
