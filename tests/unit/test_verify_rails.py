@@ -161,3 +161,10 @@ def test_a_worker_in_another_network_is_named() -> None:
 def test_only_links_of_the_workers_are_slow(slow: tuple[str, str], ids: list[str]) -> None:
     together = {f"n{host}": heard(f"10.1.0.{host}", A) for host in (1, 2, 3, 4)}
     assert sorted({name for name, _seen in findings_of(together, {slow: 10.0, slow[::-1]: 10.0})}) == ids
+
+
+@pytest.mark.parametrize(("workers", "each"), [(["n2"], 2), (["n2", "n3"], 1)])
+def test_one_worker_has_two_ranks_to_reduce_over_whatever_the_head_is(workers: list[str], each: int) -> None:
+    names = ["n1", *workers]
+    trial = verify.plan_trial({name: answer() for name in names}, {}, "n1", workers)
+    assert {run["ranks_per_node"] for run in trial.runs if run["backend"] == "gloo"} == {each}

@@ -196,7 +196,7 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     steps = link_matrix.steps({network: seats}, agents, SECONDS) if len(seats) > 1 else {}
     at_work = [name for name in workers if name in nodes]
     runs = [
-        run_with(launcher, backend, len(nodes))
+        run_with(launcher, backend, len(at_work))
         for launcher, what in TRIED.items()
         for backend, row in BACKENDS.items()
         if row.tried
@@ -207,7 +207,7 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     return Trial(nodes, logins, network, steps, (*runs, *burn_in_of(runs)) if head in nodes else ())
 
 
-def run_with(launcher: str, backend: str, nodes: int) -> dict[str, Json]:
+def run_with(launcher: str, backend: str, workers: int) -> dict[str, Json]:
     """Return an all-reduce as options of module launch; `ranks_per_node` 0: all slots."""
     device = BACKENDS[backend].device
     smallest, largest = SIZES.get(device, SIZES["cpu"])
@@ -217,7 +217,7 @@ def run_with(launcher: str, backend: str, nodes: int) -> dict[str, Json]:
         "backend": backend,
         "workload_args": ["--min-bytes", smallest, "--max-bytes", largest, "--factor", "16", "--iterations", "5"],
         "job_env": NCCL_LOG if backend == "nccl" else {},
-        "ranks_per_node": 0 if device != "cpu" else 2 if nodes == 1 else 1,
+        "ranks_per_node": 0 if device != "cpu" else 2 if workers == 1 else 1,
     }
 
 
