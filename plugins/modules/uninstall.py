@@ -32,7 +32,7 @@ options:
     elements: path
     default: []
   files:
-    description: Names of files and directories in O(home).
+    description: Names of files and directories in O(home), or patterns with C(*).
     type: list
     elements: str
     default: []
@@ -126,7 +126,7 @@ OPTIONS: dict[str, Any] = {
     "others_stay": {"type": "bool", "default": False},
     "part": {"type": "str", "choices": ["look", "user", "root"], "default": "look"},
 }
-PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._*-]*\Z")
 
 
 def request_of(given: dict[str, Any]) -> removal.Request:

@@ -221,7 +221,9 @@ def test_environments_of_ours_go_and_a_directory_of_the_user_stays(tmp_path: Pat
 def test_the_home_goes_if_nothing_of_others_is_left_in_it(tmp_path: Path) -> None:
     home = make(tmp_path / "home", "fabric.json", "notes")
     make(home / "jobs" / "one", "fetched")
-    removal.remove(request(home, files=["fabric.json", "jobs", "store"]))
+    make(home / "python-3.12", "receipt")
+    (home / "python-3.12.lock").touch()
+    removal.remove(request(home, files=["fabric.json", "jobs", "store", "python-*"]))
     assert [path.name for path in home.iterdir()] == ["notes"]
     assert removal.texts(request(home, files=["jobs"])) == []
     (home / "notes").unlink()

@@ -123,8 +123,8 @@ def environments(request: Request) -> Iterator[Path]:
 
 
 def files(request: Request) -> list[Path]:
-    """Return the files and directories below the home that are there."""
-    return [path for path in (request.home / name for name in request.files) if os.path.lexists(str(path))]
+    """Return the files and directories below the home that are there. Their names may be patterns."""
+    return sorted(path for name in request.files for path in request.home.glob(name) if os.path.lexists(str(path)))
 
 
 def texts(request: Request) -> list[str]:
@@ -137,7 +137,8 @@ def empties_home(request: Request) -> bool:
     """Whether nothing is left in the home, which then goes too."""
     made = [path.name + suffix for path in environments(request) for suffix in (*ASIDE, ".lock")]
     try:
-        return all(name in (*request.files, *made) for name in os.listdir(str(request.home)))
+        made += [path.name for path in files(request)]
+        return all(name in made for name in os.listdir(str(request.home)))
     except OSError:
         return False
 
