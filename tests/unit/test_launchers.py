@@ -184,10 +184,12 @@ def test_what_carries_mpi_keeps_to_the_ports(plan_two: Planner) -> None:
 def test_openmpi_over_ipv6_keeps_to_the_ports_too(plan_two: Planner) -> None:
     for version, kind in (("4.1.4", "--mca"), ("5.0.11", "--prtemca")):
         made = plan_two(launcher_facts=launcher("/l/bin/mpirun", version), ports="24000-24099", n1={"port": 24099})
-        words = " ".join(render(made).argv)
-        for number in (4, 6):
-            assert f"--mca btl_tcp_port_min_v{number} 24000 --mca btl_tcp_port_range_v{number} 99" in words
-            assert f"{kind} oob_tcp_dynamic_ipv{number}_ports 24000-24063" in words
+        for address, versions in (("10.1.0.11", [4]), ("fd00::11", [4, 6])):
+            words = " ".join(render(dataclasses.replace(made, master_addr=address)).argv)
+            found = [number for number in (4, 6) if f"{kind} oob_tcp_dynamic_ipv{number}_ports 24000-24063" in words]
+            assert found == versions
+            texts = [f"--mca btl_tcp_port_min_v{each} 24000 --mca btl_tcp_port_range_v{each} 99" for each in (4, 6)]
+            assert [text in words for text in texts] == [number in versions for number in (4, 6)]
 
 
 def test_slurm_takes_ports_of_its_own(plan_two: Planner) -> None:

@@ -68,12 +68,13 @@ class OpenMPI:
             return []
         first, last = plan.launcher_ports
         kind, few = "--mca" if old else "--prtemca", f"{first}-{min(last, first + MOST - 1)}"
+        versions = (4, 6) if ":" in plan.master_addr else (4,)
         ranks = [
             ("--mca", f"btl_tcp_port_{what}_v{version}", str(value))
-            for version in (4, 6)
+            for version in versions
             for what, value in (("min", first), ("range", last - first + 1))
         ]
-        daemons = [(kind, f"oob_tcp_dynamic_ipv{version}_ports", few) for version in (4, 6)]
+        daemons = [(kind, f"oob_tcp_dynamic_ipv{version}_ports", few) for version in versions]
         return [Option(words, "ports: the range that the firewall allows", "user") for words in (*ranks, *daemons)]
 
     @staticmethod
