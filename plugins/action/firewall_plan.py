@@ -23,12 +23,16 @@ class ActionModule(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return addresses, ssh_addresses and settled."""
         names, hosts = given["nodes"], variables["hostvars"]
-        constraints = {
-            name: {key: to_plain(hosts[name].get(f"fabric_{key}")) or "" for key in ("nic", "address")}
-            for name in names
-        }
+        constraints = {name: constraints_of(hosts[name]) for name in names}
         facts = {name: (given["seen"].get(name) or {}).get("facts") for name in names}
         seen = {name: {"facts": facts[name], "constraints": constraints[name]} for name in names}
         workers = [name for name in names if name in variables["groups"].get("workers", ())]
         found = admission(names, seen, given["subnet"], given["nccl_gid"], workers)
         return {"changed": False, **found._asdict()}
+
+
+def constraints_of(host: Any) -> Result:
+    """Return what the variables of a host ask of role fabric: a choice rests on them too."""
+    rdma = to_plain(host.get("fabric_rdma")) or []
+    texts = {key: to_plain(host.get(f"fabric_{key}")) or "" for key in ("nic", "address")}
+    return {**texts, "rdma": rdma if isinstance(rdma, list) else [rdma]}

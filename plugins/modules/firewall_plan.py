@@ -28,7 +28,8 @@ options:
     type: dict
     required: true
   subnet:
-    description: The variable C(fabric_subnet). C(fabric_nic) and C(fabric_address) are read from the hosts' variables.
+    description: The variable C(fabric_subnet). C(fabric_nic), C(fabric_address) and C(fabric_rdma) are read
+      from the variables of the hosts.
     type: str
     default: ''
   nccl_gid:

@@ -254,7 +254,8 @@ def test_firewalls_by_their_files(tmp_path: Path) -> None:
     for name, text in (("ufw/ufw.conf", "ENABLED=yes\n"), ("nftables.conf", rules)):
         (tmp_path / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "etc" / name).write_text(text)
-    (tmp_path / "sys/fs/cgroup/system.slice/firewalld.service").mkdir(parents=True)
+    (tmp_path / "proc/77").mkdir(parents=True)
+    (tmp_path / "proc/77/comm").write_text("firewalld\n")
     assert [each.kind for each in look.look(told({}), str(tmp_path))] == ["ufw", "firewalld"]
     wants = tmp_path / "etc/systemd/system/sysinit.target.wants"
     wants.mkdir(parents=True)

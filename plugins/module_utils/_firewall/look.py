@@ -42,7 +42,9 @@ def ufw_here(ask: Ask, root: str) -> list[Found]:
 
 def firewalld_here(ask: Ask, root: str) -> list[Found]:
     """Return firewalld if it runs."""
-    if not any(os.path.isdir(os.path.join(root, group, "firewalld.service")) for group in GROUPS):
+    in_group = any(os.path.isdir(os.path.join(root, group, "firewalld.service")) for group in GROUPS)
+    names = (read(path).strip() for path in glob.glob(os.path.join(root, "proc/[0-9]*/comm")))
+    if not in_group and "firewalld" not in names:
         return []
     return firewalld.found(ask("firewall-cmd", ("--get-default-zone",)).strip())
 
