@@ -17,6 +17,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.torchfleet.cluster.plugins.action import (
     accelerator_facts,
     fabric_probe,
+    firewall,
+    firewall_plan,
     gather,
     node_facts,
     preflight,
@@ -280,3 +282,24 @@ def test_two_clusters_do_not_share_the_drop_in_of_one_sshd(tmp_path: Path) -> No
     ):
         planned(tmp_path / "ca", other, trust="certificates")
     planned(tmp_path / "ca", member(others=["/etc/ssh/sshd_config.d/40-torchfleet-theirs.conf"]), trust="certificates")
+
+
+# --- firewall -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("state", "rc", "asked"), [("absent", 1, False), ("absent", 0, True), ("present", 1, True)])
+def test_rules_are_not_looked_for_where_nobody_is_root(
+    monkeypatch: pytest.MonkeyPatch, state: str, rc: int, asked: bool
+) -> None:
+    """Nobody has added any there; remove.yml must not fail. Adding them does."""
+    action = object.__new__(firewall.ActionModule)
+    monkeypatch.setattr(firewall.ActionModule, "_low_level_execute_command", lambda _self, _words: {"rc": rc})
+    monkeypatch.setattr(firewall.ActionModule, "answer", lambda _self, _variables: {"asked": True})
+    assert action.act({"state": state}, {}).get("asked", False) is asked
+
+
+@pytest.mark.parametrize("rdma", ["mlx5_0", ["mlx5_0"]])
+def test_the_plan_of_the_firewalls_knows_what_the_choice_rests_on(rdma: Any) -> None:
+    asked = {"nic": "eth1", "address": "", "rdma": ["mlx5_0"]}
+    assert firewall_plan.constraints_of({"fabric_nic": "eth1", "fabric_rdma": rdma}) == asked
+    assert firewall_plan.constraints_of({}) == {"nic": "", "address": "", "rdma": []}
