@@ -138,6 +138,13 @@ class Lab:
         words = ["nsenter", "--target", str(self.init(node)[0]), "--mount", "--uts", "--ipc", "--net", "--pid", *argv]
         return subprocess.run(words, capture_output=True, text=True, check=check, timeout=60).stdout
 
+    def read(self, node: str, path: str) -> str:
+        """Return the text of a file on a node, nothing if it is not there: no program is started for it."""
+        try:
+            return Path(f"/proc/{self.init(node)[0]}/root{path}").read_text()
+        except OSError:
+            return ""
+
     def network(self, node: str, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program of this machine in the network of a node, which need not have it."""
         words = ["nsenter", "--target", str(self.init(node)[0]), "--net", *argv]

@@ -29,11 +29,11 @@ PARTS = [
 
 def sleepers(cluster: Cluster, *arguments: str, **given: object) -> tuple[Job, dict[str, list[int]]]:
     """Start four ranks that sleep, two on each of two nodes, and wait until they say that they are up."""
-    job = cluster.start(workload=SLEEPER, workload_args=list(arguments), np=4, **given)
+    job = cluster.start(workload=SLEEPER, workload_args=list(arguments), np=4, nodes="n1,n2", **given)
     programs = job.wait_for_programs("sleeper.py", n1=2, n2=2)
     for rank, node in enumerate(("n1", "n1", "n2", "n2")):
         said = f"/home/fleet/.torchfleet/jobs/{job.job_id}/ranks/{rank}/stdout"
-        job.wait_until(lambda node=node, said=said: "up" in cluster.lab.root(node, "cat", said, check=False))
+        job.wait_until(lambda node=node, said=said: "up" in cluster.lab.read(node, said))
     return job, programs
 
 
@@ -135,7 +135,8 @@ def test_output_comes_home_byte_exact(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_rank_fails(launching: Cluster, bystander: None, launcher: str) -> None:
-    job = launching.start(workload=str(SCRIPTS / "fail.py"), workload_args="3 raise", np=4, launcher=launcher)
+    options = {"nodes": "n1,n2", "launcher": launcher}
+    job = launching.start(workload=str(SCRIPTS / "fail.py"), workload_args="3 raise", np=4, **options)
     assert job.process.wait(60) != 0
     job.all_gone("n1", "n2")
     failure = job.result["first_failure"]
@@ -185,14 +186,15 @@ def test_ansible_playbook_is_ended(launching: Cluster, bystander: None, launcher
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_rank_that_saves_is_waited_for(launching: Cluster, launcher: str) -> None:
     """A child of a shell on the last node, when all other ranks are gone: no launcher and no daemon disturbs it."""
-    job = launching.start(workload=str(SCRIPTS / "saves_on_rank_3.sh"), np=4, launcher=launcher)
+    options = {"nodes": "n1,n2", "launcher": launcher}
+    job = launching.start(workload=str(SCRIPTS / "saves_on_rank_3.sh"), np=4, **options)
     ranks = f"/home/fleet/.torchfleet/jobs/{job.job_id}/ranks"
     said = f"{ranks}/3/stdout"
-    job.wait_until(lambda: launching.lab.root("n2", "cat", said, check=False).split() == ["up", "up"])
+    job.wait_until(lambda: launching.lab.read("n2", said).split() == ["up", "up"])
     job.process.send_signal(signal.SIGINT)
-    job.wait_until(lambda: "saving" in launching.lab.root("n2", "cat", said, check=False))
-    job.wait_until(lambda: '"rc"' in launching.lab.root("n1", "cat", f"{ranks}/0/record.json", check=False))
-    assert "SAVED" not in launching.lab.root("n2", "cat", said, check=False)
+    job.wait_until(lambda: "saving" in launching.lab.read("n2", said))
+    job.wait_until(lambda: '"rc"' in launching.lab.read("n1", f"{ranks}/0/record.json"))
+    assert "SAVED" not in launching.lab.read("n2", said)
     assert job.process.wait(60) != 0
     job.all_gone("n1", "n2")
     assert (job.run_dir / "ranks/3/stdout").read_text().split() == ["up", "up", "saving", "SAVED"]
