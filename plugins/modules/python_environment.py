@@ -343,7 +343,7 @@ def main() -> None:
         "python_max": {"type": "str", "default": ""},
         "disk_mb": {"type": "int", "default": 200},
         "index_url": {"type": "str", "default": "", "no_log": True},
-        "preferred_index": {"type": "str", "default": ""},
+        "preferred_index": {"type": "str", "default": "", "no_log": True},
         "lock": {"type": "str", "default": ""},
         "locked": {"type": "bool", "default": True},
         "wheelhouse": {"type": "str", "default": ""},

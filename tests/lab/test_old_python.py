@@ -87,7 +87,8 @@ def test_setup_brings_a_python_and_the_cluster_trains(old: Cluster, options: str
     for node in ("n1", "n2"):
         found = old.lab.ssh(node, "readlink", "--canonicalize", "/home/fleet/.torchfleet/pytorch/bin/python").stdout
         assert found.strip() == f"{OURS}/bin/python3.11", node
-    job = old.play("train.yml", "-e", "workload=mnist")
+    short = json.dumps({"workload_args": "--epochs 1 --target-accuracy 0.5"})
+    job = old.play("train.yml", "-e", "workload=mnist", "-e", short)
     assert job.process.returncode == 0, job.log.read_text()
     assert (job.result["state"], [row["host"] for row in job.result["ranks"]]) == (
         "succeeded",
