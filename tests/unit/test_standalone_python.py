@@ -36,6 +36,7 @@ GOOD: Members = [
     ("python/bin/python3", "symlink", "python3.99"),
     ("python/lib/python3.99/os.py", "file", "# nothing\n"),
     ("python/lib/second", "link", "python/lib/python3.99/os.py"),
+    ("python/lib64", "symlink", "lib"),
 ]
 KINDS = {"dir": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE, "link": tarfile.LNKTYPE, "device": tarfile.CHRTYPE}
 
@@ -78,6 +79,7 @@ def test_it_is_unpacked_as_it_is(tmp_path: Path) -> None:
         ("python/out", "symlink", "../etc"),
         ("python/lib/out", "symlink", "../../../etc"),
         ("python/bin/python3/x", "file", "through a link that came before"),
+        ("python/lib64/x", "file", "through a link to a directory"),
         ("python/bin/python3", "file", "in the place of a link"),
         ("python/null", "device", ""),
         ("python/second", "link", "/etc/passwd"),
