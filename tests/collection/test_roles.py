@@ -75,7 +75,7 @@ def test_a_role_has_all_its_parts(role: str) -> None:
         methods = load(REPO / "roles" / role / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
         ways = methods.get(f"{role}_install_method", {"choices": ["install"]})["choices"]
         parts += [f"tasks/{name}.yml" for name in (*(["preflight"] if role not in DECIDES else []), *ways)]
-    if role not in ("preflight", "verify", "lab", "firewall"):  # of the last two, a module takes the state
+    if role not in ("preflight", "verify", "lab"):
         parts += ["tasks/present.yml", "tasks/absent.yml"]
     parts += [f"molecule/default/{name}.yml" for name in ("molecule", "converge", "verify")]
     assert [part for part in parts if not (REPO / "roles" / role / part).is_file()] == []

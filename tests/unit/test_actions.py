@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import shutil
@@ -287,15 +288,25 @@ def test_two_clusters_do_not_share_the_drop_in_of_one_sshd(tmp_path: Path) -> No
 # --- firewall -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("state", "rc", "asked"), [("absent", 1, False), ("absent", 0, True), ("present", 1, True)])
-def test_rules_are_not_looked_for_where_nobody_is_root(
-    monkeypatch: pytest.MonkeyPatch, state: str, rc: int, asked: bool
+@pytest.mark.parametrize(("noted", "asked"), [(True, ["look", None]), (False, ["look"])])
+def test_nobody_becomes_root_to_remove_rules_that_were_never_added(
+    monkeypatch: pytest.MonkeyPatch, noted: bool, asked: list[str | None]
 ) -> None:
-    """Nobody has added any there; remove.yml must not fail. Adding them does."""
-    action = object.__new__(firewall.ActionModule)
-    monkeypatch.setattr(firewall.ActionModule, "_low_level_execute_command", lambda _self, _words: {"rc": rc})
-    monkeypatch.setattr(firewall.ActionModule, "answer", lambda _self, _variables: {"asked": True})
-    assert action.act({"state": state}, {}).get("asked", False) is asked
+    """remove.yml must not fail on a node where nobody can become root."""
+    action, parts = object.__new__(firewall.ActionModule), list[str | None]()
+    action._task = SimpleNamespace(args={"state": "absent"})
+
+    def answer(_self: Any, _variables: Any, options: Any = None) -> dict[str, Any]:
+        parts.append((options or {}).get("part"))
+        return {"changed": False, "noted": noted}
+
+    monkeypatch.setattr(firewall.ActionModule, "answer", answer)
+    monkeypatch.setattr(firewall.ActionModule, "without_root", lambda _self: contextlib.nullcontext())
+    action.act({"state": "absent"}, {})
+    assert parts == asked
+    parts.clear()
+    action.act({"state": "present"}, {})
+    assert parts == [None]
 
 
 @pytest.mark.parametrize("rdma", ["mlx5_0", ["mlx5_0"]])
