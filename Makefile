@@ -20,13 +20,17 @@ READY := .venv/ready-$(call key,requirements.txt)
 DEV_READY := .venv/dev-ready-$(call key,requirements.txt requirements-dev.txt)
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check
 in_venv = @echo '$(subst ','\'',$(1))' && PATH="$(CURDIR)/.venv/bin:$$PATH" $(1)
+# The scenario below a directory, of which roles: its many words are shown if it fails.
+molecule_test = start=$$(date +%s); log=$(CURDIR)/.cache/$@.log; \
+  if (cd $(1) && PATH="$(CURDIR)/.venv/bin:$$PATH" molecule test >$$log 2>&1); \
+  then echo "molecule test: $(2) ($$(($$(date +%s) - start)) s)"; else cat $$log; false; fi
 play = $(call in_venv,ansible-playbook $(if $(INVENTORY),-i $(INVENTORY) )$(1).yml $(ARGS))
 ROLES := $(notdir $(wildcard roles/*))
 ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -131,17 +135,24 @@ integration: $(DEV_READY) setup
 	$(call in_venv,python -m pytest -q tests/integration)
 
 # All on one pair of lab nodes, which goes at the end whatever happens; `make molecule-openmpi` alone leaves it there.
+# Most roles get along there, each in a home of its own: one molecule for all of them, which starts Ansible five times and not
+# five times for each. If it fails they are tried one by one, so that no failure hides the others.
+TOGETHER := $(shell sed -n 's,.*/roles/\([a-z_]*\)/molecule/.*,\1,p' tests/roles/molecule/default/converge.yml 2>/dev/null)
+ONE_BY_ONE := .cache/molecule-one-by-one
 molecule: $(DEV_READY)
-	@trap '$(MAKE) --silent lab-absent LAB="$(PAIR)"' EXIT; trap 'exit 1' INT TERM; \
-	  $(MAKE) --no-print-directory $(addprefix molecule-,$(ROLES))
+	@trap '$(MAKE) --silent lab-absent LAB="$(PAIR)"' EXIT; trap 'exit 1' INT TERM; rm -f $(ONE_BY_ONE); \
+	  $(MAKE) --no-print-directory molecule-together $(addprefix molecule-,$(filter-out $(TOGETHER),$(ROLES))); rc=$$?; \
+	  [ ! -e $(ONE_BY_ONE) ] || $(MAKE) --no-print-directory --keep-going $(addprefix molecule-,$(TOGETHER)); exit $$rc
+
+molecule-together: molecule-pair
+	@$(call molecule_test,tests/roles,$(TOGETHER)) || { touch $(ONE_BY_ONE); false; }
 
 molecule-pair: $(DEV_READY)
 	@mkdir -p .cache
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_install=true $(PAIR)) >.cache/$@.log 2>&1 || { cat .cache/$@.log; exit 1; }
 
 molecule-%: $(DEV_READY)
-	@start=$$(date +%s); cd roles/$* && PATH="$(CURDIR)/.venv/bin:$$PATH" molecule test >$(CURDIR)/.cache/$@.log 2>&1 \
-	  || { cat $(CURDIR)/.cache/$@.log; exit 1; }; echo "molecule test: $* ($$(($$(date +%s) - start)) s)"
+	@$(call molecule_test,roles/$*,$*)
 
 $(addprefix molecule-,$(ON_PAIR)): molecule-pair
 # The one that installs on this machine.

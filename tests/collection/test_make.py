@@ -116,6 +116,33 @@ def test_where_everything_fails_everything_was_tried_and_is_told(nothing: Path) 
     assert said.count("the playbook: playbooks/lab.yml could not be found") == 1  # without which no role is tried
 
 
+def test_roles_that_fail_together_are_tried_one_by_one(nothing: Path) -> None:
+    """So that each that fails is told, and nothing is tried twice where none does."""
+    shutil.copytree(REPO / "tests/roles", nothing / "tests/roles")
+    for path in (REPO / "roles").iterdir():
+        (nothing / "roles" / path.name).mkdir()
+    programs = nothing / ".venv/bin"
+    programs.unlink()
+    programs.mkdir()
+    molecule = (
+        '#!/bin/sh\necho "at ${PWD##*/}"\ncase "$BROKEN $PWD" in *" "*/roles/mpich|yes*/tests/roles) exit 1;; esac\n'
+    )
+    for name, text in (("ansible-playbook", "#!/bin/sh\n"), ("molecule", molecule)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    together = run(["make", "--keep-going", "molecule"], nothing)
+    assert together.returncode == 0, together.stdout + together.stderr
+    tried = [line.rpartition(" (")[0].partition(": ")[2].split() for line in together.stdout.splitlines()]
+    assert sorted(role for roles in tried for role in roles) == sorted(
+        path.name for path in (nothing / "roles").iterdir()
+    )
+    apart = run(["make", "--keep-going", "molecule"], nothing, BROKEN="yes")
+    assert apart.returncode == 2
+    assert "at mpich" in apart.stdout and {"molecule test: openmpi", "molecule test: cuda"} <= {
+        line.rpartition(" (")[0] for line in apart.stdout.splitlines()
+    }
+
+
 def test_check_runs_what_is_fast_and_starts_no_job(nothing: Path) -> None:
     done = run(["make", "--dry-run", "check"], nothing)
     commands = re.findall(r"/bin:\$PATH\" (.*)", done.stdout)

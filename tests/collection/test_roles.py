@@ -95,6 +95,22 @@ def test_whatever_puts_something_on_a_machine_is_removed_again() -> None:
     ] == []
 
 
+def test_roles_that_are_tried_together_have_homes_of_their_own() -> None:
+    """What converges is what is verified, and no role finds what another one installed."""
+    scenario = REPO / "tests/roles/molecule/default"
+    plays = {kind: load(scenario / f"{kind}.yml") for kind in ("converge", "verify")}
+    roles = [re.sub(r".*/roles/(\w+)/.*", r"\1", play["ansible.builtin.import_playbook"]) for play in plays["converge"]]
+    assert len(set(roles)) == len(roles) > 1
+    for kind, entries in plays.items():
+        assert [(play["ansible.builtin.import_playbook"], play["vars"]) for play in entries] == [
+            (
+                f"../../../../roles/{role}/molecule/default/{kind}.yml",
+                {"torchfleet_home": f"/home/fleet/molecule/{role}"},
+            )
+            for role in roles
+        ]
+
+
 def test_task_files_are_small() -> None:
     lines = {label(path): len(path.read_text().splitlines()) for path in TASK_FILES}
     assert {path: count for path, count in lines.items() if count >= TASK_FILE_LINES} == {}
