@@ -17,6 +17,7 @@ from ansible.utils.display import Display
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import RULES, compare, versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import (
@@ -50,7 +51,7 @@ class ActionModule(Action):
         asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
         checked = verify.take(asked, given["listened"], given["measured"])
         answers = checked.answers
-        trial = verify.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"])
+        trial = trial_module.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"])
         if given["state"] == "plan":
             return dataclasses.asdict(trial)
         runs = [run_of(run) for run in given["runs"]]

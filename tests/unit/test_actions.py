@@ -28,6 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.action import (
     stage,
     verify,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify as verify_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
@@ -95,7 +96,7 @@ def outcome(tmp_path: Path, **failed: bool) -> verify_module.Outcome:
     ]
     for run in runs:
         Path(run["run_dir"]).mkdir()
-    trial = verify_module.Trial(("n1",), (), "", {}, ())
+    trial = trial_module.Trial(("n1",), (), "", {}, ())
     return verify_module.Outcome({"n1": Answer(RECORDED["n1"])}, {}, [], {}, runs, trial, compare({}, ["n1"]))
 
 

@@ -19,6 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.clock import clock_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_table, versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import render, sort_out, verdict
@@ -382,7 +383,7 @@ def test_a_node_that_lies_to_verify_fails_alone(seed: int, machine: dict[str, An
     asked = {name: Answer(facts=machine) for name in NAMES}
     told = verify.take(asked, heard if isinstance(heard["n2"], dict) else {**heard, "n2": {}}, measured)
     assert told.answers["n1"].facts and told.answers["n3"].facts
-    trial = verify.plan_trial(told.answers, told.listened, "n1", NAMES)
+    trial = trial_module.plan_trial(told.answers, told.listened, "n1", NAMES)
     drift = compare({name: versions_of(machine, "x" * 16) for name in NAMES}, NAMES)
     outcome = verify.Outcome(told.answers, told.listened, [], told.measured, [], trial, drift)
     findings = sort_out(verify.judge(outcome))

@@ -16,7 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
@@ -67,8 +67,8 @@ def option(role: str, name: str) -> dict[str, Any]:
         ("modules/launcher_proof.py", documented("launcher_proof")["launcher"]["choices"], MPIS),
         ("tests/transcripts.py", [program.launcher for program in transcripts.PROGRAMS.values()], LAUNCHERS),
         ("docs/launchers.md", of_page("launchers.md", "`launcher`"), LAUNCHERS),
-        ("roles/verify", option("verify", "verify_launchers")["choices"], verify.TRIED),
-        ("roles/verify, the default", option("verify", "verify_launchers")["default"], verify.TRIED),
+        ("roles/verify", option("verify", "verify_launchers")["choices"], trial.TRIED),
+        ("roles/verify, the default", option("verify", "verify_launchers")["default"], trial.TRIED),
         ("roles/torch_backends", option("torch_backends", "torch_backends_mpis")["choices"], MPIS),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

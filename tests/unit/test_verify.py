@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
@@ -45,7 +46,7 @@ HEARD = {name: listened(f"10.1.0.{number}") for number, name in enumerate(NODES,
 def outcome(**changed: Any) -> verify.Outcome:
     answers = changed.pop("answers", ALL)
     heard = changed.pop("listened", HEARD)
-    trial = verify.plan_trial(answers, heard, "n1", NODES)
+    trial = trial_module.plan_trial(answers, heard, "n1", NODES)
     versions = {name: versions_of(each.facts, "abc") for name, each in answers.items() if each.facts}
     given = {"failures": [], "measured": links(), "runs": [run()], **changed}
     return verify.Outcome(answers, heard, trial=trial, drift=compare(versions, NODES), **given)
@@ -75,7 +76,7 @@ def run(**changed: Any) -> dict[str, Any]:
     return {**asked, "failed": False, "msg": "", "run_dir": "", **changed}
 
 
-def tried(trial: verify.Trial) -> list[tuple[str, str]]:
+def tried(trial: trial_module.Trial) -> list[tuple[str, str]]:
     """Return launcher and backend of each planned run."""
     return [verify.of(each) for each in trial.runs]
 
@@ -85,7 +86,7 @@ def ids(given: verify.Outcome) -> list[str]:
 
 
 def test_every_pair_is_measured_and_every_launcher_tried() -> None:
-    trial = verify.plan_trial(ALL, HEARD, "n1", NODES)
+    trial = trial_module.plan_trial(ALL, HEARD, "n1", NODES)
     pairs = {frozenset((name, step["node"])) for name, steps in trial.steps.items() for step in steps}
     assert len(pairs) == 3 and trial.network == "10.1.0.0/24"
     assert trial.logins[2] == {"name": "n3", "config": "/home/me/.torchfleet/ssh/config", "address": "n3"}
@@ -95,47 +96,47 @@ def test_every_pair_is_measured_and_every_launcher_tried() -> None:
 
 def test_an_mpi_is_tried_only_if_a_head_without_ranks_has_it_too() -> None:
     answers = {"head": answer(openmpi=""), **ALL}
-    runs = verify.plan_trial(answers, HEARD, "head", NODES).runs
+    runs = trial_module.plan_trial(answers, HEARD, "head", NODES).runs
     assert [each["launcher"] for each in runs] == ["torchrun"]  # whose agents are on the workers alone
     answers["head"] = answer(torch="")
-    runs = verify.plan_trial(answers, HEARD, "head", NODES).runs
+    runs = trial_module.plan_trial(answers, HEARD, "head", NODES).runs
     assert [each["launcher"] for each in runs] == ["openmpi", "torchrun"]
 
 
 def test_backend_mpi_is_tried_with_each_mpi_where_every_worker_has_it() -> None:
     having = {name: answer(torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
-    runs = verify.plan_trial(having, HEARD, "n1", NODES).runs
+    runs = trial_module.plan_trial(having, HEARD, "n1", NODES).runs
     assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
     assert not [run for run in runs if run["backend"] == "ccl"]
     lacking = having | {NODES[-1]: answer(torch_backends="")}
-    assert all(run["backend"] == "gloo" for run in verify.plan_trial(lacking, HEARD, "n1", NODES).runs)
+    assert all(run["backend"] == "gloo" for run in trial_module.plan_trial(lacking, HEARD, "n1", NODES).runs)
 
 
 def test_backend_mpi_is_tried_only_with_the_mpis_that_it_is_made_for() -> None:
     """A second setup.yml with fewer `mpis` makes it for those alone; the others are still installed."""
     having = {name: answer(mpich="5.0.2", torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
-    runs = verify.plan_trial(having, HEARD, "n1", NODES).runs
+    runs = trial_module.plan_trial(having, HEARD, "n1", NODES).runs
     assert ("mpich", "gloo") in map(verify.of, runs)
     assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
 
 
 def test_backend_ccl_is_tried_with_every_launcher_where_every_worker_has_it() -> None:
     having = {name: answer(torch_backends="0.1.0 ccl") for name in NODES}
-    runs = verify.plan_trial(having, HEARD, "n1", NODES).runs
+    runs = trial_module.plan_trial(having, HEARD, "n1", NODES).runs
     assert [run["launcher"] for run in runs if run["backend"] == "ccl"] == ["openmpi", "torchrun"]
     assert not [run for run in runs if run["backend"] == "mpi"]
 
 
 def test_nccl_is_tried_where_every_worker_has_it() -> None:
     gpus = {name: answer(nccl="2.27.3", driver="580.1") for name in NODES}
-    runs = verify.plan_trial(gpus, HEARD, "n1", NODES).runs
+    runs = trial_module.plan_trial(gpus, HEARD, "n1", NODES).runs
     nccl, burn_in = [
         each for each in runs if each["backend"] == "nccl" and each["launcher"] in ("torchrun", "openmpi")
     ][::2]
     assert burn_in["workload"] == "burn_in" and burn_in["launcher"] == "openmpi"
     assert nccl["ranks_per_node"] == 0 and nccl["job_env"]["NCCL_DEBUG"] == "INFO" and "256M" in nccl["workload_args"]
     mixed = {**gpus, "n3": answer()}
-    assert all(each["backend"] == "gloo" for each in verify.plan_trial(mixed, HEARD, "n1", NODES).runs)
+    assert all(each["backend"] == "gloo" for each in trial_module.plan_trial(mixed, HEARD, "n1", NODES).runs)
 
 
 def test_a_sound_cluster_has_no_findings() -> None:

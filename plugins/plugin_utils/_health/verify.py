@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""verify.yml: which tests run on which nodes, and the findings from their results. Pure."""
+"""verify.yml: the findings from the results of its tests (trial.py has the tests). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import daemons_of
@@ -24,7 +23,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.firewal
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import node_net
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 
 from . import findings as findings_module
 from . import speed as speed_module
@@ -36,14 +34,11 @@ from .preflight_types import Answer
 from .rails import RULES as RAIL_RULES
 from .rails import judge_rails
 from .speed import Network, Speed, judge_speed, network_of
+from .trial import ALL_REDUCE, BURN_IN, Trial, published
 
 Json = Any
 VERSION = 1  # of the report
-SECONDS = 0.15  # per pair and direction: long enough for a rate; 200 nodes take a minute
 MANY_NODES = 12  # above this only a summary of the matrix is shown; the report has it all
-# Launcher, and the version that proves that it is installed.
-TRIED = {**{name: name for name in MPIS}, "torchrun": "torch"}
-
 RENEW_DAYS = 30  # setup renews a certificate much earlier: nobody has run it for long
 
 RULES: Mapping[str, Rule] = {
@@ -122,27 +117,6 @@ RULES: Mapping[str, Rule] = {
     **GPU_RULES,
     **RAIL_RULES,
 }
-# What an all-reduce is run with, by the device of its tensors. GPUs: one rank for each, and messages that fill RDMA.
-# CPUs: one rank on each node, for the network is what is proven, and more ranks would only share the processor.
-ALL_REDUCE, BURN_IN = "all_reduce_bench", "burn_in"  # names in workloads/
-SIZES = {"cpu": ("1M", "16M"), "cuda": ("1M", "256M")}
-NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}  # tells which network it really uses
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The tests to run: nodes that answer, logins, each node's steps of the matrix, runs (options of module launch)."""
-
-    nodes: tuple[str, ...]
-    logins: tuple[Mapping[str, str], ...]
-    network: str
-    steps: Mapping[str, Sequence[Mapping[str, Json]]]
-    runs: tuple[Mapping[str, Json], ...]
-
-
-def answering(answers: Mapping[str, Answer]) -> tuple[str, ...]:
-    """Return the nodes whose facts were read."""
-    return tuple(name for name, answer in answers.items() if answer.facts)
 
 
 @dataclass(frozen=True)
@@ -178,70 +152,6 @@ def listened_of(name: str, listened: Mapping[str, Json]) -> dict[str, Json]:
         "net": net,
         "rates": {port.device: port.rate_gbit or 0.0 for port in net.ports} if net else {},
     }
-
-
-def published(listened: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the fabric.json of each node that has one."""
-    return {name: answer["fabric"] for name, answer in listened.items() if answer.get("fabric")}
-
-
-def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head: str, workers: Sequence[str]) -> Trial:
-    """Return the tests to run. Nodes that do not answer or have no fabric are left out."""
-    nodes = answering(answers)
-    fabrics = {name: fabric for name, fabric in published(listened).items() if listened[name].get("agent")}
-    first = [name for name in (head, *fabrics) if name in fabrics and (name in workers or len(workers) < 2)]
-    network = next((fabrics[name]["network"] for name in first), "")
-    seats = {name: fabric["address"] for name, fabric in fabrics.items() if fabric["network"] == network}
-    agents = {name: listened[name]["agent"] for name in seats}
-    steps = link_matrix.steps({network: seats}, agents, SECONDS) if len(seats) > 1 else {}
-    at_work = [name for name in workers if name in nodes]
-    runs = [
-        run_with(launcher, backend, len(at_work))
-        for launcher, what in TRIED.items()
-        for backend, row in BACKENDS.items()
-        if row.tried
-        and has_launcher(answers, launcher, what, head, at_work)
-        and all(row.tried(versions_on(answers, name), launcher) for name in at_work)
-    ]
-    logins = tuple(login_to(name, answers[name].facts) for name in nodes) if len(answers) > 1 else ()
-    return Trial(nodes, logins, network, steps, (*runs, *burn_in_of(runs)) if head in nodes else ())
-
-
-def run_with(launcher: str, backend: str, workers: int) -> dict[str, Json]:
-    """Return an all-reduce as options of module launch; `ranks_per_node` 0: all slots."""
-    device = BACKENDS[backend].device
-    smallest, largest = SIZES.get(device, SIZES["cpu"])
-    return {
-        "workload": ALL_REDUCE,
-        "launcher": launcher,
-        "backend": backend,
-        "workload_args": ["--min-bytes", smallest, "--max-bytes", largest, "--factor", "16", "--iterations", "5"],
-        "job_env": NCCL_LOG if backend == "nccl" else {},
-        "ranks_per_node": 0 if device != "cpu" else 2 if workers == 1 else 1,
-    }
-
-
-def burn_in_of(runs: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
-    """Return a run that loads every GPU, with the first launcher that joins GPUs; none where there are no GPUs."""
-    first = next((run for run in runs if BACKENDS[run["backend"]].device != "cpu"), None)
-    return [{**first, "workload": BURN_IN, "workload_args": [], "job_env": {}}] if first else []
-
-
-def login_to(name: str, facts: Json) -> dict[str, str]:
-    """Return a node in the form that torchfleet.cluster.ssh_mesh_prove takes."""
-    return {"name": name, "config": f"{facts['home']['path']}/ssh/config", "address": name}
-
-
-def versions_on(answers: Mapping[str, Answer], name: str) -> Mapping[str, str]:
-    """Return the versions on a node; none where it did not answer."""
-    versions: Mapping[str, str] = (answers[name].facts or {}).get("versions", {})
-    return versions
-
-
-def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:
-    """Whether a launcher is installed on every node that starts it."""
-    nodes = {*workers, head} if LAUNCHERS[launcher].on_head else set(workers)
-    return bool(workers) and all(versions_on(answers, name).get(what) for name in nodes)
 
 
 @dataclass(frozen=True)
