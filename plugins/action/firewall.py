@@ -18,7 +18,7 @@ class ActionModule(OnNode):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed and rules."""
-        if given["state"] == "absent":
+        if given.get("state") == "absent":
             with self.without_root():
                 found = self.answer(variables, {**self._task.args, "part": "look"})
             if found.get("failed") or not found.get("noted"):
