@@ -11,6 +11,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rail_row
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
@@ -125,7 +126,7 @@ APART = {
 def findings_of(listened: dict[str, Any], rates: dict[tuple[str, str], float] | None = None) -> list[tuple[str, str]]:
     answers = {name: answer() for name in listened}
     workers = [name for name in listened if name != "n1"]
-    trial = verify.plan_trial(answers, listened, "n1", workers)
+    trial = trial_module.plan_trial(answers, listened, "n1", workers)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in listened}
     for name, steps in trial.steps.items():
         for step in steps:
@@ -139,7 +140,7 @@ def findings_of(listened: dict[str, Any], rates: dict[tuple[str, str], float] | 
 
 
 def test_the_network_of_the_ranks_is_measured() -> None:
-    trial = verify.plan_trial({name: answer() for name in APART}, APART, "n1", ["n2", "n3"])
+    trial = trial_module.plan_trial({name: answer() for name in APART}, APART, "n1", ["n2", "n3"])
     assert trial.network == B
     assert {name for name, steps in trial.steps.items() if steps} == {"n2", "n3"}
     assert findings_of(APART) == []
@@ -166,5 +167,5 @@ def test_only_links_of_the_workers_are_slow(slow: tuple[str, str], ids: list[str
 @pytest.mark.parametrize(("workers", "each"), [(["n2"], 2), (["n2", "n3"], 1)])
 def test_one_worker_has_two_ranks_to_reduce_over_whatever_the_head_is(workers: list[str], each: int) -> None:
     names = ["n1", *workers]
-    trial = verify.plan_trial({name: answer() for name in names}, {}, "n1", workers)
+    trial = trial_module.plan_trial({name: answer() for name in names}, {}, "n1", workers)
     assert {run["ranks_per_node"] for run in trial.runs if run["backend"] == "gloo"} == {each}
