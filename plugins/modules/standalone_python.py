@@ -95,7 +95,6 @@ python:
   sample: 3.12.13
 """
 
-import os
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -123,8 +122,7 @@ def main() -> None:
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
     given = module.params
     try:
-        home = os.path.expanduser(given["home"])
-        changed = standalone.make(home, given["version"], given["archive"], given["sha256"])
+        changed = standalone.make(given["home"], given["version"], given["archive"], given["sha256"])
     except (NotMadeError, OSError) as error:
         module.fail_json(msg=f"prerequisites: {error}")
     module.exit_json(changed=changed, python=given["version"])

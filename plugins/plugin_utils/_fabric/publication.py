@@ -52,7 +52,8 @@ def own_network(choice: Choice, name: str) -> dict[str, Any]:
 
     A head that runs no ranks may not be in the network of the ranks.
     """
-    assert choice.chosen is not None and choice.daemons is not None
+    if choice.chosen is None or choice.daemons is None:
+        raise ValueError("no network was chosen")
     if name not in choice.chosen.seats:
         return {**seat_of(choice.daemons, name), "mtu": choice.daemons_mtu}
     apart = {} if choice.daemons is choice.chosen else {"daemons": seat_of(choice.daemons, name)}
