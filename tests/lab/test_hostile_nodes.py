@@ -355,7 +355,7 @@ def test_only_its_own_files_come_home(bed: Bed, finished: tuple[str, str], tmp_p
 
 HEADS: dict[str, tuple[Lies, str]] = {
     "nodes that nobody asked about": (
-        [{"on": "survey", "set": {"others.n9": {"unreachable": "x"}}}],
+        [{"on": "survey", "set": {"nodes.n9": {"unreachable": "x"}}}],
         "invalid answer from head n1",
     ),
     "nothing of the other nodes": ([{"on": "survey", "set": {"nodes": {}}}], "invalid answer from head n1"),
