@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import image
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.host import limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import podman
 from tests.driver import REPO
 from tests.lab.cluster import Cluster
@@ -34,7 +35,7 @@ def archive(directory: Path) -> Path:
         there.mkdir(parents=True, exist_ok=True)
         base = image.bootstrap("bullseye", "")
         mounts = ["--volume", f"{SCRIPT}:/build.sh:ro", "--volume", f"{there}:/out"]
-        podman("run", "--rm", "--network", "host", *mounts, base, "sh", "/build.sh", "/out")
+        podman("run", "--rm", "--network", "host", *limits(), *mounts, base, "sh", "/build.sh", "/out")
     return there
 
 
