@@ -22,6 +22,7 @@ def answer(**versions: str) -> Answer:
         "python": {"version": "3.11.2"},
         "wrappers": ["abc"],
         "home": {"path": "/home/me/.torchfleet"},
+        "firewall": [],
         "memory": {"total": 540 << 30},
         "accelerators": {"gpus": [], "usable": {"nvidia": 0}},
         "gpu_health": {"nvidia": [], "xids": [], "next_kernel": {"release": "", "modules": []}},

@@ -123,7 +123,10 @@ APART = {
 }
 
 
-def findings_of(listened: dict[str, Any], rates: dict[tuple[str, str], float] | None = None) -> list[tuple[str, str]]:
+def findings_of(
+    listened: dict[str, Any], rates: dict[tuple[str, str], float] | None = None, dropped: str = ""
+) -> list[tuple[str, str]]:
+    """Return the findings about these nodes. `dropped`: a node to which no connection comes through."""
     answers = {name: answer() for name in listened}
     workers = [name for name in listened if name != "n1"]
     trial = trial_module.plan_trial(answers, listened, "n1", workers)
@@ -132,7 +135,8 @@ def findings_of(listened: dict[str, Any], rates: dict[tuple[str, str], float] | 
         for step in steps:
             if step["role"] == "client":
                 rate = (rates or {}).get((name, step["node"]), 1000.0)
-                row = {"node": step["node"], "network": trial.network, "error": "", "rtt_us": 50.0}
+                lost = {"error": "no answer", "code": "dropped"} if step["node"] == dropped else {"error": ""}
+                row = {"node": step["node"], "network": trial.network, "rtt_us": 50.0, **lost}
                 rows[name].append({**row, "mbit_out": rate, "mbit_in": rate})
     run = {"launcher": "openmpi", "backend": "gloo", "failed": False, "msg": "", "run_dir": ""}
     outcome = verify.Outcome(answers, listened, [], rows, [run], trial, compare({}, workers), "n1", workers)
@@ -162,6 +166,14 @@ def test_a_worker_in_another_network_is_named() -> None:
 def test_only_links_of_the_workers_are_slow(slow: tuple[str, str], ids: list[str]) -> None:
     together = {f"n{host}": heard(f"10.1.0.{host}", A) for host in (1, 2, 3, 4)}
     assert sorted({name for name, _seen in findings_of(together, {slow: 10.0, slow[::-1]: 10.0})}) == ids
+
+
+def test_a_node_whose_address_is_gone_is_not_said_to_be_behind_a_firewall() -> None:
+    together = {f"n{host}": heard(f"10.1.0.{host}", A) for host in (1, 2, 3)}
+    assert "TF-VERIFY-FIREWALL" in {name for name, _seen in findings_of(together, dropped="n3")}
+    moved = publishing(net("n3", nic("eth1", "10.1.0.33/24")), nic="eth1", address="10.1.0.3", network=A)
+    together["n3"]["net"] = moved
+    assert [name for name, _seen in findings_of(together, dropped="n3")] == ["TF-VERIFY-ADDRESS"]
 
 
 @pytest.mark.parametrize(("workers", "each"), [(["n2"], 2), (["n2", "n3"], 1)])

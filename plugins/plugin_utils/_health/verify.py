@@ -32,7 +32,7 @@ from .gpu_rules import RULES as GPU_RULES
 from .gpu_rules import gpu_findings
 from .preflight_types import Answer
 from .rails import RULES as RAIL_RULES
-from .rails import judge_rails
+from .rails import judge_rails, missing_address
 from .speed import Network, Speed, judge_speed, network_of
 from .trial import ALL_REDUCE, BURN_IN, Trial, published
 
@@ -214,9 +214,11 @@ def judge_links(outcome: Outcome) -> Iterator[Finding]:
     yield from judge_networks(outcome, fabrics)
     for name, others in unmeasured(outcome).items():
         yield found(RULES, "TF-VERIFY-LINK", [name], f"to {fold_names(others)}: it reported no measurement")
+    # TF-VERIFY-ADDRESS says why nothing reaches such a node: it would look like a firewall.
+    gone = {name for name, told in outcome.listened.items() if told.get("net") and missing_address(told["net"])}
     for name, rows in outcome.measured.items():
         for row in rows:
-            if row["error"]:
+            if row["error"] and not gone & {name, row["node"]}:
                 rule = "TF-VERIFY-FIREWALL" if row.get("code") in CODES else "TF-VERIFY-LINK"
                 seen = f"to {row['node']}: {row['error']}{known_firewalls(outcome, name, row)}"
                 yield found(RULES, rule, [name], seen)
