@@ -99,7 +99,7 @@ def test_nothing_is_removed_under_a_running_job(bare: Cluster) -> None:
 def test_a_node_that_does_not_answer_is_forgotten_by_the_others(bare: Cluster) -> None:
     bare.play("clean.yml", job_id="")
     known = bare.lab.directory / "ssh_mesh" / "nodes.json"
-    bare.lab.cut("n2")
+    bare.lab.kill("n2")
     try:
         done = works(bare, "remove.yml", "-e", "nodes=n2")
         assert "n2 did not answer, and still has all that setup.yml put there" in done.output
@@ -109,4 +109,4 @@ def test_a_node_that_does_not_answer_is_forgotten_by_the_others(bare: Cluster) -
         trained = bare.train(workload="mnist", away="n2")
         assert {row["host"] for row in trained.result["ranks"]} == {"n1"}
     finally:
-        bare.lab.heal("n2")
+        bare.lab.restart("n2")
