@@ -84,6 +84,7 @@ noted:
 
 import ipaddress
 import os
+from typing import Any, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -104,12 +105,12 @@ OPTIONS = {
 }
 
 
-def grants_of(given: dict[str, object]) -> list[Grant]:
+def grants_of(given: Mapping[str, Any]) -> list[Grant]:
     """Return who may connect. ValueError for something that is no address."""
     found = []
     for name, port in (("addresses", 0), ("ssh_addresses", given["ssh_port"])):
-        sources = [str(ipaddress.ip_address(text)) for text in given[name]]  # type: ignore[attr-defined]
-        found += [Grant(tuple(sources), int(str(port)))] if sources and given["state"] == "present" else []
+        sources = [str(ipaddress.ip_address(text)) for text in given[name]]
+        found += [Grant(tuple(sources), port)] if sources and given["state"] == "present" else []
     return found
 
 

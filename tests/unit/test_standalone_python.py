@@ -78,6 +78,7 @@ def test_it_is_unpacked_as_it_is(tmp_path: Path) -> None:
         ("python/out", "symlink", "/etc"),
         ("python/out", "symlink", "../etc"),
         ("python/lib/out", "symlink", "../../../etc"),
+        ("python/lib/out", "symlink", "python3.99/../../bin"),  # up after down: it may pass a link
         ("python/bin/python3/x", "file", "through a link that came before"),
         ("python/lib64/x", "file", "through a link to a directory"),
         ("python/bin/python3", "file", "in the place of a link"),
@@ -86,6 +87,7 @@ def test_it_is_unpacked_as_it_is(tmp_path: Path) -> None:
         ("python/second", "link", "python/../../etc/passwd"),
         ("python/second", "link", "python/bin/python3"),
         ("python/second", "link", "python/not-there"),
+        ("python/second", "link", "python/lib64/python3.99/os.py"),  # through a link to a directory
         ("python/lib/python3.99/os.py", "file", "twice"),
     ],
 )

@@ -55,8 +55,11 @@ def inner_name(member: tarfile.TarInfo, links: set[str]) -> str:
 
 
 def stays_inside(path: str, target: str) -> bool:
-    """Whether a link leads to a place below the directory."""
-    return not target.startswith("/") and posixpath.normpath(path).split("/")[0] != ".."
+    """Whether a link leads to a place below the directory. One that goes up after it went down may pass a link."""
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = [part == ".." for part in parts]
+    up_first = ups == sorted(ups, reverse=True)
+    return up_first and not target.startswith("/") and posixpath.normpath(path).split("/")[0] != ".."
 
 
 def put(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, place: Path) -> None:
@@ -82,6 +85,7 @@ def link(place: Path, member: tarfile.TarInfo, path: Path) -> None:
     """Make a second name of a file that came before it."""
     parts = member.linkname.split("/")
     first = place.joinpath(*parts[1:])
-    if parts[0] != TOP or set(parts) & {"", ".", ".."} or first.is_symlink() or not first.is_file():
+    plain = parts[0] == TOP and not set(parts) & {"", ".", ".."}
+    if not plain or not first.is_file() or first.resolve() != place.resolve().joinpath(*parts[1:]):
         raise NotMadeError(f"{member.name!r} is a second name of {member.linkname!r}, which is no file of the archive")
     os.link(str(first), str(path))

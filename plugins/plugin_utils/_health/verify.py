@@ -319,12 +319,7 @@ def run_cells(run: Mapping[str, Json], speed: Speed | None) -> tuple[str, ...]:
 
 def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
     """Return the lines to show, the summary last."""
-    speeds = {(speed.launcher, speed.backend): speed for speed in outcome.speeds}
-    runs = [
-        (*key, *run_cells(run, speeds.get(key) if run["workload"] == ALL_REDUCE else None))
-        for run in outcome.runs
-        for key in [of(run)]
-    ]
+    runs = [(*of(run), *run_cells(run, speed_in(outcome, run))) for run in outcome.runs]
     count = f"{len(outcome.trial.nodes)} node{'s' * (len(outcome.trial.nodes) != 1)}"
     parts = [
         drift_table(outcome.drift),
