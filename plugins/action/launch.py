@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     vaulted_names,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
+    Attempt,
+    Ended,
+    attempt_of,
+    goes_on,
+    note_attempts,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
@@ -56,6 +64,7 @@ class ActionModule(Action):
     BYPASS_HOST_LOOP = True
     parses_values = True
     options_are_typed = True
+    interrupted = False
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, job_id, run_dir and state; after a failure also failed and a one-line msg."""
@@ -65,22 +74,38 @@ class ActionModule(Action):
         cluster = cluster_from_hostvars(groups, hostvars, request.nodes)
         refuse_become_of([node for node in cluster.workers if node.name != cluster.head.name], hostvars)
         try:
-            return self.launch(request, cluster)
+            return self.run_job(request, cluster)
         except Stopped:
             return {"failed": True, "msg": NOTHING_LEFT}
         except HeadLost as error:
             return {"failed": True, "msg": f"{error}: {HELP_IF_LOST}"}
 
-    def launch(self, request: Request, cluster: Cluster) -> Result:
-        """Plan the job with the facts of the nodes, then show or run it."""
+    def run_job(self, request: Request, cluster: Cluster) -> Result:
+        """Run the job, and start it again as often as it may be."""
         check_cluster(cluster)
         script = run_directory.find_workload(request.workload, WORKLOADS)
-        job_id = request.job_id or run_directory.new_job_id(script)
+        first, ended = request.job_id or run_directory.new_job_id(script), list[Ended]()
+        while True:
+            attempt = attempt_of(request, first, ended)
+            answer = self.launch(replace(request, job_id=attempt.job_id), cluster, script, attempt)
+            if not request.max_restarts or "state" not in answer:
+                return answer
+            ended.append({"job_id": attempt.job_id, "state": answer["state"]})
+            note_attempts(Path(answer["run_dir"]), ended)
+            if self.interrupted or not goes_on(request, ended):
+                return {**answer, "attempts": len(ended)}
+            state, times = answer["state"], f"{len(ended)} of at most {request.max_restarts}"
+            display.display(f"job {attempt.job_id} {state}: restart {times}")
+
+    def launch(self, request: Request, cluster: Cluster, script: str, attempt: Attempt) -> Result:
+        """Plan the job with the facts of the nodes, then show or run it."""
+        job_id = attempt.job_id
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
         folder = None if cluster.local else folder_of(script)
         program = Program(script, request.workload_args, shipped=folder is not None)
         ssh = ssh_words(self._connection, cluster.head, request.lease)
-        job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), folder.warnings if folder else ())
+        warnings = folder.warnings if folder else ()
+        job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), warnings, attempt)
         with StopWatch() as stop, Session(cluster.head, ssh) as session:
             plan = plan_job(request, cluster, session.survey(cluster, request), job)
             command = render(plan)
@@ -124,6 +149,7 @@ class ActionModule(Action):
         except OSError as error:
             return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, plan.head.name))}
         lines = list(summary(outcome, missing, plan.run_dir, view.width, request.result_query))
+        self.interrupted = bool(stop.reason())
         if stop.noted:  # last: from here on Ansible shows nothing
             screen.take_over(stop.terminal)
         for line in lines:

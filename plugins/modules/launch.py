@@ -145,6 +145,30 @@ options:
         heads differ.
     type: bool
     default: false
+  checkpoint_dir:
+    description:
+      - Absolute path of a directory on the nodes. It is made if it is not there, and programs find it in
+        E(TORCHFLEET_CHECKPOINT_DIR). It outlives the job.
+      - With O(max_restarts) the default is C(checkpoints/<job id>) below C(torchfleet_home), the same for all attempts.
+    type: str
+  notice:
+    description:
+      - Seconds before the end of O(job_timeout) at which each rank gets SIGUSR1. Only the first process of a rank that
+        has a handler for it gets it. A program that saves its work then and exits with status 75 asks to be run again.
+    type: float
+  max_restarts:
+    description:
+      - How often the job is started again. Each attempt is a job and a run of its own, with the names C(<job id>-r1),
+        C(<job id>-r2) and so on. C(attempts.json) in the last run lists them all.
+      - A program finds in E(TORCHFLEET_RESTART_COUNT) how often it was started before.
+    type: int
+    default: 0
+  restart_on:
+    description: The states in which a job is started again. A job that a person has ended is not.
+    type: list
+    elements: str
+    choices: [saved, failed, lost, timed_out]
+    default: [saved, failed, lost]
   result_query:
     description: JMESPath expression. Its value in C(result.json) is printed as JSON at the end.
     type: str
@@ -192,10 +216,15 @@ run_dir:
   type: str
   sample: /home/me/torchfleet/runs/20261120-101500-mnist-3f9a2c
 state:
-  description: C(succeeded), C(failed), C(timed_out), C(cancelled) or C(lost).
+  description: C(succeeded), C(saved), C(failed), C(timed_out), C(cancelled) or C(lost).
   returned: if the job was started
   type: str
   sample: succeeded
+attempts:
+  description: How often the job was started.
+  returned: if O(max_restarts) is not 0
+  type: int
+  sample: 2
 command:
   description: The launcher's command.
   returned: in check mode

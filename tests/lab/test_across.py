@@ -58,6 +58,24 @@ def test_open_mpi_4_1_of_the_distribution(cluster: Cluster) -> None:
     assert (fail.result["first_failure"]["rank"], fail.result["first_failure"]["host"]) == (2, "n2")
 
 
+def test_a_job_that_saves_is_started_again_on_both_nodes(cluster: Cluster) -> None:
+    """Each node tells its own ranks; one that has saved waits for the others, wherever they are."""
+    resumes, job_id = str(SCRIPTS / "resumes.py"), f"again-{os.getpid()}"
+    job = cluster.play(
+        workload=resumes, workload_args="alone", np=4, job_timeout=300, notice=298, max_restarts=3, job_id=job_id
+    )
+    assert job.process.returncode == 0, job.output
+    last = cluster.runs / f"{job_id}-r2"
+    listed = json.loads((last / "attempts.json").read_text())["attempts"]
+    assert [row["state"] for row in listed] == ["saved", "saved", "succeeded"]
+    first = json.loads((cluster.runs / job_id / "result.json").read_text())
+    assert [(row["host"], row["state"]) for row in first["ranks"]] == [
+        ("n1", "saved"), ("n1", "saved"), ("n2", "saved"), ("n2", "saved"),
+    ]  # fmt: skip
+    for rank in range(4):
+        assert (last / "ranks" / str(rank) / "stdout").read_text() == "start 2 saved True True\ncount 6\n"
+
+
 def test_four_nodes_that_differ(cluster: Cluster) -> None:
     """Users, SSH ports, homes, NIC names and slots are each node's own."""
     job = cluster.train(workload=TELL)

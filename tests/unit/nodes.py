@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import attempt_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 
@@ -89,7 +90,8 @@ def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, options
     """Plan a job of the workload mnist with the user's options."""
     request = parse_request({"workload": "mnist", **options})
     program = dataclasses.replace(program, args=request.workload_args)
-    job = Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py", token="0123456789ab")
+    attempt = attempt_of(request, request.job_id or "job", ())
+    job = Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py", "0123456789ab", attempt=attempt)
     return plan_job(request, cluster, cast(Mapping[str, AnyFacts], facts), job)
 
 

@@ -199,6 +199,7 @@ def test_environment_of_the_ranks(plan: Planner) -> None:
         "PYTHONUNBUFFERED": "1",
         "TORCHFLEET_BACKEND": "gloo",
         "TORCHFLEET_JOB_ID": "job",
+        "TORCHFLEET_RESTART_COUNT": "0",
     }
     assert settings["OMP_NUM_THREADS"].source == "user"
     assert settings["GLOO_SOCKET_IFNAME"].source == "measured"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +47,7 @@ def test_job_timeout_begins_when_ranks_are_there(tmp_path: Path, launcher: str, 
     """Under Slurm a job may wait in the queue for longer than that."""
     job = JobDir(str(tmp_path / "job"))
     job.create([0, 1])
-    order = {"ranks": [0, 1], "launcher": {"name": launcher}, "job_timeout": 5.0}
+    order = {"ranks": [0, 1], "launcher": {"name": launcher}, "job_timeout": 5.0, "notice": None}
     guard = Guard(job, order, "", from_supervisor=-1, to_supervisor=os.open(os.devnull, os.O_WRONLY))
     assert (guard.deadline is not None) == at_once
     assert guard.check_ranks() is None and (guard.deadline is not None) == at_once
@@ -52,3 +57,81 @@ def test_job_timeout_begins_when_ranks_are_there(tmp_path: Path, launcher: str, 
     first = guard.deadline
     assert guard.check_ranks() is None and guard.deadline == first
     assert Guard(job, {**order, "job_timeout": None}, "", from_supervisor=-1, to_supervisor=-1).deadline is None
+
+
+SLEEPS = "import time; print(flush=True); time.sleep(99)"
+CATCHES = f"import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3)); {SLEEPS}"
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[Any]:
+    """Return a function that starts a program as that of a rank, whose wrapper is a shell of this process."""
+    started = []
+
+    def start(code: str) -> tuple[subprocess.Popen[bytes], int]:
+        shell = f"{sys.executable} -c '{code}' & echo $!; wait $!; echo ended $?"
+        wrapper = subprocess.Popen(["/bin/sh", "-c", shell], stdout=subprocess.PIPE)
+        started.append(wrapper)
+        assert wrapper.stdout is not None
+        program = int(wrapper.stdout.readline())
+        assert wrapper.stdout.readline() == b"\n"
+        return wrapper, program
+
+    yield start
+    for wrapper in started:
+        for process in [*processes.descendants(wrapper.pid), processes.Process(wrapper.pid, 0, "", 0)]:
+            with contextlib.suppress(ProcessLookupError):  # the guard may have reaped it, as its child
+                os.kill(process.pid, signal.SIGKILL)
+        wrapper.wait()
+
+
+def guard_of(job: JobDir, **order: Any) -> Guard:
+    told = {
+        "ranks": [0],
+        "launcher": {"name": "openmpi"},
+        "job_timeout": 600.0,
+        "notice": 599.9,
+        "grace": None,
+        **order,
+    }
+    return Guard(job, told, "", from_supervisor=-1, to_supervisor=os.open(os.devnull, os.O_WRONLY))
+
+
+def record_of(wrapper: subprocess.Popen[bytes], program: int, **ended: Any) -> dict[str, Any]:
+    whose = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": wrapper.pid, "cpus": [0], "started": time.time()}
+    return {**whose, "pid": program, **ended}
+
+
+@pytest.mark.parametrize(("code", "told"), [(CATCHES, True), (SLEEPS, False)])
+def test_a_program_is_told_that_the_end_is_near_if_it_has_a_handler(
+    tmp_path: Path, rank: Any, code: str, told: bool
+) -> None:
+    """It would die of SIGUSR1 without one."""
+    wrapper, program = rank(code)
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0])
+    job.write("ranks/0/record.json", record_of(wrapper, program))
+    guard = guard_of(job)
+    time.sleep(max(0.0, guard.notice_at - time.monotonic()))
+    assert guard.reason_to_end() is None
+    if told:
+        assert wrapper.stdout.readline() == b"ended 3\n"
+    assert guard.reason_to_end() is None  # and only once
+    assert (processes.read(program) is None) == told
+
+
+def test_a_rank_that_has_saved_ends_no_job_before_the_others_had_their_time(tmp_path: Path, rank: Any) -> None:
+    wrapper, program = rank(SLEEPS)
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    saved = {"rc": 75, "signal": None, "finished": False, "error_code": "", "error": "", "ended": time.time()}
+    job.write("ranks/0/record.json", record_of(wrapper, program, **saved))
+    job.write("ranks/1/record.json", {**record_of(wrapper, program), "rank": 1})
+    guard = guard_of(job, ranks=[0, 1], notice=None)
+    assert guard.reason_to_end() is None and guard.saved is not None and not guard.over()
+    guard.saved = (0, guard.saved[1] - 40.0)  # as if that time were over
+    reason = guard.reason_to_end()
+    assert reason is not None and reason.code == "saved"
+    job.write("ranks/1/record.json", {**record_of(wrapper, program, **saved), "rank": 1, "error_code": "disk_full"})
+    reason = guard.reason_to_end()
+    assert reason is not None and reason.code == "rank_failed"  # nothing was saved where the disk was full

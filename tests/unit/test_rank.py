@@ -53,6 +53,7 @@ def test_rank_environment_serves_both_kinds_of_script() -> None:
         "environment": {"A": "b"},
         "master_addr": "10.0.0.1",
         "master_port": 1234,
+        "restarts": 0,
         "tmpdir": "",
         "path_first": "/v/bin",
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ending import tells_stacks
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ending import handles
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.exit_note import STACKS_SIGNAL
 
 
@@ -61,11 +61,11 @@ def test_only_a_program_that_tells_its_stacks_is_asked_for_them() -> None:
     try:
         for number in before:
             signal.signal(number, signal.SIG_DFL)
-        assert not tells_stacks(os.getpid())
+        assert not handles(os.getpid(), STACKS_SIGNAL)
         signal.signal(STACKS_SIGNAL, lambda *_: None)
-        assert tells_stacks(os.getpid())
+        assert handles(os.getpid(), STACKS_SIGNAL)
         signal.signal(STACKS_SIGNAL - 1, lambda *_: None)
-        assert not tells_stacks(os.getpid())
+        assert not handles(os.getpid(), STACKS_SIGNAL)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -11,6 +11,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 ORDER = {
     **{"host": "n1", "placement": [{"rank": 0, "local_rank": 0, "host": "n1"}], "job_id": "unit", "environment": {}},
     **{"launcher": {"name": "openmpi"}, "tmpdir": "", "path_first": "", "master_addr": "127.0.0.1", "master_port": 1},
+    **{"restarts": 0},
 }
 PLACE = rank_environment(ORDER, (0, 1, 0, 1), {}).keys() - {"PATH"}
 

@@ -147,7 +147,7 @@ def first_failure(
     last_lines: Mapping[int, tuple[str, str]],
 ) -> FirstFailure | None:
     """Return rank, host, cause, message and log of what went wrong first; null if nothing did, or a person ended it."""
-    if state in ("succeeded", "cancelled"):
+    if state in ("succeeded", "saved", "cancelled"):
         return None
     if blamed is not None and state == "failed":
         row = next(row for row in rows if row["rank"] == blamed)

@@ -19,6 +19,7 @@ from . import processes
 from .exit_note import STACKS_SIGNAL
 from .processes import Children, Process
 
+UNUSED_SIGNAL = STACKS_SIGNAL - 1  # that programs have no handler for, unless they have one for all
 STACKS_SECONDS = 0.2  # for programs to tell where they are
 REST_SECONDS = 1.0  # between SIGTERM and SIGKILL for what a program left and has no handler for SIGTERM
 PAUSE_SECONDS = 0.05  # between two looks at most, if a look takes no longer
@@ -62,18 +63,8 @@ class Ending:
         self.deadlines: dict[tuple[int, int], float] = {}  # of each process that was asked, by its identity
 
     def ask_for_stacks(self) -> None:
-        """Have every rank tell where it hangs: the first below its wrapper that can, not also its workers.
-
-        The signal would kill what has no handler for it, such as a shell.
-        """
-        quiet: set[int] = set()
-        for tree in self.look().values():
-            for process in tree.all:
-                if process.parent in quiet:
-                    quiet.add(process.pid)
-                elif tells_stacks(process.pid):
-                    quiet.add(process.pid)
-                    processes.send(process, STACKS_SIGNAL)
+        """Have every rank tell where it hangs."""
+        signal_programs(self.look(), STACKS_SIGNAL)
         time.sleep(STACKS_SECONDS)
 
     def run(self) -> None:
@@ -107,9 +98,27 @@ class Ending:
                 processes.send(process, signal.SIGKILL)
 
 
-def tells_stacks(pid: int) -> bool:
-    """Whether a process has a handler for the signal that asks for stacks, and not just one for every signal.
+def signal_programs(trees: Trees, number: int) -> set[int]:
+    """Signal every rank: the first process below its wrapper that has a handler for the signal, not also its workers.
 
-    Podman and apptainer have: they hand on all of them to the program that they started, which would die of this one.
+    The signal would kill what has no handler for it, such as a shell. Return the wrappers of the ranks that got it.
     """
-    return processes.catches(pid, STACKS_SIGNAL) and not processes.catches(pid, STACKS_SIGNAL - 1)
+    quiet: set[int] = set()
+    reached: set[int] = set()
+    for wrapper, tree in trees.items():
+        for process in tree.all:
+            if process.parent in quiet:
+                quiet.add(process.pid)
+            elif handles(process.pid, number):
+                quiet.add(process.pid)
+                reached.add(wrapper)
+                processes.send(process, number)
+    return reached
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, and not just one for every signal.
+
+    Podman and apptainer have: they hand on all of them to the program that they started, which may die of this one.
+    """
+    return processes.catches(pid, number) and not processes.catches(pid, UNUSED_SIGNAL)

@@ -54,8 +54,8 @@ CPUS_MOST = 1 << 13  # of a node: as many as Linux has
 ROWS = 1000  # of leftovers, of metrics
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@eth0
-STATES = ("succeeded", "failed", "timed_out", "cancelled", "lost")
-RANK_STATES = ("succeeded", "failed", "ended", "silent")
+STATES = ("succeeded", "saved", "failed", "timed_out", "cancelled", "lost")
+RANK_STATES = ("succeeded", "saved", "failed", "ended", "silent")
 RANK_FILE = re.compile(r"ranks/(0|[1-9][0-9]{0,6})/(stdout|stderr|record\.json)\Z")
 
 

@@ -15,6 +15,7 @@ lines with its supervisor: SUPERVISOR_TO_GUARD and GUARD_TO_SUPERVISOR in protoc
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import time
@@ -23,14 +24,14 @@ from typing import Collection, NamedTuple
 from . import processes as processes_module
 from . import reasons
 from .channel import BEAT_SECONDS, ready
-from .ending import Ending, Trees, trees_below
+from .ending import Ending, Trees, signal_programs, trees_below
 from .job_directory import JobDir, write_in_thread
 from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .orders import Order
 from .processes import Process
 from .rank_output import Stream, copy_all, open_streams
-from .rank_record import record_of_orphan
+from .rank_record import has_saved, record_of_orphan
 from .reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIMED_OUT, Reason
 from .records import LauncherExit, RankRecord
 from .remote_shell import shell_pids
@@ -98,6 +99,9 @@ class Guard:
         self.streams: dict[int, list[Stream]] = {}  # by rank; its wrapper reads them while it lives
         self.ending = False
         self.deadline: float | None = None
+        self.notice_at = math.inf
+        self.noticed: set[int] = set()  # pids of the wrappers of the ranks that were told that the end is near
+        self.saved: tuple[int, float] | None = None  # the first rank here that has saved and exited, and when
         if order["launcher"]["name"] not in STARTED_BY_SLURMD:  # else the job may wait in a queue
             self.start_clock()
 
@@ -125,6 +129,8 @@ class Guard:
         """Start the clock of job_timeout, unless it runs already."""
         if self.order["job_timeout"] and not self.deadline:
             self.deadline = time.monotonic() + self.order["job_timeout"]
+            if self.order["notice"]:
+                self.notice_at = self.deadline - self.order["notice"]
 
     def check_lease(self, received: bool) -> Reason | None:
         """Return why the job must end if the supervisor was silent for the lease, and kill the supervisor.
@@ -150,8 +156,8 @@ class Guard:
         if len(self.done) < len(self.order["ranks"]):
             return False
         exited = self.started and not self.launcher
-        late = self.exit_by is not None and (not self.launcher or time.monotonic() > self.exit_by)
-        return exited or late
+        late = self.exit_by is not None and (not self.launcher or self.saved or time.monotonic() > self.exit_by)
+        return exited or bool(late)
 
     def send(self, kind: str, **fields: object) -> None:
         """Send the supervisor a message, if there is one. A dead one is noticed elsewhere."""
@@ -247,7 +253,9 @@ class Guard:
             self.start_clock()
             if "rc" in record:
                 self.done[rank] = record["wrapper_pid"]
-                if record["rc"] != 0 and not record["finished"]:
+                if has_saved(record):
+                    self.saved = self.saved or (rank, time.monotonic())
+                elif record["rc"] != 0 and not record["finished"]:
                     return reasons.rank_failed(rank)
                 if len(self.done) == len(self.order["ranks"]):
                     self.send("done")
@@ -261,6 +269,10 @@ class Guard:
         timeout = self.order["job_timeout"]
         if timeout and self.deadline and time.monotonic() >= self.deadline:
             return reasons.timed_out(timeout)
+        if time.monotonic() >= self.notice_at:
+            self.give_notice()
+        if self.saved and time.monotonic() > self.saved[1] + processes_module.longest(self.order["grace"]):
+            return reasons.others_run_on(self.saved[0], processes_module.longest(self.order["grace"]))
         if self.started and not self.launcher and len(self.done) < len(self.order["ranks"]):
             status = self.job.launcher().get("rc", 0)
             return reasons.launcher_ended(self.order["launcher"]["name"], self.order["host"], status)
@@ -270,6 +282,12 @@ class Guard:
             self.kill_supervisor()
             return SUPERVISOR_STOPPED
         return None
+
+    def give_notice(self) -> None:
+        """Tell every rank once that the end is near; one that has no handler yet may have one at the next look."""
+        trees = self.snapshot().trees
+        waiting = {wrapper: tree for wrapper, tree in trees.items() if wrapper not in self.noticed}
+        self.noticed |= signal_programs(waiting, signal.SIGUSR1)
 
     def record_wrapper_death(self, rank: int, record: RankRecord) -> None:
         """Write the record of a rank whose wrapper died before it could."""

@@ -95,6 +95,8 @@ class NodeJob:
         for name, text in files.items():
             write_text(self.job.at(name), text, 0o666)
         self.write_programs()
+        if self.order["checkpoint_dir"]:
+            os.makedirs(self.order["checkpoint_dir"], 0o700, exist_ok=True)
         self.keeper = Keeper(self.job.path, secrets) if secrets else None
         self.job.write("staging.json", self.staging)
         if routes is not None:

@@ -44,6 +44,8 @@ class JobOrder(TypedDict):
     master_addr: str
     master_port: int
     job_timeout: float | None
+    notice: float | None  # SIGUSR1 comes this long before the end of job_timeout; None: never
+    restarts: int  # how often this job was started before
     grace: float | None  # between SIGTERM and SIGKILL; None: by what a process does with SIGTERM
     lease: float
     exclusive: bool
@@ -71,6 +73,7 @@ class NodeOrder(LocalNames):
     tmpdir: str
     path_first: str  # directory of the ranks' Python; empty: none
     environment: dict[str, str]
+    checkpoint_dir: str  # is made if it is not there; empty: none
     secret_names: list[str]  # of variables whose values are in no file (secrets.py)
     known_jobs: list[str]  # that ran on this node when the job was planned
     programs: dict[str, list[str]]  # that launchers start by name: their command lines

@@ -32,7 +32,7 @@ from .rank_output import CHUNK, Stream, open_streams
 from .reasons import DISK_FULL, MISPLACED, OUTPUT_LOST, RANK_FAILED
 
 if TYPE_CHECKING:  # a rank must not pay for the types
-    from .orders import Order
+    from .orders import Order, Staging
     from .records import RankRecord
 
 GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
@@ -94,7 +94,7 @@ def elastic_environment(order: Order, identity: tuple[int, int, int, int]) -> di
         "ROLE_WORLD_SIZE": str(size),
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": order["job_id"],
-        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RESTART_COUNT": str(order["restarts"]),
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }
 
@@ -255,7 +255,7 @@ class RankWrapper:
             rank = self.identity[0]
             for descriptor, stream in zip((1, 2), self.streams.values()):
                 stream.become(descriptor)
-            variables = rank_environment(self.order, self.identity, os.environ)
+            variables = {**self.time_left(), **rank_environment(self.order, self.identity, os.environ)}
             variables.update(self.secrets())
             variables["TORCHFLEET_EXIT_NOTE"] = f"{os.getpid()}:{self.job.rank(rank, 'exit')}"
             own = variables.get("PYTHONPATH")
@@ -264,6 +264,18 @@ class RankWrapper:
         except BaseException as error:  # whatever happens here must not run on as a second wrapper
             os.write(2, f"torchfleet: cannot start {self.order['argv'][0]}: {error}\n".encode())
         os._exit(127)
+
+    def time_left(self) -> dict[str, str]:
+        """Return the seconds until job_timeout, as a variable, if there is one.
+
+        Under Slurm they count from the first ranks, else from when the job was staged, as the guard counts.
+        """
+        timeout, staging = self.order["job_timeout"], cast("Staging", self.job.read("staging.json"))
+        if not timeout or not staging:
+            return {}
+        queued = self.order["launcher"]["name"] in STARTED_BY_SLURMD
+        gone = 0.0 if queued else max(0.0, time.time() - staging["started"])
+        return {"TORCHFLEET_SECONDS_LEFT": f"{max(0.0, timeout - gone):.0f}"}
 
     def secrets(self) -> dict[str, str]:
         """Return the secret variables. The import is late: most ranks have none. OSError."""

@@ -13,7 +13,7 @@ from .group_note import END
 from .job_directory import JobDir, open_file, rows_of
 from .orders import JobOrder
 from .output_lines import last_line
-from .reasons import ITS_WRAPPER_DIED, MISPLACED, WRAPPER_DIED, exit_text, signal_name
+from .reasons import EXIT_SAVED, ITS_WRAPPER_DIED, MISPLACED, WRAPPER_DIED, exit_text, signal_name
 from .records import End, Leftover, RankRecord
 
 NOTE_BYTES = 4096  # of what a rank notes of its process groups: a line for each that is larger than all before
@@ -77,14 +77,24 @@ def last_line_of(job: JobDir, rank: int, record: RankRecord | None) -> tuple[str
 
 
 def rank_state(record: RankRecord | None, end: End | None) -> str:
-    """Return what became of a rank: succeeded, failed, ended (by us, after something else), or silent (no record)."""
+    """Return what became of a rank.
+
+    succeeded, failed, saved (it asks to be run again), ended (by us, after something else), or silent (no record).
+    """
     if record is None:
         return "silent"
     if record.get("error_code") == MISPLACED:
         return "failed"
     if record.get("ended_by_us", ended_by_us(record, end)):
         return "ended"  # also with status 0: a program that saves its state on SIGTERM was not done
+    if has_saved(record):
+        return "saved"
     return "succeeded" if record.get("rc") == 0 or record.get("finished") else "failed"
+
+
+def has_saved(record: RankRecord) -> bool:
+    """Whether a rank exited with the status that means: my work is saved, run me again."""
+    return record.get("rc") == EXIT_SAVED and not record.get("error_code") and not record.get("finished")
 
 
 def ended_by_us(record: RankRecord, end: End | None) -> bool:

@@ -11,7 +11,7 @@ from typing import Iterable, NamedTuple
 
 TIMED_OUT, CANCELLED, LOST = "timed_out", "cancelled", "lost"
 RANK_FAILED, WRAPPER_DIED, LAUNCHER_DIED, GUARD_DIED = "rank_failed", "wrapper_died", "launcher_died", "guard_died"
-NOT_STARTED = "not_started"
+NOT_STARTED, SAVED = "not_started", "saved"
 # Every reason to end a job, with the state that the job gets unless all of its ranks succeeded.
 STATES = {
     TIMED_OUT: "timed_out",
@@ -22,7 +22,10 @@ STATES = {
     LAUNCHER_DIED: "failed",
     GUARD_DIED: "failed",
     NOT_STARTED: "failed",
+    SAVED: "saved",
 }
+# Of a program that has saved its work and asks to be run again: EX_TEMPFAIL of sysexits.h.
+EXIT_SAVED = 75
 
 MISPLACED, OUTPUT_LOST, DISK_FULL = "misplaced", "output_lost", "disk_full"
 # Every code of an error in the record of a rank. A rank that ends by itself, with whatever status, has none.
@@ -74,6 +77,11 @@ def rank_failed(rank: int) -> Reason:
 
 def wrapper_died(rank: int) -> Reason:
     return Reason(WRAPPER_DIED, f"the wrapper of rank {rank} died")
+
+
+def others_run_on(rank: int, seconds: float) -> Reason:
+    """`rank`: the first that had saved its work and exited; `seconds` that the others had to do the same."""
+    return Reason(SAVED, f"rank {rank} saved its work and exited, and others still ran {seconds:g} s later")
 
 
 def not_started(hosts: Iterable[str], seconds: float) -> Reason:

@@ -20,7 +20,7 @@ from .metrics import Metrics
 from .orders import JobOrder, Order, Place, Staging
 from .output_lines import last_line
 from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
-from .reasons import STATES
+from .reasons import EXIT_SAVED, STATES
 from .records import (
     BlamedLauncher,
     End,
@@ -36,7 +36,8 @@ from .records import (
     Seen,
 )
 
-RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1}  # 124 as timeout(1), 130 as a shell after Ctrl-C
+# 124 as timeout(1), 130 as a shell after Ctrl-C.
+RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1, "saved": EXIT_SAVED}
 
 
 class Found(NamedTuple):
@@ -72,8 +73,11 @@ def rank_row(planned: Place, record: RankRecord | None, state: str, line: str) -
 
 def job_state(rows: list[ResultRank], end: End | None) -> str:
     """Return the state of the job from its ranks and from why it was ended."""
-    if all(row["state"] == "succeeded" for row in rows):
+    found = {row["state"] for row in rows}
+    if found == {"succeeded"}:
         return "succeeded"
+    if "saved" in found and found <= {"saved", "succeeded"}:
+        return "saved"
     return STATES.get(end["reason"], "failed") if end else "failed"
 
 

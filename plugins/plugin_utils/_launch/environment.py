@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publica
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 
+from .attempts import ONLY, Attempt
 from .backends import BACKENDS, Choice
 from .secrets import HIDDEN
 
@@ -62,6 +63,8 @@ class JobEnvironment:
     secrets: Collection[str]
     master: tuple[str, int]
     ports: tuple[int, int] | None = None
+    attempt: Attempt = ONLY
+    job_timeout: float | None = None
 
     def on(self, node: Node, fact: NodeFacts, threads: int) -> tuple[Setting, ...]:
         """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins.
@@ -73,6 +76,7 @@ class JobEnvironment:
             Setting("PYTHONUNBUFFERED", "1", "output appears when it is written, not at the end", "default"),
             Setting("TORCHFLEET_BACKEND", *self.backend),
             Setting("TORCHFLEET_JOB_ID", self.job_id, "marks the processes of this job", "default"),
+            *self.for_restarts(fact),
             *self.for_cpus(fact),
             *(self.for_network(fact) if self.several_nodes else self.within_a_machine()),
         ]
@@ -81,6 +85,15 @@ class JobEnvironment:
             for name, value in values.items():
                 chosen[name] = Setting(name, value, reason, source, secret=name in self.secrets)
         return tuple(chosen[name] for name in sorted(chosen))
+
+    def for_restarts(self, fact: NodeFacts) -> list[Setting]:
+        """Return what a program needs to go on where an earlier attempt had stopped."""
+        directory, count = self.attempt.directory_on(fact), str(self.attempt.restarts)
+        why = self.attempt.reason
+        return [
+            *([Setting("TORCHFLEET_CHECKPOINT_DIR", directory, *why)] if directory else []),
+            Setting("TORCHFLEET_RESTART_COUNT", count, "how often this job was started before", "default"),
+        ]
 
     def for_cpus(self, fact: NodeFacts) -> list[Setting]:
         """Return what tells frameworks that a node has no GPUs. Those of Intel are known by the backend alone."""
@@ -129,10 +142,12 @@ class JobEnvironment:
         """
         address, port = self.master
         search = Setting("PATH", f"{path_first}:...", "python and torchrun of the ranks come first", "default")
+        left = Setting("TORCHFLEET_SECONDS_LEFT", "...", "until job_timeout, when the program starts", "user")
         settings = (
             Setting("MASTER_ADDR", address, "where rank 0 runs", "inventory"),
             Setting("MASTER_PORT", str(port), "a free port there", "measured"),
             *([search] if path_first else []),
+            *([left] if self.job_timeout else []),
             *(
                 Setting(name, "...", "the rank's place, for scripts of either kind", "default")
                 for name in PLACE.split()

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
     slots_of,
 )
 
+from .attempts import ONLY, Attempt
 from .backends import choose_backend, idle_gpus
 from .environment import JobEnvironment, Setting
 from .request import LauncherOptions, Request
@@ -98,6 +99,7 @@ class NodePlan:
     environment: tuple[Setting, ...] = ()  # of its ranks
     wrapper_environment: tuple[Setting, ...] = ()  # what the rank wrapper adds to it, for people
     known_jobs: tuple[str, ...] = ()  # that ran there when the job was planned
+    checkpoint_dir: str = ""  # is made if it is not there; empty: none
 
     @property
     def vendors(self) -> str:
@@ -149,6 +151,8 @@ class LaunchPlan:
     lease: float
     show_ranks: tuple[int, ...]
     uid: int
+    notice: float | None = None  # SIGUSR1 comes this many seconds before the end of job_timeout
+    restarts: int = 0  # how often the job was started before
     exclusive: bool = False  # no other job may be on its nodes when it starts
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     warnings: tuple[str, ...] = ()
@@ -246,6 +250,7 @@ def plan_node(
         environment=settings,
         wrapper_environment=environment.set_by_wrapper(path_first, settings) if ranks else (),
         known_jobs=tuple(job["job_id"] for job in fact["running"]),
+        checkpoint_dir=job.attempt.directory_on(fact) if ranks else "",
     )
 
 
@@ -259,6 +264,7 @@ class Job:
     runtime: str
     token: str
     warnings: tuple[str, ...] = ()
+    attempt: Attempt = ONLY
 
 
 def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts], job: Job) -> LaunchPlan:
@@ -287,7 +293,9 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     several, first = len(workers) > 1, workers[0]
     master = (address_of(first, facts[first.name]) if several else "127.0.0.1", port)
     open_ports = beside(request.options.ports, port)
-    environment = JobEnvironment(job.job_id, backend, several, request.job_env, secrets, master, open_ports)
+    environment = JobEnvironment(
+        job.job_id, backend, several, request.job_env, secrets, master, open_ports, job.attempt, request.job_timeout
+    )
     nodes = tuple(plan_node(node, facts[node.name], placement, slots[node.name], job, environment) for node in workers)
     head = next((node for node in nodes if node.name == cluster.head.name), None)
     head = head or plan_node(cluster.head, facts[cluster.head.name], placement, 0, job, environment)
@@ -317,6 +325,8 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         lease=request.lease,
         show_ranks=shown_ranks(request, world_size),
         uid=facts[head.name]["uid"],
+        notice=request.notice,
+        restarts=job.attempt.restarts,
         exclusive=request.exclusive,
         secrets=secrets,
         warnings=(

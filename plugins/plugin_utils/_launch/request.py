@@ -39,6 +39,9 @@ BINDINGS = {
     "socket": "each rank on a socket",
 }
 RENDEZVOUS = ("static", "c10d")
+STATES = ("saved", "failed", "lost", "timed_out")  # in which a job may end and be started again
+RESTART_ON = ("saved", "failed", "lost")
+MOST_RESTARTS = 1000
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,10 @@ class Request:
     result_query: str | None = None
     fetch_limit: int = 1 << 30
     exclusive: bool = False
+    checkpoint_dir: str | None = None
+    notice: float | None = None
+    max_restarts: int = 0
+    restart_on: tuple[str, ...] = RESTART_ON
 
 
 def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
@@ -104,6 +111,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
     if not isinstance(workload, str) or not workload.strip():
         raise InputError("workload", workload, "give a name from workloads/ or the path of a script")
     options = parse_options(given)
+    max_restarts = parse_whole("max_restarts", given.get("max_restarts", 0), 0, MOST_RESTARTS) or 0
     return Request(
         workload=workload,
         workload_args=parse_words("workload_args", given.get("workload_args", ())),
@@ -116,7 +124,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         job_env=parse_environment(given.get("job_env", {})),
         secret_names=parse_names("secret_names", given.get("secret_names", ())),
         vaulted=vaulted,
-        job_id=parse_job_id(given.get("job_id")),
+        job_id=parse_job_id(given.get("job_id"), 100 - len("-r1000") if max_restarts else 100),
         runs_dir=parse_text("runs_dir", given.get("runs_dir", "runs")),
         show_ranks=parse_ranks(given.get("show_ranks", [0])),
         master_port=parse_master_port(given.get("master_port"), options.ports),
@@ -126,6 +134,10 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         result_query=parse_query(given.get("result_query")),
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
         exclusive=parse_flag("exclusive", given.get("exclusive", False)),
+        checkpoint_dir=parse_directory("checkpoint_dir", given.get("checkpoint_dir")),
+        notice=parse_notice(given),
+        max_restarts=max_restarts,
+        restart_on=parse_states("restart_on", given.get("restart_on", RESTART_ON)),
     )
 
 
@@ -161,16 +173,43 @@ def parse_master_port(value: Any, ports: tuple[int, int] | None) -> int | None:
     return port
 
 
-def parse_job_id(value: Any) -> str | None:
-    """Return a job id that is safe as a directory name, None for None."""
+def parse_job_id(value: Any, most: int = 100) -> str | None:
+    """Return a job id that is safe as a directory name, None for None. `most`: characters."""
     if value is None:
         return None
     text = str(value)
-    if not JOB_ID.match(text) or ".." in text or text == "latest":
-        raise InputError(
-            "job_id", text, "use letters, digits, '.', '_' and '-', at most 100, and not latest: -e job_id=first-try"
-        )
+    if not JOB_ID.match(text) or ".." in text or text == "latest" or len(text) > most:
+        allowed = f"use letters, digits, '.', '_' and '-', at most {most}, and not latest: -e job_id=first-try"
+        raise InputError("job_id", text, allowed)
     return text
+
+
+def parse_directory(name: str, value: Any) -> str | None:
+    """Return the absolute path of a directory on the nodes, None for None."""
+    if value is None:
+        return None
+    text = parse_text(name, value)
+    if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
+        raise InputError(name, text, f"give the absolute path of a directory on the nodes: -e {name}=/data/checkpoints")
+    return text
+
+
+def parse_notice(given: Mapping[str, Any]) -> float | None:
+    """Return how many seconds before job_timeout ranks are told that the end is near, None for never."""
+    notice = parse_seconds("notice", given.get("notice"), 120)
+    timeout = parse_seconds("job_timeout", given.get("job_timeout"), 3600)
+    if notice and not (timeout and notice < timeout):
+        raise InputError("notice", given["notice"], "it counts from job_timeout: -e job_timeout=3600 -e notice=120")
+    return notice
+
+
+def parse_states(name: str, value: Any) -> tuple[str, ...]:
+    """Return the states after which a job is started again."""
+    states = parse_names(name, value)
+    for state in states:
+        if state not in STATES:
+            raise InputError(name, state, f"choose from {', '.join(STATES)}: -e {name}=saved,lost")
+    return states
 
 
 def parse_ranks(value: Any) -> tuple[int, ...] | None:

@@ -277,6 +277,9 @@ def rank_table_head() -> Any:
 def verdict(result: Result, run_dir: str) -> str:
     """Return one line on a job that did not succeed: rank, host, cause and the log to open."""
     failure = result["first_failure"]
+    if result["state"] == "saved":
+        again = "it saved its work and asks to be run again (exit status 75): -e max_restarts=10 does so"
+        return f"job {result['job_id']} saved: {again}; run: {run_dir}"
     if not failure:
         return f"job {result['job_id']} {result['state']}; run: {run_dir}"
     who = f"rank {failure['rank']} on {failure['host']}" if failure["rank"] is not None else failure["host"]

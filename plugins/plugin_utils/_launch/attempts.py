@@ -1,0 +1,74 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A job that is started again: each attempt is a job and a run of its own, and they share a checkpoint directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
+
+from .request import Request
+from .run_directory import write_private
+
+ATTEMPTS = "attempts.json"  # in the run directory of every attempt but a single one
+
+
+class Ended(TypedDict):
+    """An attempt that is over."""
+
+    job_id: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a job. `first`: the id of the first one; empty where no checkpoint directory is asked for."""
+
+    job_id: str = ""
+    restarts: int = 0
+    first: str = ""
+    directory: str | None = None
+
+    def directory_on(self, fact: NodeFacts) -> str:
+        """Return the checkpoint directory on a node, the same for all attempts; empty: none."""
+        if self.directory:
+            return self.directory
+        return f"{fact['home']}/checkpoints/{self.first}" if self.first else ""
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        """Return why the checkpoint directory is this one, and where that comes from."""
+        if self.directory:
+            return "checkpoint_dir", "user"
+        return "all attempts of this job have it (max_restarts)", "default"
+
+
+ONLY = Attempt()
+
+
+def attempt_of(request: Request, first: str, ended: Sequence[Ended]) -> Attempt:
+    """Return the next attempt of a job. `first`: the id of its first one; `ended`: the attempts before."""
+    wanted = request.max_restarts > 0 and not request.checkpoint_dir
+    return Attempt(id_of(first, len(ended)), len(ended), first if wanted else "", request.checkpoint_dir)
+
+
+def id_of(first: str, restarts: int) -> str:
+    """Return the job id of an attempt: that of the first one, and the number of the restart."""
+    return f"{first}-r{restarts}" if restarts else first
+
+
+def goes_on(request: Request, ended: Sequence[Ended]) -> bool:
+    """Whether the job is started again after these attempts."""
+    return len(ended) <= request.max_restarts and ended[-1]["state"] in request.restart_on
+
+
+def note_attempts(run_dir: Path, ended: Sequence[Ended]) -> None:
+    """Write the list of all attempts so far into a run directory. OSError."""
+    write_private(run_dir / ATTEMPTS, json.dumps({"attempts": list(ended)}, indent=2) + "\n")

@@ -1,0 +1,115 @@
+"""A job that is started again: when, under which name, and with which checkpoint directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
+    ONLY,
+    Ended,
+    attempt_of,
+    goes_on,
+    id_of,
+    note_attempts,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
+from tests.unit.nodes import plan_on_two
+
+FACT: Any = {"home": "/h"}
+
+
+def ended(*states: str) -> list[Ended]:
+    return [{"job_id": id_of("j", number), "state": state} for number, state in enumerate(states)]
+
+
+@pytest.mark.parametrize(
+    ("states", "again"),
+    [
+        (("saved",), True),
+        (("failed",), True),
+        (("lost",), True),
+        (("timed_out",), False),
+        (("cancelled",), False),
+        (("succeeded",), False),
+        (("saved", "saved"), True),
+        (("saved", "saved", "saved"), False),
+    ],
+)
+def test_when_a_job_is_started_again(states: tuple[str, ...], again: bool) -> None:
+    assert goes_on(Request("mnist", max_restarts=2), ended(*states)) == again
+
+
+def test_the_user_says_after_what_it_is_started_again() -> None:
+    request = parse_request({"max_restarts": "1", "restart_on": "timed_out"})
+    assert goes_on(request, ended("timed_out")) and not goes_on(request, ended("failed"))
+
+
+def test_all_attempts_have_one_checkpoint_directory_and_ids_of_their_own() -> None:
+    request = Request("mnist", max_restarts=2)
+    attempts = [attempt_of(request, "j", ended(*["failed"] * count)) for count in range(3)]
+    assert [attempt.directory_on(FACT) for attempt in attempts] == ["/h/checkpoints/j"] * 3
+    assert [attempt.restarts for attempt in attempts] == [0, 1, 2]
+    assert [attempt.job_id for attempt in attempts] == ["j", "j-r1", "j-r2"]
+    own = attempt_of(Request("mnist", max_restarts=2, checkpoint_dir="/data/c"), "j", [])
+    assert own.directory_on(FACT) == "/data/c"
+    assert attempt_of(Request("mnist"), "j", []).directory_on(FACT) == ONLY.directory_on(FACT) == ""
+
+
+def test_the_list_of_attempts_is_private(tmp_path: Path) -> None:
+    note_attempts(tmp_path, ended("failed", "saved"))
+    path = tmp_path / "attempts.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert json.loads(path.read_text())["attempts"][1] == {"job_id": "j-r1", "state": "saved"}
+
+
+def test_programs_find_the_directory_and_their_restarts_in_the_environment() -> None:
+    plan = plan_on_two(checkpoint_dir="/data/c", job_timeout=600)
+    for node in plan.nodes:
+        found = {setting.name: setting for setting in node.environment}
+        assert found["TORCHFLEET_CHECKPOINT_DIR"].value == node.checkpoint_dir == "/data/c"
+        assert found["TORCHFLEET_RESTART_COUNT"].value == "0"
+        assert "TORCHFLEET_SECONDS_LEFT" in {setting.name for setting in node.wrapper_environment}
+    other = plan_on_two().nodes[0]
+    names = {setting.name for setting in (*other.environment, *other.wrapper_environment)}
+    assert not names & {"TORCHFLEET_CHECKPOINT_DIR", "TORCHFLEET_SECONDS_LEFT"} and other.checkpoint_dir == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"checkpoint_dir": "~/c"},
+            'checkpoint_dir: got "~/c"; give the absolute path of a directory on the nodes: '
+            "-e checkpoint_dir=/data/checkpoints",
+        ),
+        (
+            {"checkpoint_dir": "/data/../etc"},
+            'checkpoint_dir: got "/data/../etc"; give the absolute path of a directory on the nodes: '
+            "-e checkpoint_dir=/data/checkpoints",
+        ),
+        ({"notice": 60}, "notice: got 60; it counts from job_timeout: -e job_timeout=3600 -e notice=120"),
+        (
+            {"notice": 60, "job_timeout": 60},
+            "notice: got 60; it counts from job_timeout: -e job_timeout=3600 -e notice=120",
+        ),
+        (
+            {"restart_on": "saved,cancelled"},
+            'restart_on: got "cancelled"; choose from saved, failed, lost, timed_out: -e restart_on=saved,lost',
+        ),
+        (
+            {"max_restarts": 1, "job_id": "j" * 95},
+            f"job_id: got \"{'j' * 95}\"; use letters, digits, '.', '_' and '-', at most 94, and not latest: "
+            "-e job_id=first-try",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_request(given)
+    assert str(caught.value) == message
+    assert parse_request({"job_id": "j" * 95}).job_id == "j" * 95
