@@ -43,6 +43,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import detached_line
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
@@ -106,7 +107,7 @@ class ActionModule(Action):
         ssh = ssh_words(self._connection, cluster.head, request.lease)
         warnings = folder.warnings if folder else ()
         job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), warnings, attempt)
-        with StopWatch() as stop, Session(cluster.head, ssh) as session:
+        with StopWatch() as stop, Session(cluster.head, ssh, request.detach) as session:
             plan = plan_job(request, cluster, session.survey(cluster, request), job)
             command = render(plan)
             if self._task.check_mode:
@@ -136,12 +137,16 @@ class ActionModule(Action):
         for line in [*(f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)), opening(plan)]:
             view.say(line)
         try:
-            outcome = session.run(order, view.show, stop)
+            outcome = session.run(order, view.show, stop, request.detach)
         except (InputError, Stopped):
             run_directory.remove_run_dir(run_dir)
             raise
         finally:
             view.close()
+        if outcome is None:
+            view.say(detached_line(plan.job_id, plan.head.name))
+            screen.flush(stop.reason)
+            return {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir}
         stop.hold(f"fetching the files of job {plan.job_id}")
         try:
             placement = [(place.rank, place.host) for place in plan.placement]

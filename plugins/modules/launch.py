@@ -145,6 +145,13 @@ options:
         heads differ.
     type: bool
     default: false
+  detach:
+    description:
+      - Return when the job runs. It goes on at the head without this controller, which may be switched off.
+      - M(torchfleet.cluster.jobs), which C(playbooks/jobs.yml) uses, lists, follows and ends it from any controller.
+      - It cannot be combined with O(max_restarts).
+    type: bool
+    default: false
   checkpoint_dir:
     description:
       - Absolute path of a directory on the nodes. It is made if it is not there, and programs find it in
@@ -182,6 +189,7 @@ attributes:
   check_mode:
     description: Prints placement, host file, environment and command, each with its reason, and starts nothing.
 seealso:
+  - module: torchfleet.cluster.jobs
   - module: torchfleet.cluster.gather
   - module: torchfleet.cluster.reap
 """
@@ -217,7 +225,7 @@ run_dir:
   sample: /home/me/torchfleet/runs/20261120-101500-mnist-3f9a2c
 state:
   description: C(succeeded), C(saved), C(failed), C(timed_out), C(cancelled) or C(lost).
-  returned: if the job was started
+  returned: if the job was started, and not with O(detach)
   type: str
   sample: succeeded
 attempts:

@@ -74,13 +74,22 @@ class Fleet:
         run_dir = Path(last["run_dir"]) if "run_dir" in last else None
         return Played(run.rc, stdout, str(last.get("msg", "")), events, run_dir)
 
-    def start(self, stdout: int | None = None, *, inventory: Path | None = None, **given: Any) -> Started:
-        """Start train.yml as a person does in a shell, its output in a log or in stdout; come back while it runs."""
+    def start(
+        self,
+        stdout: int | None = None,
+        *,
+        inventory: Path | None = None,
+        playbook: str = "train.yml",
+        log_name: str | None = None,
+        **given: Any,
+    ) -> Started:
+        """Start a playbook as a person does in a shell, its output in a log or in stdout; come back while it runs."""
         job_id = given.setdefault("job_id", f"job-{len(list(self.root.glob('*.log')))}")
-        log = self.root / f"{job_id}.log"
+        log = self.root / f"{log_name or job_id}.log"
         extra = json.dumps(self.variables(**given))
-        argv = ["ansible-playbook", *(["-i", str(inventory)] if inventory else []), "train.yml", "-e", extra]
-        return Started(driver.start(argv, log, stdout=stdout), job_id, log, self.runs, self)
+        argv = ["ansible-playbook", *(["-i", str(inventory)] if inventory else []), playbook, "-e", extra]
+        live = {**os.environ, "PYTHONUNBUFFERED": "1"}  # Python holds lines back that go to a file
+        return Started(driver.start(argv, log, stdout=stdout, env=live), job_id, log, self.runs, self)
 
     def alive(self, job_id: str) -> list[int]:
         """Return the pids of processes that carry the mark of this job in their environment."""

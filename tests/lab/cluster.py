@@ -70,7 +70,7 @@ class Cluster:
     def start(self, playbook: str = "train.yml", *words: str, **given: Any) -> Job:
         """Start a playbook as a person does in a shell; come back while it runs."""
         job_id = given.setdefault("job_id", f"job-{os.getpid()}-{len(list(self.root.glob('*.log')))}")
-        log = self.root / f"{playbook}.{job_id}.log"
+        log = self.root / f"{Path(playbook).name}.{job_id}.log"
         extra = json.dumps({"runs_dir": str(self.runs), **given})
         argv = ["ansible-playbook", "-i", str(self.lab.inventory), playbook, "-e", extra, *words]
         return Job(driver.start(argv, log, env=self.environment), str(job_id), log, self.runs, self)

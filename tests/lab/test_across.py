@@ -76,6 +76,20 @@ def test_a_job_that_saves_is_started_again_on_both_nodes(cluster: Cluster) -> No
         assert (last / "ranks" / str(rank) / "stdout").read_text() == "start 2 saved True True\ncount 6\n"
 
 
+def test_a_detached_job_goes_on_without_its_controller_and_is_ended_by_name(cluster: Cluster) -> None:
+    """The playbook returns though the connection's other end lives on; so does the job when that is gone."""
+    job = cluster.play(workload=SLEEPER, np=4, nodes="n1,n2", detach=True, job_id=f"away-{os.getpid()}")
+    assert job.process.returncode == 0, job.output
+    job.wait_for_programs("sleeper.py", n1=2, n2=2)
+    listed = cluster.play("playbooks/jobs.yml", job_id="")
+    assert job.job_id in listed.output and "running" in listed.output
+    ended = cluster.play("playbooks/jobs.yml", do="cancel", job_id=job.job_id)
+    assert ended.process.returncode == 0, ended.output
+    job.all_gone("n1", "n2")
+    assert job.result["state"] == "cancelled"
+    assert [row["state"] for row in job.result["ranks"]] == ["ended"] * 4
+
+
 def test_four_nodes_that_differ(cluster: Cluster) -> None:
     """Users, SSH ports, homes, NIC names and slots are each node's own."""
     job = cluster.train(workload=TELL)

@@ -271,13 +271,13 @@ def test_a_linked_file_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_result_of_another_job_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     head = Head(monkeypatch)
-    order = {"job_id": "one", "placement": [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"}]}
+    planned = [(0, "n1"), (1, "n2")]
     rows = [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"}]
     result = {"job_id": "one", "ranks": rows, "placement": rows}
-    assert head.session.believed(result, order) == result
+    assert head.session.believed(result, "one", planned) == result
     for lie in ({"job_id": "two"}, {"ranks": rows[:1]}, {"ranks": rows[::-1]}, {"placement": []}):
         with pytest.raises(HeadLost, match="another job"):
-            head.session.believed({**result, **lie}, order)
+            head.session.believed({**result, **lie}, "one", planned)
 
 
 def test_a_node_sends_files_and_records_of_its_own_ranks_only() -> None:

@@ -21,7 +21,7 @@ def head_job(shown: list[dict[str, Any]]) -> HeadJob:
     made = object.__new__(HeadJob)
     made.order = {"host": "n1"}
     made.places = {(0, "n1"), (1, "n2")}
-    made.channel = SimpleNamespace(offer=lambda **frame: shown.append(frame))  # type: ignore[assignment]
+    made.audience = SimpleNamespace(offer=lambda **frame: shown.append(frame))  # type: ignore[assignment]
     return made
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import link as link_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, rank_record, result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.audience import Audience
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
@@ -173,7 +174,7 @@ def head_job_of(**order: Any) -> HeadJob:
     head_job.started = head_job.timeout_start = time.monotonic()
     head_job.unplaced = {"n2"}
     head_job.controller = SimpleNamespace(signalled="")  # type: ignore[assignment]
-    head_job.channel = Channel(*os.pipe())
+    head_job.audience = Audience(Channel(*os.pipe()), detached=False)
     return head_job
 
 

@@ -289,6 +289,20 @@ FILES_CHECKED: dict[str, Check] = {"reason": words}
 WAITING = Form(
     {"job_id": like(JOB_ID, "a job id"), "run_dir": words, "state": one_of(*STATES), "own": flag, "seconds": number}
 )
+JOB_ROW = Form(
+    {
+        "job_id": like(JOB_ID, "a job id"),
+        "state": one_of("running", *STATES),
+        "own": flag,
+        "fetched": flag,
+        "seconds": number,
+        "ranks": whole(1, 9_999_999),
+        "hosts": listed(HOST, 100_000),
+        "launcher": words,
+        "backend": words,
+        "values": mapped(metric_name, metric, ROWS),
+    }
+)
 
 # What the controller takes from the head.
 FROM_HEAD: dict[str, dict[str, Check]] = {
@@ -305,6 +319,13 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "fetched": {"missing": listed(words, 100_000)},
     "waiting": {"jobs": listed(WAITING, 100_000)},
     "forgotten": {"missing": listed(words, 100_000)},
+    "attached": {"placement": listed(Form({"rank": RANK, "local_rank": RANK, "host": HOST}))},
+    "jobs": {"jobs": listed(JOB_ROW, 100_000)},
+}
+# What a job takes from those that follow it: any program of its user may connect.
+FROM_FOLLOWER: dict[str, dict[str, Check]] = {
+    "end": {"reason": one_of(*STATES_BY_REASON), "detail": short},
+    "beat": {},
 }
 # What the head takes from another node.
 FROM_NODE: dict[str, dict[str, Check]] = {

@@ -14,6 +14,7 @@ from typing import Mapping, Protocol
 
 from . import reasons
 from .alone import WHOLE_JOB, staging_lock
+from .audience import Audience
 from .channel import BEAT_SECONDS, Channel, Frame, ready
 from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
@@ -44,9 +45,11 @@ class Controller(Protocol):
 class HeadJob:
     """One job from staging to result. OSError if staging failed: then nothing of it is left."""
 
-    def __init__(self, controller: Controller, run_order: RunOrder, peers: Mapping[str, RemoteNode]) -> None:
-        """`peers`: the connected nodes by host."""
-        self.controller, self.channel = controller, controller.channel
+    def __init__(
+        self, controller: Controller, run_order: RunOrder, peers: Mapping[str, RemoteNode], detached: bool = False
+    ) -> None:
+        """`peers`: the connected nodes by host. `detached`: the job goes on without the controller."""
+        self.controller, self.audience = controller, Audience(controller.channel, detached)
         self.started = time.monotonic()
         self.peers = [peers[route["host"]] for route in run_order["routes"]]
         self.order = order = order_of(run_order, run_order["job"]["head"])
@@ -69,6 +72,7 @@ class HeadJob:
         )
         try:
             self.shell_socket = self.open_shell_socket()
+            self.audience.open(self.node_job.staging["private_tmp"], self.order)
             orders = {peer.name: order_of(run_order, peer.name) for peer in self.peers}
             stage_on_all(self.peers, orders, secrets)
         except BaseException:
@@ -87,7 +91,7 @@ class HeadJob:
         self.node_job.start()
         for peer in self.peers:
             peer.start()
-        self.channel.send("started")
+        self.audience.send("started")
         while not self.node_job.over or not all(peer.over for peer in self.peers):
             self.wait()
             for peer in self.peers:
@@ -101,27 +105,30 @@ class HeadJob:
         self.show()
         node_reports = {peer.name: peer.report for peer in self.peers if peer.report}
         seconds = time.monotonic() - self.started
-        return write_result(
+        result = write_result(
             self.node_job.job, self.order, self.node_job.staging, self.node_job.output.metrics, node_reports, seconds
         )
+        self.audience.send("result", result=result)  # a controller that was stopped may block this: a signal ends it
+        self.audience.close()
+        return result
 
     def beat(self) -> None:
         """Send the controller a sign of life. A stopped controller does not block this."""
         if time.monotonic() - self.last_beat > BEAT_SECONDS:
             self.last_beat = time.monotonic()
-            self.channel.offer("beat")
+            self.audience.offer("beat")
 
     def show(self) -> None:
         """Offer the output of this node's ranks to the controller."""
         for frame in self.node_job.output.shown():
-            self.channel.offer(**frame)
+            self.audience.offer(**frame)
 
     def wait(self) -> None:
         """Wait for events, LOOK_SECONDS at most, and handle all that came."""
         shells = {connection.fileno(): connection for connection in self.shells}
         inputs = [self.shell_socket.fileno(), *shells]
         inputs += [] if self.node_job.guard_gone else [self.node_job.from_guard]
-        inputs += [] if self.channel.lost else [self.channel.incoming]
+        inputs += self.audience.inputs()
         inputs += [peer.channel.incoming for peer in self.peers if not peer.over]
         found = ready(inputs, LOOK_SECONDS)
         for peer in self.peers:  # first: a lost node is the cause of the launcher's death here
@@ -149,7 +156,7 @@ class HeadJob:
         if message["kind"] in ("line", "report"):
             if (message["rank"], host) not in self.places:
                 return  # a node speaks for its own ranks only
-            self.channel.offer(**{name: value for name, value in message.items() if name != "data"})
+            self.audience.offer(**{name: value for name, value in message.items() if name != "data"})
         elif message["kind"] == "ending":
             self.end(Reason(message["reason"], message["detail"]), host)
         elif message["kind"] == "placed":
@@ -204,7 +211,7 @@ class HeadJob:
         if self.controller.signalled:
             return reasons.signalled(self.controller.signalled, "the supervisor")
         try:
-            frame = self.channel.receive(0)
+            frame = self.audience.receive()
         except EOFError:
             return CONTROLLER_DIED
         return Reason(frame["reason"], frame["detail"]) if frame and frame["kind"] == "end" else None

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Dict, List, Tuple, TypedDict
 
-from .orders import Order, Route, RunOrder
-from .records import AnyFacts, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
+from .orders import Order, Place, Route, RunOrder
+from .records import AnyFacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
 
 Listing = List[Tuple[str, str, bool]]  # of shipped files: path, sha256, whether executable
 
@@ -86,7 +86,11 @@ class FilesChecked(TypedDict):
     reason: Text  # why a node cannot use the folder; empty if all can
 
 
-class Run(Request):
+class RunLate(Request, total=False):
+    detached: bool  # the job goes on without the controller
+
+
+class Run(RunLate):
     order: RunOrder
 
 
@@ -179,6 +183,19 @@ class Waiting(TypedDict):
     jobs: list[WaitingRun]
 
 
+class OfController(Request):
+    home: str
+    controller: str
+
+
+class Jobs(TypedDict):
+    jobs: list[JobRow]
+
+
+class Attached(TypedDict):
+    placement: list[Place]
+
+
 Messages = Dict[str, type]  # the type of the fields by kind
 CONTROLLER_TO_HEAD: Messages = {
     "survey": Survey,
@@ -191,6 +208,9 @@ CONTROLLER_TO_HEAD: Messages = {
     "received": Nothing,  # all files that were fetched
     "collect": Collect,
     "forget": OfJob,
+    "detach": Nothing,  # go on in a session of your own: the job that comes outlives this connection
+    "attach": OfJob,
+    "jobs": OfController,
 }
 HEAD_TO_CONTROLLER: Messages = {
     "survey": Surveyed,
@@ -206,6 +226,8 @@ HEAD_TO_CONTROLLER: Messages = {
     "fetched": Missing,
     "waiting": Waiting,
     "forgotten": Missing,
+    "attached": Attached,
+    "jobs": Jobs,
 }
 HEAD_TO_NODE: Messages = {
     "clock": Request,

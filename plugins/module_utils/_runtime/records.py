@@ -269,6 +269,21 @@ class Result(TypedDict):
     notes: list[Note]
 
 
+class JobRow(TypedDict):
+    """A job that the head knows."""
+
+    job_id: str
+    state: str  # "running", or that of its result
+    own: bool  # the controller that asks had started it
+    fetched: bool
+    seconds: float  # that it runs, or since it ended
+    ranks: int
+    hosts: list[str]
+    launcher: str
+    backend: str
+    values: dict[str, Metric]  # the last that its ranks reported
+
+
 class WaitingRun(TypedDict):
     """A job that is over and waits on the head to be fetched."""
 

@@ -24,6 +24,7 @@ from . import orders, protocol, records
 from .alone import NotAlone
 from .channel import BEAT_SECONDS, Channel
 from .fetched_files import age, files_of, mark_fetched, own_block
+from .following import follow, row_of
 from .head_follower import HeadFollower
 from .head_job import HeadJob
 from .job_directory import JobDir, fits, jobs, ranks_on
@@ -69,6 +70,9 @@ class Supervisor:
             "collect": self.on_collect,
             "forget": self.on_forget,
             "node_report": self.on_node_report,
+            "detach": self.on_detach,
+            "attach": self.on_attach,
+            "jobs": self.on_jobs,
         }
 
     def serve(self) -> None:
@@ -174,7 +178,7 @@ class Supervisor:
         with self.ended_by_signals():
             try:
                 with self.sending_beats(frame):
-                    head_job = HeadJob(self, frame["order"], self.peers)
+                    head_job = HeadJob(self, frame["order"], self.peers, frame.get("detached", False))
             except NotAlone as refused:
                 self.channel.send("refused", reason=str(refused), running=refused.running)
                 return
@@ -182,8 +186,29 @@ class Supervisor:
                 where = "" if isinstance(error, NotStaged) else f" on {frame['order']['job']['head']}"
                 self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
                 return
-            result = head_job.follow()
-        self.channel.send("result", result=result)  # a controller that was stopped may block this: a signal ends it
+            head_job.follow()
+
+    def on_detach(self, _frame: protocol.Nothing) -> None:
+        """Go on in a child with a session of its own: the process that sshd or the controller waits for exits."""
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 2)  # sshd waits for all that hold it
+        os.close(nothing)
+
+    def on_attach(self, frame: protocol.OfJob) -> None:
+        """Let the controller follow a job that runs, and send its result when it is over."""
+        job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
+        refused = follow(job, self.channel)
+        if refused:
+            self.channel.send("refused", reason=refused)
+
+    def on_jobs(self, frame: protocol.OfController) -> None:
+        """Send the jobs of which this node is the head, those that are over too, until clean.yml removes them."""
+        with self.sending_beats(frame):
+            rows = [row_of(job, frame["controller"]) for job in jobs(home_path(frame["home"]))]
+        self.channel.send("jobs", jobs=[row for row in rows if row])
 
     def on_stage(self, frame: protocol.Stage) -> None:
         """Stage the job on this node and run it when the head sends `start`."""

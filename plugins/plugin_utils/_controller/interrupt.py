@@ -26,6 +26,7 @@ TERMINAL_CLOSED = Reason(
     LOST, "the terminal of ansible-playbook was closed; tmux, nohup or systemd-run keep a long run"
 )
 KILLED = Reason(LOST, "ansible-playbook was killed")
+INSIST = "interrupt again to leave that to: ansible-playbook clean.yml"
 NOTHING_LEFT = "stopped before the job was started: nothing of it is left"
 
 
@@ -40,6 +41,7 @@ class StopWatch:
         self.parent = os.getppid()
         self.terminal = terminal_of(self.parent)
         self.doing = ""  # the work that continues after a signal; empty if none does
+        self.advice = ""
         self.noted: list[str] = []
         self.unanswered = ["the first signal"]
         self.handlers: dict[int, Any] = {}
@@ -60,9 +62,9 @@ class StopWatch:
         if self.terminal >= 0:
             os.close(self.terminal)
 
-    def hold(self, doing: str) -> None:
-        """Note signals from now on. `doing`: the work that still has to be done, as a text for people."""
-        self.doing = doing
+    def hold(self, doing: str, advice: str = INSIST) -> None:
+        """Note signals from now on. `doing`: the work that still has to be done, `advice`: what else there is to do."""
+        self.doing, self.advice = doing, advice
 
     def note(self, number: int, _frame: FrameType | None) -> None:
         """Note a signal, and say what the first one causes. Raise Stopped if no work remains."""
@@ -74,7 +76,7 @@ class StopWatch:
         if not self.doing:
             self.say(NOTHING_LEFT)
             raise Stopped
-        self.say(f"{self.doing}; interrupt again to leave that to: ansible-playbook clean.yml")
+        self.say(f"{self.doing}; {self.advice}")
 
     def say(self, text: str) -> None:
         """Write a line on the terminal, if there is one: after Ctrl-C ansible-playbook shows nothing any more."""

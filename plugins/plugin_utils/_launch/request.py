@@ -94,6 +94,7 @@ class Request:
     result_query: str | None = None
     fetch_limit: int = 1 << 30
     exclusive: bool = False
+    detach: bool = False
     checkpoint_dir: str | None = None
     notice: float | None = None
     max_restarts: int = 0
@@ -134,6 +135,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         result_query=parse_query(given.get("result_query")),
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
         exclusive=parse_flag("exclusive", given.get("exclusive", False)),
+        detach=parse_detach(given),
         checkpoint_dir=parse_directory("checkpoint_dir", given.get("checkpoint_dir")),
         notice=parse_notice(given),
         max_restarts=max_restarts,
@@ -192,6 +194,16 @@ def parse_directory(name: str, value: Any) -> str | None:
     if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
         raise InputError(name, text, f"give the absolute path of a directory on the nodes: -e {name}=/data/checkpoints")
     return text
+
+
+def parse_detach(given: Mapping[str, Any]) -> bool:
+    """Return whether the job goes on without this controller."""
+    detach = parse_flag("detach", given.get("detach", False))
+    if detach and parse_whole("max_restarts", given.get("max_restarts", 0), 0, MOST_RESTARTS):
+        raise InputError(
+            "detach", True, "it is the controller that starts a job again: leave out max_restarts, or detach"
+        )
+    return detach
 
 
 def parse_notice(given: Mapping[str, Any]) -> float | None:

@@ -33,7 +33,13 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protoc
     SurveyRequest,
     SurveyRoute,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Result, WaitingRun
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
+    AnyFacts,
+    JobRow,
+    Result,
+    WaitingRun,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
@@ -62,8 +68,11 @@ class HeadLost(Exception):
 class Session:
     """Starts the supervisor on the head and sends it requests. Closing the session ends what still runs."""
 
-    def __init__(self, head: Node, ssh: tuple[str, ...]) -> None:
-        """`ssh`: the words that run a command on a head elsewhere, as Ansible's connection to it would."""
+    def __init__(self, head: Node, ssh: tuple[str, ...], detached: bool = False) -> None:
+        """`ssh`: the words that run a command on a head elsewhere, as Ansible's connection to it would.
+
+        `detached`: the job that it will run goes on when this session is closed.
+        """
         self.head = head
         self.home = head.home or DEFAULT_HOME
         start = bootstrap.bootstrap(head.interpreter, self.home, runtime_archive.digest())
@@ -83,6 +92,8 @@ class Session:
             except Stopped:
                 self.drop()
                 raise
+        if detached:
+            self.remote.channel.send("detach")
 
     def greet(self) -> None:
         """Wait until our code runs on the head. InputError says why it does not."""
@@ -118,8 +129,9 @@ class Session:
 
     def drop(self) -> None:
         """Kill the connection to the head at once: no job was started."""
-        with contextlib.suppress(OSError):  # it may be gone, and the channel be closed
+        with contextlib.suppress(OSError):  # it may be gone
             os.killpg(self.remote.process.pid, signal.SIGKILL)  # it has a session of its own
+        with contextlib.suppress(OSError):  # the channel may be closed
             self.remote.close()
 
     def ask(self, kind: str, **fields: object) -> Frame:
@@ -196,15 +208,17 @@ class Session:
         if answer.get("reason", "it did not answer"):
             raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
 
-    def run(self, order: RunOrder, show: Callable[[Frame], None], stop: StopWatch) -> Result:
-        """Run a job and return its result; frames in between go to `show`.
+    def run(
+        self, order: RunOrder, show: Callable[[Frame], None], stop: StopWatch, detached: bool = False
+    ) -> Result | None:
+        """Run a job and return its result; frames in between go to `show`. None: it is `detached`, and goes on there.
 
         `stop` is asked several times a second. Stopped if the job was not started, HeadLost if the user insists.
         InputError if the job could not be staged.
         """
         stop.check()
         job = order["job"]
-        self.remote.channel.send("run", order=order, beats=True)
+        self.remote.channel.send("run", order=order, detached=detached, beats=True)
         end_sent = False
 
         def listen() -> bool:
@@ -220,18 +234,62 @@ class Session:
             if frame["kind"] == "refused":
                 raise refusal({"reason": frame["reason"], "running": frame["running"]}, job)
             if frame["kind"] == "result":
-                return self.believed(frame["result"], job)
+                planned = [(place["rank"], place["host"]) for place in job["placement"]]
+                return self.believed(frame["result"], job["job_id"], planned)
+            if frame["kind"] == "started" and detached:
+                return None
             if frame["kind"] == "started" or (
                 frame["kind"] in ("line", "report") and frame["rank"] < len(job["placement"])
             ):
                 show(frame)
 
-    def believed(self, result: Result, job: JobOrder) -> Result:
+    def attach(self, job_id: str) -> list[tuple[int, str]]:
+        """Begin to follow a job that the head knows; return its ranks and their hosts. InputError if it knows none."""
+        answer = self.ask("attach", home=self.home, job_id=job_id)
+        if answer["kind"] == "refused":
+            raise InputError("job_id", job_id, answer["reason"])
+        if answer["kind"] != "attached" or not answer["placement"]:
+            raise HeadLost(f"invalid answer from head {self.head.name}: it answers another question")
+        return [(place["rank"], place["host"]) for place in answer["placement"]]
+
+    def follow(
+        self,
+        job_id: str,
+        planned: list[tuple[int, str]],
+        show: Callable[[Frame], None],
+        stop: StopWatch,
+        end: Reason | None = None,
+    ) -> Result:
+        """Show what an attached job tells until it is over, and return its result. Stopped if the user leaves it.
+
+        `planned`: its ranks and their hosts; `end`: why it is to be ended.
+        """
+        if end:
+            self.remote.channel.send("end", reason=end.code, detail=end.detail)
+
+        def leave() -> bool:
+            if stop.reason():
+                raise Stopped
+            return False
+
+        while True:
+            frame = self.answer(leave, work=math.inf)
+            if frame["kind"] == "refused":
+                raise HeadLost(frame["reason"])
+            if frame["kind"] == "result":
+                return self.believed(frame["result"], job_id, planned)
+            if frame["kind"] in ("line", "report") and frame["rank"] < len(planned):
+                show(frame)
+
+    def jobs(self, controller: str) -> list[JobRow]:
+        """Return the jobs that the head knows, oldest first."""
+        return list(self.ask("jobs", home=self.home, controller=controller).get("jobs", ()))
+
+    def believed(self, result: Result, job_id: str, planned: list[tuple[int, str]]) -> Result:
         """Return a result that is one of this job: its id and its ranks on their hosts. HeadLost for another."""
-        planned = [(place["rank"], place["host"]) for place in job["placement"]]
         reported = [(row["rank"], row["host"]) for row in result["ranks"]]
         seen = [(row["rank"], row["host"]) for row in result["placement"]]
-        if result["job_id"] != job["job_id"] or reported != planned or seen != planned:
+        if result["job_id"] != job_id or reported != planned or seen != planned:
             raise HeadLost(f"invalid answer from head {self.head.name}: its result belongs to another job")
         return result
 
@@ -242,8 +300,11 @@ class Session:
         placement: Collection[tuple[int, str]] | None,
         limit: int,
         give_up: Callable[[], bool] = lambda: False,
+        over: bool = True,
     ) -> list[str]:
         """Fetch the files of a job, and return the nodes whose files are missing, each with the reason.
+
+        Unless the job is `over` they are as far as they go, and stay on the nodes as well.
 
         `placement`: ranks of the job and their hosts, None if they are not known here; `limit`: bytes of all files
         together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
@@ -272,6 +333,8 @@ class Session:
             frame = self.answer(give_up)
         cut = [f"all nodes: {-left:,} bytes more than fetch_limit"] if left < 0 else []
         missing = [*frame["missing"], *cut]
+        if not over:
+            return missing
         last = {"name": FETCHED, "first": True, "data": json.dumps({"missing": missing}).encode() + b"\n"}
         self.store(last, run_dir)
         if not cut:

@@ -1,0 +1,124 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.jobs: list, follow and end jobs. Documentation: plugins/modules/jobs.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.utils.display import Display
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import CANCELLED, Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result as JobResult
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.screen import Screen
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_bytes
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
+    cluster_from_hostvars,
+    ssh_words,
+    to_plain,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import job_table, last_lines
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import (
+    parse_job_id,
+    parse_query,
+    parse_ranks,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import noted_run
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, summary, verdict
+
+ASKED_TO = Reason(CANCELLED, "playbooks/jobs.yml -e do=cancel")
+Result = dict[str, Any]
+display = Display()
+
+
+class ActionModule(Action):
+    """One task for the head."""
+
+    BYPASS_HOST_LOOP = True
+    options_are_typed = True
+
+    def act(self, given: Result, variables: Result) -> Result:
+        """Return changed, and jobs, or state and run_dir."""
+        self.given, self.job_id = given, parse_job_id(given["job_id"])
+        self.limit, self.query = parse_bytes("fetch_limit", given["fetch_limit"]), parse_query(given["result_query"])
+        self.shown = parse_ranks(given["show_ranks"])
+        if given["do"] != "list" and not self.job_id:
+            raise InputError("job_id", None, "name a job; ansible-playbook playbooks/jobs.yml lists them")
+        self.head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
+        ssh = ssh_words(self._connection, self.head)
+        try:
+            with StopWatch() as stop, Session(self.head, ssh) as session:
+                if given["do"] == "list":
+                    return self.show_all(session)
+                if given["do"] == "logs":
+                    return self.logs(session, self.job_id or "")
+                return self.follow(session, stop, self.job_id or "")
+        except Stopped:
+            return {"changed": False, "state": "running", "msg": f"job {self.job_id} goes on"}
+        except HeadLost as error:
+            return {"failed": True, "msg": str(error)}
+
+    def show_all(self, session: Session) -> Result:
+        """Show all jobs of the head."""
+        rows = session.jobs(identity())
+        display.display(job_table(rows, self.head.name, max(80, int(display.columns))))
+        return {"changed": False, "jobs": rows}
+
+    def logs(self, session: Session, job_id: str) -> Result:
+        """Fetch what ranks have written until now, and show the end of it."""
+        run_dir, placement = noted_run(job_id, "", self.given["runs_dir"])
+        missing = session.fetch(job_id, run_dir, placement, self.limit, over=False)
+        for line in last_lines(run_dir, placement, self.shown):
+            display.display(line)
+        return {"changed": False, "run_dir": str(run_dir), "warnings": missing}
+
+    def follow(self, session: Session, stop: StopWatch, job_id: str) -> Result:
+        """Follow a job to its end, or end it. The controller that started it fetches its files."""
+        what, planned = self.given["do"], session.attach(job_id)
+        if what == "cancel" and self._task.check_mode:
+            return {"changed": True, "msg": f"job {job_id} would be ended"}
+        stop.hold(
+            f"job {job_id} goes on without this terminal", f"follow it again with -e job_id={job_id} -e do=attach"
+        )
+        screen = Screen()
+        view = View(screen.write, [host for _rank, host in planned], screen.is_terminal(), screen.width)
+        try:
+            outcome = session.follow(
+                job_id, planned, view.show if what == "attach" else ignore, stop, ASKED_TO if what == "cancel" else None
+            )
+        finally:
+            view.close()
+        run_dir, missing = self.bring(session, job_id)
+        where = run_dir or f"on {self.head.name}; ansible-playbook clean.yml -e job_id={job_id} fetches it"
+        for line in summary(outcome, missing, where, view.width, self.query):
+            view.say(line)
+        screen.flush(stop.reason)
+        return self.answer(outcome, what == "cancel", where)
+
+    def bring(self, session: Session, job_id: str) -> tuple[str, list[str]]:
+        """Fetch the files of a job that this controller started; return where they are, and what is missing."""
+        try:
+            run_dir, placement = noted_run(job_id, "", self.given["runs_dir"])
+        except InputError:
+            return "", []
+        return str(run_dir), session.fetch(job_id, run_dir, placement, self.limit)
+
+    def answer(self, outcome: JobResult, cancelled: bool, where: str) -> Result:
+        """Return the result of the task: it fails as train.yml would, unless the job was to be ended."""
+        found: Result = {"changed": cancelled, "state": outcome["state"]}
+        found |= {"run_dir": where} if Path(where).is_absolute() else {}
+        wanted = outcome["state"] == "succeeded" or (cancelled and outcome["state"] == "cancelled")
+        return found if wanted else {**found, "failed": True, "msg": verdict(outcome, where)}
+
+
+def ignore(_frame: Frame) -> None:
+    """Show nothing."""

@@ -1,0 +1,107 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Who follows a job: the controller that started it, and those that come later, over a socket in the job's directory.
+
+The job ends with the controller that started it, unless it is detached. Those that come later may leave as they like.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from . import frames
+from .channel import Channel, Frame
+from .orders import Order
+
+SOCKET = "followers"  # in the private directory of the launcher, which only the user may enter
+MOST = 16  # that come later, at a time
+SEND_SECONDS = 5.0  # after which one that reads nothing is lost
+
+
+class Audience:
+    """The channels to all that follow one job. `owner`: the controller that started it."""
+
+    def __init__(self, owner: Channel, detached: bool) -> None:
+        self.owner, self.detached = owner, detached
+        self.order: Order | None = None
+        self.listener: socket.socket | None = None
+        self.others: list[Channel] = []
+        self.last: dict[int, Frame] = {}  # the last report of each rank, for those that come later
+
+    def open(self, directory: str, order: Order) -> None:
+        """Take followers from now on. OSError."""
+        self.order = order
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(os.path.join(directory, SOCKET))
+        self.listener.listen(MOST)
+
+    def close(self) -> None:
+        """Take no more followers, and leave those that are there."""
+        if self.listener:
+            self.listener.close()
+        for channel in self.others:
+            channel.close()
+        self.listener, self.others = None, []
+
+    def inputs(self) -> list[int]:
+        """Return the descriptors on which something may come."""
+        listener = [self.listener.fileno()] if self.listener and len(self.others) < MOST else []
+        return listener + [channel.incoming for channel in self.channels]
+
+    @property
+    def channels(self) -> list[Channel]:
+        """Return the channels that are not lost."""
+        self.drop_lost()
+        return [channel for channel in (self.owner, *self.others) if not channel.lost]
+
+    def drop_lost(self) -> None:
+        """Close the channels of followers that left."""
+        for channel in [channel for channel in self.others if channel.lost]:
+            self.others.remove(channel)
+            channel.close()
+
+    def send(self, kind: str, **fields: object) -> None:
+        """Send a frame to all."""
+        for channel in self.channels:
+            channel.send(kind, b"", **fields)
+
+    def offer(self, kind: str, **fields: object) -> None:
+        """Offer a frame to all: one that has no room for it does without."""
+        if kind == "report" and isinstance(fields["rank"], int):
+            self.last[fields["rank"]] = {"kind": kind, **fields}
+        for channel in self.channels:
+            channel.offer(kind, **fields)
+
+    def receive(self) -> Frame | None:
+        """Return a frame of somebody, or None. EOFError: the controller is gone with which the job ends."""
+        self.admit()
+        for channel in [self.owner, *self.others]:
+            try:
+                frame = None if channel.lost else channel.receive(0)
+            except EOFError:
+                frame = None
+            if frame:
+                return frame
+        if self.owner.lost and not self.detached:
+            raise EOFError
+        return None
+
+    def admit(self) -> None:
+        """Let somebody in who came, and tell what the job is and how far it has come."""
+        if not self.listener or not self.order or len(self.others) >= MOST:
+            return
+        self.listener.setblocking(False)
+        try:
+            connection, _address = self.listener.accept()
+        except OSError:  # nobody came
+            return
+        connection.setblocking(True)
+        descriptor = connection.detach()
+        channel = Channel(descriptor, os.dup(descriptor), SEND_SECONDS, frames.FROM_FOLLOWER)
+        self.others.append(channel)
+        channel.send("attached", b"", placement=self.order["placement"])
+        for frame in self.last.values():
+            channel.offer(**frame)

@@ -1,0 +1,115 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A job that another supervisor looks after: what it is, how far it has come, and following it for a controller."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from .audience import SEND_SECONDS, SOCKET
+from .channel import BEAT_SECONDS, Channel, ready
+from .fetched_files import age
+from .job_directory import JobDir, fits
+from .metrics import final_metrics
+from .reap import PRIVATE
+from .records import JobRow
+
+GONE = "no job of this name runs here: it was fetched and removed, or never started"
+RESULT_SECONDS = 30.0  # for a job that is over to write its result
+
+
+def row_of(job: JobDir, controller: str) -> JobRow | None:
+    """Return what a list of jobs has of a job; None if this node is not its head, or it is not known any more."""
+    order, staging = job.order(), job.staging()
+    if not order or not staging or order["head"] != order["host"]:
+        return None
+    running, result = job.running(), job.read("result.json")
+    over = fits(result, {"state": str})
+    state = "running" if running else str(result["state"]) if over and isinstance(result, dict) else "lost"
+    return {
+        "job_id": job.job_id,
+        "state": state,
+        "own": order["controller"] == controller,
+        "fetched": job.is_fetched(),
+        "seconds": time.time() - staging["started"] if running else age(job),
+        "ranks": len(order["placement"]),
+        "hosts": list(dict.fromkeys(place["host"] for place in order["placement"])),
+        "launcher": order["launcher"]["name"],
+        "backend": order["backend"],
+        "values": final_metrics(job, order).last,
+    }
+
+
+def connect(job: JobDir) -> Channel | None:
+    """Return a channel to the supervisor of a job that runs here; None if there is none."""
+    staging = job.staging()
+    if not staging or not PRIVATE.search(staging["private_tmp"]) or not job.running():
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(os.path.join(staging["private_tmp"], SOCKET))
+    except OSError:  # it is just over
+        connection.close()
+        return None
+    descriptor = connection.detach()
+    return Channel(descriptor, os.dup(descriptor), SEND_SECONDS)
+
+
+def follow(job: JobDir, controller: Channel) -> str:
+    """Pass on what a job tells until it is over or the controller leaves, then its result. Return why there is none."""
+    channel = connect(job)
+    if channel:
+        try:
+            if not pass_on(channel, controller):
+                return ""  # the controller left, or has the result
+        finally:
+            channel.close()
+    return send_result(job, controller)
+
+
+def pass_on(channel: Channel, controller: Channel) -> bool:
+    """Pass frames on both ways. Return whether the job's side closed before it sent a result."""
+    beat = time.monotonic()
+    while True:
+        found = ready([channel.incoming, controller.incoming], BEAT_SECONDS)
+        try:
+            frame = channel.receive(0) if channel.incoming in found or channel.buffer else None
+            while frame:
+                kind = frame.pop("kind")
+                frame.pop("data")
+                controller.send(kind, b"", **frame)
+                if kind == "result":
+                    return False
+                frame = channel.receive(0)
+        except EOFError:
+            return True
+        try:
+            asked = controller.receive(0) if controller.incoming in found else None
+        except EOFError:
+            return False
+        if asked and asked["kind"] == "end":
+            channel.send("end", reason=asked["reason"], detail=asked["detail"])
+        if time.monotonic() - beat > BEAT_SECONDS:
+            beat = time.monotonic()
+            controller.offer("beat")
+
+
+def send_result(job: JobDir, controller: Channel) -> str:
+    """Send the result of a job when it is over. Return why there is none."""
+    order = job.order()
+    if not order or order["head"] != order["host"]:
+        return GONE
+    until = time.monotonic() + RESULT_SECONDS
+    while job.running() and time.monotonic() < until:
+        controller.offer("beat")
+        time.sleep(0.1)
+    result = job.read("result.json")
+    if not fits(result, {"state": str}):
+        return "its supervisor died: ansible-playbook clean.yml ends what is left, and fetches its files"
+    controller.send("attached", placement=order["placement"])
+    controller.send("result", result=result)
+    return ""

@@ -1,0 +1,105 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The jobs that a head knows, as people read them: a table, and what to type for one of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import JobRow
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+
+from .view import describe, fraction, rendered
+
+RUNNING = "running"
+LINES, END_BYTES = 10, 1 << 14  # of each stream that are shown
+COLUMNS = ("job", "state", "whose", "ranks", "on", "launcher", "time", "left", "progress")
+
+
+def detached_line(job_id: str, head: str) -> str:
+    """Return what to type to follow a detached job, or to end it."""
+    play = f"ansible-playbook playbooks/jobs.yml -e job_id={job_id}"
+    return f"job {job_id} runs on {head} without this terminal; follow it: {play} -e do=attach; end it: -e do=cancel"
+
+
+def job_table(rows: Sequence[JobRow], head: str, width: int) -> str:
+    """Return the table of jobs, or a line if there are none."""
+    if not rows:
+        return f"{head} knows no job: none runs, and clean.yml has removed those that were fetched"
+    from rich.text import Text
+
+    table = empty_table()
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in cells(row)))
+    return rendered(table, width)
+
+
+def empty_table() -> Any:
+    """Return the table without rows."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, no_wrap=name == "job", overflow="fold")
+    return table
+
+
+def cells(row: JobRow) -> tuple[str, ...]:
+    """Return one row of the table."""
+    runs = row["state"] == RUNNING
+    waits = "" if runs or row["fetched"] else ", not fetched"
+    took = duration(row["seconds"]) if runs else f"{duration(row['seconds'])} ago"
+    return (
+        row["job_id"],
+        row["state"] + waits,
+        "yours" if row["own"] else "another's",
+        str(row["ranks"]),
+        fold_names(row["hosts"]),
+        row["launcher"],
+        took,
+        time_left(row) if runs else "",
+        describe(row["values"]),
+    )
+
+
+def time_left(row: JobRow) -> str:
+    """Return how long a job will still run at its pace, an empty text if its ranks do not tell."""
+    done = fraction(row["values"])
+    return duration(row["seconds"] / done * (1 - done)) if done else ""
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the two largest units that it has: "3 d 4 h", "2 h 5 min", "12 s"."""
+    whole = max(0, round(seconds))
+    for size, name, next_size, next_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {name} {whole % size // next_size} {next_name}"
+    return f"{whole} s"
+
+
+def last_lines(run_dir: Path, placement: Sequence[tuple[int, str]], shown: Collection[int] | None) -> list[str]:
+    """Return the end of what ranks wrote, each line with its rank and host. `shown`: None for all ranks."""
+    lines = []
+    for rank, host in placement:
+        for stream in ("stdout", "stderr") if shown is None or rank in shown else ():
+            found = end_of(run_dir / "ranks" / str(rank) / stream)
+            lines += [f"[{rank}@{host}] {printable(line)}" for line in found]
+    return [*lines, f"run: {run_dir}"]
+
+
+def end_of(path: Path) -> list[str]:
+    """Return the last lines of a file, of a few KiB at most; nothing if it is not there."""
+    try:
+        with open(open_file(str(path)), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
+            return file.read(END_BYTES).decode(errors="replace").splitlines()[-LINES:]
+    except OSError:
+        return []

@@ -1,0 +1,142 @@
+"""Jobs that go on without their controller: listed, followed, waited for, looked into and ended from another shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.driver import SCRIPTS, wait_until
+from tests.integration.fleet import Fleet, Played, Started
+
+TICKS = """
+import os, sys, time
+count = int(sys.argv[1])
+print("up", flush=True)
+for step in range(1, count + 1):
+    while step == count and not os.path.exists(sys.argv[2]):
+        time.sleep(0.05)
+    print(f"torchfleet: step={step} steps={count} loss={1 / step:.3f}", flush=True)
+    print("tick", step, flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def script(fleet: Fleet) -> str:
+    path = fleet.root / "ticks.py"
+    path.write_text(TICKS)
+    return str(path)
+
+
+def detached(fleet: Fleet, script: str, job_id: str = "away", **given: object) -> Path:
+    """Start a job that goes on by itself until a file is made; return that file."""
+    go = fleet.root / f"{job_id}.go"
+    played = fleet.play(workload=script, workload_args=["5", str(go)], detach=True, job_id=job_id, **given)
+    assert played.rc == 0, played.stdout
+    assert f"job {job_id} runs on localhost without this terminal; follow it: " in played.stdout
+    assert fleet.alive(job_id)  # though its playbook is over
+    return go
+
+
+def jobs(fleet: Fleet, **given: object) -> Played:
+    return fleet.play("playbooks/jobs.yml", **given)
+
+
+def listed(fleet: Fleet) -> dict[str, dict[str, object]]:
+    played = jobs(fleet)
+    assert played.rc == 0, played.stdout
+    (rows,) = [found["jobs"] for event in played.events if "jobs" in (found := event["event_data"].get("res", {}))]
+    return {row["job_id"]: row for row in rows}
+
+
+def attach(fleet: Fleet, **given: object) -> Started:
+    """Start playbooks/jobs.yml in a shell of its own."""
+    return fleet.start(playbook="playbooks/jobs.yml", **given)
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
+def test_a_detached_job_is_followed_from_another_shell_and_comes_home(fleet: Fleet, script: str, launcher: str) -> None:
+    go = detached(fleet, script, launcher=launcher)
+    wait_until(lambda: listed(fleet)["away"]["values"].get("step") == 4, 60, lambda: "no progress is told")
+    row = listed(fleet)["away"]
+    assert (row["state"], row["own"], row["ranks"], row["hosts"]) == ("running", True, 2, ["localhost"])
+    followed = attach(fleet, do="attach", job_id="away", log_name="attach")
+    followed.wait_until(lambda: "step 4/5" in followed.log.read_text())  # the last that was reported before
+    go.touch()
+    assert followed.process.wait(60) == 0, followed.log.read_text()
+    text = followed.log.read_text()
+    assert "[0@localhost] tick 5" in text and "job away succeeded in" in text
+    assert json.loads((fleet.runs / "away" / "result.json").read_text())["state"] == "succeeded"
+    assert (fleet.runs / "away" / "ranks" / "1" / "stdout").read_text().splitlines()[-1] == "tick 5"
+    assert not fleet.alive("away")
+    assert listed(fleet)["away"]["fetched"] is True
+
+
+def test_who_follows_may_leave_and_the_job_goes_on(fleet: Fleet, script: str) -> None:
+    go = detached(fleet, script)
+    for number in (signal.SIGINT, signal.SIGKILL):
+        followed = attach(fleet, do="attach", job_id="away", log_name=f"attach-{number}")
+        text = followed.log
+        followed.wait_until(lambda text=text: "step 4/5" in text.read_text())
+        os.killpg(followed.process.pid, number) if number == signal.SIGKILL else followed.process.send_signal(number)
+        followed.process.wait(60)
+        assert fleet.alive("away")
+    go.touch()
+    played = jobs(fleet, do="wait", job_id="away")
+    assert played.rc == 0 and "[0@localhost] tick 5" not in played.stdout and "job away succeeded in" in played.stdout
+    again = jobs(fleet, do="attach", job_id="away")  # it is over and was fetched
+    assert again.rc == 0 and "job away succeeded in" in again.stdout
+
+
+def test_what_ranks_have_written_until_now(fleet: Fleet, script: str) -> None:
+    go = detached(fleet, script)
+    wait_until(lambda: listed(fleet)["away"]["values"].get("step") == 4, 60, lambda: "no progress is told")
+    played = jobs(fleet, do="logs", job_id="away", show_ranks=[1])
+    assert "[1@localhost] tick 4" in played.stdout and "[0@localhost]" not in played.stdout
+    go.touch()
+    assert jobs(fleet, do="wait", job_id="away").rc == 0
+    assert "tick 5" in (fleet.runs / "away" / "ranks" / "1" / "stdout").read_text()  # the rest came too
+
+
+def test_a_detached_job_is_ended_by_its_name(fleet: Fleet, script: str) -> None:
+    detached(fleet, script)
+    ended = jobs(fleet, do="cancel", job_id="away")
+    assert ended.rc == 0, ended.stdout
+    assert "job away cancelled in" in ended.stdout and not fleet.alive("away")
+    assert json.loads((fleet.runs / "away" / "result.json").read_text())["state"] == "cancelled"
+
+
+def test_a_detached_job_that_fails_says_so_and_is_brought_home_by_clean(fleet: Fleet) -> None:
+    script = str(SCRIPTS / "fail.py")
+    assert fleet.play(workload=script, workload_args=["1", "3"], detach=True, job_id="bad").rc == 0
+    played = jobs(fleet, do="wait", job_id="bad")
+    assert played.rc != 0 and "job bad failed: rank 1 on localhost: exit status 3" in played.msg
+    assert fleet.play(workload=script, workload_args=["1", "3"], detach=True, job_id="worse").rc == 0
+    wait_until(lambda: listed(fleet)["worse"]["state"] == "failed", 60, lambda: "it does not end")
+    assert fleet.play("clean.yml", job_id="").rc == 0
+    assert json.loads((fleet.runs / "worse" / "result.json").read_text())["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"do": "attach"}, "job_id: got null; name a job; ansible-playbook playbooks/jobs.yml lists them"),
+        ({"do": "stop"}, 'do of jobs: got "stop"; choose one of list, attach, wait, logs, cancel'),
+        (
+            {"do": "attach", "job_id": "never"},
+            'job_id: got "never"; no job of this name runs here: it was fetched and removed, or never started',
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(fleet: Fleet, given: dict[str, object], message: str) -> None:
+    played = jobs(fleet, **given)
+    assert played.rc != 0 and message in played.msg
+
+
+def test_no_job_is_both_detached_and_started_again_by_its_controller(fleet: Fleet) -> None:
+    played = fleet.play(detach=True, max_restarts=1)
+    assert played.rc != 0 and "leave out max_restarts, or detach" in played.msg

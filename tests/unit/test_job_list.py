@@ -1,0 +1,54 @@
+"""The list of jobs as people read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
+    detached_line,
+    duration,
+    job_table,
+    last_lines,
+    time_left,
+)
+
+ROW: Any = {
+    "job_id": "run7", "state": "running", "own": True, "fetched": False, "seconds": 100.0, "ranks": 4,
+    "hosts": ["n1", "n2"], "launcher": "openmpi", "backend": "gloo", "values": {"step": 1, "steps": 4, "loss": 0.5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.6, "1 min 0 s"), (61, "1 min 1 s"), (7500, "2 h 5 min"), (273600, "3 d 4 h"), (-3, "0 s")],
+)
+def test_a_time_has_its_two_largest_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_time_that_is_left_comes_from_what_ranks_report() -> None:
+    assert time_left(ROW) == "5 min 0 s"
+    assert time_left({**ROW, "values": {"loss": 1.0}}) == ""
+
+
+def test_the_table_says_what_runs_and_what_waits_to_be_fetched() -> None:
+    rows = [ROW, {**ROW, "job_id": "old", "state": "failed", "own": False, "seconds": 3600.0}]
+    text = " ".join(job_table(rows, "n1", 200).split())
+    assert "run7 running yours 4 n1 n2 openmpi 1 min 40 s 5 min 0 s step 1/4 loss 0.5" in text
+    assert "old failed, not fetched another's 4 n1 n2 openmpi 1 h 0 min ago" in text
+    assert job_table([], "n1", 80).startswith("n1 knows no job")
+    assert "-e job_id=run7 -e do=attach" in detached_line("run7", "n1")
+
+
+def test_the_end_of_what_ranks_wrote_is_shown_without_what_moves_a_terminal(tmp_path: Path) -> None:
+    for rank, text in (("0", "".join(f"line {number}\n" for number in range(20))), ("1", "\x1b[2Jgone\n")):
+        (tmp_path / "ranks" / rank).mkdir(parents=True)
+        (tmp_path / "ranks" / rank / "stdout").write_text(text)
+    (tmp_path / "ranks" / "1" / "stderr").symlink_to("/etc/passwd")
+    placement = [(0, "n1"), (1, "n2")]
+    lines = last_lines(tmp_path, placement, (0,))
+    assert lines[0] == "[0@n1] line 10" and len(lines) == 11
+    assert last_lines(tmp_path, placement, None)[-2:] == ["[1@n2] [2Jgone", f"run: {tmp_path}"]
