@@ -26,14 +26,21 @@ class Mistake(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser with `--backend`, whose errors take one line (argparse prints the usage as well)."""
+    """A parser with `--backend` and `--device`, whose errors take one line (argparse prints the usage as well)."""
 
     def __init__(self, description: str) -> None:
         super().__init__(prog=PROGRAM, description=description, allow_abbrev=False)
         self.add_argument(
             "--backend",
             help="backend of torch.distributed: gloo, nccl, mpi, ... "
-            "(default: $TORCHFLEET_BACKEND, else nccl if there is CUDA, else gloo)",
+            "(default: $TORCHFLEET_BACKEND, else that of the GPUs that PyTorch sees, else gloo)",
+        )
+        self.add_argument(
+            "--device",
+            choices=("auto", "cpu", "cuda", "xpu"),
+            default="auto",
+            help="auto: the GPU of the local rank if the backend can move its tensors, else the CPU; "
+            "AMD's GPUs are cuda too (default: auto)",
         )
 
     def error(self, message: str) -> NoReturn:

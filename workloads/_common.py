@@ -19,51 +19,64 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 from _basics import PROGRAM, Mistake, Place, line, place
+from _device import ACCELERATORS, Seat, seat, told
 
 T = TypeVar("T")
 
-# The backends that carry tensors of one kind of accelerator only; every other backend here carries CPU tensors.
-ACCELERATORS = {"nccl": "cuda", "xccl": "xpu"}
-
 
 class Rank(NamedTuple):
-    """This process among all: ranks count from 0, `device` is where its tensors live."""
+    """This process among all: ranks count from 0, `device` computes, `wire` has what it sends."""
 
     rank: int
     local_rank: int
     world_size: int
     device: torch.device
+    wire: torch.device
 
 
-def join(backend: str | None = None) -> Rank:
+def join(backend: str | None = None, device: str = "auto", staged: bool = False, shared: bool = True) -> Rank:
     """Start the default process group under whatever launcher started this process, or alone without one.
 
-    The backend is the argument, else `$TORCHFLEET_BACKEND`, else nccl if there is CUDA, else gloo.
+    The backend is the argument, else `$TORCHFLEET_BACKEND`, else that of the GPUs that PyTorch sees, else gloo. Rank 0
+    prints a line with the devices of all ranks. `device`, `staged` and `shared` are those of `_device.seat`.
 
     Raises:
-        Mistake: PyTorch has no such backend, the rank has no accelerator, or variables of the launcher are missing.
+        Mistake: PyTorch has no such backend, the rank has no such device, or variables of the launcher are missing.
     """
-    default = "nccl" if torch.cuda.is_available() else "gloo"
-    backend = (backend or os.environ.get("TORCHFLEET_BACKEND") or default).lower()
+    backend = (backend or os.environ.get("TORCHFLEET_BACKEND") or _default(device)).lower()
     here = place(os.environ)
-    device = _device(backend, here.local_rank)
-    torch.get_device_module(device).set_device(device)
-    dist.init_process_group(backend, **_meeting(backend, here), device_id=None if device.type == "cpu" else device)
-    return Rank(dist.get_rank(), here.local_rank, dist.get_world_size(), device)
+    _check(backend)
+    mine = seat(device, backend, here.local_rank, staged, shared)
+    for each in (mine.device, mine.wire):
+        torch.get_device_module(each).set_device(each)
+    dist.init_process_group(
+        backend, **_meeting(backend, here), device_id=mine.wire if backend in ACCELERATORS else None
+    )
+    _tell(mine)
+    return Rank(dist.get_rank(), here.local_rank, dist.get_world_size(), mine.device, mine.wire)
 
 
-def _device(backend: str, local_rank: int) -> torch.device:
+def _default(device: str) -> str:
+    for backend, kind in ACCELERATORS.items():
+        there = torch.get_device_module(kind).is_available() and dist.is_backend_available(backend)
+        if there and device in ("auto", kind):
+            return backend
+    return "gloo"
+
+
+def _check(backend: str) -> None:
     # torchfleet_backends shows mpi to frameworks only in jobs that use it, to init_process_group() always.
     there = dist.distributed_c10d.is_mpi_available() if backend == "mpi" else dist.is_backend_available(backend)
     if not there:
         raise Mistake(f"this PyTorch ({torch.__version__}) has no backend {backend!r}")
-    if backend not in ACCELERATORS:
-        return torch.device("cpu")
-    device = torch.device(ACCELERATORS[backend], local_rank)
-    count = torch.get_device_module(device).device_count()
-    if local_rank >= count:
-        raise Mistake(f"{backend} needs a {device.type} device for local rank {local_rank}; this node has {count}")
-    return device
+
+
+def _tell(mine: Seat) -> None:
+    """Print the devices of all ranks, on rank 0: a rank on a CPU is seen also where it is of another node."""
+    seats: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(seats, (mine.device.type, mine.why))
+    if dist.get_rank() == 0:
+        say(told(seats))
 
 
 def _meeting(backend: str, here: Place) -> dict[str, Any]:

@@ -115,6 +115,7 @@ def save(path: Path, rows: list[Row], options: argparse.Namespace, rank: Rank) -
     """Write the table as JSON; the names of `Row` are the keys, with its units."""
     table = {
         "backend": dist.get_backend(),
+        "device": rank.device.type,
         "world_size": rank.world_size,
         "dtype": options.dtype,
         "rows": [row._asdict() for row in rows],
@@ -144,7 +145,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Join, measure, and report the best bus bandwidth; return the exit code."""
     options = parse()
-    rank = join(options.backend)
+    rank = join(options.backend, options.device)
     if options.json:
         from_rank_zero(lambda: prepare(options.json))
     if rank.rank == 0:

@@ -1,7 +1,6 @@
 """Load every GPU (or CPU) with matrix products and copies, check what they compute, and name the rank that is slow."""
 
 import argparse
-import os
 import socket
 import sys
 import time
@@ -9,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from _basics import PROGRAM, Mistake, Parser, place, positive_number
+from _basics import PROGRAM, Parser, positive_number
 from _common import Rank, join, report, run, say
 
 # Rows of the square matrices, their type, and bytes of the memory that is written and read, by device. A product of
@@ -70,7 +69,7 @@ def copy(device: torch.device, seconds: float) -> tuple[float, int]:
 
 def loads_of_all(mine: Load, rank: Rank) -> list[Load]:
     """Return the loads of all ranks, by rank."""
-    table = torch.zeros(rank.world_size, len(mine), dtype=torch.float64, device=rank.device)
+    table = torch.zeros(rank.world_size, len(mine), dtype=torch.float64, device=rank.wire)
     table[rank.rank] = torch.tensor(mine, dtype=torch.float64)
     dist.all_reduce(table)
     return [Load(*row) for row in table.tolist()]
@@ -97,22 +96,9 @@ def median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def device_of(asked: str, local_rank: int) -> torch.device:
-    """Return the device to load. Raise Mistake if there is none of the kind that is asked for."""
-    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    name = (kind.type if kind else "cpu") if asked == "auto" else asked
-    if name == "cpu":
-        return torch.device("cpu")
-    count = torch.get_device_module(name).device_count()
-    if local_rank >= count:
-        raise Mistake(f"--device {asked}: local rank {local_rank} has no {name} device; this node has {count}")
-    return torch.device(name, local_rank)
-
-
 def parse() -> argparse.Namespace:
     """Read the command line; errors end the program with exit code 2."""
     parser = Parser(__doc__)
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda", "xpu"], default="auto", help="(default: auto)")
     parser.add_argument("--seconds", type=positive_number, default=10.0, help="for each part (default: 10)")
     parser.add_argument("--least-share", type=positive_number, help="of the median (default: 0.85; of CPUs 0.5)")
     return parser.parse_args()
@@ -121,22 +107,18 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Join, load the device, and return the exit code: 1 on a rank that is slow or wrong."""
     options = parse()
-    device = device_of(options.device, place(os.environ).local_rank)  # before the others wait for this rank
-    rank = join(options.backend)
+    rank = join(options.backend, options.device, staged=True, shared=False)
     dist.barrier()
-    tflops, wrong_products = multiply(device, options.seconds)
-    gbps, wrong_bytes = copy(device, options.seconds)
+    tflops, wrong_products = multiply(rank.device, options.seconds)
+    gbps, wrong_bytes = copy(rank.device, options.seconds)
     everyone = loads_of_all(Load(tflops, gbps, float(wrong_products + wrong_bytes)), rank)
     if rank.rank == 0:
-        rows = [
-            f"{at:>6} {each.tflops:>10.4g} {each.gbps:>10.4g} {each.wrong:>6.0f}" for at, each in enumerate(everyone)
-        ]
-        say("\n".join([HEADER, *rows]))
+        say("\n".join([HEADER, *(row(at, each) for at, each in enumerate(everyone))]))
     report(tflops=median([each.tflops for each in everyone]), memory_gbps=median([each.gbps for each in everyone]))
-    least = options.least_share or LEAST_SHARE.get(device.type, USUAL_SHARE)
+    least = options.least_share or LEAST_SHARE.get(rank.device.type, USUAL_SHARE)
     found = fault(everyone[rank.rank], everyone, least)
     if found:
-        sys.stderr.write(f"{PROGRAM}: {device} of rank {rank.rank} on {socket.gethostname()}: {found}\n")
+        sys.stderr.write(f"{PROGRAM}: {rank.device} of rank {rank.rank} on {socket.gethostname()}: {found}\n")
     return 1 if found else 0
 
 

@@ -16,7 +16,7 @@ def message(receiver: int, device: torch.device) -> torch.Tensor:
 def send_all(rank: Rank) -> int:
     """Send its message to every other rank; return the exit code."""
     for receiver in range(1, rank.world_size):
-        dist.send(message(receiver, rank.device), dst=receiver)
+        dist.send(message(receiver, rank.device).to(rank.wire), dst=receiver)
         say(f"rank 0 sent to rank {receiver}")
     report(messages=rank.world_size - 1)
     return 0
@@ -25,16 +25,17 @@ def send_all(rank: Rank) -> int:
 def receive(rank: Rank) -> int:
     """Receive from rank 0 and check every value; return the exit code."""
     expected = message(rank.rank, rank.device)
-    received = torch.full_like(expected, torch.nan)
+    received = torch.full_like(expected, torch.nan, device=rank.wire)
     dist.recv(received, src=0)
-    right = torch.equal(received, expected)
+    right = torch.equal(received.to(rank.device), expected)
     say(f"rank {rank.rank} received {'' if right else 'wrong values '}from rank 0")
     return 0 if right else 1
 
 
 def main() -> int:
     """Join, send or receive, and return the exit code."""
-    rank = join(Parser(__doc__).parse_args().backend)
+    options = Parser(__doc__).parse_args()
+    rank = join(options.backend, options.device, staged=True)
     return send_all(rank) if rank.rank == 0 else receive(rank)
 
 

@@ -4,6 +4,7 @@ The digits are MNIST with --data, else the 1,797 smaller ones of scikit-learn.
 """
 
 import argparse
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,14 @@ class Training:
             with replacing(self.options.checkpoint) as stream:
                 torch.save(states | {"epoch": self.done}, stream)
 
+    def save_model(self) -> None:
+        """Write the weights, if they are to be kept, on rank 0: CPU tensors, which every machine can load."""
+        if self.options.save_model and self.rank.rank == 0:
+            weights = {name: weight.cpu() for name, weight in self.model.module.state_dict().items()}
+            with replacing(self.options.save_model) as stream:
+                torch.save(weights, stream)
+            say(f"the trained weights are in {self.options.save_model.resolve()}")
+
     def resume(self) -> None:
         """Continue from the checkpoint, which only rank 0 needs to have; stay at the beginning if there is none yet."""
         states = from_rank_zero(lambda: read_checkpoint(self.options.checkpoint))
@@ -185,6 +194,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lr", type=positive_number, default=0.003, help="of the first epoch (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="same seed and ranks, same result (default: %(default)s)")
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="where rank 0 saves after each epoch")
+    parser.add_argument(
+        "--save-model",
+        type=Path,
+        nargs="?",
+        const=Path("mnist.pt"),
+        metavar="PATH",
+        help="where rank 0 writes the trained weights, on its node (without PATH: mnist.pt)",
+    )
     parser.add_argument("--resume", action="store_true", help="continue from --checkpoint, with its learning rate")
     parser.add_argument(
         "--target-accuracy", type=float, default=0.97, help="exit with 1 below it; 0: never (default: %(default)s)"
@@ -199,13 +216,14 @@ def main() -> int:
     """Read the digits, join, train and report; return the exit code."""
     options = parse()
     digits = load(options.data)
-    rank = join(options.backend)
-    if options.checkpoint:
-        from_rank_zero(lambda: prepare(options.checkpoint))
+    rank = join(options.backend, options.device)
+    for path in filter(None, (options.checkpoint, options.save_model)):
+        from_rank_zero(functools.partial(prepare, path))
     training = Training(digits, options, rank)
     if options.resume:
         training.resume()
     accuracy = training.finish()
+    training.save_model()
     report(accuracy=accuracy, samples_per_s=float(training.speed))
     if accuracy < options.target_accuracy:
         complain(f"accuracy {accuracy:.4f} is below --target-accuracy {options.target_accuracy}")

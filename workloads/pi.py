@@ -23,7 +23,7 @@ def integral(intervals: range, width: float, device: torch.device) -> torch.Tens
 
 def pi(intervals: int, rank: Rank) -> float:
     """Integrate this rank's share and add up all ranks' shares."""
-    total = integral(share(intervals, rank.world_size, rank.rank), 1 / intervals, rank.device)
+    total = integral(share(intervals, rank.world_size, rank.rank), 1 / intervals, rank.device).to(rank.wire)
     dist.all_reduce(total)
     return float(total)
 
@@ -34,7 +34,7 @@ def main() -> int:
     # The rule's own error is width^2 / 6 here: about 41,000 intervals are enough for the tolerance.
     parser.add_argument("--intervals", type=positive, default=10_000_000, help="default: %(default)s")
     options = parser.parse_args()
-    value = pi(options.intervals, join(options.backend))
+    value = pi(options.intervals, join(options.backend, options.device, staged=True))
     error = abs(value - math.pi)
     report(pi=f"{value:.15f}", error=error)
     if not error < TOLERANCE:

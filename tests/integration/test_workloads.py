@@ -29,13 +29,16 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def start(*words: object, ranks: int = 1, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program on so many ranks; one needs no launcher."""
+def start(
+    *words: object, ranks: int = 1, said: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program on so many ranks; one needs no launcher. `said`: what it reads from stdin."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     names = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment}
     return subprocess.run(
         [PYTHON, *(torchrun if ranks > 1 else []), *map(str, words)],
         env={**os.environ, **names},
+        input=said,
         capture_output=True,
         text=True,
         check=False,
@@ -67,7 +70,11 @@ def test_a_training_that_reaches_too_little_fails(tmp_path: Path) -> None:
     one = ("--epochs", "1", "--lr", "0.00001")
     done = start(WORKLOADS / "mnist.py", *one)
     assert done.returncode == 1 and "is below --target-accuracy 0.97" in done.stderr, done.stderr
-    assert start(WORKLOADS / "mnist.py", *one, "--target-accuracy", "0").returncode == 0
+    kept = tmp_path / "kept.pt"
+    done = start(WORKLOADS / "mnist.py", *one, "--target-accuracy", "0", "--device", "cpu", "--save-model", kept)
+    assert done.returncode == 0 and f"the trained weights are in {kept}" in done.stdout, done.stderr
+    weights = start("-c", f"import torch; print(sorted(torch.load({str(kept)!r}, weights_only=True))[0])").stdout
+    assert weights == "0.0.bias\n"
 
 
 @pytest.mark.parametrize("content", [b"no checkpoint", b""])

@@ -32,6 +32,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "python": "/home/me/.torchfleet/pytorch/bin/python",
         "python_wanted": "/home/me/.torchfleet/pytorch/bin/python",
         "torch": {"version": "2.13.0+cpu", "cuda": "", "hip": ""},
+        "gpu_targets": {"torch": [], "gpus": []},
         "launcher": launcher("/opt/ompi/bin/mpirun", "5.0.11"),
         "hostname": "node",
         "nics": ["eth0", "eth1", "lo"],

@@ -13,6 +13,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import g
 from ansible_collections.torchfleet.cluster.plugins.modules import accelerator_facts
 
 H100, L4, V100, NVSWITCH = "10de:2330:030200", "10de:27b8:030200", "10de:1db6:030200", "10de:22a3:068000"
+V520 = "1002:7362:038000"
 MI300X, RADEON = "1002:74a1:120000", "1002:744c:030000"
 XEON_SCREEN, PONTE_VECCHIO, NIC, BMC = "8086:4680:030000", "8086:0bd5:038000", "15b3:1021:020700", "1a03:2000:030000"
 PCI_IDS = """\
@@ -84,6 +85,16 @@ def test_without_a_driver_names_come_from_the_list_of_pci_devices(tmp_path: Path
         ("Aqua Vanjaram [Instinct MI300X]", "gfx942"),
         ("", ""),
     ]
+
+
+def test_the_driver_tells_the_target_of_any_gpu_of_amd(tmp_path: Path) -> None:
+    """As the kernel's KFD does; the processor has a directory too."""
+    root = tree(tmp_path, V100, RADEON, MI300X, V520)
+    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    put(nodes / "0/properties", "cpu_cores_count 64\nlocation_id 0\ndomain 0\ngfx_target_version 0\n")
+    put(nodes / "1/properties", "simd_count 192\ngfx_target_version 110000\nlocation_id 256\ndomain 0\n")
+    put(nodes / "2/properties", "gfx_target_version 90010\nlocation_id 512\ndomain 0\n")
+    assert [gpu["target"] for gpu in gpus.survey(str(root))["gpus"]] == ["", "gfx1100", "gfx90a", "gfx1011"]
 
 
 def test_open_kernel_modules_drive_turing_and_later(tmp_path: Path) -> None:

@@ -86,9 +86,55 @@ def test_gpus_of_intel_are_the_default_where_torch_has_their_backend(plan_two: P
 def test_gpus_are_not_left_idle_without_a_word(plan_two: Planner, second: dict[str, Any], told: str) -> None:
     first = {"accelerators": NVIDIA, "torch": CUDA}
     (warning,) = plan_two(n1=first, n2=second).warnings
-    assert warning.startswith("this job runs on CPUs, and GPUs are idle (n1 has") and told in warning
+    idle = "gloo carries this job, which joins no GPUs directly: GPUs are idle unless the program takes them itself"
+    assert warning.startswith(f"{idle} (n1 has") and told in warning
     assert "-e backend=gloo says that this is meant" in warning
     assert plan_two(n1=first, n2=second, backend="gloo").warnings == ()
+
+
+MPI = {"backends": ["mpi"]}
+
+
+@pytest.mark.parametrize(
+    ("backend", "first", "second", "told"),
+    [
+        ("ccl", {"accelerators": NVIDIA, "torch": CUDA}, {}, "(n1 has 2 of NVIDIA): ccl carries no tensors of NVIDIA"),
+        ("ucc", {"accelerators": INTEL, "torch": XPU}, {}, "ucc carries no tensors of Intel GPUs; xccl or mpi does"),
+        ("mpi", {"accelerators": NVIDIA}, {}, "torch on n1 has no support for them; ansible-playbook setup.yml"),
+        ("mpi", {"accelerators": {"nvidia": 2, "amd": 1}, "torch": CUDA}, {}, "(n1 has 2 of NVIDIA, n1 has 1 of AMD)"),
+        ("mpi", {"accelerators": INTEL, "torch": XPU}, {"accelerators": AMD, "torch": ROCM}, ""),
+        ("mpi", {"accelerators": NVIDIA, "torch": CUDA}, {"accelerators": AMD, "torch": ROCM}, ""),
+    ],
+)
+def test_no_backend_leaves_gpus_idle_without_a_word(
+    plan_two: Planner, backend: str, first: dict[str, Any], second: dict[str, Any], told: str
+) -> None:
+    has = {"backends": [backend]}
+    slots = {"n1": 4, "n2": 4}
+    warnings = [*plan_two(n1={**first, **has}, n2={**second, **has}, slots=slots, backend=backend).warnings]
+    assert len(warnings) == bool(told) and told in "".join(warnings)
+
+
+def test_a_job_with_fewer_ranks_than_gpus_says_so(plan_two: Planner) -> None:
+    both = {"accelerators": {"nvidia": 8, "amd": 0}, "torch": CUDA}
+    (warning,) = plan_two(n1=both, n2=both, slots={"n1": 8, "n2": 4}).warnings
+    assert "(n2 has 8 of NVIDIA; ranks: n2 4): raise slots" in warning
+    assert plan_two(n1=both, n2=both, slots={"n1": 8, "n2": 4}, np=2).warnings == ()
+
+
+def test_gpus_that_torch_has_no_code_for_are_refused_by_name(plan_two: Planner) -> None:
+    fits = {"accelerators": AMD, "torch": ROCM, "gpu_targets": {"torch": ["gfx90a", "gfx942"], "gpus": ["gfx942"]}}
+    lacks = {**fits, "gpu_targets": {"torch": ["gfx90a", "gfx942"], "gpus": ["gfx1011"]}}
+    told = "it has no code for the GPUs of n2: gfx1011 (it has gfx90a, gfx942); install a build that does, or"
+    for backend in ({}, {"backend": "nccl"}):
+        with pytest.raises(InputError, match=re.escape(f'torch: got "2.13.0"; {told} -e backend=gloo')):
+            plan_two(n1=fits, n2=lacks, **backend)
+        assert plan_two(n1=fits, n2=fits, **backend).backend == "nccl"
+        passes = plan_two(n1=fits, n2=lacks, env={"n2": {"HSA_OVERRIDE_GFX_VERSION": "10.1.0"}}, **backend)
+        assert passes.backend == "nccl"
+    assert plan_two(n1=fits, n2=lacks, backend="gloo").warnings == ()
+    (warning,) = plan_two(n1={**fits, **MPI}, n2={**lacks, **MPI}, backend="mpi").warnings
+    assert "torch has no code for gfx1011 on n2: install a build that does" in warning
 
 
 def test_gpus_of_one_vendor_are_the_default(plan_two: Planner) -> None:

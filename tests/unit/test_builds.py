@@ -19,9 +19,10 @@ ROWS = entry(read_lock(str(Path(__file__).parents[2] / "versions.yml")), "pytorc
 WHL = "https://download.pytorch.org/whl/"
 
 
-def node(*vendors: str, driver: str = "", old: bool = False) -> dict[str, Any]:
+def node(*vendors: str, driver: str = "", old: bool = False, target: str = "") -> dict[str, Any]:
     """Return the facts of a node with one GPU of each vendor."""
-    gpus = [{"vendor": vendor, "open_modules": vendor == "nvidia" and not old} for vendor in vendors]
+    more = {"target": target}
+    gpus = [{"vendor": vendor, "open_modules": vendor == "nvidia" and not old, **more} for vendor in vendors]
     return {"gpus": gpus, "modules": {"nvidia": driver} if driver else {}}
 
 
@@ -40,6 +41,7 @@ def node(*vendors: str, driver: str = "", old: bool = False) -> dict[str, Any]:
         ("auto", node("nvidia", driver="580.95.05", old=True), Build("cu126", "+cu126", WHL + "cu126", GPU_MB)),
         ("auto", node("nvidia"), Build("cu130", disk_mb=GPU_MB)),  # its driver comes later
         ("auto", node("amd"), Build("rocm7.2", "+rocm7.2", WHL + "rocm7.2", GPU_MB)),
+        ("auto", node("amd", target="gfx942"), Build("rocm7.2", "+rocm7.2", WHL + "rocm7.2", GPU_MB)),
         ("auto", node("intel"), Build("xpu", "+xpu", WHL + "xpu", GPU_MB)),
         ("cu126", node("amd", "nvidia", driver="550.54.14"), Build("cu126", "+cu126", WHL + "cu126", GPU_MB)),
         ("cpu", node("nvidia", driver="470.82.01"), Build("cpu", "+cpu", WHL + "cpu")),
@@ -64,6 +66,12 @@ def test_the_best_build_that_can_run(wanted: str, facts: dict[str, Any], build: 
             "n1 has a GPU older than Turing, which CUDA 13 does not support: give one of auto",
         ),
         ("rocm7.2", node("nvidia"), "n1 has no GPU of amd: give one of auto, cu130, cu132, cu126, cpu"),
+        (
+            "rocm7.2",
+            node("amd", target="gfx1011"),
+            "n1 has a GPU of target gfx1011, and this build has code for gfx900 ",
+        ),
+        ("auto", node("amd", target="gfx1011"), "no build fits n1 (rocm7.2: has a GPU of target gfx1011, and"),
         ("auto", node("amd", "nvidia"), "n1 has GPUs of amd and nvidia: give one of cu130, "),
         (
             "auto",

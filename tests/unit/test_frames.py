@@ -48,6 +48,9 @@ HOSTILE_FACTS: list[dict[str, Any]] = [
     {"cores": True},
     {"accelerators": {"nvidia": 10**9}},
     {"accelerators": {"other": 1}},
+    {"gpu_targets": {"torch": ["sm_90; rm"], "gpus": []}},
+    {"gpu_targets": {"torch": [], "gpus": ["gfx942"] * 257}},
+    {"gpu_targets": ["sm_90"]},
     {"port": 0},
     {"port": "22"},
     {"hostname": "n[1-9];id"},
@@ -91,7 +94,8 @@ def test_an_honest_survey_passes() -> None:
     found = frames_module.checked(
         {"kind": "survey", "facts": SURVEY, "nodes": {"n3": {"unreachable": "no"}}}, FROM_HEAD
     )
-    assert found["facts"] == {**SURVEY, "clock_offset": 0.0, "lost_address": ""}
+    unsaid = {"gpu_targets": {"torch": [], "gpus": []}, "clock_offset": 0.0, "lost_address": ""}
+    assert found["facts"] == {**SURVEY, **unsaid}
     assert found["nodes"] == {"n3": {"unreachable": "no"}}
 
 

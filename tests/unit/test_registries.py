@@ -36,7 +36,7 @@ def of_page(page: str, head: str) -> list[str]:
 
 def carried() -> dict[str, str]:
     """Return the devices of the backends that do not carry CPU tensors, as the workloads have them."""
-    found = re.search(r"^ACCELERATORS = (\{.*\})$", (REPO / "workloads/_common.py").read_text(), re.MULTILINE)
+    found = re.search(r"^ACCELERATORS = (\{.*\})$", (REPO / "workloads/_device.py").read_text(), re.MULTILINE)
     assert found
     return {str(name): str(device) for name, device in ast.literal_eval(found[1]).items()}
 

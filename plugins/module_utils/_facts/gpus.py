@@ -30,6 +30,7 @@ SCREENS = {("intel", 0x0300)}
 FIRST_TURING = 0x1E00  # of NVIDIA's device ids: older GPUs have neither open kernel modules nor CUDA 13
 # AMD's device ids (amdgpu's table), for nodes where no driver tells the target yet.
 TARGETS = {
+    **dict.fromkeys((0x7360, 0x7362), "gfx1011"),  # Navi 12: Radeon Pro V520
     **dict.fromkeys((0x738C, 0x738E), "gfx908"),  # MI100
     **dict.fromkeys((0x7408, 0x740C, 0x740F, 0x7410), "gfx90a"),  # MI200
     **dict.fromkeys((0x74A0, 0x74A1, 0x74A2, 0x74A5, 0x74A9, 0x74B5), "gfx942"),  # MI300, MI325
@@ -110,6 +111,23 @@ def pci_devices(root: str) -> Iterator[dict[str, Any]]:
             }
 
 
+def driven_targets(root: str) -> dict[str, str]:
+    """Return AMD's targets by PCI address, as the driver tells them.
+
+    The kernel's KFD has a directory for each GPU; gfx_target_version 90402 is gfx942, 90010 gfx90a; location_id is bus,
+    device and function in 16 bits.
+    """
+    found = {}
+    for path in glob.glob(os.path.join(root, "sys/class/kfd/kfd/topology/nodes/*/properties")):
+        told = dict(re.findall(r"^(\w+) (\d{1,10})$", text_of(path), re.MULTILINE))
+        version, place = (int(told.get(name, "0")) for name in ("gfx_target_version", "location_id"))
+        if version:
+            major, minor, step = version // 10000, version // 100 % 100, version % 100
+            domain, bus, device = int(told.get("domain", "0")), place >> 8 & 0xFF, place >> 3 & 0x1F
+            found[f"{domain:04x}:{bus:02x}:{device:02x}.{place & 7}"] = f"gfx{major}{minor:x}{step:x}"
+    return found
+
+
 def driver_mismatch(facts: Mapping[str, Any]) -> str:
     """Return how NVIDIA's driver was replaced while loaded (no program can use it before a reboot), or nothing."""
     loaded, library = facts["modules"].get("nvidia", ""), facts["driver_library"]
@@ -137,11 +155,16 @@ def gpu(device: dict[str, Any], root: str) -> dict[str, Any]:
         "vendor": vendor,
         "id": f"{device['vendor']:04x}:{device['device']:04x}",
         "model": model(device, root),
-        "target": TARGETS.get(device["device"], "") if vendor == "amd" else "",
+        "target": target(device, root) if vendor == "amd" else "",
         "open_modules": vendor == "nvidia" and device["device"] >= FIRST_TURING,
         "numa_node": int(node) if re.fullmatch(r"\d+", node) else None,
         "driver": os.path.basename(os.readlink(driver)) if os.path.islink(driver) else "",
     }
+
+
+def target(device: dict[str, Any], root: str) -> str:
+    """Return the target of a GPU of AMD's, or nothing where it is not known."""
+    return driven_targets(root).get(device["address"]) or TARGETS.get(device["device"], "")
 
 
 def model(device: dict[str, Any], root: str) -> str:

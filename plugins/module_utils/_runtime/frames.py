@@ -41,6 +41,8 @@ from .forms import (
     whole,
     words,
 )
+from .gpu_targets import MOST as TARGETS_MOST
+from .gpu_targets import TARGET
 from .gpu_vendors import BUILDS, USABLE
 from .job_directory import JOB_ID
 from .reasons import RANK_ERRORS
@@ -139,6 +141,7 @@ def fabric(value: object) -> Fields:
     return found
 
 
+TARGETS = listed(like(TARGET, "the target of a GPU"), TARGETS_MOST)
 RUNNING = listed(Form({"job_id": like(JOB_ID, "a job id"), "owner": short}), ROWS)
 FACTS: dict[str, Check] = {
     "home": path,
@@ -152,6 +155,7 @@ FACTS: dict[str, Check] = {
     "accelerators": mapped(one_of(*USABLE), whole(0, 64), len(USABLE)),
     "fabric": optional(fabric),
     "torch": optional(Form(dict.fromkeys(("version", *BUILDS), either(short, "")))),
+    "gpu_targets": either(Form({"torch": TARGETS, "gpus": TARGETS}), {"torch": [], "gpus": []}),
     "hostname": either(like(re.compile(r"[A-Za-z0-9_.-]{0,255}\Z"), "the name of a host"), ""),
     "nics": listed(like(NIC, "the name of a NIC"), 4096),
     "launcher": Form({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),

@@ -52,6 +52,8 @@ class Vendor(NamedTuple):
     modules: Sequence[str]  # kernel modules that drive its GPUs
     usable: Callable[[str], int] | None = None  # how many a program can open below a root; None: no job uses them
     role: str = ""  # that installs its driver: a word of `accelerators` in setup.yml
+    device: str = ""  # what torch calls its GPUs
+    code: bool = False  # whether a torch has code for some of its GPUs only
     build: str = ""  # name in torch/version.py that is set where torch is built for its GPUs
     ucx: str = ""  # UCX's transport for its memory
     ucc: str = ""  # UCC's layer for its own library of collectives
@@ -65,6 +67,8 @@ VENDORS: Mapping[str, Vendor] = {
         modules=("nvidia", "nouveau"),
         usable=count_nvidia,
         role="cuda",
+        device="cuda",
+        code=True,
         build="cuda",
         ucx="cuda",
         ucc="nccl",
@@ -75,6 +79,8 @@ VENDORS: Mapping[str, Vendor] = {
         modules=("amdgpu",),
         usable=count_amd,
         role="rocm",
+        device="cuda",
+        code=True,
         build="hip",
         ucx="rocm",
         ucc="rccl",
@@ -84,7 +90,7 @@ VENDORS: Mapping[str, Vendor] = {
             *("OMPI_MCA_mpi_accelerator_rocm_memcpyD2H_limit", "OMPI_MCA_mpi_accelerator_rocm_memcpyH2D_limit"),
         ),
     ),
-    "intel": Vendor(title="Intel", pci=0x8086, modules=("xe", "i915"), usable=count_intel, build="xpu"),
+    "intel": Vendor(title="Intel", pci=0x8086, modules=("xe", "i915"), usable=count_intel, device="xpu", build="xpu"),
 }
 USABLE = tuple(name for name, row in VENDORS.items() if row.usable)  # whose GPUs a job can use
 BUILDS = tuple(row.build for row in VENDORS.values() if row.build)

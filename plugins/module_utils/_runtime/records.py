@@ -112,6 +112,13 @@ class Seat(TypedDict):
     fabric: Fabric | None
 
 
+class GpuTargets(TypedDict):
+    """What a torch has code for, and what the GPUs of its node need: sm_90, gfx942. Empty where it is unknown."""
+
+    torch: list[str]
+    gpus: list[str]
+
+
 @final  # so that a field tells the one from the other
 class NodeFacts(Seat, JobState):
     """What a plan is made of (survey.py)."""
@@ -123,6 +130,7 @@ class NodeFacts(Seat, JobState):
     python_wanted: str
     uid: int
     torch: dict[str, str] | None
+    gpu_targets: GpuTargets
     hostname: str
     nics: list[str]
     launcher: FoundLauncher

@@ -19,6 +19,7 @@ from typing import Iterable, Sequence, cast
 
 from . import job_directory, processes
 from .frames import ROWS
+from .gpu_targets import gpu_targets
 from .gpu_vendors import BUILDS, accelerators
 from .installed import own_backends
 from .job_directory import JOB_ID, JobDir, fits
@@ -37,15 +38,17 @@ def survey(request: SurveyRequest) -> NodeFacts:
     """Return the facts of this node."""
     home = home_path(request["home"])
     python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
+    here, build = seat(home), torch_build(python)
     return {
-        **seat(home),
+        **here,
         "cwd": os.getcwd(),
         "uid": os.getuid(),
         "tmpdir": os.environ.get("TMPDIR", ""),
         "interpreter": sys.executable,
         "python": python if os.access(python, os.X_OK) else "",
         "python_wanted": python,
-        "torch": torch_build(python),
+        "torch": build,
+        "gpu_targets": gpu_targets(python, build, here["accelerators"]),
         "hostname": socket.gethostname().partition(".")[0],
         "nics": sorted(os.listdir("/sys/class/net")),
         "launcher": launcher(request, home, python),

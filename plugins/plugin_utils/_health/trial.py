@@ -78,7 +78,10 @@ def run_with(launcher: str, backend: str, workers: int) -> dict[str, Json]:
         "workload": ALL_REDUCE,
         "launcher": launcher,
         "backend": backend,
-        "workload_args": ["--min-bytes", smallest, "--max-bytes", largest, "--factor", "16", "--iterations", "5"],
+        "workload_args": [
+            *("--min-bytes", smallest, "--max-bytes", largest, "--factor", "16", "--iterations", "5"),
+            *(["--device", "cpu"] if device == "cpu" else []),  # the proof of GPUs is that of their own backend
+        ],
         "job_env": NCCL_LOG if backend == "nccl" else {},
         "ranks_per_node": 0 if device != "cpu" else 2 if workers == 1 else 1,
     }

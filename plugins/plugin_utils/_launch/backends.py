@@ -96,7 +96,8 @@ class Backend:
 
     `provider`: who has a torch with it, for one that the stock wheels lack; the node's torch is asked for it. `ours`:
     it is of role torch_backends, which setup.yml installs. `needs_mpi`: the launcher has to be an MPI. `vendors`: it
-    needs their GPUs, alike on all workers. `device`: torch's name of the device whose tensors it carries. `loopback`:
+    needs their GPUs, alike on all workers. `takes`: whose GPUs' tensors it takes beside those of CPUs, itself or staged
+    in host memory. `device`: torch's name of the device whose tensors it carries. `loopback`:
     the variables that keep it within a machine; one without finds its way there by itself. `environment`: what it wants
     beside the NIC on several nodes. `tried`: whether verify.yml can try it on a node with these versions, under a
     launcher; None: it is not tried.
@@ -106,10 +107,16 @@ class Backend:
     ours: bool = False
     needs_mpi: bool = False
     vendors: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
     device: str = "cpu"
     loopback: Mapping[str, str] = field(default_factory=dict)
     environment: Callable[[Accelerators, bool], Values] = no_environment
     tried: Callable[[Mapping[str, str], str], bool] | None = None
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """Return the vendors whose GPUs a job with it can use."""
+        return self.vendors or self.takes
 
     @property
     def asked(self) -> bool:
@@ -118,7 +125,11 @@ class Backend:
 
 
 BACKENDS: Mapping[str, Backend] = {
-    "gloo": Backend(loopback={"GLOO_SOCKET_IFNAME": "lo"}, tried=lambda _versions, _launcher: True),
+    "gloo": Backend(
+        takes=("nvidia", "amd"),
+        loopback={"GLOO_SOCKET_IFNAME": "lo"},
+        tried=lambda _versions, _launcher: True,
+    ),
     "nccl": Backend(
         vendors=("nvidia", "amd"),
         device="cuda",
@@ -127,8 +138,16 @@ BACKENDS: Mapping[str, Backend] = {
         tried=with_gpus,
     ),
     "xccl": Backend(provider="PyTorch's wheels for Intel GPUs have it", vendors=("intel",), device="xpu"),
-    "ucc": Backend(provider="a PyTorch that was built with UCC has it", environment=ucc_environment),
-    "mpi": Backend(ours=True, needs_mpi=True, environment=mpi_environment, tried=with_mpi),
+    "ucc": Backend(
+        provider="a PyTorch that was built with UCC has it", takes=("nvidia", "amd"), environment=ucc_environment
+    ),
+    "mpi": Backend(
+        ours=True,
+        needs_mpi=True,
+        takes=("nvidia", "amd", "intel"),
+        environment=mpi_environment,
+        tried=with_mpi,
+    ),
     "ccl": Backend(
         ours=True,
         loopback={"CCL_KVS_IFACE": "lo", "FI_TCP_IFACE": "lo"},
@@ -164,31 +183,6 @@ def default_backend(facts: Workers) -> Choice:
         if all(usable) and len(vendors(facts)) == 1:
             return Choice(name, "default: every worker has GPUs and a torch that can use them", "default")
     return Choice("gloo", "default: not every worker has GPUs and a torch that can use them", "default")
-
-
-def idle_gpus(backend: Choice, facts: Workers) -> str:
-    """Return a warning for GPUs that a job leaves idle though nobody asked for that; empty if there are none."""
-    if backend.source != "default" or BACKENDS[backend.name].device != "cpu" or not vendors(facts):
-        return ""
-    there = ", ".join(
-        f"{host} has {count} of {VENDORS[vendor].title}"
-        for host, fact in facts.items()
-        for vendor, count in fact["accelerators"].items()
-        if count
-    )
-    return f"this job runs on CPUs, and GPUs are idle ({there}): {reason_for_cpus(facts)}"
-
-
-def reason_for_cpus(facts: Workers) -> str:
-    """Return why no backend joins the GPUs of these workers, and what to type."""
-    meant = "-e backend=gloo says that this is meant"
-    if len(vendors(facts)) > 1:
-        return f"no backend joins GPUs of different vendors; name nodes of one (-e nodes=...), or {meant}"
-    without = lacking(facts, lambda fact: bool(sum(fact["accelerators"].values())))
-    if without:
-        return f"there is no GPU on {without}; name the nodes with GPUs (-e nodes=...), or {meant}"
-    cpu_only = lacking(facts, lambda fact: can(fact, tuple(vendors(facts))))
-    return f"torch on {cpu_only} has no support for them; ansible-playbook setup.yml installs it, or {meant}"
 
 
 def vendors(facts: Workers) -> set[str]:

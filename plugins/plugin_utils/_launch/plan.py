@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -23,8 +24,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 )
 
 from .attempts import ONLY, Attempt
-from .backends import choose_backend, idle_gpus
+from .backends import choose_backend
 from .environment import JobEnvironment, Setting
+from .gpus import check_targets, idle_gpus
 from .request import LauncherOptions, Request
 from .requirements import (
     check_addresses,
@@ -196,6 +198,11 @@ def place_ranks(slots: Mapping[str, int], count: int, map_by: str = "slot") -> t
     return tuple(Place(rank, number, host) for rank, (host, number) in enumerate(seats[:count]))
 
 
+def ranks_of(placement: Sequence[Place]) -> Mapping[str, int]:
+    """Return the number of ranks of each node that has some."""
+    return Counter(place.host for place in placement)
+
+
 def count_ranks(request: Request, slots: Mapping[str, int]) -> tuple[int, str, str]:
     """Return the world size, why, and where that comes from. InputError if there are fewer slots."""
     total = sum(slots.values())
@@ -272,12 +279,15 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
 
     `answers` by node name, as survey() returns them.
     """
-    secrets = secret_names(request, cluster.workers)
+    secrets, python = secret_names(request, cluster.workers), job.program.runs_python
     facts = facts_of_all(cluster, answers)
     check_launcher(request.launcher, cluster, facts)
-    check_nodes(request, cluster, facts, needs_torch=job.program.runs_python)
+    check_nodes(request, cluster, facts, needs_torch=python)
     worker_facts = {node.name: facts[node.name] for node in cluster.workers}
-    backend = choose_backend(request.backend, request.launcher, worker_facts, our_torch=job.program.runs_python)
+    backend = choose_backend(request.backend, request.launcher, worker_facts, our_torch=python)
+    given = {node.name: {**node.env, **request.job_env} for node in cluster.workers}
+    if python:
+        check_targets(backend, worker_facts, given)
     slots = slots_of(cluster.workers, facts, request.ranks_per_node)
     world_size, np_reason, np_source = count_ranks(request, slots)
     workers = in_order(request.options, cluster.workers, facts)
@@ -331,7 +341,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         secrets=secrets,
         warnings=(
             *job.warnings,
-            *filter(None, [idle_gpus(backend, worker_facts) if job.program.runs_python else ""]),
+            *(idle_gpus(backend, worker_facts, given, ranks_of(placement), np_source == "user") if python else ()),
             *warnings_for(request, workers, facts, request.options.ports, secrets),
         ),
     )

@@ -35,7 +35,8 @@ def choose_build(node: str, wanted: str, facts: Mapping[str, Any], rows: Mapping
     """Return the build for a node. InputError if there is none for it, or not the one that is wanted.
 
     `facts` are those of accelerator_facts; `rows` the builds of the lockfile, best first: index, and perhaps vendor,
-    driver (the oldest that can run it) and gpus (`open`: those that open kernel modules drive, Turing and newer).
+    driver (the oldest that can run it), gpus (`open`: those that open kernel modules drive, Turing and newer) and
+    targets (of AMD's GPUs that it has code for, separated by spaces).
     """
     if wanted not in (AUTO, ANY, *rows):
         raise InputError("pytorch_build", wanted, f"give one of {', '.join([AUTO, *rows])}")
@@ -80,6 +81,10 @@ def misfits(facts: Mapping[str, Any], row: Mapping[str, str]) -> Iterator[str]:
         gpu["vendor"] == "nvidia" and not gpu["open_modules"] for gpu in facts["gpus"]
     ):
         yield "has a GPU older than Turing, which CUDA 13 does not support"
+    named = {gpu.get("target", "") for gpu in facts["gpus"] if gpu["vendor"] == vendor} - {""}
+    without = sorted(named.difference(row["targets"].split())) if row.get("targets") else []
+    if without:
+        yield f"has a GPU of target {' and '.join(without)}, and this build has code for {row['targets']} only"
 
 
 def build_of(name: str, row: Mapping[str, str]) -> Build:

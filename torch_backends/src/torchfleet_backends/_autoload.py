@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+DEVICES = ["cpu", "cuda", "xpu"]  # whose tensors our mpi moves: those of GPUs by MPI itself, or staged in host memory
+
 
 class ProcessGroupMPI:
     """What torch.distributed takes for its own MPI backend."""
@@ -48,6 +50,8 @@ def serve_mpi(dist: Any) -> None:
     c10d = dist.distributed_c10d
     c10d.ProcessGroupMPI = ProcessGroupMPI
     c10d.is_mpi_available = available
+    moved = dist.Backend.backend_capability.setdefault("mpi", ["cpu", "cuda"])
+    moved += [kind for kind in DEVICES if kind not in moved]
     if os.environ.get("TORCHFLEET_BACKEND") == "mpi":
         dist.is_mpi_available = available
     asking = inspect.unwrap(getattr(c10d, "_new_process_group_helper", available))
@@ -62,7 +66,7 @@ def autoload() -> None:
 
     if not dist.is_available():
         return
-    dist.Backend.register_backend("torchfleet", create_by_options, extended_api=True, devices=["cpu", "cuda"])
+    dist.Backend.register_backend("torchfleet", create_by_options, extended_api=True, devices=DEVICES)
     if not dist.is_mpi_available():
         serve_mpi(dist)
     from torchfleet_backends._oneccl import find
