@@ -197,3 +197,13 @@ def test_a_release_whose_changes_are_not_in_the_changelog_is_refused(committed: 
     assert done.returncode == 2
     assert "changelogs/fragments/new.yml\nrelease: CHANGELOG.md lacks these changes: type make changelog" in done.stderr
     assert not (committed / "release").exists()
+
+
+def test_make_gpu_without_a_gpu_says_so_and_runs_nothing() -> None:
+    """This machine has none. The status is that of the program: make's own is 2 for every failure."""
+    kept = sorted((REPO / "tests/transcripts").iterdir())
+    line = what_make_runs("gpu", f"PYTHON={sys.executable}")
+    done = run(["sh", "-c", line])
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "make gpu: there is no GPU on this machine: nothing was run (status 3)\n"
+    assert sorted((REPO / "tests/transcripts").iterdir()) == kept
