@@ -16,7 +16,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.act
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import findings as findings_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, preflight_input
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_rules import RULES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Target
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

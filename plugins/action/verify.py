@@ -19,7 +19,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.rep
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import RULES, compare, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import RULES, compare
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import (
     check_ids,
     errors,
@@ -35,6 +36,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime
 
 Result = dict[str, Any]
 display = Display()
+JUDGED = ("untested", "left_out")  # of a trial: what the next tasks do not need
 
 
 class ActionModule(Action):
@@ -53,7 +55,7 @@ class ActionModule(Action):
         answers = checked.answers
         trial = trial_module.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"])
         if given["state"] == "plan":
-            return dataclasses.asdict(trial)
+            return {key: value for key, value in dataclasses.asdict(trial).items() if key not in JUDGED}
         runs = [run_of(run) for run in given["runs"]]
         facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
         versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
@@ -71,6 +73,7 @@ class ActionModule(Action):
             speeds=speeds_of(runs),
             floor=given["floor_gbps"],
             baseline={} if given["baseline_reset"] else read_baseline("verify_baseline", given["baseline"]),
+            rails=checked.rails,
             certificate_days=given["certificate_days"],
         )
         return {**self.judge(outcome, given["report"], given["ignore"]), **keep_baseline(outcome, given)}

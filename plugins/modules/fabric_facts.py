@@ -73,6 +73,7 @@ facts:
         active: true
         link_layer: Ethernet
         rate_gbit: 100.0
+        width: 4X EDR
         netdevs: [eth0]
         gids:
           - index: 3
@@ -82,8 +83,11 @@ facts:
         node_type: CA
         driver: mlx5_core
         use: ''
+        board: MT_0000000012
+        firmware: 16.35.2000
         pci: pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0
     gpus: [pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0]
+    rdma_test: true
     files: {fabric.json: '', fabric.env: ''}
 """
 

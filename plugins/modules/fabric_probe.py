@@ -201,7 +201,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import probe, probe_server
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import survey
 
-COLLECT_SECONDS = 300.0
+COLLECT_SECONDS = 600.0
 STATES = ("recall", "listen", "connect", "measure", "collect", "stop")
 TEXT = {"type": "str", "required": True}
 WHOLE = {"type": "int", "required": True}

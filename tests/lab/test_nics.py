@@ -10,7 +10,7 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ RESET = """
 for name in $(ls /sys/class/net | grep -vxE 'lo|eth0|eth1|ens9'); do ip link del "$name" 2>/dev/null || true; done
 if [ -e /sys/class/net/ens9 ]; then ip link set ens9 down; ip link set ens9 name eth1; fi
 nft delete table inet trial 2>/dev/null || true
+nft delete table arp cut 2>/dev/null || true
 for number in 0 1; do
   tc qdisc del dev eth$number root 2>/dev/null || true
   ip addr flush dev eth$number scope global
@@ -297,10 +298,7 @@ def test_rdma(nodes: Nodes, tmp_path: Path) -> None:
         tree.gid(port, 1, "fe80::1", "RoCE v2", "eth1")
         tree.gid(port, 2, nodes.addresses[name]["eth1"], "IB/RoCE v1", "eth1")
         tree.gid(port, 2 + number % 2, nodes.addresses[name]["eth1"], "RoCE v2", "eth1")
-        packed = BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            archive.add(tmp_path / name / "sys", "sys")
-        nodes.enter(name, "tar", "-x", "-C", "/tmp", stdin=packed.getvalue())
+        send_tree(nodes, name, tmp_path / name / "sys")
     nodes.take("eth1", fabric_sysfs_root="/tmp/sys", fabric_nccl_gid="always")
     found = [nodes.fabric(name)["rdma"] for name in nodes.pids]
     assert [[(port["device"], port["gid_index"]) for port in ports] for ports in found] == [
@@ -308,6 +306,46 @@ def test_rdma(nodes: Nodes, tmp_path: Path) -> None:
         [("mlx5_0", 2)],
     ]
     assert "NCCL_IB_GID_INDEX=3\n" in nodes.enter("n1", "cat", f"{HOME}/fabric.env")
+
+
+def test_a_rail_that_fails_between_two_nodes_is_named(nodes: Nodes, tmp_path: Path) -> None:
+    """The other rail, the logins' network, works. Here TCP carries the test, as where there is no perftest."""
+    for name in nodes.pids:
+        tree = Sysfs(tmp_path / name / "sys")
+        for at in (0, 1):
+            tree.nic(f"eth{at}", speed="100000")
+            tree.gid(tree.port(f"mlx5_{at}"), 3, nodes.addresses[name][f"eth{at}"], "RoCE v2", f"eth{at}")
+        send_tree(nodes, name, tmp_path / name / "sys")
+    nodes.take("eth0", fabric_sysfs_root="/tmp/sys")
+    nodes.do("ethtool -K eth1 tso off gso off gro off >/dev/null")
+    nodes.do(filtered("iifname eth1 meta length > 1400 drop;"), "n2")
+    found = verified(nodes, tmp_path)
+    assert {row["id"] for row in found} == {"TF-RAIL-MTU"}
+    assert found[0]["seen"].startswith("mlx5_1:1 of n1 -> mlx5_1:1 of n2: small packets pass, full ones do not")
+    nodes.do("nft 'table arp cut { chain i { type filter hook input priority 0; iifname eth1 drop; }; }'", "n2")
+    nodes.do("ip neigh flush dev eth1")
+    found = verified(nodes, tmp_path)
+    assert {(row["id"], *row["nodes"]) for row in found} == {("TF-RAIL-LINK", "n1", "n2"), ("TF-RAIL-LINK", "n2", "n1")}
+
+
+def send_tree(nodes: Nodes, name: str, tree: Path) -> None:
+    """Lay a tree on a node, as /tmp/sys."""
+    packed = BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(tree, "sys")
+    nodes.enter(name, "tar", "-x", "-C", "/tmp", stdin=packed.getvalue())
+
+
+def verified(nodes: Nodes, place: Path) -> list[dict[str, Any]]:
+    """Return what role verify finds of links and rails between the nodes. Nothing else of a cluster is there."""
+    play = place / "verify.yml"
+    play.write_text(json.dumps([{**PLAY[0], "roles": ["torchfleet.cluster.verify"]}]))
+    report = place / "verify.json"
+    told = {"verify_report": str(report), "verify_baseline": str(place / "baseline.json"), "verify_launchers": []}
+    replace(nodes, play=play).run(fabric_sysfs_root="/tmp/sys", **told)
+    rows = json.loads(report.read_text())["findings"]
+    of_links = ("TF-RAIL-", "TF-VERIFY-LINK", "TF-VERIFY-FIREWALL", "TF-VERIFY-MTU")
+    return [row for row in rows if row["id"].startswith(of_links) and row["severity"] == "error"]
 
 
 # --- what the user asks for -------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import findings as findings_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.clock import Clock
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer, Limits, Target
 
 RECORDED = json.loads((Path(__file__).parent / "recorded/node_facts.json").read_text())

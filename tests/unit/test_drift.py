@@ -16,9 +16,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift i
     drift_findings,
     drift_report,
     drift_table,
+    rule_id,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import (
     gpus_text,
     memory_text,
-    rule_id,
     versions_of,
 )
 
@@ -83,6 +85,11 @@ def test_real_nodes_of_one_image_do_not_differ() -> None:
         ("gpus", "8 x NVIDIA H100", "", "warning"),
         ("vbios", "96.00.74.00.01", "96.00.89.00.01", "info"),
         ("memory", "2048 GiB", "1920 GiB", "warning"),
+        ("next_kernel", "6.1.0-40", "6.1.0-41", "info"),
+        ("rdma_cards", "8 x MT_0000000838", "7 x MT_0000000838, 1 x MT_0000000840", "warning"),
+        ("rdma_firmware", "MT_0000000838 28.39.1002", "MT_0000000838 28.36.1010", "warning"),
+        ("rdma_links", "8 x 400 Gbit/s 4X NDR", "7 x 400 Gbit/s 4X NDR, 1 x 200 Gbit/s 2X NDR", "warning"),
+        ("mtu", "9000", "1500", "warning"),
         ("wrapper", "1" * 16, "2" * 16, "info"),
     ],
 )
@@ -165,3 +172,48 @@ def test_gpus_are_counted_as_programs_see_them() -> None:
     assert gpus_text({"gpus": [], "usable": {"nvidia": 0}}) == ""
     nameless = [{"vendor": "amd", "model": "", "id": "1002:74a1"}]
     assert gpus_text({"gpus": nameless, "usable": {"amd": 1}}) == "1 x 1002:74a1"
+
+
+# --- RDMA and MTU -----------------------------------------------------------------------------------------------------
+
+
+def with_rails(*rails: str) -> dict[str, Any]:
+    """Return recorded facts with a published network on eth0 and two devices, of which these are rails."""
+    facts = copy.deepcopy(RECORDED["n1"])
+    card = {"port": 1, "rate_gbit": 400.0, "width": "4X NDR", "board": "MT_0000000838", "firmware": "28.39.1002"}
+    facts["networks"] = {
+        "nics": [{"name": "eth0", "mtu": 1500}, {"name": "rail0", "mtu": 9000}, {"name": "rail1", "mtu": 4200}],
+        "rdma": [{"device": f"mlx5_{number}", **card} for number in (0, 1)],
+    }
+    rows = [{"device": name, "port": 1, "netdev": f"rail{name[-1]}"} for name in rails]
+    facts["seat"] = {"fabric": {"nic": "eth0", "rdma": rows}}
+    return dict(facts)
+
+
+def test_what_is_compared_of_rdma() -> None:
+    found = versions_of(with_rails("mlx5_0"), "")
+    assert found["rdma_cards"] == "2 x MT_0000000838"
+    assert found["rdma_firmware"] == "MT_0000000838 28.39.1002"
+    assert found["rdma_links"] == "1 x 400 Gbit/s 4X NDR"
+    assert found["mtu"] == "1500, rails 9000"
+    assert versions_of(with_rails("mlx5_0", "mlx5_1"), "")["mtu"] == "1500, rails 4200 and 9000"
+
+
+def test_virtual_functions_are_not_compared() -> None:
+    facts = with_rails("mlx5_0")
+    facts["networks"]["rdma"][1].update(use="virtual", board="MT_0000000001")
+    assert versions_of(facts, "")["rdma_cards"] == "1 x MT_0000000838"
+
+
+def test_a_node_without_rdma_or_a_network_has_nothing_to_compare() -> None:
+    found = versions_of({**RECORDED["n1"], "networks": None, "seat": None}, "")
+    assert {found[name] for name in ("rdma_cards", "rdma_firmware", "rdma_links", "mtu")} == {""}
+
+
+def test_of_a_tie_the_first_node_of_the_inventory_is_right() -> None:
+    """Whatever the values are: that of the other node may come first in the alphabet."""
+    for first, second in (("9000", "1500"), ("1500", "9000")):
+        (finding,) = drift_findings(cluster({"mtu": first}, {"mtu": second}))
+        assert (finding.nodes, finding.seen) == (("n2",), f"{first}: n1; {second}: n2")
+    (finding,) = drift_findings(cluster({"mtu": "1500"}, {"mtu": "9000"}, {"mtu": "9000"}))
+    assert finding.nodes == ("n1",)

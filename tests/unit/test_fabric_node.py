@@ -16,7 +16,14 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import netlink, nics, probe, probe_server, rdma
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import (
+    netlink,
+    nics,
+    probe,
+    probe_server,
+    rdma,
+    unreached,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.link_matrix import (
     rates,
     rounds,
@@ -268,17 +275,17 @@ def test_a_firewall_is_told_from_a_cut_link(
     monkeypatch: pytest.MonkeyPatch, error: Exception, state: int | None, code: str
 ) -> None:
     """To a program both are the same error. The kernel's own questions on the link pass every firewall."""
-    monkeypatch.setattr(probe, "neighbour", lambda _address: state)
-    found, why = probe.in_words(error, 2.0, "192.0.2.2")
+    monkeypatch.setattr(unreached, "neighbour", lambda _address: state)
+    found, why = unreached.in_words(error, 2.0, "192.0.2.2")
     assert found == code and why
 
 
 def test_what_the_kernel_doubts_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a cut it believes for 5 seconds that the neighbour is there, then asks three times."""
     states = [0x08, 0x10, 0x20]
-    monkeypatch.setattr(probe, "neighbour", lambda _address: states.pop(0))
-    monkeypatch.setattr(probe.time, "sleep", lambda _seconds: None)
-    assert probe.on_link("192.0.2.2") is False
+    monkeypatch.setattr(unreached, "neighbour", lambda _address: states.pop(0))
+    monkeypatch.setattr(unreached.time, "sleep", lambda _seconds: None)
+    assert unreached.on_link("192.0.2.2") is False
 
 
 def test_an_address_of_no_neighbour_has_no_state() -> None:

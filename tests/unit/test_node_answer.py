@@ -21,7 +21,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.clock import clock_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_table, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_table
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import render, sort_out, verdict
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer, Limits, Target
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers

@@ -9,7 +9,8 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
 
@@ -198,8 +199,16 @@ def test_every_finding_is_in_the_page(repo_docs: str) -> None:
         assert f"| `{name}` | {rule.severity} |" in repo_docs
 
 
-@pytest.mark.parametrize(("code", "rule"), [("dropped", "TF-VERIFY-FIREWALL"), ("no-neighbour", "TF-VERIFY-LINK")])
-def test_a_firewall_between_two_nodes_is_called_one(code: str, rule: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "rule"),
+    [
+        ("dropped", "TF-VERIFY-FIREWALL"),
+        ("no-neighbour", "TF-VERIFY-LINK"),
+        ("no-carrier", "TF-VERIFY-LINK"),
+        ("small-mtu", "TF-VERIFY-MTU"),
+    ],
+)
+def test_a_link_that_fails_is_called_what_it_is(code: str, rule: str) -> None:
     measured = links()
     measured["n1"][0] = {"node": "n2", "network": "10.1.0.0/24", "error": "no answer", "code": code}
     answers = {name: copy.deepcopy(each) for name, each in ALL.items()}

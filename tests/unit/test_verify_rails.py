@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.finding
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.rails import OF_CODES, judge_rails
 from tests.unit.machines import DGX_H100, HGX_H100_ROCE, MACHINES, Machine, build, node_of
 from tests.unit.nets import net, nic
-from tests.unit.test_verify import answer
+from tests.unit.test_verify import answer, outcome
 
 A, B = "10.1.0.0/24", "10.2.0.0/24"
 
@@ -181,3 +181,49 @@ def test_one_worker_has_two_ranks_to_reduce_over_whatever_the_head_is(workers: l
     names = ["n1", *workers]
     trial = trial_module.plan_trial({name: answer() for name in names}, {}, "n1", workers)
     assert {run["ranks_per_node"] for run in trial.runs if run["backend"] == "gloo"} == {each}
+
+
+# --- the test of each rail between each two nodes -------------------------------------------------------------------
+
+
+def as_heard(*nodes: NodeNet) -> dict[str, Any]:
+    agent = {"port": 4711, "token": "t"}
+    return {node.name: {"fabric": node.published, "agent": agent, "net": node, "rates": {}} for node in nodes}
+
+
+def test_the_plan_has_the_full_size_of_each_link_and_every_rail(tmp_path: Path) -> None:
+    """The rounds of the rails come after those of the network: no node is ever in two tests."""
+    found = [publishing(node) for node in nodes_of(HGX_H100_ROCE, tmp_path)]
+    nodes = [dataclasses.replace(node, rdma_test=True) for node in found]
+    trial = trial_module.plan_trial({node.name: answer() for node in nodes}, as_heard(*nodes), "n1", ["n1", "n2", "n3"])
+    own = trial.steps["n1"]
+    links, rails = [step for step in own if "rails" not in step], [step for step in own if "rails" in step]
+    assert {(step["nic"], step["mtu"]) for step in links} == {("eth0", 1500)}
+    assert {len(step["rails"]) for step in rails if step["role"] == "client"} == {10}
+    assert max(step["round"] for step in links) < min(step["round"] for step in rails)
+    assert len({step["round"] for step in own}) == len(own)
+
+
+def test_rails_of_a_head_without_ranks_are_not_tested(tmp_path: Path) -> None:
+    nodes = [dataclasses.replace(publishing(node), rdma_test=True) for node in nodes_of(HGX_H100_ROCE, tmp_path)]
+    trial = trial_module.plan_trial({node.name: answer() for node in nodes}, as_heard(*nodes), "n1", ["n2", "n3"])
+    assert {step["node"] for step in trial.steps["n2"] if "rails" in step} == {"n3"}
+
+
+def test_a_rail_that_was_not_joined_is_in_findings_table_and_report() -> None:
+    row = {
+        "node": "n2",
+        "rail": "mlx5_3:1",
+        "peer": "mlx5_3:1",
+        "by": "rdma",
+        "code": "",
+        "error": "",
+        "mbit": 390000.0,
+    }
+    lost = {**row, "node": "n3", "code": "rdma-lost", "error": "no acknowledgement"}
+    del lost["mbit"]
+    given = outcome(rails={"n1": [row, lost]})
+    (finding,) = [each for each in verify.judge(given) if each.id == "TF-RAIL-LINK"]
+    assert finding.seen == "mlx5_3:1 of n1 -> mlx5_3:1 of n3: no acknowledgement"
+    assert any(line.startswith("rails, 1 links by RDMA: median 390 Gbit/s") for line in verify.show(given, [finding]))
+    assert [link["code"] for link in verify.report(given, [finding], "now")["rails"]] == ["", "rdma-lost"]

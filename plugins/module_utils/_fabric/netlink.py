@@ -16,7 +16,8 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300
 IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS = 1, 2, 8
 RTA_DST, RTA_OIF, RTA_PREFSRC = 1, 4, 7
-NDA_DST = 1
+NDA_DST, NDA_CACHEINFO = 1, 3
+USER_HZ = 100  # of times that the kernel tells programs, on every architecture that it runs on here
 NEIGHBOUR_IN_DOUBT, NEIGHBOUR_GONE = 0x08 | 0x10, 0x01 | 0x20  # delay, probe; incomplete, failed
 # An IPv6 address with one of these flags is not stable: temporary, duplicate, deprecated, tentative.
 UNSTABLE_IPV6 = 0x01 | 0x08 | 0x20 | 0x40
@@ -70,12 +71,23 @@ def route_to(address: str) -> tuple[str, str]:
 
 def neighbour(address: str) -> int | None:
     """Return the state of an address on the link (NUD_*, linux/neighbour.h); None if it is not on one of ours."""
+    entry = neighbour_entry(address)
+    return entry[0] if entry else None
+
+
+def neighbour_entry(address: str) -> tuple[int, float] | None:
+    """Return the state of an address on the link, and how many seconds ago the machine was last known to be there.
+
+    None if it is not on a link of this node.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     wanted = socket.inet_pton(family, address)
     try:
         for message in ask(RTM_GETNEIGH, NLM_F_DUMP, NEIGHBOUR.pack(family, 0, 0, 0, 0, 0, 0), RTM_NEWNEIGH):
-            if dict(attributes(message[NEIGHBOUR.size :])).get(NDA_DST) == wanted:
-                return int(NEIGHBOUR.unpack_from(message)[4])
+            found = dict(attributes(message[NEIGHBOUR.size :]))
+            if found.get(NDA_DST) == wanted:
+                confirmed = struct.unpack_from("=L", found[NDA_CACHEINFO])[0] if NDA_CACHEINFO in found else 0
+                return int(NEIGHBOUR.unpack_from(message)[4]), confirmed / USER_HZ
     except OSError:
         pass
     return None

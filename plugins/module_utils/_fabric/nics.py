@@ -12,7 +12,7 @@ import re
 import socket
 from typing import Any, Mapping, Sequence
 
-from . import netlink
+from . import netlink, perftest
 from .rdma import gpus, rdma_ports
 from .sysfs import driver, number, read
 
@@ -34,6 +34,7 @@ def survey(home: str, sysfs_root: str = "/sys", hosts: str = "/etc/hosts") -> di
         "nics": nics(sysfs_root, rows),
         "rdma": rdma_ports(sysfs_root),
         "gpus": gpus(sysfs_root),
+        "rdma_test": bool(perftest.tool()),
         "files": {file: read(os.path.join(home, file), strip=False) for file in FILES},
     }
 

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
+import os
 import socket
 import statistics
 import struct
@@ -15,7 +15,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Mapping, Sequence
 
-from .netlink import NEIGHBOUR_GONE, NEIGHBOUR_IN_DOUBT, neighbour, route_to
+from .netlink import route_to
+from .sysfs import read
+from .unreached import Unreached, in_words, is_there, no_answer
 
 AT_ONCE = 64  # connections that one node opens at the same time
 BUSY_SECONDS = 20.0  # time for the answer of a connected agent: 32 nodes on 2 cores took 5
@@ -23,35 +25,13 @@ PINGS = 20
 ENOUGH_LOOKS, PATIENCE = 20, 10  # samples of a connection, and how many times longer they may take
 BLOCK = bytes(1 << 18)
 DELIVERY_RATE = struct.Struct("=160xQ")  # its place in struct tcp_info
+SEGMENT = struct.Struct("=16xL")  # snd_mss in struct tcp_info
+HEADERS = 120  # the most that IP and TCP take of a packet, IPv6 and options included
+LARGEST = 9216  # bytes: of a larger MTU (loopback, IPoIB) TCP's window may not take a whole packet
+NEVER_SPLIT = ((socket.IPPROTO_IP, 10, 2), (socket.IPPROTO_IPV6, 23, 2))  # ip(7), ipv6(7): IP_MTU_DISCOVER, _DO
+FULL_SECONDS = 10.0  # for a few full packets between busy nodes
+NICS = "/sys/class/net"
 IP_MTU, IPV6_MTU = 14, 24  # ip(7), ipv6(7): the path MTU of a connected socket
-LINK_SECONDS = 10.0  # in which the kernel finds out whether a neighbour is still there: 5 of delay, 3 of probes
-# By the error of a connection: a code, and what it means. A code stays what it is.
-CODES = {
-    errno.ECONNREFUSED: ("refused", "refused: a firewall rejects it, or another machine has the address"),
-    errno.ENETUNREACH: ("no-route", "no route to that network"),
-    errno.EACCES: ("rejected", "a firewall rejects it (permission denied)"),
-    errno.EPERM: ("own-firewall", "this node's own firewall drops what it sends (operation not permitted)"),
-}
-# An ICMP error of a firewall (RFC 1812, 5.2.7.1) and a neighbour that is not there are the same error to a program.
-ON_THE_LINK = "though the machine answers on the link"
-UNREACHABLE = {
-    True: ("rejected", f"a firewall rejects it (no route to host, {ON_THE_LINK})"),
-    False: ("no-neighbour", "no answer on the link (no route to host)"),
-    None: ("rejected", "a firewall or a router rejects it (no route to host)"),
-}
-SILENT = {
-    True: ("dropped", f"{ON_THE_LINK}: a firewall drops it"),
-    False: ("no-neighbour", "nor on the link: a cut link, or a machine that is off"),
-    None: ("silent", "a firewall, a cut link, or another network with the same addresses"),
-}
-
-
-class Unreached(Exception):
-    """A peer failed the test: a code, and the reason."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
 
 
 class Line:
@@ -61,6 +41,7 @@ class Line:
         self.socket = connection
         self.waiting = b""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        never_split(connection)
 
     def send(self, **message: Any) -> None:
         """Send a message."""
@@ -93,9 +74,24 @@ class Line:
         self.waiting += data
 
 
-def greet(name: str, address: str, agent: Mapping[str, Any], seconds: float) -> tuple[Line, dict[str, Any]]:
-    """Connect to an agent; return the connection and the answer: node, and seen (our address as the agent sees it)."""
-    connection = socket.create_connection((address, int(agent["port"])), timeout=seconds)
+def never_split(connection: socket.socket) -> None:
+    """Forbid routers to split the packets of a connection: one that is too large is lost, as one of RDMA would be."""
+    for level, option, value in NEVER_SPLIT:
+        try:
+            connection.setsockopt(level, option, value)
+        except OSError:  # it is of the other family
+            pass
+
+
+def greet(
+    name: str, address: str, agent: Mapping[str, Any], seconds: float, source: str = ""
+) -> tuple[Line, dict[str, Any]]:
+    """Connect to an agent; return the connection and the answer: node, and seen (our address as the agent sees it).
+
+    `source`: the address of this node to connect from; empty for the kernel's choice.
+    """
+    own = (source, 0) if source else None
+    connection = socket.create_connection((address, int(agent["port"])), timeout=seconds, source_address=own)
     try:
         connection.settimeout(BUSY_SECONDS)  # its kernel answered; now wait for the busy node
         line = Line(connection)
@@ -155,16 +151,30 @@ def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, L
     if hello.get("seen") != peer["source"]:
         seen = f"arrives from {hello.get('seen')}, not from {peer['source']}"
         raise Unreached("rewritten", f"{seen}: something rewrites addresses")
-    size = 4 * max(int(peer["mtu"]), 1500)
-    line.socket.settimeout(4 * seconds)
+    full_packets(line, int(peer["mtu"]), 4 * seconds)
+    return path_mtu(line.socket), line
+
+
+def full_packets(line: Line, mtu: int, seconds: float) -> None:
+    """Send some packets of the full size there and back. Raise Unreached if they are lost."""
+    size = 4 * max(mtu, 1500)
+    line.socket.settimeout(seconds)
     try:
         line.send(do="echo", size=size)
         line.socket.sendall(bytes(size))
         line.exactly(size)
     except (OSError, EOFError):
-        why = f"small packets pass, full ones do not: MTU {peer['mtu']} is too large for the path"
+        why = f"small packets pass, full ones do not: MTU {mtu} is too large for the path"
         raise Unreached("small-mtu", why) from None
-    return path_mtu(line.socket), line
+
+
+def check_size(connection: socket.socket, mtu: int) -> None:
+    """Raise Unreached if the kernel has found out that full packets do not pass, and now sends smaller ones."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SEGMENT.size)
+    segment = SEGMENT.unpack(info)[0] if len(info) == SEGMENT.size else mtu
+    if segment + HEADERS < min(mtu, LARGEST):
+        why = f"packets of about {segment} bytes pass, full ones do not: MTU {mtu} is too large for the path"
+        raise Unreached("small-mtu", why)
 
 
 def check_last_port(peer: Mapping[str, Any], seconds: float) -> None:
@@ -178,41 +188,21 @@ def check_last_port(peer: Mapping[str, Any], seconds: float) -> None:
 
 
 def check_route(peer: Mapping[str, Any]) -> None:
-    """Raise Unreached if the kernel would send over another NIC or from another address."""
+    """Raise Unreached if the kernel would send over another NIC or from another address.
+
+    A NIC without a carrier is told first: the kernel, or a program that looks after it, then sends another way.
+    """
+    place = os.path.join(NICS, os.path.basename(peer["nic"]))
+    if read(os.path.join(place, "carrier")) == "0" or read(os.path.join(place, "operstate")) == "down":
+        raise Unreached("no-carrier", f"{peer['nic']} is down or has no carrier: a cut link, or its other end is off")
     nic, source = route_to(peer["address"])
     if not nic:
         raise Unreached("no-route", "no route to that network")
     if nic != peer["nic"]:
         raise Unreached("other-nic", f"leaves over {nic}, not over {peer['nic']}: because of a route")
-    if source != peer["source"]:
+    if peer.get("source") and source != peer["source"]:
         why = f"leaves from {source}, not from {peer['source']}: {nic} has several addresses"
         raise Unreached("other-address", why)
-
-
-def in_words(error: Exception, seconds: float, address: str) -> tuple[str, str]:
-    """Return a code and the reason why a connection failed."""
-    if isinstance(error, socket.timeout):
-        code, why = SILENT[on_link(address)]
-        return code, f"no answer within {seconds:g} s{', ' if code in ('dropped', 'no-neighbour') else ': '}{why}"
-    if isinstance(error, OSError) and error.errno == errno.EHOSTUNREACH:
-        return UNREACHABLE[on_link(address)]
-    if isinstance(error, OSError):
-        return CODES.get(error.errno or 0, ("failed", error.strerror or str(error)))
-    return "not-unique", "another program answers at this address: the address is not unique"
-
-
-def on_link(address: str, seconds: float = LINK_SECONDS) -> bool | None:
-    """Return whether the machine answers the kernel's own questions for it, which no firewall drops (ARP, NDP).
-
-    None if it is not on a link of this node. The kernel believes for some seconds what it knew: as soon as it has
-    doubts, this waits for the result.
-    """
-    end = time.monotonic() + seconds
-    state = neighbour(address)
-    while state and state & NEIGHBOUR_IN_DOUBT and time.monotonic() < end:
-        time.sleep(0.2)
-        state = neighbour(address)
-    return None if state is None else not state & NEIGHBOUR_GONE
 
 
 def path_mtu(connection: socket.socket) -> int:
@@ -225,10 +215,14 @@ def path_mtu(connection: socket.socket) -> int:
 def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
     """Return node, network, code and error (empty on success), rtt_us, mbit_out and mbit_in of one pair.
 
-    A step: node, network, address, port, token; round, and seconds per direction.
+    A step: node, network, address, port, token; round, and seconds per direction; nic that must be used, and mtu that
+    must pass, or none. A row has `since` and `address` if no answer came: settle() says why.
     """
     row: dict[str, Any] = {"node": step["node"], "network": step["network"], "code": "", "error": ""}
+    since = time.monotonic()
     try:
+        if step.get("nic"):
+            check_route(step)
         line, _hello = greet(name, step["address"], step, 2.0)
         with line.socket:
             line.socket.settimeout(30.0)
@@ -236,12 +230,42 @@ def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
             if not line.receive().get("go"):
                 return {**row, "code": "not-ready", "error": f"{step['node']} was not ready"}
             row["rtt_us"] = round_trip(line)
+            if step.get("mtu"):
+                check_full(name, step, line)
             row["mbit_out"] = rate_out(name, step)
             row["mbit_in"] = rate_in(name, step, line)
             return row
+    except Unreached as error:
+        return {**row, "code": error.code, "error": str(error)}
+    except socket.timeout as error:
+        code, why = in_words(error, 2.0, "")
+        return {**row, "code": code, "error": why, "since": since, "address": step["address"]}
     except (OSError, EOFError, ValueError) as error:
         code, why = in_words(error, 2.0, step["address"])
         return {**row, "code": code, "error": why}
+
+
+def check_full(name: str, step: Mapping[str, Any], line: Line, source: str = "") -> None:
+    """Raise Unreached if a peer gets small packets and no full ones, socket.timeout if it no longer gets small ones."""
+    try:
+        full_packets(line, int(step["mtu"]), FULL_SECONDS)
+    except Unreached:
+        other, _hello = greet(name, step["address"], step, FULL_SECONDS, source)
+        with other.socket:
+            other.socket.settimeout(FULL_SECONDS)
+            round_trip(other)
+        raise
+    line.socket.settimeout(30.0)
+    check_size(line.socket, int(step["mtu"]))
+
+
+def settle(rows: Sequence[dict[str, Any]]) -> None:
+    """Say of all rows without an answer whether the machine is there: it takes up to a minute, for all together."""
+    doubtful = [row for row in rows if "since" in row]
+    with ThreadPoolExecutor(max(1, min(AT_ONCE, len(doubtful)))) as pool:
+        found = list(pool.map(lambda row: is_there(row.pop("address"), row.pop("since")), doubtful))
+    for row, there in zip(doubtful, found):
+        row["code"], row["error"] = no_answer(2.0, there)
 
 
 def round_trip(line: Line) -> float:
@@ -256,9 +280,9 @@ def round_trip(line: Line) -> float:
     return round(min(times) * 1e6, 1)
 
 
-def rate_out(name: str, step: Mapping[str, Any]) -> float:
-    """Return the rate to a peer in Mbit/s."""
-    line, _hello = greet(name, step["address"], step, 2.0)
+def rate_out(name: str, step: Mapping[str, Any], source: str = "") -> float:
+    """Return the rate to a peer in Mbit/s. `source`: the address of this node to send from."""
+    line, _hello = greet(name, step["address"], step, 2.0, source)
     with line.socket:
         line.send(do="sink")
         return flood(line.socket, float(step["seconds"]))

@@ -19,7 +19,7 @@ import socket
 import threading
 from typing import Any, Callable, Sequence
 
-from . import probe
+from . import perftest, probe, rail_probe
 
 IDLE_SECONDS = 30.0  # a connection without data
 TURN_SECONDS = 20.0  # how long a round waits for its other node
@@ -39,7 +39,7 @@ def start(name: str, ports: Sequence[int], seconds: int, expected: Sequence[str]
             os.setsid()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(seconds)
-            agent = Agent(name, token, expected, leave)
+            agent = Agent(name, token, expected, leave, ports)
             detach([each.fileno() for each in (listener, last) if each])
             if last:
                 threading.Thread(target=agent.serve, args=(last,), daemon=True).start()
@@ -88,11 +88,14 @@ def leave() -> None:
 class Agent:
     """The shared state of the server's threads."""
 
-    def __init__(self, name: str, token: str, expected: Sequence[str], leave: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, token: str, expected: Sequence[str], leave: Callable[[], None], ports: Sequence[int] = (0,)
+    ) -> None:
         self.name = name
         self.leave = leave
         self.token = token
         self.expected = set(expected)
+        self.ports = ports  # that other programs may listen on
         self.changed = threading.Condition()
         self.turn = (-1, "")  # the round in which this node is the server of a measurement, and its client
         self.turn_over = False
@@ -130,6 +133,7 @@ class Agent:
             "source": self.source,
             "rate": self.rate,
             "turn": self.take_turn,
+            "rdma": self.serve_rdma,
             "schedule": self.schedule,
             "collect": self.collect,
         }
@@ -169,8 +173,9 @@ class Agent:
     def take_turn(self, line: probe.Line, peer: str, order: dict[str, Any]) -> None:
         """Let a peer measure when this node is in the same round, and keep the round open until the peer closes."""
         wanted = (int(order["round"]), peer)
+        seconds = min(float(order.get("seconds", TURN_SECONDS)), rail_probe.TURN_SECONDS)
         with self.changed:
-            ready = self.changed.wait_for(lambda: self.turn == wanted, TURN_SECONDS)
+            ready = self.changed.wait_for(lambda: self.turn == wanted, seconds)
         line.send(go=ready)
         try:
             self.converse(line, peer)
@@ -178,6 +183,18 @@ class Agent:
             with self.changed:
                 self.turn_over = self.turn_over or self.turn == wanted
                 self.changed.notify_all()
+
+    def serve_rdma(self, line: probe.Line, _peer: str, order: dict[str, Any]) -> None:
+        """Run a server of perftest until the peer says that it is over, or closes."""
+        own, (size, count) = perftest.port_of(order), order["size"]
+        with bind(self.ports[::-1]) as listener:
+            port = listener.getsockname()[1]
+        try:
+            with perftest.served(own, port, (str(int(size)), str(int(count)))):
+                line.send(port=port)
+                line.receive()
+        except OSError as error:
+            line.send(error=f"{perftest.TOOL}: {error.strerror or error}")
 
     def schedule(self, line: probe.Line, _peer: str, order: dict[str, Any]) -> None:
         """Start the rounds of this node."""
@@ -195,10 +212,16 @@ class Agent:
         """Do the rounds in order: measure, or serve the node that measures."""
         gone: set[str] = set()
         for step in sorted(steps, key=lambda row: row["round"]):
+            patience = rail_probe.TURN_SECONDS if "rails" in step else TURN_SECONDS
             if step["role"] == "client":
-                self.rows.append(probe.measure(self.name, step))
-            elif not self.wait_for(step, 0.2 if step["node"] in gone else TURN_SECONDS):
+                self.rows += self.measured(step)
+            elif not self.wait_for(step, 0.2 if step["node"] in gone else patience):
                 gone.add(step["node"])
+        probe.settle(self.rows)
+
+    def measured(self, step: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the rows of a step: of the link between two nodes, or of each rail."""
+        return rail_probe.measure(self.name, step) if "rails" in step else [probe.measure(self.name, step)]
 
     def wait_for(self, step: dict[str, Any], seconds: float) -> bool:
         """Keep a round open until its client has finished; return false if it never came."""

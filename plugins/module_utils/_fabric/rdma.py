@@ -20,6 +20,8 @@ GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # PCI: display controlle
 # In the vital product data of the ConnectX-7 that NVIDIA's fabric manager controls the NVSwitches of HGX B200 and B300
 # by (nvidia-fabricmanager-start.sh looks for it). Its ports carry nothing else.
 NVSWITCH = b"SW_MNG"
+MODELS = ("board_id", "hca_type")  # board_id of mlx5 is what NVIDIA calls the PSID
+RATE = re.compile(r"([\d.]+)(?: Gb/sec \((\d+X [A-Z0-9]+)\))?")  # "400 Gb/sec (4X NDR)"
 VPD_BYTES = 1 << 15  # the most that PCI allows
 
 
@@ -31,7 +33,7 @@ def rdma_ports(sysfs_root: str) -> list[dict[str, Any]]:
         ports = os.path.join(base, device, "ports")
         for port in sorted(os.listdir(ports) if os.path.isdir(ports) else [], key=int):
             path = os.path.join(ports, port)
-            rate = re.match(r"[\d.]+", read(os.path.join(path, "rate")))
+            rate = RATE.match(read(os.path.join(path, "rate")))
             place = os.path.join(base, device, "device")
             netdevs = os.path.join(place, "net")
             found.append(
@@ -40,13 +42,17 @@ def rdma_ports(sysfs_root: str) -> list[dict[str, Any]]:
                     "port": int(port),
                     "active": "ACTIVE" in read(os.path.join(path, "state")).split(),  # "4: ACTIVE"
                     "link_layer": read(os.path.join(path, "link_layer")),
-                    "rate_gbit": float(rate.group()) if rate else None,
+                    "rate_gbit": float(rate.group(1)) if rate else None,
+                    "width": (rate.group(2) or "") if rate else "",
                     "netdevs": sorted(os.listdir(netdevs)) if os.path.isdir(netdevs) else [],
                     "gids": gids(path),
                     "node_type": read(os.path.join(base, device, "node_type")).partition(": ")[2],  # "1: CA"
                     "driver": driver(place),
                     "use": use_of(place),
                     "pci": pci_path(place),
+                    "board": read(os.path.join(base, device, "board_id"))
+                    or read(os.path.join(base, device, "hca_type")),
+                    "firmware": read(os.path.join(base, device, "fw_ver")),
                 }
             )
     return found

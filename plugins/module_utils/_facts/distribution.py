@@ -47,6 +47,13 @@ PACKAGES: Mapping[str, Mapping[str, str]] = {
         "suse": "libibverbs1 rdma-core",
         "arch": "rdma-core",
     },
+    # verify tests each rail by perftest; ibv_devinfo of the other says what is wrong with a device.
+    "rdma_tools": {
+        "deb": "perftest ibverbs-utils",
+        "rpm": "perftest libibverbs-utils",
+        "suse": "perftest libibverbs-utils",
+        "arch": "perftest",
+    },
     "clock": dict.fromkeys(("deb", "rpm", "suse", "arch"), "chrony"),
     "ssh_server": {"deb": "openssh-server", "rpm": "openssh-server", "suse": "openssh-server", "arch": "openssh"},
 }

@@ -21,7 +21,7 @@ from .reading import PROGRAM_SECONDS, program, text_of
 
 LOGINS_FILE = "/etc/ssh/sshd_config.d/00-torchfleet-logins.conf"
 MANAGERS = {"apt-get": "deb", "dnf": "rpm"}  # that setup installs with, and their family of distributions
-PARTS = ("rdma", "clock", "ssh_client")  # of distribution.PACKAGES
+PARTS = ("rdma", "rdma_tools", "clock", "ssh_client")  # of distribution.PACKAGES
 TIME_UNITS = ("chrony", "chronyd", "systemd-timesyncd", "ntpsec", "ntp", "ntpd", "openntpd", "ptp4l", "phc2sys")
 MENDED_UNITS = ("chrony", "chronyd", "systemd-timesyncd")  # which setup turns on where they are installed
 UNIT_PLACES = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")

@@ -82,7 +82,15 @@ PORT_FACTS = exact(
         "netdevs": those(NIC_NAME, 256),
         "gids": listed(GID, 4096),
     },
-    {"node_type": WORD, "driver": WORD, "use": one_of("", "virtual", "nvswitch"), "pci": PCI_PATH},
+    {
+        "node_type": WORD,
+        "driver": WORD,
+        "use": one_of("", "virtual", "nvswitch"),
+        "pci": PCI_PATH,
+        "board": short(64),
+        "firmware": short(64),
+        "width": short(16),
+    },
 )
 
 
@@ -102,7 +110,7 @@ NETWORKS = exact(
         "rdma": listed(PORT_FACTS, 256),
         "files": exact({"fabric.json": text_file, "fabric.env": text_file}),
     },
-    {"default_nic": empty_or(NIC_NAME), "gpus": listed(PCI_PATH, 256)},
+    {"default_nic": empty_or(NIC_NAME), "gpus": listed(PCI_PATH, 256), "rdma_test": flag},
 )
 AGENT = exact({"port": whole(1, 65535), "token": TOKEN}, {"last_port": whole(1, 65535)})
 CONSTRAINTS = exact({}, {"nic": empty_or(short(100)), "address": empty_or(short(100)), "rdma": listed(short(100), 256)})
@@ -115,6 +123,7 @@ SEAT = exact(
     {"speed_mbit": optional(whole(1, FASTEST)), "same_name": flag},
 )
 FIREWALL = exact({"kind": one_of("firewalld", "ufw", "nftables", "iptables"), "where": short()})
+RAIL_NAME = like(re.compile(r"[\w.-]{1,64}:\d{1,3}\Z"), "an RDMA port")
 CODE = {"code": empty_or(like(re.compile(r"[a-z-]{1,40}\Z"), "a code"))}  # why a connection failed
 REJECTED = exact({"nic": short(15), "address": short(64), "reason": words}, {"code": short(40)})
 FABRIC = exact(
@@ -195,6 +204,32 @@ def measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str
         return measured if measured["error"] else exact({**head, **figures}, CODE)(found)
 
     return list(take(node, "measured", listed(row, 100_000), value or []))
+
+
+def rails_measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
+    """Return what a node reports of its rails, to those of other nodes. Rows of failed ones have no figures."""
+    head = {
+        "node": one_of(*nodes),
+        "rail": RAIL_NAME,
+        "peer": RAIL_NAME,
+        "by": one_of("rdma", "tcp"),
+        "error": short(300),
+        **CODE,
+    }
+    figures = {"mbit": from_zero(FASTEST), "mtu": optional(whole(0, 1 << 24))}
+
+    def row(found: Json) -> Json:
+        measured = exact(head)(found)
+        return measured if measured["code"] else exact({**head, **figures})(found)
+
+    return list(take(node, "rails", listed(row, 100_000), value or []))
+
+
+def parted(value: Json) -> tuple[list[Json], list[Json]]:
+    """Return the measurements of links, and those of rails, of what a node reports."""
+    rows = value if isinstance(value, list) else []
+    of_rails = [row for row in rows if isinstance(row, Mapping) and "rail" in row]
+    return [row for row in rows if not (isinstance(row, Mapping) and "rail" in row)], of_rails
 
 
 def from_zero(most: float) -> Check:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-CODES = ("rejected", "dropped", "own-firewall")  # of module_utils/_fabric/probe.py
+CODES = ("rejected", "dropped", "own-firewall")  # of module_utils/_fabric/unreached.py
 OPEN = "ansible-playbook setup.yml -e firewall_open=true (needs root)"
 
 

@@ -129,6 +129,7 @@ class NodeNet:
     worker: bool = True
     required_rdma: tuple[str, ...] = ()  # patterns of its rails: mlx5_[0-3], mlx5_0:1, or none
     gpus: tuple[str, ...] = ()  # where they are on PCI, as Port.pci
+    rdma_test: bool = False  # whether perftest is there
 
     @property
     def constraints(self) -> str:
@@ -179,6 +180,7 @@ def node_net(
         worker,
         tuple(asked.get("rdma") or ()),
         tuple(facts.get("gpus", ())),
+        facts.get("rdma_test", False),
     )
 
 

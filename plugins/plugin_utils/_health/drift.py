@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +60,8 @@ def differs(severity: str, title: str, why: str, source: str, mend: str = SETUP)
 
 NOTHING = "nothing to do"
 MIXED = "daemons of different versions do not work together: unknown options, unpack errors, hangs"
+NOTHING_IF_MEANT = "nothing to do if it is meant"
+FEWER_GBIT = "an all-reduce waits for the slowest rail"
 PROPERTIES: Mapping[str, Property] = {
     "arch": Property(
         differs(
@@ -74,6 +75,17 @@ PROPERTIES: Mapping[str, Property] = {
     "os": Property(differs("info", "distribution", "it may explain other differences", "precaution", NOTHING)),
     "kernel": Property(
         differs("info", "kernel", "it may explain different speeds", "precaution", NOTHING), workers_only=True
+    ),
+    "next_kernel": Property(
+        differs(
+            "info",
+            "the kernel that boots next",
+            "after a reboot the nodes run different kernels, one of them perhaps without a driver",
+            "/boot and /lib/modules",
+            "install the same kernel on all nodes",
+        ),
+        workers_only=True,
+        may_lack=True,
     ),
     "libc": Property(
         differs(
@@ -158,6 +170,36 @@ PROPERTIES: Mapping[str, Property] = {
         workers_only=True,
         may_lack=True,
     ),
+    "rdma_cards": Property(
+        differs("warning", "model of the RDMA devices", FEWER_GBIT, "board_id (PSID) in sysfs", NOTHING_IF_MEANT),
+        workers_only=True,
+    ),
+    "rdma_firmware": Property(
+        differs(
+            "warning",
+            "firmware of the RDMA devices",
+            "RoCE's congestion control and adaptive routing differ between versions: some nodes are slower under load",
+            "fw_ver in sysfs",
+            "install the same firmware on all nodes: mlxfwmanager, or the vendor's own tool",
+        ),
+        workers_only=True,
+    ),
+    "rdma_links": Property(
+        differs(
+            "warning", "rate or width of the rails", FEWER_GBIT, "rate in sysfs", "check cable and switch port: ibstat"
+        ),
+        workers_only=True,
+    ),
+    "mtu": Property(
+        differs(
+            "warning",
+            "MTU",
+            "packets of the full size of one node are lost at another, or none uses the size that the network allows",
+            "sysfs, of the NICs that role fabric chose",
+            "set the same MTU on these NICs of all nodes; then ansible-playbook setup.yml --tags fabric",
+        ),
+        workers_only=True,
+    ),
     "memory": Property(
         differs(
             "warning",
@@ -205,7 +247,10 @@ RULES: Mapping[str, Rule] = {rule_id(name): each.rule for name, each in PROPERTI
 
 @dataclass(frozen=True)
 class Row:
-    """One property: each value with its nodes, the most common first. The severity is empty if all are equal."""
+    """One property: each value with its nodes, the most common first. The severity is empty if all are equal.
+
+    Of values that as many nodes have, that of the inventory's first node is first: the others are said to differ.
+    """
 
     name: str
     values: tuple[tuple[str, tuple[str, ...]], ...]
@@ -219,44 +264,6 @@ class Drift:
     rows: tuple[Row, ...]
     digests: Mapping[str, str]
     digest: str
-
-
-def versions_of(facts: Mapping[str, Any], wrapper: str) -> dict[str, str]:
-    """Return the compared properties of a node, from its facts. `wrapper` is the digest of the controller's code."""
-    system, laid = facts["system"], facts["wrappers"]
-    return {
-        "arch": system["arch"],
-        "os": f"{system['os']} {system['os_version']}".strip(),
-        "libc": system["libc"],
-        "base_python": facts["python"]["version"],
-        "gpus": gpus_text(facts["accelerators"]),
-        "vbios": ", ".join(sorted({row["vbios"] for row in facts["gpu_health"]["nvidia"]})),
-        "memory": memory_text(facts["memory"]["total"]),
-        "wrapper": wrapper if wrapper in laid else (laid[-1] if laid else ""),
-        **{name: value for name, value in facts["versions"].items() if name in PROPERTIES},
-    }
-
-
-def gpus_text(accelerators: Mapping[str, Any]) -> str:
-    """Return "8 x NVIDIA H100 80GB HBM3" of the GPUs that programs can open; empty where there is none."""
-    counts = {vendor: count for vendor, count in accelerators["usable"].items() if count}
-    models = {
-        vendor: " and ".join(
-            sorted({gpu["model"] or gpu["id"] for gpu in accelerators["gpus"] if gpu["vendor"] == vendor})
-        )
-        for vendor in counts
-    }
-    return ", ".join(f"{count} x {models[vendor] or vendor}" for vendor, count in counts.items())
-
-
-def memory_text(total: int) -> str:
-    """Return the memory of a machine as it was bought: the kernel and the firmware keep some percent of it.
-
-    It is rounded up to a sixteenth of the next power of two: 503 GiB are 512 GiB.
-    """
-    gib = total / 2**30
-    step = max(2.0 ** math.ceil(math.log2(gib)) / 16, 0.5) if gib > 0 else 1.0
-    return f"{math.ceil(gib / step) * step:g} GiB"
 
 
 def compare(versions: Mapping[str, Mapping[str, str]], workers: Collection[str]) -> Drift:
@@ -281,7 +288,7 @@ def row_of(name: str, versions: Mapping[str, Mapping[str, str]], workers: Collec
     groups: dict[str, list[str]] = {}
     for node in asked:
         groups.setdefault(versions[node].get(name, ""), []).append(node)
-    common_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    common_first = sorted(groups.items(), key=lambda group: -len(group[1]))  # of a tie that of the first node
     return Row(name, tuple((value, tuple(nodes)) for value, nodes in common_first), weight(name, list(groups)))
 
 

@@ -125,11 +125,12 @@ def mended_by_setup(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def rdma(case: Case, forced: bool) -> Work:
-    """The libraries through which programs use RDMA devices, where there are any."""
-    missing = case.facts["prerequisites"]["missing"]["rdma"]
-    if not missing or not (forced or case.facts["rdma"]):
+    """The libraries through which programs use RDMA devices, where there are any, and what verify tests them by."""
+    missing = case.facts["prerequisites"]["missing"]
+    packages = (*missing.get("rdma", ()), *missing.get("rdma_tools", ()))
+    if not packages or not (forced or case.facts["rdma"]):
         return Work()
-    return Work(packages=tuple(missing), mends=frozenset({"TF-RDMA-LIBRARIES"}))
+    return Work(packages=packages, mends=frozenset({"TF-RDMA-LIBRARIES"}))
 
 
 def limits(case: Case, forced: bool) -> Work:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 
 from .preflight_types import Answer
@@ -36,6 +36,8 @@ class Trial:
     network: str
     steps: Mapping[str, Sequence[Mapping[str, Json]]]
     runs: tuple[Mapping[str, Json], ...]
+    untested: tuple[rail_matrix.Untested, ...] = ()  # rails that nothing tests
+    left_out: int = 0  # pairs of nodes whose rails there is no time for
 
 
 def answering(answers: Mapping[str, Answer]) -> tuple[str, ...]:
@@ -57,6 +59,7 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     seats = {name: fabric["address"] for name, fabric in fabrics.items() if fabric["network"] == network}
     agents = {name: listened[name]["agent"] for name in seats}
     steps = link_matrix.steps({network: seats}, agents, SECONDS) if len(seats) > 1 else {}
+    rails = plan_rails(listened, {name: seats[name] for name in seats if name in workers}, agents, len(seats))
     at_work = [name for name in workers if name in nodes]
     runs = [
         run_with(launcher, backend, len(at_work))
@@ -67,7 +70,34 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
         and all(row.tried(versions_on(answers, name), launcher) for name in at_work)
     ]
     logins = tuple(login_to(name, answers[name].facts) for name in nodes) if len(answers) > 1 else ()
-    return Trial(nodes, logins, network, steps, (*runs, *burn_in_of(runs)) if head in nodes else ())
+    plan = {name: [*full_size(own, name, listened), *rails.steps.get(name, ())] for name, own in steps.items()}
+    jobs = (*runs, *burn_in_of(runs)) if head in nodes else ()
+    return Trial(nodes, logins, network, plan, jobs, rails.untested, rails.left_out)
+
+
+def plan_rails(
+    listened: Mapping[str, Json], addresses: Mapping[str, str], agents: Mapping[str, Json], begin: int
+) -> rail_matrix.Plan:
+    """Return the test of the rails of workers, after the rounds of the network."""
+    nets = {name: listened[name]["net"] for name in addresses if listened[name].get("net")}
+    seats = {name: rail_matrix.seats_of(listened[name]["fabric"], net) for name, net in nets.items()}
+    return rail_matrix.plan_rails(seats, addresses, agents, begin)
+
+
+def full_size(steps: Sequence[Mapping[str, Json]], name: str, listened: Mapping[str, Json]) -> list[dict[str, Json]]:
+    """Return the steps of a node's links with its NIC, and the packets that must pass: the smaller MTU of both ends."""
+    mtus = {node: nic_mtu(listened[node]) for node in (name, *(str(step["node"]) for step in steps))}
+    own = {"nic": listened[name]["fabric"]["nic"]}
+    return [
+        {**step, **own, "mtu": min(mtus[name], mtus[step["node"]])} if mtus[name] and mtus[step["node"]] else dict(step)
+        for step in steps
+    ]
+
+
+def nic_mtu(told: Mapping[str, Json]) -> int:
+    """Return the MTU of the NIC that a node uses, in bytes; 0 if it is not known."""
+    nics = told["net"].nics if told.get("net") else ()
+    return next((nic.mtu for nic in nics if nic.name == told["fabric"]["nic"]), 0)
 
 
 def run_with(launcher: str, backend: str, workers: int) -> dict[str, Json]:

@@ -31,6 +31,8 @@ from .findings import Finding, Rule, found
 from .gpu_rules import RULES as GPU_RULES
 from .gpu_rules import gpu_findings
 from .preflight_types import Answer
+from .rail_links import RULES as RAIL_LINK_RULES
+from .rail_links import judge_rail_links, links, summary
 from .rails import RULES as RAIL_RULES
 from .rails import judge_rails, missing_address
 from .speed import Network, Speed, judge_speed, network_of
@@ -39,6 +41,7 @@ from .trial import ALL_REDUCE, BURN_IN, Trial, published
 Json = Any
 VERSION = 1  # of the report
 MANY_NODES = 12  # above this only a summary of the matrix is shown; the report has it all
+RULE_OF = {**dict.fromkeys(CODES, "TF-VERIFY-FIREWALL"), "small-mtu": "TF-VERIFY-MTU"}  # by the code of a link
 RENEW_DAYS = 30  # setup renews a certificate much earlier: nobody has run it for long
 
 RULES: Mapping[str, Rule] = {
@@ -85,6 +88,14 @@ RULES: Mapping[str, Rule] = {
         "tested over TCP; the machine answers on the link (ARP, NDP), or an ICMP error arrived",
         OPEN,
     ),
+    "TF-VERIFY-MTU": Rule(
+        "error",
+        "two nodes lose full packets over the chosen NICs",
+        "small messages pass, and the first tensor hangs",
+        "packets of the full MTU that no router may split",
+        "set the MTU of the switch ports between them, or a smaller one on both NICs: ip link set <NIC> mtu 1500; then "
+        "ansible-playbook setup.yml --tags fabric",
+    ),
     "TF-VERIFY-SLOW": Rule(
         "warning",
         "a link is much slower than the others",
@@ -116,6 +127,7 @@ RULES: Mapping[str, Rule] = {
     **speed_module.RULES,
     **GPU_RULES,
     **RAIL_RULES,
+    **RAIL_LINK_RULES,
 }
 
 
@@ -126,18 +138,22 @@ class CheckedAnswers:
     answers: Mapping[str, Answer]
     listened: Mapping[str, Json]
     measured: Mapping[str, Sequence[Mapping[str, Json]]]
+    rails: Mapping[str, Sequence[Mapping[str, Json]]]  # what was measured of them
 
 
 def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: Mapping[str, Json]) -> CheckedAnswers:
     """Return the checked answers of the nodes."""
-    kept, checked_listened, rows = dict(answers), dict[str, Json](), dict[str, Json]()
+    kept, checked_listened, rows, rails = dict(answers), dict[str, Json](), dict[str, Json](), dict[str, Json]()
     for name in answers:
         try:
             checked_listened[name] = listened_of(name, listened.get(name) or {})
-            rows[name] = fabric_answers.measured_of(name, measured.get(name), list(answers))
+            links, of_rails = fabric_answers.parted(measured.get(name))
+            rows[name] = fabric_answers.measured_of(name, links, list(answers))
+            rails[name] = fabric_answers.rails_measured_of(name, of_rails, list(answers))
         except InputError as error:
-            kept[name], checked_listened[name], rows[name] = Answer(failure=str(error)), {}, []
-    return CheckedAnswers(kept, checked_listened, rows)
+            kept[name], checked_listened[name] = Answer(failure=str(error)), {}
+            rows[name], rails[name] = [], []
+    return CheckedAnswers(kept, checked_listened, rows, rails)
 
 
 def listened_of(name: str, listened: Mapping[str, Json]) -> dict[str, Json]:
@@ -171,6 +187,7 @@ class Outcome:
     speeds: Sequence[Speed] = ()
     floor: float | None = None  # GB/s
     baseline: Mapping[str, float] = field(default_factory=dict)  # GB/s by Network.key
+    rails: Mapping[str, Sequence[Mapping[str, Json]]] = field(default_factory=dict)  # what was measured of them
     certificate_days: int = -1  # that the head can log in for; -1 if it has no certificate
 
     @property
@@ -193,6 +210,7 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
     if 0 <= outcome.certificate_days < RENEW_DAYS:
         yield found(RULES, "TF-VERIFY-CERTIFICATE", [], f"it ends in {outcome.certificate_days} days")
     yield from judge_links(outcome)
+    yield from judge_rail_links(outcome.rails, outcome.trial.untested, outcome.trial.left_out, gone_from(outcome))
     nets = [told["net"] for told in outcome.listened.values() if told.get("net")]
     yield from judge_rails([replace(net, worker=net.name in outcome.workers) for net in nets])
     if not outcome.runs:
@@ -214,18 +232,22 @@ def judge_links(outcome: Outcome) -> Iterator[Finding]:
     yield from judge_networks(outcome, fabrics)
     for name, others in unmeasured(outcome).items():
         yield found(RULES, "TF-VERIFY-LINK", [name], f"to {fold_names(others)}: it reported no measurement")
-    # TF-VERIFY-ADDRESS says why nothing reaches such a node: it would look like a firewall.
-    gone = {name for name, told in outcome.listened.items() if told.get("net") and missing_address(told["net"])}
+    gone = gone_from(outcome)
     for name, rows in outcome.measured.items():
         for row in rows:
             if row["error"] and not gone & {name, row["node"]}:
-                rule = "TF-VERIFY-FIREWALL" if row.get("code") in CODES else "TF-VERIFY-LINK"
+                rule = RULE_OF.get(row.get("code", ""), "TF-VERIFY-LINK")
                 seen = f"to {row['node']}: {row['error']}{known_firewalls(outcome, name, row)}"
                 yield found(RULES, rule, [name], seen)
     rates = link_matrix.rates(outcome.measured, outcome.trial.network)
     of_ranks = set(outcome.workers if len(outcome.workers) > 1 else outcome.answers)
     for slow in link_matrix.slow_links({pair: rate for pair, rate in rates.items() if of_ranks >= set(pair)}):
         yield found(RULES, "TF-VERIFY-SLOW", [name for name in (slow.source, slow.target) if name], str(slow))
+
+
+def gone_from(outcome: Outcome) -> set[str]:
+    """Return the nodes that lost their address: TF-VERIFY-ADDRESS says why nothing reaches them, not a firewall."""
+    return {name for name, told in outcome.listened.items() if told.get("net") and missing_address(told["net"])}
 
 
 def judge_networks(outcome: Outcome, fabrics: Mapping[str, Mapping[str, Json]]) -> Iterator[Finding]:
@@ -257,7 +279,8 @@ def unmeasured(outcome: Outcome) -> dict[str, list[str]]:
     missing = {}
     for name, steps in outcome.trial.steps.items():
         measured = {row["node"] for row in outcome.measured.get(name, ()) if row["network"] == outcome.trial.network}
-        others = [step["node"] for step in steps if step["role"] == "client" and step["node"] not in measured]
+        links = [step for step in steps if step["role"] == "client" and "rails" not in step]
+        others = [step["node"] for step in links if step["node"] not in measured]
         if others and outcome.answers[name].facts:
             missing[name] = others
     return missing
@@ -324,6 +347,7 @@ def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
     parts = [
         drift_table(outcome.drift),
         matrix_table(outcome),
+        summary(outcome.rails),
         findings_module.text_table(("launcher", "backend", f"on {count}", *FIGURES), runs) if runs else [],
         findings_module.render(findings),
     ]
@@ -335,7 +359,7 @@ def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
 def report(outcome: Outcome, findings: Sequence[Finding], at: str) -> dict[str, Json]:
     """Return the same as plain values for JSON."""
     rates, trips = link_matrix.rates(outcome.measured, outcome.trial.network), round_trips(outcome.measured)
-    links = [
+    pairs = [
         {"from": one, "to": two, "mbit": rate, "rtt_us": trips.get((one, two))} for (one, two), rate in rates.items()
     ]
     return {
@@ -346,7 +370,8 @@ def report(outcome: Outcome, findings: Sequence[Finding], at: str) -> dict[str, 
         "drift": drift_report(outcome.drift),
         "network": outcome.trial.network,
         "certificate_days": outcome.certificate_days,
-        "links": links,
+        "links": pairs,
+        "rails": links(outcome.rails),
         "runs": [dict(run) for run in outcome.runs],
         "speeds": [speed_module.report(speed) for speed in outcome.speeds],
     }

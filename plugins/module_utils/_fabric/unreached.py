@@ -1,0 +1,97 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Why another node is not reached, as a code and in words: a firewall is told from a cut link."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+
+from .netlink import NEIGHBOUR_GONE, NEIGHBOUR_IN_DOUBT, neighbour, neighbour_entry
+
+KNOWN_SECONDS = 60.0  # after which it no longer believes, without asking, that one is there: 45, and the 8 below
+LINK_SECONDS = 10.0  # in which the kernel finds out whether a neighbour is still there: 5 of delay, 3 of probes
+# By the error of a connection: a code, and what it means. A code stays what it is.
+CODES = {
+    errno.ECONNREFUSED: ("refused", "refused: a firewall rejects it, or another machine has the address"),
+    errno.ENETUNREACH: ("no-route", "no route to that network"),
+    errno.EACCES: ("rejected", "a firewall rejects it (permission denied)"),
+    errno.EPERM: ("own-firewall", "this node's own firewall drops what it sends (operation not permitted)"),
+}
+# An ICMP error of a firewall (RFC 1812, 5.2.7.1) and a neighbour that is not there are the same error to a program.
+ON_THE_LINK = "though the machine answers on the link"
+UNREACHABLE = {
+    True: ("rejected", f"a firewall rejects it (no route to host, {ON_THE_LINK})"),
+    False: ("no-neighbour", "no answer on the link (no route to host)"),
+    None: ("rejected", "a firewall or a router rejects it (no route to host)"),
+}
+DISCARD = 9  # the port of no service (RFC 863)
+SILENT = {
+    True: ("dropped", f"{ON_THE_LINK}: a firewall drops it"),
+    False: ("no-neighbour", "nor on the link: a cut link, or a machine that is off"),
+    None: ("silent", "a firewall, a cut link, or another network with the same addresses"),
+}
+
+
+class Unreached(Exception):
+    """A peer failed the test: a code, and the reason."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def in_words(error: Exception, seconds: float, address: str) -> tuple[str, str]:
+    """Return a code and the reason why a connection failed."""
+    if isinstance(error, socket.timeout):
+        return no_answer(seconds, on_link(address) if address else None)
+    if isinstance(error, OSError) and error.errno == errno.EHOSTUNREACH:
+        return UNREACHABLE[on_link(address)]
+    if isinstance(error, OSError):
+        return CODES.get(error.errno or 0, ("failed", error.strerror or str(error)))
+    return "not-unique", "another program answers at this address: the address is not unique"
+
+
+def no_answer(seconds: float, there: bool | None) -> tuple[str, str]:
+    """Return a code and the reason of a connection that got no answer. `there`: whether the machine is on the link."""
+    code, why = SILENT[there]
+    return code, f"no answer within {seconds:g} s{', ' if code in ('dropped', 'no-neighbour') else ': '}{why}"
+
+
+def on_link(address: str, seconds: float = LINK_SECONDS) -> bool | None:
+    """Return whether the machine answers the kernel's own questions for it, which no firewall drops (ARP, NDP).
+
+    None if it is not on a link of this node. The kernel believes for some seconds what it knew: as soon as it has
+    doubts, this waits for the result.
+    """
+    end = time.monotonic() + seconds
+    state = neighbour(address)
+    while state and state & NEIGHBOUR_IN_DOUBT and time.monotonic() < end:
+        time.sleep(0.2)
+        state = neighbour(address)
+    return None if state is None else not state & NEIGHBOUR_GONE
+
+
+def is_there(address: str, since: float, seconds: float = KNOWN_SECONDS) -> bool | None:
+    """Return whether a machine answers on the link now: whether the kernel heard of it after `since` (monotonic).
+
+    Soon after a cut the kernel believes what it knew: it does not ask again for half a minute. As long as something is
+    sent to the address, it asks when that is over. None if the address is not on a link of this node.
+    """
+    end = time.monotonic() + seconds
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as nudge:
+        nudge.setblocking(False)
+        while True:
+            entry = neighbour_entry(address)
+            if entry is None or entry[0] & NEIGHBOUR_GONE:
+                return None if entry is None else False
+            if entry[1] < time.monotonic() - since or time.monotonic() > end:
+                return True
+            try:
+                nudge.sendto(b"", (address, DISCARD))
+            except OSError:
+                pass
+            time.sleep(0.5)
