@@ -58,6 +58,7 @@ facts:
     - C(target) is the name that AMD's compiler uses for the GPU. C(open_modules) is whether NVIDIA's open kernel
       modules support it.
     - C(modules) are the loaded kernel modules of GPU drivers. C(usable) is the number of GPUs that a program can open.
+    - C(nvlink_domain) is the cluster UUID and the clique of GPUs that share NVLink with those of other machines.
     - C(secure_boot) is null if the firmware does not report it.
     - C(libraries) has the directory of each library that is installed with its headers, or an empty text. C(versions)
       are their versions, if a file of the library contains one.
@@ -74,6 +75,7 @@ facts:
         numa_node: 0
         driver: nvidia
     nvswitches: 0
+    nvlink_domain: ''
     modules: {nvidia: 580.95.05}
     secure_boot: false
     driver_library: 580.95.05

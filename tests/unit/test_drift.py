@@ -90,6 +90,8 @@ def test_real_nodes_of_one_image_do_not_differ() -> None:
         ("rdma_firmware", "MT_0000000838 28.39.1002", "MT_0000000838 28.36.1010", "warning"),
         ("rdma_links", "8 x 400 Gbit/s 4X NDR", "7 x 400 Gbit/s 4X NDR, 1 x 200 Gbit/s 2X NDR", "warning"),
         ("mtu", "9000", "1500", "warning"),
+        ("nvlink_domain", f"{'a' * 36}/1", f"{'a' * 36}/2", "warning"),
+        ("nvlink_domain", f"{'a' * 36}/1", f"{'b' * 36}/1", "info"),
         ("wrapper", "1" * 16, "2" * 16, "info"),
     ],
 )

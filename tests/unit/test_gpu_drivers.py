@@ -59,6 +59,24 @@ def test_switches_need_a_manager_in_the_version_of_the_driver_and_dcgm_is_on_dem
     assert cuda(facts_of(), dcgm=True, toolkit="12.6").packages[-1] == "datacenter-gpu-manager-4-cuda12"
 
 
+def test_blackwell_boards_need_a_subnet_manager_too() -> None:
+    """Their NVSwitches are no PCI devices of NVIDIA's. Fabric Manager starts nvlsm, and both need ib_umad."""
+    plan = cuda(facts_of({**H100, "id": "10de:2901"}))
+    assert plan.same_version == {"nvidia-fabricmanager": "nvidia-open"} and "nvlsm" in plan.packages
+    assert plan.kernel_modules == {"nvidia-fabricmanager": ["ib_umad"]} and plan.imex is False
+    assert cuda(facts_of({**H100, "id": "10de:2901"}), driver="none").packages == ["cuda-toolkit-13-0"]
+    assert "nvlsm" not in cuda(facts_of(H100, nvswitches=4)).packages
+
+
+def test_gpus_that_share_nvlink_with_other_machines_need_imex() -> None:
+    """It is not started before it knows its nodes."""
+    rack = {**facts_of({**H100, "id": "10de:2941"}), "nvlink_domain": "6a130f54-faaa-4b8f-847f-be44ab70f917/32766"}
+    plan = cuda(rack)
+    assert plan.same_version == {"nvidia-imex": "nvidia-open"} and "nvidia-imex" in plan.hold
+    assert (plan.imex, plan.services) == (True, ["nvidia-persistenced"])
+    assert cuda(rack, driver="none").imex is False
+
+
 def test_older_gpus_get_the_proprietary_modules() -> None:
     plan = cuda(facts_of(V100), toolkit="12.6")
     assert (plan.driver, plan.refusal) == ("cuda-drivers", "")

@@ -60,3 +60,27 @@ def test_a_gpu_without_a_driver_is_found_by_preflight_alone() -> None:
 
 def test_the_running_kernel_is_the_next_one() -> None:
     assert seen(facts(release="6.1.0-28-amd64", modules=[])) == {}
+
+
+CLUSTER = "6a130f54-faaa-4b8f-847f-be44ab70f917"
+LINKED = {"state": "Completed", "status": "Success", "cluster": CLUSTER, "clique": "32766", "flaws": []}
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "text"),
+    [
+        ({"status": "Insufficient Resources"}, "TF-GPU-FABRIC", "0009:01:00.0: Insufficient Resources"),
+        ({"flaws": ["Bandwidth: Degraded"]}, "TF-GPU-FABRIC-HEALTH", "0009:01:00.0: Bandwidth: Degraded"),
+        (
+            {"clique": "2"},
+            "TF-GPU-CLIQUE",
+            f"0008:01:00.0: 32766 of {CLUSTER}, 0009:01:00.0: 2 of {CLUSTER}",
+        ),
+    ],
+)
+def test_each_fault_of_an_nvlink_fabric_is_named(changed: dict[str, Any], name: str, text: str) -> None:
+    given = facts()
+    given["gpu_health"]["nvlink"] = [{"address": "0008:01:00.0", **LINKED}, {"address": "0009:01:00.0", **LINKED}]
+    assert seen(given) == {}
+    given["gpu_health"]["nvlink"][1].update(changed)
+    assert seen(given) == {name: text}

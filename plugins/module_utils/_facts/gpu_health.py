@@ -11,6 +11,7 @@ import os
 import re
 from typing import Any
 
+from . import nvlink
 from .reading import names_in, output_of, program, text_of
 
 # Fields of nvidia-smi --query-gpu. Drivers before 535 do not know fabric.state, and then answer nothing at all.
@@ -24,14 +25,15 @@ MODULES = ("nvidia", "amdgpu")
 
 
 def gpu_health(root: str = "/") -> dict[str, Any]:
-    """Return `nvidia`: a row for each GPU of nvidia-smi, `xids`: errors since the boot, and `next_kernel`.
+    """Return `nvidia`: a row for each GPU of nvidia-smi, `nvlink`, `xids`: errors since the boot, and `next_kernel`.
 
     A row has address, vbios, ecc_errors (uncorrected, since the driver was loaded; None if not counted), and fabric
-    (the state of its NVSwitch fabric; empty where there is none). `xids` have address and number; only root
-    can read them. Nothing is raised: what cannot be read is not there.
+    (the state of its NVSwitch fabric; empty where there is none). `nvlink`: see nvlink.fabrics(). `xids` have address
+    and number; only root can read them. Nothing is raised: what cannot be read is not there.
     """
     return {
         "nvidia": nvidia_rows() if os.path.isdir(os.path.join(root, "sys/module/nvidia")) else [],
+        "nvlink": nvlink.fabrics(root),
         "xids": xids(kernel_log(root)),
         "next_kernel": next_kernel(root),
     }

@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_ve
     accelerators,
 )
 
+from . import nvlink
 from .reading import text_of
 from .versions import driver_library
 
@@ -58,7 +59,7 @@ PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 
 
 def survey(root: str = "/", home: str = "") -> dict[str, Any]:
-    """Return what there is: gpus, nvswitches, modules, secure_boot, driver_library, usable, libraries, versions.
+    """Return gpus, nvswitches, nvlink_domain, modules, secure_boot, driver_library, usable, libraries and versions.
 
     `root` is where /sys, /proc, /dev and /usr are looked for; `home` is torchfleet's, which may have libraries too.
     Nothing is raised: what cannot be read is not there.
@@ -68,6 +69,7 @@ def survey(root: str = "/", home: str = "") -> dict[str, Any]:
     gpus = [gpu(device, root) for device in devices if is_gpu(device)]
     return {
         "gpus": gpus,
+        "nvlink_domain": nvlink.domain(nvlink.fabrics(root)),
         "nvswitches": sum((device["vendor"], device["class"]) == NVSWITCH for device in devices),
         "modules": modules(root),
         "secure_boot": secure_boot(root),

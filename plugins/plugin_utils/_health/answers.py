@@ -73,6 +73,14 @@ GPU = exact(
     }
 )
 ACCELERATOR_COUNTS = mapped(one_of(*USABLE), whole(0, 64), len(USABLE))
+NVLINK_DOMAIN = like(re.compile(r"[0-9a-f-]{36}/\d{1,10}\Z"), "a cluster UUID and a clique of NVLink")
+NVLINK = exact(
+    {
+        "address": DEVICE,
+        **dict.fromkeys(("state", "status", "cluster", "clique"), short(80)),
+        "flaws": listed(short(150), 16),
+    }
+)
 LIBRARY = one_of("cuda", "rocm", "verbs", "ucx", "ucc")
 ACCELERATORS = exact(
     {
@@ -84,7 +92,8 @@ ACCELERATORS = exact(
         "usable": ACCELERATOR_COUNTS,
         "libraries": mapped(LIBRARY, empty_or(rooted)),
         "versions": mapped(LIBRARY, WORD),
-    }
+    },
+    {"nvlink_domain": empty_or(NVLINK_DOMAIN)},
 )
 RELEASE = like(re.compile(r"[A-Za-z0-9_.+~-]{0,128}\Z"), "the release of a kernel")  # a command to type has it
 GPU_HEALTH = exact(
@@ -94,7 +103,8 @@ GPU_HEALTH = exact(
         ),
         "xids": listed(exact({"address": DEVICE, "number": whole(0, 9999)}), 1000),
         "next_kernel": exact({"release": RELEASE, "modules": those(one_of(*MODULES), len(MODULES))}),
-    }
+    },
+    {"nvlink": listed(NVLINK, 64)},
 )
 SEAT = exact(
     {

@@ -41,6 +41,11 @@ def model_of_gpus(value: str) -> str:
     return value.partition(" x ")[2]
 
 
+def cluster_of(value: str) -> str:
+    """Return the cluster UUID of "UUID/32766"."""
+    return value.partition("/")[0]
+
+
 @dataclass(frozen=True)
 class Property:
     """One property that is compared. A difference that `coarse` removes has the severity `fine`."""
@@ -198,6 +203,18 @@ PROPERTIES: Mapping[str, Property] = {
             "sysfs, of the NICs that role fabric chose",
             "set the same MTU on these NICs of all nodes; then ansible-playbook setup.yml --tags fabric",
         ),
+        workers_only=True,
+    ),
+    "nvlink_domain": Property(
+        differs(
+            "info",
+            "NVLink domain",
+            "NCCL uses NVLink between nodes of one domain only; between the others it uses the network",
+            "nvidia-smi --query, CliqueId and ClusterUUID",
+            "nothing to do for racks that are joined by the network; else put the nodes into one NVLink partition",
+        ),
+        coarse=cluster_of,
+        fine="warning",  # of one rack, and in different cliques
         workers_only=True,
     ),
     "memory": Property(

@@ -23,6 +23,7 @@ def versions_of(facts: Mapping[str, Any], wrapper: str) -> dict[str, str]:
         "libc": system["libc"],
         "base_python": facts["python"]["version"],
         "gpus": gpus_text(facts["accelerators"]),
+        "nvlink_domain": facts["accelerators"].get("nvlink_domain", ""),
         "vbios": ", ".join(sorted({row["vbios"] for row in facts["gpu_health"]["nvidia"]})),
         "next_kernel": facts["gpu_health"]["next_kernel"]["release"],
         **of_networks(facts.get("networks"), (facts.get("seat") or {}).get("fabric")),

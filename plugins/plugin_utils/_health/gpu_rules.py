@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .findings import Finding, Rule, found
@@ -48,7 +48,22 @@ RULES: Mapping[str, Rule] = {
         "NVLink fabric of GPUs is not ready",
         "CUDA fails with error 802 (system not yet initialized)",
         "nvidia-smi, NVIDIA Fabric Manager User Guide",
-        "systemctl restart nvidia-fabricmanager; its version must be that of the driver",
+        "systemctl restart nvidia-fabricmanager; its version must be that of the driver. Where the NVSwitches are in "
+        "other machines (GB200 NVL72), look at their controller",
+    ),
+    "TF-GPU-FABRIC-HEALTH": Rule(
+        "error",
+        "NVLink fabric of GPUs is not healthy",
+        "NVLink is slower than it should be, or its routes change under load",
+        "nvidia-smi --query, Fabric",
+        "journalctl -u nvidia-fabricmanager, or the controller of the NVSwitches; then reset the GPUs",
+    ),
+    "TF-GPU-CLIQUE": Rule(
+        "error",
+        "GPUs of one node are in different NVLink cliques",
+        "they cannot reach each other over NVLink, and nvidia-imex does not start",
+        "nvidia-smi --query, CliqueId and ClusterUUID",
+        "put all GPUs of the node into one NVLink partition",
     ),
     "TF-GPU-XID": Rule("error", "the GPU driver reported errors", "the GPU fails under load", "kernel log", RESET),
     "TF-GPU-NEXT-KERNEL": Rule(
@@ -75,6 +90,19 @@ def gpu_findings(node: str, facts: Mapping[str, Json], expected: int | None) -> 
     yield from health_findings(node, facts)
 
 
+def nvlink_findings(node: str, rows: Sequence[Mapping[str, Json]]) -> Iterator[Finding]:
+    """Yield the findings about the NVLink fabric of GPUs that have registered with it."""
+    for row in rows:
+        if row["state"] == "Completed" and row["status"] not in ("", "Success"):
+            yield found(RULES, "TF-GPU-FABRIC", [node], f"{row['address']}: {row['status']}")
+        elif row["flaws"]:
+            yield found(RULES, "TF-GPU-FABRIC-HEALTH", [node], f"{row['address']}: {', '.join(row['flaws'])}")
+    cliques = {(row["cluster"], row["clique"]) for row in rows if row["state"] == "Completed"}
+    if len(cliques) > 1:
+        told = ", ".join(f"{row['address']}: {row['clique']} of {row['cluster'] or 'none'}" for row in rows)
+        yield found(RULES, "TF-GPU-CLIQUE", [node], told)
+
+
 def health_findings(node: str, facts: Mapping[str, Json]) -> Iterator[Finding]:
     """Yield the findings about GPUs that are there and not sound."""
     health = facts["gpu_health"]
@@ -83,6 +111,7 @@ def health_findings(node: str, facts: Mapping[str, Json]) -> Iterator[Finding]:
             yield found(RULES, "TF-GPU-ECC", [node], f"{row['address']}: {row['ecc_errors']} uncorrected")
         if row["fabric"] and row["fabric"] != "Completed":
             yield found(RULES, "TF-GPU-FABRIC", [node], f"{row['address']}: {row['fabric']}")
+    yield from nvlink_findings(node, health.get("nvlink", []))
     for xid in health["xids"]:
         if xid["number"] in FATAL_XIDS:
             seen = f"{xid['address']}: XID {xid['number']}, {FATAL_XIDS[xid['number']]}"

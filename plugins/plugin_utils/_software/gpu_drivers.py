@@ -34,6 +34,11 @@ AMD_CONFLICTS = (
 )
 
 
+# Boards whose NVSwitches (NVLink 5) nvlsm controls, through InfiniBand devices of theirs: HGX B200, HGX B300. Those of
+# GB200 and GB300 are in machines of their own.
+NVLINK_5 = ("10de:2901", "10de:3182")
+
+
 @dataclass(frozen=True)
 class DriverPlan:
     """The packages of a machine. Names of packages and services; `refusal` and `reboot` are empty if there is none."""
@@ -51,6 +56,8 @@ class DriverPlan:
     conflicts: list[dict[str, Any]] = field(default_factory=list)
     dnf_commands: dict[str, list[list[str]]] = field(default_factory=dict)
     services: list[str] = field(default_factory=list)
+    kernel_modules: dict[str, list[str]] = field(default_factory=dict)  # by the service that needs them
+    imex: bool = False  # the GPUs share NVLink with those of other machines
     prefix: str = ""  # of ROCm
 
 
@@ -83,8 +90,12 @@ def plan_cuda(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPla
     drivers = [driver, "nvidia-persistenced"] if driver else []
     toolkits = [f"cuda-toolkit-{toolkit.replace('.', '-')}"] if toolkit else []
     dcgm = [f"datacenter-gpu-manager-4-cuda{major(toolkit or '13')}"] if options["dcgm"] else []
+    blackwell = any(gpu["id"] in NVLINK_5 for gpu in gpus)
+    imex = bool(driver and facts.get("nvlink_domain"))
     # It drives the switches between GPUs, and works with the driver of its own version only.
-    same_version = {"nvidia-fabricmanager": driver} if driver and facts["nvswitches"] else {}
+    managers = ["nvidia-fabricmanager"] * bool(facts["nvswitches"] or blackwell) + ["nvidia-imex"] * imex
+    same_version = dict.fromkeys(managers, driver) if driver else {}
+    subnet_manager = ["nvlsm"] if driver and blackwell else []
     stream = f"nvidia-driver:{branch}-{'open' if kind == 'open' else 'dkms'}"
     return DriverPlan(
         wanted=wanted,
@@ -93,14 +104,20 @@ def plan_cuda(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPla
         reboot=driver_mismatch(facts),
         driver=driver,
         first=[f"nvidia-driver-pinning-{branch}"] if driver else [],
-        packages=[*drivers, *toolkits, *dcgm],
+        packages=[*drivers, *toolkits, *dcgm, *subnet_manager],
         same_version=same_version,
         # Not the package that chooses the branch: that of another branch has to be able to take its place.
         hold=[*drivers, *toolkits, *same_version],
         repositories=[dict(options["repository"])],
         conflicts=[{**conflict, "branch": branch} for conflict in NVIDIA_CONFLICTS] if driver else [],
         dnf_commands={"rhel9": [["module", "enable", stream]], "rhel10": [["versionlock", f"*nvidia*{branch}*"]]},
-        services=[*drivers[1:], *same_version, *(["nvidia-dcgm"] if options["dcgm"] else [])],
+        services=[
+            *drivers[1:],
+            *(name for name in same_version if name != "nvidia-imex"),  # it starts when it knows its nodes
+            *(["nvidia-dcgm"] if options["dcgm"] else []),
+        ],
+        kernel_modules={"nvidia-fabricmanager": ["ib_umad"]} if subnet_manager else {},
+        imex=imex,
     )
 
 
