@@ -50,10 +50,15 @@ def test_mpi_needs_an_mpi(plan: Planner) -> None:
         plan(facts=facts, backend="mpi", launcher="torchrun")
 
 
-def test_vendors_are_not_mixed_under_nccl(plan_two: Planner) -> None:
-    mixed = {"accelerators": AMD, "torch": ROCM}
-    with pytest.raises(InputError, match="cannot be mixed under nccl; use -e backend=mpi or -e backend=gloo"):
-        plan_two(n1={"accelerators": NVIDIA, "torch": CUDA}, n2=mixed, backend="nccl")
+@pytest.mark.parametrize("backend", ["nccl", "ucc"])
+def test_vendors_are_not_mixed(plan_two: Planner, backend: str) -> None:
+    """Both sides are named: which nodes have which GPUs. UCC would begin, and fail at its first collective."""
+    mixed = {"accelerators": AMD, "torch": ROCM, "backends": ["ucc"]}
+    told = (
+        rf"NVIDIA \(n1\) and AMD \(n2\): GPUs of different vendors cannot be mixed under {backend}; use -e backend=mpi"
+    )
+    with pytest.raises(InputError, match=told):
+        plan_two(n1={"accelerators": NVIDIA, "torch": CUDA, "backends": ["ucc"]}, n2=mixed, backend=backend)
     assert plan_two(n1={"accelerators": NVIDIA, "torch": CUDA}, n2=mixed, backend="gloo").backend == "gloo"
 
 

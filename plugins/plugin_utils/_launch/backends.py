@@ -97,8 +97,9 @@ class Backend:
     `provider`: who has a torch with it, for one that the stock wheels lack; the node's torch is asked for it. `ours`:
     it is of role torch_backends, which setup.yml installs. `needs_mpi`: the launcher has to be an MPI. `vendors`: it
     needs their GPUs, alike on all workers. `takes`: whose GPUs' tensors it takes beside those of CPUs, itself or staged
-    in host memory. `device`: torch's name of the device whose tensors it carries. `loopback`:
-    the variables that keep it within a machine; one without finds its way there by itself. `environment`: what it wants
+    in host memory. `one_vendor`: it uses GPUs by their vendor's library, which those of another do not have. `device`:
+    torch's name of the device whose tensors it carries. `loopback`: the
+    variables that keep it within a machine; one without finds its way there by itself. `environment`: what it wants
     beside the NIC on several nodes. `tried`: whether verify.yml can try it on a node with these versions, under a
     launcher; None: it is not tried.
     """
@@ -108,6 +109,7 @@ class Backend:
     needs_mpi: bool = False
     vendors: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
+    one_vendor: bool = False
     device: str = "cpu"
     loopback: Mapping[str, str] = field(default_factory=dict)
     environment: Callable[[Accelerators, bool], Values] = no_environment
@@ -139,7 +141,10 @@ BACKENDS: Mapping[str, Backend] = {
     ),
     "xccl": Backend(provider="PyTorch's wheels for Intel GPUs have it", vendors=("intel",), device="xpu"),
     "ucc": Backend(
-        provider="a PyTorch that was built with UCC has it", takes=("nvidia", "amd"), environment=ucc_environment
+        provider="a PyTorch that was built with UCC has it",
+        takes=("nvidia", "amd"),
+        one_vendor=True,
+        environment=ucc_environment,
     ),
     "mpi": Backend(
         ours=True,
@@ -167,6 +172,8 @@ def choose_backend(asked: str | None, launcher: str, facts: Workers, our_torch: 
     backend = BACKENDS[asked]
     if backend.vendors:
         check_gpus(asked, facts, our_torch)
+    if backend.one_vendor:
+        check_mixed(asked, facts)
     if backend.asked and our_torch:
         check_provided(asked, facts)
     if backend.needs_mpi and launcher not in MPIS:
@@ -206,12 +213,23 @@ def check_gpus(backend: str, facts: Workers, our_torch: bool) -> None:
     without, cpu_only = lacking(facts, lambda fact: has_gpus(fact, of)), lacking(facts, lambda fact: can(fact, of))
     if without:
         raise InputError("backend", backend, f"no GPU on {without}; use -e backend=gloo")
-    if len(vendors(facts)) > 1:
-        titles = " and ".join(VENDORS[vendor].title for vendor in VENDORS if vendor in vendors(facts))
-        reason = f"{titles} GPUs cannot be mixed under {backend}; use -e backend=mpi or -e backend=gloo"
-        raise InputError("backend", backend, reason)
+    check_mixed(backend, facts)
     if cpu_only and our_torch:
         raise InputError("backend", backend, f"torch on {cpu_only} has no GPU support; use -e backend=gloo")
+
+
+def check_mixed(backend: str, facts: Workers) -> None:
+    """InputError if the workers have GPUs of several vendors: it names the nodes of each."""
+    if len(vendors(facts)) < 2:
+        return
+    sides = [
+        f"{VENDORS[vendor].title} ({', '.join(host for host, fact in facts.items() if has_gpus(fact, (vendor,)))})"
+        for vendor in VENDORS
+        if vendor in vendors(facts)
+    ]
+    remedy = "use -e backend=mpi or -e backend=gloo, or name nodes of one vendor (-e nodes=...)"
+    reason = f"{' and '.join(sides)}: GPUs of different vendors cannot be mixed under {backend}; {remedy}"
+    raise InputError("backend", backend, reason)
 
 
 def check_provided(backend: str, facts: Workers) -> None:
