@@ -52,7 +52,7 @@ def test_mpi_needs_an_mpi(plan: Planner) -> None:
 
 @pytest.mark.parametrize("backend", ["nccl", "ucc"])
 def test_vendors_are_not_mixed(plan_two: Planner, backend: str) -> None:
-    """Both sides are named: which nodes have which GPUs. UCC would begin, and fail at its first collective."""
+    """Both sides are named: which nodes have which GPUs. UCC would begin, and find no common library."""
     mixed = {"accelerators": AMD, "torch": ROCM, "backends": ["ucc"]}
     told = (
         rf"NVIDIA \(n1\) and AMD \(n2\): GPUs of different vendors cannot be mixed under {backend}; use -e backend=mpi"

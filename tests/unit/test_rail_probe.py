@@ -120,7 +120,7 @@ def test_a_cut_cable_is_told_before_any_way_that_the_kernel_would_take(
 
 
 def test_full_packets_that_are_lost_are_not_a_slow_rail(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "FULL_SECONDS", 1.0)
+    monkeypatch.setattr(probe, "FULL_SECONDS", 2.0)
     echo = probe_server.Agent.echo
 
     def narrow(agent: probe_server.Agent, line: probe.Line, peer: str, order: dict[str, Any]) -> None:
@@ -132,6 +132,30 @@ def test_full_packets_that_are_lost_are_not_a_slow_rail(measure: Measure, monkey
     (row,) = measure(TCP)
     assert row["code"] == "small-mtu" and "mbit" not in row
     assert row["error"] == "small packets pass, full ones do not: MTU 9000 is too large for the path"
+
+
+def test_a_busy_node_may_be_late_once(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "FULL_SECONDS", 2.0)
+    echo, late = probe_server.Agent.echo, threading.Event()
+
+    def slow(agent: probe_server.Agent, line: probe.Line, peer: str, order: dict[str, Any]) -> None:
+        if order["size"] > 1500 and not late.is_set():
+            late.set()
+            threading.Event().wait(4)
+        echo(agent, line, peer, order)
+
+    monkeypatch.setattr(probe_server.Agent, "echo", slow)
+    (row,) = measure(TCP)
+    assert (row["code"], late.is_set()) == ("", True)
+
+
+def test_a_node_that_falls_silent_is_not_said_to_be_behind_a_firewall(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "FULL_SECONDS", 1.0)
+    monkeypatch.setattr(probe_server.Agent, "echo", lambda *_given: threading.Event().wait(30))
+    (row,) = measure(TCP)
+    assert (row["code"], row["error"]) == ("failed", probe.FELL_SILENT)
 
 
 def test_smaller_packets_than_the_full_ones_are_told_too() -> None:

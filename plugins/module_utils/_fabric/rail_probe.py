@@ -81,11 +81,7 @@ def try_rail(name: str, step: Mapping[str, Any], rail: Mapping[str, Any]) -> dic
 def by_tcp(name: str, step: Mapping[str, Any], rail: Mapping[str, Any]) -> dict[str, Any]:
     """Return the MTU that passes over the NIC of a rail. Raise Unreached, OSError, EOFError or ValueError."""
     probe.check_route(rail)
-    line, _hello = probe.greet(name, rail["address"], step, 2.0, rail["source"])
-    with line.socket:
-        line.socket.settimeout(probe.FULL_SECONDS)
-        probe.round_trip(line)
-        probe.check_full(name, {**step, **rail, "port": step["port"]}, line, rail["source"])
+    probe.check_full(name, {**step, **rail}, rail["source"])
     return {"mtu": rail["mtu"]}
 
 
