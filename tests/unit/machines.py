@@ -29,6 +29,7 @@ class Card:
     vpd: bytes = b""
     netdev: str = ""
     prefix: str = DEFAULT_PREFIX
+    physfn: str = ""  # where the function is that a virtual one belongs to
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,25 @@ IWARP = Machine(
     (Card("irdma0", at_root(0x31), "Ethernet", "100", driver="ice", node_type="4: RNIC", netdev="eth0"),),
     (),
 )
+# Linux, Documentation/ABI/testing/sysfs-bus-pci: a virtual function has a link physfn to its card. Belief: those
+# that no guest has taken are bound to mlx5_core on the host, active and of the card's rate, as their names here.
+SR_IOV = Machine(
+    "Linux, Documentation/ABI/testing/sysfs-bus-pci; NVIDIA, HowTo configure SR-IOV for ConnectX",
+    (
+        *(Card(f"mlx5_{n}", at_root(0x20 + 0x10 * n), "Ethernet", netdev=f"rail{n}") for n in (0, 1)),
+        *(
+            Card(
+                f"mlx5_{2 + n}",
+                at_root(0x20 + 0x10 * n, 2),
+                "Ethernet",
+                netdev=f"rail{n}v0",
+                physfn=at_root(0x20 + 0x10 * n),
+            )
+            for n in (0, 1)
+        ),
+    ),
+    ("mlx5_0", "mlx5_1"),
+)
 
 MACHINES = {
     "dgx-h100": DGX_H100,
@@ -183,6 +203,7 @@ MACHINES = {
     "a3-mega": A3_MEGA,
     "a3-ultra": A3_ULTRA,
     "iwarp": IWARP,
+    "sr-iov": SR_IOV,
 }
 
 
@@ -201,6 +222,8 @@ def build(machine: Machine, root: Path, host: int) -> Sysfs:
         place = tree.pci(card.pci, card.driver)
         if card.vpd:
             (place / "vpd").write_bytes(card.vpd)
+        if card.physfn:
+            (place / "physfn").symlink_to(tree.root / "devices" / card.physfn)
         if card.netdev:
             (place / "net" / card.netdev).mkdir(parents=True)
         tree.on_pci(card.device, place)

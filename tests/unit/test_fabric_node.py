@@ -99,6 +99,43 @@ def test_rdma_ports_and_their_gids(sysfs: Sysfs) -> None:
     assert (second["active"], second["port"], second["link_layer"], second["gids"]) == (False, 2, "InfiniBand", [])
 
 
+@pytest.mark.parametrize(
+    ("rate", "gbit", "width"),
+    [
+        ("400 Gb/sec (4X NDR)", 400.0, "4X NDR"),
+        ("200 Gb/sec (2X NDR)", 200.0, "2X NDR"),
+        ("2.5 Gb/sec (1X SDR)", 2.5, "1X SDR"),  # what a port has that is down
+        ("10 Gb/sec (4X)", 10.0, ""),
+        ("fast", None, ""),
+        ("", None, ""),
+    ],
+)
+def test_rate_and_width_of_a_link(sysfs: Sysfs, rate: str, gbit: float | None, width: str) -> None:
+    """Documentation/ABI/stable/sysfs-class-infiniband: "rate: Port data rate (active width * active speed)"."""
+    write(sysfs.port("mlx5_0") / "rate", rate)
+    (port,) = rdma.rdma_ports(str(sysfs.root))
+    assert (port["rate_gbit"], port["width"]) == (gbit, width)
+
+
+def test_model_and_firmware_of_a_device(sysfs: Sysfs) -> None:
+    """board_id is the PSID of a ConnectX; devices of others have hca_type at most."""
+    for device, files in {
+        "mlx5_0": {"fw_ver": "28.39.1002", "board_id": "MT_0000000838", "hca_type": "MT4129"},
+        "bnxt_re0": {"fw_ver": "230.2.52.0", "hca_type": "BCM57608"},
+        "rxe0": {},
+    }.items():
+        place = sysfs.port(device).parents[1]
+        for name, text in files.items():
+            write(place / name, text)
+    found = {row["device"]: (row["board"], row["firmware"]) for row in rdma.rdma_ports(str(sysfs.root))}
+    assert found == {
+        "mlx5_0": ("MT_0000000838", "28.39.1002"),
+        "bnxt_re0": ("BCM57608", "230.2.52.0"),
+        "rxe0": ("", ""),
+    }
+    assert {port.device for port in node_net("n1", nics.survey("/nowhere", str(sysfs.root))).ports} == set(found)
+
+
 def test_the_facts_become_values(sysfs: Sysfs, tmp_path: Path) -> None:
     sysfs.gid(sysfs.port("mlx5_0"), 3, "10.92.0.7", "RoCE v2")
     sysfs.nic("eth0")
