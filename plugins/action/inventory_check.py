@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import mistakes
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import half_a_cluster, mistakes
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 
 
@@ -21,5 +21,7 @@ class ActionModule(Action):
 
     def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return changed; failed for a mistake."""
-        lines = mistakes(to_plain(variables["groups"]), given)
+        limit, tags = to_plain(variables.get("ansible_limit")), to_plain(variables.get("ansible_run_tags"))
+        half = half_a_cluster(str(limit or ""), list(tags or ()))
+        lines = [half] if half else mistakes(to_plain(variables["groups"]), given)
         return {"failed": True, "msg": "; ".join(lines)} if lines else {"changed": False}

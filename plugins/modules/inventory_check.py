@@ -12,6 +12,7 @@ short_description: Refuse an inventory without a head and workers, and unknown p
 description:
   - Fails unless group C(head) has one host and group C(workers) has at least one. Without them Ansible would find no
     host for most plays, do nothing and succeed.
+  - Fails for C(--limit), except with C(--tags) of steps in which no node needs the others.
   - Fails for a list of parts that has an unknown one, or is no list.
 version_added: 0.5.0
 author:

@@ -160,6 +160,15 @@ def test_setup_refuses_a_name_that_is_none_before_it_does_anything(name: str, va
     assert "PLAY [Preflight]" not in done.stdout
 
 
+@pytest.mark.parametrize("book", ["setup.yml", "verify.yml", "remove.yml"])
+def test_a_cluster_is_not_limited_to_some_of_its_nodes(book: str) -> None:
+    command = ["ansible-playbook", book, "--limit", "localhost"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert '--limit: got "localhost"; leave nodes out with -e away=n7' in done.stdout + done.stderr
+    assert done.stdout.count("PLAY [") == 2  # the checks
+
+
 def test_a_job_id_is_used_once(fleet: Fleet) -> None:
     assert fleet.play(workload=TELL, job_id="once").rc == 0
     before = (fleet.runs / "once" / "result.json").read_bytes()

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.action import inventory_check
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import PARTS, mistakes
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import (
+    PARTS,
+    half_a_cluster,
+    mistakes,
+)
 
 GROUPS = {"all": ["n1", "n2"], "head": ["n1"], "workers": ["n1", "n2"]}
 
@@ -47,6 +51,23 @@ def test_what_there_is_can_be_asked_for(asked: dict[str, Any]) -> None:
 )
 def test_a_list_that_has_another_part_or_is_none_is_refused(asked: dict[str, Any], told: str) -> None:
     assert mistakes(GROUPS, asked) == [told]
+
+
+@pytest.mark.parametrize(
+    ("limit", "tags", "refused"),
+    [
+        ("", ["all"], False),
+        ("n1", ["mpi", "pytorch"], False),
+        ("n1", ["all"], True),
+        ("n1", ["mpi", "fabric"], True),
+        ("!n2", ["verify"], True),
+        ("n1", [], True),
+    ],
+)
+def test_a_part_of_the_nodes_goes_with_steps_that_need_no_others(limit: str, tags: list[str], refused: bool) -> None:
+    told = half_a_cluster(limit, tags)
+    assert bool(told) is refused and "\n" not in told
+    assert not refused or "leave nodes out with -e away=n7" in told
 
 
 @pytest.mark.parametrize(

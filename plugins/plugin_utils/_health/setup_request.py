@@ -22,6 +22,8 @@ PARTS: Mapping[str, Sequence[str]] = {
     "mpis": MPIS,
     "backends": tuple(name for name, row in BACKENDS.items() if row.ours),
 }
+# The tags of steps of setup.yml in which no node needs the others.
+STEPS_OF_ONE = {"prerequisites", "accelerators", "libraries", "mpi", "pytorch", "torch_backends"}
 
 
 def mistakes(groups: Mapping[str, Sequence[str]], asked: Mapping[str, Any]) -> list[str]:
@@ -31,6 +33,17 @@ def mistakes(groups: Mapping[str, Sequence[str]], asked: Mapping[str, Any]) -> l
     """
     lines = [unknown_parts(name, asked[name]) for name in PARTS if asked.get(name) is not None]
     return [line for line in [missing_hosts(groups), *lines] if line]
+
+
+def half_a_cluster(limit: str, tags: Sequence[str]) -> str:
+    """Return why `--limit` does not go with these tags; empty if it does.
+
+    A cluster is set up, proven and removed as a whole: with a part of its nodes the run would end in the middle.
+    """
+    if not limit or (tags and set(tags) <= STEPS_OF_ONE):
+        return ""
+    allowed = "leave nodes out with -e away=n7, name those to remove with -e nodes=n7; --limit goes only with --tags "
+    return str(InputError("--limit", limit, allowed + ", ".join(sorted(STEPS_OF_ONE))))
 
 
 def missing_hosts(groups: Mapping[str, Sequence[str]]) -> str:
