@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -230,6 +231,31 @@ def test_ways_not_to_get_in(lab: Lab, preflight: Callable[..., Told], other_key:
         assert words in told.text
     assert (tmp_path / "known").read_text() == known
     assert n1 in (tmp_path / "changed").read_text()
+
+
+def test_host_keys_are_saved_once_they_were_compared(lab: Lab, tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    strict = "-o StrictHostKeyChecking=yes -o GlobalKnownHostsFile=/dev/null -o IdentitiesOnly=yes"
+    more = {"ansible_ssh_common_args": f"{strict} -o UserKnownHostsFile={known}"}
+
+    def play(book: str, **given: str) -> tuple[int, str]:
+        argv = ["ansible-playbook", "-i", lab.inventory, book, "-e", json.dumps({**more, **given})]
+        done = subprocess.run(argv, cwd=REPO, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = play("setup.yml")
+    assert status == 2 and "PLAY [Preflight]" not in said, said
+    for node in ("n1", "n2"):
+        (key,) = lab.root(node, "ssh-keygen", "-lf", "/etc/ssh/ssh_host_ed25519_key.pub").split()[1:2]
+        (shown,) = [line for line in said.splitlines() if line.startswith(f"{node} ") and "SHA256:" in line]
+        assert shown.split() == [node, lab.address(node), "ssh-ed25519", key]
+    (digest,) = set(re.findall(r"-e\s+accept=([0-9a-f]{32})", said))
+    status, said = play("playbooks/host_keys.yml", accept="0" * 32)
+    assert status == 2 and f"the table above has {digest}" in " ".join(said.split())
+    assert not known.exists()
+    assert play("playbooks/host_keys.yml", accept=digest)[0] == 0
+    assert len(known.read_text().splitlines()) == 2
+    assert play("playbooks/host_keys.yml")[0] == 0
 
 
 def test_a_machine_under_two_names(lab: Lab, preflight: Callable[..., Told], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import math
 import os
 import pwd
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -147,15 +147,21 @@ def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tupl
     if option("host_key_checking") is False:
         remedy = "training checks host keys: remove that setting, and log in once by hand to save the key"
         raise InputError(f"host_key_checking of {node.name}", False, remedy)
+    words = connection_words(option)
+    alive = (f"ServerAliveInterval={ALIVE_SECONDS}", f"ServerAliveCountMax={math.ceil(lease / ALIVE_SECONDS)}")
+    words += [word for setting in ("BatchMode=yes", *alive) for word in ("-o", setting)]
+    return (*words, "--", node.address)
+
+
+def connection_words(option: Callable[[str], Any]) -> list[str]:
+    """Return ssh with the options of Ansible's connection. `option`: returns one of these by its name."""
     words = [option("ssh_executable") or "ssh", *shlex.split(option("ssh_args") or "")]
     for flag, name in (("-p", "port"), ("-l", "remote_user"), ("-i", "private_key_file"), ("-I", "pkcs11_provider")):
         words += [flag, str(option(name))] if option(name) else []
     words += ["-o", f"ConnectTimeout={option('timeout')}"]
     for name in ("ssh_common_args", "ssh_extra_args"):  # in Ansible's order, because ssh uses the first of two
         words += shlex.split(option(name) or "")
-    alive = (f"ServerAliveInterval={ALIVE_SECONDS}", f"ServerAliveCountMax={math.ceil(lease / ALIVE_SECONDS)}")
-    words += [word for setting in ("BatchMode=yes", *alive) for word in ("-o", setting)]
-    return (*words, "--", node.address)
+    return words
 
 
 def refuse_become(connection: Any, node: Node) -> None:
