@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.proof import HUNG_UP
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import facts_of, usual_facts_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.clock import clock_of
@@ -18,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflig
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 Result = dict[str, Any]
+ATTEMPTS = 6
 
 
 def checked(variables: Result, answer: Result) -> Result:
@@ -31,7 +34,22 @@ class ActionModule(Action):
     """Reads the facts of one node. A node that does not answer is no failure, so that it does not hide the others."""
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Return facts and clock; or problem (of the connection), or failure (on the node)."""
+        """Return facts and clock; or problem (of the connection), or failure (on the node).
+
+        An sshd or bastion that hangs up on too many first contacts at once (MaxStartups) is tried again.
+        """
+        answer = self.look(variables)
+        for attempt in range(1, ATTEMPTS):
+            problem = str(answer.get("problem", ""))
+            # Without a reason: ssh ended while it was sent the module, and the command without data went through.
+            if not problem or (has_reason(problem) and not HUNG_UP.search(problem)):
+                break
+            time.sleep(attempt * random.uniform(0.5, 1.5))  # some 15 s in all
+            answer = self.look(variables)
+        return answer
+
+    def look(self, variables: Result) -> Result:
+        """Return the answer of one attempt."""
         try:
             answer: Result = self._execute_module(module_args=self._task.args, task_vars=variables)
             if "facts" not in answer:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.driver import REPO
+from tests.driver import REPO, wait_until
 from tests.lab.lab import ENVIRONMENT, Lab
 
 HOME = "/home/fleet/preflight"  # of these tests, as others install into the usual one
@@ -231,6 +233,38 @@ def test_ways_not_to_get_in(lab: Lab, preflight: Callable[..., Told], other_key:
         assert words in told.text
     assert (tmp_path / "known").read_text() == known
     assert n1 in (tmp_path / "changed").read_text()
+
+
+def reload_sshd(lab: Lab) -> None:
+    """Make sshd of n2 read its files, and wait until it listens again: then it writes its PID file."""
+
+    def written() -> str:
+        return lab.root("n2", "stat", "-c", "%y", "/run/sshd.pid", check=False)
+
+    before = written()
+    lab.root("n2", "systemctl", "reload", "ssh")
+    wait_until(lambda: written() not in ("", before), 120)
+
+
+@pytest.fixture
+def one_login_at_a_time(lab: Lab) -> Iterator[None]:
+    few = "/etc/ssh/sshd_config.d/00-few.conf"
+    lab.root("n2", "sh", "-c", f"echo MaxStartups 1:100:1 >{few}")
+    reload_sshd(lab)
+    yield
+    lab.root("n2", "rm", few)
+    reload_sshd(lab)
+
+
+def test_a_crowded_sshd_is_tried_again(lab: Lab, preflight: Callable[..., Told], one_login_at_a_time: None) -> None:
+    """Somebody else's login lasts for the first seconds."""
+    with socket.create_connection((lab.address("n2"), 22), timeout=60) as other:
+        assert other.recv(4) == b"SSH-"
+        leaves = threading.Timer(5, other.close)
+        leaves.start()
+        told = preflight(env={"ANSIBLE_SSH_ARGS": "-o ControlMaster=no -o ControlPath=none"})
+        leaves.join()
+    assert (told.rc, told.found) == (0, {("TF-MAXSTARTUPS", "n2")}), told.text
 
 
 def test_host_keys_are_saved_once_they_were_compared(lab: Lab, tmp_path: Path) -> None:

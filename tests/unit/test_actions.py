@@ -138,6 +138,25 @@ def test_a_node_that_cannot_be_reached_is_an_answer() -> None:
     assert found == {"problem": "ssh: connect to host 192.0.2.12 port 22: Connection refused"}
 
 
+@pytest.mark.parametrize(("times", "found"), [(3, "facts"), (99, "problem")])
+@pytest.mark.parametrize("says", ["kex_exchange_identification: Connection closed by remote host", "Data was not sent"])
+def test_a_node_whose_sshd_hangs_up_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, says: str, times: int, found: str
+) -> None:
+    """Among many first contacts sshd drops some (MaxStartups), and so does a bastion before it."""
+    monkeypatch.setattr(node_facts.random, "uniform", lambda _least, _most: 0.0)
+    monkeypatch.setattr(node_facts, "checked", lambda _variables, answer: answer)
+    left = [times]
+
+    def crowded(*_given: Any, **_more: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise AnsibleConnectionFailure(says)
+        return {"facts": {}, "stdout": "1.5"}
+
+    assert found in asking(node_facts, crowded, crowded).act({}, {"inventory_hostname": "n2"})
+
+
 def test_a_node_that_cannot_be_believed_is_an_answer_too() -> None:
     action = asking(node_facts, lambda **_given: {"facts": {"system": "evil"}}, lambda _words: {"stdout": "1.5"})
     assert action.act({}, {"inventory_hostname": "n2"})["failure"].startswith('answer of n2: got "facts, ')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_input import answer_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
 from tests.unit.recorded_nodes import judged, only, two_nodes
 
@@ -34,6 +35,15 @@ SAID = [
     ("", "Traceback (most recent call last):\nValueError: x", "TF-NO-ANSWER"),
     ("", "", "TF-NO-ANSWER"),
 ]
+
+
+def test_a_node_that_is_too_slow_is_told_apart_from_one_that_is_gone() -> None:
+    timed_out = answer_of(
+        {"failed": True, "msg": "Task failed: Timed out after 7 second(s).", "timedout": {"period": 7}}
+    )
+    finding = only(judged({**two_nodes(), "n2": timed_out}))
+    assert (finding.id, finding.nodes, finding.seen) == ("TF-SLOW", ("n2",), "no answer within 7 s")
+    assert "-e preflight_timeout=" in str(finding)
 
 
 @pytest.mark.parametrize(("problem", "failure", "name"), SAID)

@@ -83,12 +83,13 @@ def parse_version(name: str, value: Any) -> str:
 
 def answer_of(answer: Mapping[str, Any]) -> Answer:
     """Return the answer of torchfleet.cluster.node_facts for a node. No answer means that the node was not asked."""
-    clock = answer.get("clock")
+    clock, timeout = answer.get("clock"), answer.get("timedout")  # Ansible's, with `timeout` of the task
     return Answer(
         facts=answer.get("facts"),
         clock=Clock(clock["offset"], clock["uncertainty"]) if clock else None,
         problem=answer.get("problem") or ("" if answer else "the node was not asked"),
-        failure=answer.get("failure") or answer.get("msg") or "",  # msg: the task itself failed, as by its timeout
+        failure=answer.get("failure") or answer.get("msg") or "",  # msg: the task itself failed
+        timed_out=int(timeout.get("period") or 0) if isinstance(timeout, Mapping) else 0,
     )
 
 

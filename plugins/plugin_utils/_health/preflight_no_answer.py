@@ -39,6 +39,9 @@ def has_reason(text: str) -> bool:
 
 def explain_no_answer(target: Target, answer: Answer) -> Finding:
     """Return why a node has no facts, from the most specific line that SSH or the failed module printed."""
+    words = {**target.words, **commands_for([])}
+    if answer.timed_out:
+        return found(RULES, "TF-SLOW", [target.name], f"no answer within {answer.timed_out} s", **words)
     text = answer.problem or answer.failure
     lines = [
         line.strip(" @\r") for line in text.splitlines() if line.strip(" @\r") and not re.match(CLOSING_LINE, line)
@@ -46,5 +49,4 @@ def explain_no_answer(target: Target, answer: Answer) -> Finding:
     telling = [(name, line) for says, name in KNOWN_MESSAGES for line in lines if re.search(says, line, re.IGNORECASE)]
     last = lines[-1] if lines else "no reason was given"
     name, line = telling[0] if telling else ("TF-UNREACHABLE" if answer.problem else "TF-NO-ANSWER", last)
-    words = {**target.words, **commands_for([])}
     return found(RULES, name, [target.name], shorten(re.sub(PREFIXES, "", line), 160), **words)

@@ -80,14 +80,16 @@ REACH: Mapping[str, Rule] = {
         "the machine was reinstalled, or another machine answers in its place; known_hosts is not overwritten",
         "ssh(1), VERIFYING HOST KEYS",
         "on the console of the node, compare the key: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; "
-        "if it is right, on this machine: ssh-keygen -R '{known_as}'; then: {login}",
+        "if it is right: ansible-playbook playbooks/host_keys.yml -e replace={name}; "
+        "or, on this machine: ssh-keygen -R '{known_as}'; then: {login}",
     ),
     "TF-HOST-KEY-UNKNOWN": Rule(
         "error",
         "the host key is not known",
         "SSH cannot check that it talks to the right machine",
         "ssh(1), VERIFYING HOST KEYS",
-        "log in once by hand and compare the fingerprint: {login}",
+        "compare and save the keys of all nodes: ansible-playbook playbooks/host_keys.yml; "
+        "or log in once by hand and compare the fingerprint: {login}",
     ),
     "TF-NO-PYTHON": Rule(
         "error",
@@ -110,6 +112,13 @@ REACH: Mapping[str, Rule] = {
         "without pipelining, Ansible writes each module to a directory in the user's home before it runs it",
         "Ansible, remote_tmp",
         "in ansible.cfg, [ssh_connection]: pipelining = True; or give the user a writable home of its own",
+    ),
+    "TF-SLOW": Rule(
+        "error",
+        "the node answers too slowly",
+        "it is overloaded, or a file system or name service of it hangs; each step of setup would take as long",
+        "preflight_timeout",
+        "see what it is busy with: {login}; or give every node more time: -e preflight_timeout=300",
     ),
     "TF-NO-ANSWER": Rule(
         "error",

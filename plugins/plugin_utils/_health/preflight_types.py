@@ -48,12 +48,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a node: facts, or an error of the connection (`problem`) or on the node (`failure`)."""
+    """The answer of a node: facts, or an error of the connection (`problem`) or on the node (`failure`).
+
+    `timed_out`: the seconds that it had, if it did not answer within them.
+    """
 
     facts: Facts | None = None
     clock: Clock | None = None
     problem: str = ""
     failure: str = ""
+    timed_out: int = 0
 
 
 @dataclass(frozen=True)
