@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ansible.utils.display import Display
@@ -25,6 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh impor
     member_from,
     mesh_of,
     refuse,
+    revoked_keys,
 )
 
 display = Display()
@@ -64,7 +66,7 @@ def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry
     request = check_request(given, names)
     authority = Authority(given["directory"], given["cluster"], dry_run)
     with authority.held(make=given["state"] == "present"):
-        before = authority.known()
+        before, revoked = authority.stored()
         mesh = mesh_of(request, fresh, before, names)
         if given["state"] == "absent":
             authority.forget([member.name for member in fresh])
@@ -72,10 +74,11 @@ def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry
             return {"changed": authority.changed, "nodes": nodes, "open": list(nodes), "proof": [], "findings": []}
         refuse(refusals.renamed(former_of(given["former"]), before, names))
         refuse([] if dry_run else refusals.keyless(fresh))
-        refuse(refusals.refusals(mesh, before, given["accept_changed"], time.time()))
-        mesh = authority.sign_for(mesh, given["rotate"])
+        refuse(refusals.refusals(mesh, before, revoked, given["accept_changed"], time.time()))
+        revoked = revoked_keys(revoked, before, mesh.members)
+        mesh = authority.sign_for(replace(mesh, revoked=tuple(revoked)), given["rotate"])
         issued = authority.issue(mesh)
-        authority.remember(mesh.members)
+        authority.remember(mesh.members, revoked)
     nodes = {member.name: files.node_work(mesh, member, issued) for member in fresh}
     proof, findings = files.proof(mesh), refusals.findings(mesh, fresh)
     open_ = [name for name, work in nodes.items() if work["steps"]]

@@ -186,12 +186,28 @@ def test_bytes_go_through_unharmed_and_twenty_at_once(mesh: Mesh, roots: None) -
     assert done.stdout == "20\n", done.stderr
     settings = mesh.lab.root("n2", "sshd", "-T", "-C", "user=fleet,host=x,addr=10.0.0.1")
     assert "maxstartups 100:30:200" in settings
-    assert "trustedusercakeys /etc/ssh/torchfleet-tested/user_ca.pub" in settings
-    # The node shows a certificate: its keys are not listed anywhere, and others' names are not in it.
+    assert "trustedusercakeys /etc/ssh/torchfleet/users/fleet/user_ca.pub" in settings
+    # The node shows a certificate, and others' names are not in it.
     known = mesh.lab.ssh("n1", "cat", f"{HOME}/known_hosts").stdout
     assert re.findall(r"^(\S+) n2", known, re.MULTILINE) == ["@cert-authority"]
     other = mesh.login("n1", mesh.lab.address("n2"), options=("-o", "HostKeyAlias=n1"))
     assert "Host key verification failed" in other.stderr
+
+
+def test_two_clusters_share_one_sshd_and_one_goes_without_the_other(mesh: Mesh, roots: None) -> None:
+    mesh.make(become=True)
+    before = listing(mesh.lab, "n2")
+    other: dict[str, Any] = {"cluster": "other", "directory": str(mesh.place / "other"), "home": "/home/fleet/.other"}
+    mesh.make(become=True, **other)
+    assert mesh.settles(become=True)
+    assert mesh.settles(become=True, **other)
+    assert mesh.reaches("n1", "n2")
+    theirs = ("ssh", "-F", "/home/fleet/.other/ssh/config")
+    assert mesh.lab.ssh("n1", *theirs, "n2", "hostname").stdout == "n2\n"
+    mesh.make(state="absent", become=True, **other)
+    assert listing(mesh.lab, "n2") == before
+    assert mesh.settles(become=True)
+    assert mesh.reaches("n1", "n2")
 
 
 # --- an sshd of the user's own --------------------------------------------------------------------------------------
@@ -253,6 +269,20 @@ def test_rotation_makes_the_old_keys_worthless(mesh: Mesh, trust: str) -> None:
     mesh.lab.ssh("n1", "rm", "-r", "old")
 
 
+@pytest.mark.parametrize("become", [False, True])
+def test_the_certificate_of_a_key_that_its_node_lost_is_worthless(mesh: Mesh, roots: None, become: bool) -> None:
+    mesh.make(any_to_any=True, become=become)
+    mesh.lab.ssh("n2", "cp", "-r", HOME, "old")
+    old = ("-F", "none", "-i", "old/id_ed25519", "-o", f"UserKnownHostsFile={HOME}/known_hosts", "-o", "BatchMode=yes")
+    assert mesh.lab.ssh("n2", "ssh", *old, mesh.lab.address("n1"), "hostname").stdout == "n1\n"
+    mesh.lab.ssh("n2", "rm", f"{HOME}/id_ed25519", f"{HOME}/id_ed25519.pub")
+    mesh.make(any_to_any=True, become=become)
+    assert mesh.reaches("n2", "n1")
+    done = mesh.lab.ssh("n2", "ssh", *old, mesh.lab.address("n1"), "hostname", check=False)
+    assert "Permission denied" in done.stderr
+    mesh.lab.ssh("n2", "rm", "-r", "old")
+
+
 def test_a_certificate_that_ended_is_told(mesh: Mesh, tmp_path: Path) -> None:
     mesh.make()
     (tmp_path / "key.pub").write_text(mesh.lab.ssh("n1", "cat", f"{HOME}/id_ed25519.pub").stdout)
@@ -309,11 +339,14 @@ def test_a_changed_host_key_is_never_overwritten_silently(mesh: Mesh, other_host
     line = mesh.refusal()
     assert "the host key of n2 changed since the last setup" in line
     assert len(set(re.findall(r"SHA256:\S{43}", line))) == 2
-    assert "-e ssh_mesh_accept_changed=n2" in line
+    assert "-e replace=n2" in line
     assert mesh.lab.ssh("n1", "cat", f"{HOME}/known_hosts").stdout == known
     assert "Host key verification failed" in mesh.login("n1", "n2").stderr
-    mesh.make(accept_changed="n2")
+    mesh.make("-e", "replace=n2")
     assert mesh.reaches("n1", "n2")
+    # The machine that was replaced does not get its place again.
+    mesh.lab.root("n2", "sh", "-c", "cp -a /root/ssh/ssh_host_* /etc/ssh/")
+    assert "revoked" in mesh.login("n1", "n2").stderr.lower()
 
 
 def test_cloned_machines_are_told(mesh: Mesh, other_host_keys: None) -> None:

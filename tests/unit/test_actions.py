@@ -274,6 +274,9 @@ def test_no_mesh_is_made_over_a_changed_host_key(tmp_path: Path) -> None:
         planned(tmp_path / "ca", other)
     planned(tmp_path / "ca", other, accept_changed=["n1"])
     planned(tmp_path / "ca", other)
+    assert json.loads((tmp_path / "ca" / "nodes.json").read_text())["revoked"] == {KEY: "n1"}
+    with pytest.raises(Refused, match="the host key of n1 changed"):  # the old machine is not taken for the new one
+        planned(tmp_path / "ca", member())
 
 
 def test_a_mesh_is_taken_away_with_what_root_wrote_for_it(tmp_path: Path) -> None:
@@ -295,14 +298,13 @@ def test_a_cluster_that_gets_a_name_loses_the_mesh_of_its_old_one_first(tmp_path
     planned(tmp_path / "ca", member(), **former)
 
 
-def test_two_clusters_do_not_share_the_drop_in_of_one_sshd(tmp_path: Path) -> None:
-    """sshd takes the first authority for a user and the last certificate: one of both clusters would not get in."""
-    other = member(others=["/etc/ssh/sshd_config.d/40-torchfleet-theirs.conf"], become=True)
-    with pytest.raises(
-        Refused, match=r"n1: .*40-torchfleet-theirs.conf is of another cluster, .* ssh_mesh_become: fal"
-    ):
-        planned(tmp_path / "ca", other, trust="certificates")
-    planned(tmp_path / "ca", member(others=["/etc/ssh/sshd_config.d/40-torchfleet-theirs.conf"]), trust="certificates")
+def test_the_drop_in_of_another_clusters_old_setup_is_refused(tmp_path: Path) -> None:
+    """sshd takes the first authority for a user: ours would be hidden."""
+    theirs = ["/etc/ssh/sshd_config.d/40-torchfleet-theirs.conf"]
+    says = r"n1: .*40-torchfleet-theirs.conf is of another cluster, set up by an older torchfleet, .* run setup.yml"
+    with pytest.raises(Refused, match=says):
+        planned(tmp_path / "ca", member(others=theirs, become=True), trust="certificates")
+    planned(tmp_path / "ca", member(others=theirs), trust="certificates")
 
 
 # --- firewall -------------------------------------------------------------------------------------------------------

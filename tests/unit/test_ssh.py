@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
 import re
@@ -265,13 +266,15 @@ def test_paths_of_all_kinds() -> None:
 @pytest.mark.parametrize("second", [{}, {"become": True}, {"sshd": "own", "port": 2222}])
 def test_every_name_and_address_is_pinned(second: dict[str, Any]) -> None:
     mesh = mesh_of_two(**second)
-    line = files.known_hosts(mesh).splitlines()[2]
-    certified = second != {}
+    rows = [line for line in files.known_hosts(mesh).splitlines() if "n2" in line]
+    line, certified = rows[0], second != {}
     names = line.split()[certified].split(",")
     assert names[:3] == ["n2", "192.0.2.2", "198.51.100.2"]
     assert names[3:] == (["[n2]:2222", "[192.0.2.2]:2222", "[198.51.100.2]:2222"] if "port" in second else [])
     assert line.startswith("@cert-authority ") is certified
     assert line.endswith(mesh.host_ca if certified else key_of(1002))
+    # The system's sshd shows one certificate, which may be of another cluster.
+    assert [key_of(1002) in row for row in rows[1:]] == ([True] if "become" in second else [])
     keys_only = files.known_hosts(replace(mesh, trust="keys"))
     assert "@" not in keys_only
     assert keys_only.count(key_of(1002)) == 1
@@ -280,19 +283,58 @@ def test_every_name_and_address_is_pinned(second: dict[str, Any]) -> None:
 def test_who_is_let_in() -> None:
     mesh = mesh_of_two()
     limits = 'restrict,from="192.0.2.1,198.51.100.1"'
-    assert files.authorized_keys(mesh) == [f"cert-authority,{limits} {CA} torchfleet mine"]
+    name = mesh_module.principal(mesh.clients)
+    assert re.fullmatch(r"n1-[0-9a-f]{16}", name)
+    expected = f'cert-authority,{limits},principals="{name}" {CA} torchfleet mine n1'
+    assert files.authorized_keys(mesh) == [expected]
+    assert files.principals(mesh) == [f"{limits} {name}"]
     assert files.authorized_keys(replace(mesh, trust="keys")) == [f"{limits} {key_of(1)} torchfleet mine n1"]
 
 
-def test_a_drop_in_only_adds() -> None:
-    """Nothing in it may take away a way to log in, and what it says about a user is said about that user only."""
+def test_the_certificate_of_a_key_that_its_node_lost_is_worth_nothing() -> None:
+    """The nodes let in names, and another key of the same node has another name."""
+    before, after = (mesh_of_two(first={"key": key_of(number)}) for number in (1, 7))
+    (old, *_hosts), (new, *_others) = (mesh_module.wanted_certificates(mesh) for mesh in (before, after))
+    assert old.principals[0] in files.authorized_keys(before)[0]
+    assert new.principals[0] in files.authorized_keys(after)[0]
+    assert old.principals[0] not in str([files.authorized_keys(after), files.principals(after)])
+
+
+def test_a_key_of_a_node_that_was_removed_or_replaced_is_revoked() -> None:
+    members = [member(number) for number in (1, 2, 3)]
+    before = {one.name: one for one in members}
+    revoke = mesh_module.revoked_keys
+    assert revoke({}, before, members) == {}
+    gone = revoke({}, before, members[:2])
+    assert gone == {key_of(1003): "n3"}
+    replaced = revoke(gone, before, [members[0], replace(members[1], host_keys=(CA,))])
+    assert replaced == {key_of(1003): "n3", key_of(1002): "n2"}
+    assert revoke(gone, before, members) == {}  # the same machine is back
+    assert revoke({}, before, [replace(members[1], name="n9"), members[0], members[2]]) == {}  # it has another name
+    assert revoke({}, before, [*members[:2], replace(members[2], sshd="own", host_keys=(CA,))]) == {}  # another sshd
+    text = files.known_hosts(replace(mesh_of_two(), revoked=tuple(gone)))
+    assert text.endswith(f"\n@revoked * {key_of(1003)}\n")
+
+
+def test_a_revoked_key_does_not_come_back_under_another_name() -> None:
+    """Its machine could pose as the one that has the name now, with the certificate that it was given."""
+    mesh = mesh_of_two()
+    (line,) = refusals(mesh, revoked={key_of(1002): "n3"})
+    assert line.startswith(f"n2 has the host key of n3 ({fingerprint(key_of(1002))}), which was removed or replaced")
+    assert "-e replace=n2" in line
+    assert refusals(mesh, revoked={key_of(1002): "n3"}, accepted=("n2",)) == []
+    assert refusals(mesh, revoked={key_of(1002): "n2"}) == []
+
+
+def test_what_a_cluster_needs_of_the_systems_sshd() -> None:
     mesh = mesh_of_two(become=True)
-    rows = files.drop_in(mesh, mesh.members[1]).splitlines()[1:]
-    words = [row.split()[0] for row in rows]
-    assert words == ["MaxStartups", "MaxSessions", "HostCertificate", "Match", "TrustedUserCAKeys"]
-    newer = files.drop_in(mesh, replace(mesh.members[1], version=(9, 8)))
-    assert "PerSourcePenaltyExemptList 192.0.2.1,198.51.100.1" in newer
-    assert "TrustedUserCAKeys" not in files.drop_in(replace(mesh, trust="keys"), mesh.members[1])
+    old, new = (
+        json.loads(files.part(mesh, replace(mesh.members[1], version=version), "/cert")) for version in ((9, 7), (9, 8))
+    )
+    assert old["exempt"] == [] and new["exempt"] == ["192.0.2.1", "198.51.100.1"]
+    assert (old["user"], old["user_ca"], old["principals"]) == ("fleet", CA, files.principals(mesh))
+    keys = json.loads(files.part(replace(mesh, trust="keys"), mesh.members[1], ""))
+    assert (keys["user_ca"], keys["principals"], keys["host_certificate"]) == ("", [], "")
 
 
 def test_an_sshd_of_the_users_own_admits_keys_of_one_user_only() -> None:
@@ -371,13 +413,15 @@ def test_the_work_of_root() -> None:
     root, user = files.node_work(mesh, mesh.members[1], ISSUED)["steps"]
     assert (root["by"], user["by"]) == ("root", "user")  # first the new way in, then the old one goes
     names = [path.rpartition("/")[2] for path in root["files"]]
-    assert names == ["user_ca.pub", "host-cert.pub", "40-torchfleet-mine.conf"]
+    assert names == ["mine-host-cert.pub", "mine.json"]
     assert user["authorized_keys"]["lines"] == []  # the system's sshd trusts the authority itself
     own = mesh_of_two(become=True, service="system", sshd="own")
     user, root = files.node_work(own, own.members[1], ISSUED)["steps"]
     assert (user["by"], root["by"]) == ("user", "root")
     assert list(root["files"]) == ["/etc/systemd/system/torchfleet-sshd-mine.service"]
-    assert "/etc/ssh/sshd_config.d/40-torchfleet-mine.conf" in root["absent"]
+    assert {"/etc/ssh/torchfleet/clusters/mine.json", "/etc/ssh/sshd_config.d/40-torchfleet-mine.conf"} < set(
+        root["absent"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -423,8 +467,8 @@ def test_removal_names_every_file_that_is_ever_written() -> None:
 
 
 def refusals(mesh: Mesh, before: dict[str, Member] | None = None, **changed: Any) -> list[str]:
-    given = {"accepted": (), "now": 1e9, **changed}
-    return refusals_module.refusals(mesh, before or {}, given["accepted"], given["now"])
+    given = {"accepted": (), "now": 1e9, "revoked": {}, **changed}
+    return refusals_module.refusals(mesh, before or {}, given["revoked"], given["accepted"], given["now"])
 
 
 def test_a_good_mesh_is_not_refused() -> None:
@@ -438,7 +482,7 @@ def test_a_changed_host_key_is_told_with_both_fingerprints() -> None:
     before = {"n2": member(2)}
     (line,) = refusals(mesh, before)
     assert f"it was {fingerprint(key_of(1002))}, now it is {fingerprint(CA)}" in line
-    assert "-e ssh_mesh_accept_changed=n2" in line
+    assert "-e replace=n2" in line
     assert refusals(mesh, before, accepted=("n2",)) == []
     # More kinds of keys than before are no change, nor is a key that we have just made for a node's own sshd.
     assert refusals(mesh_of_two(host_keys=(key_of(1002), "ecdsa-sha2-nistp256 AAAA")), before) == []
@@ -454,7 +498,9 @@ def test_a_changed_host_key_is_told_with_both_fingerprints() -> None:
     [
         ({"host_keys": (key_of(1001),)}, "n1 and n2 have the same host key .* cloned.*ssh-keygen -A"),
         ({"host_keys": (key_of(1001),), "addresses": ("192.0.2.1", "198.51.100.1")}, "n1 and n2 are one machine"),
+        ({"host_keys": (CA, key_of(1001))}, "n1 and n2 have the same host key"),
         ({"address": "192.0.2.1"}, "n1 and n2 have the same address, 192.0.2.1 port 22"),
+        ({"tenant": "theirs"}, "n2: .*/ssh has the keys of cluster theirs: give each its own torchfleet_home"),
         ({"loose": "/home/fleet"}, "n2: other users can write to /home/fleet.*chmod go-w /home/fleet"),
         ({"authorized_keys": ""}, "n2: sshd reads no user's keys"),
         ({"sshd": "own", "sshd_path": ""}, "n2: sshd is missing; as root: apt-get install -y openssh-server || dnf"),

@@ -38,12 +38,16 @@ SETTINGS = [
 ]
 IP = r"[0-9a-f.:]+"
 NAME = rf"(?:n[1-4]|{IP}|\[(?:n[1-4]|{IP})\]:\d+)"
+PRINCIPAL = r"n\d-[0-9a-f]{16}"
 PUBLIC = r"(?:ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/]+=*"
 # The lines of other nodes' files that may differ by what n2 answers, to their last character.
 OWN_LINES = re.compile(
     rf"Host {NAME}(?: {NAME})*|    User [\w.@$-]+|(?:@cert-authority )?{NAME}(?:,{NAME})* {PUBLIC}"
-    rf'|(?:cert-authority,)?restrict,from="{IP}(?:,{IP})*" {PUBLIC} torchfleet mine(?: n\d)?'
-    rf"|PerSourcePenaltyExemptList {IP}(?:,{IP})*"
+    rf'|restrict,from="{IP}(?:,{IP})*" {PUBLIC} torchfleet mine n\d'
+    rf'|cert-authority,restrict,from="{IP}(?:,{IP})*",principals="{PRINCIPAL}" {PUBLIC} torchfleet mine n\d'
+    rf'|restrict,from="{IP}(?:,{IP})*" {PRINCIPAL}'
+    # The cluster's part of the system's sshd.
+    rf'|  "restrict,from=\\"{IP}(?:,{IP})*\\" {PRINCIPAL}",?|  "{IP}",?'
 )
 
 
@@ -69,6 +73,7 @@ def honest(number: int, client: bool) -> dict[str, Any]:
         "loose": "",
         "service": "system",
         "root_files": [],
+        "tenant": "",
         "others": [],
         "applied": "",
     }
@@ -147,7 +152,7 @@ def test_whatever_a_node_answers_no_other_node_gets_a_line_of_its_making(
         if refusals.keyless([mesh.members[1]]):
             continue
         believed += 1
-        for line in (*refusals.refusals(mesh, {}, (), 1e9), *refusals.findings(mesh, mesh.members)):
+        for line in (*refusals.refusals(mesh, {}, {}, (), 1e9), *refusals.findings(mesh, mesh.members)):
             assert MARK not in line and "\n" not in line and "\x1b" not in line
         one_line_at_a_time(mesh, baseline)
     assert believed > 5  # else nothing was tried but what is refused at once
@@ -240,7 +245,7 @@ def test_what_was_written_down_is_checked_as_well(tmp_path: Path) -> None:
     """nodes.json may be from before answers were checked."""
     authority = Authority(str(tmp_path), "mine", dry_run=False)
     setting = ("certificates", False, "system", False)
-    authority.remember([member(2, setting), member(3, setting)])
+    authority.remember([member(2, setting), member(3, setting)], {})
     assert list(authority.known()) == ["n2", "n3"]
     there = json.loads((tmp_path / "nodes.json").read_text())
     there["nodes"]["n2"]["addresses"] = [f"*\nMatch all\n  ProxyCommand {MARK}"]

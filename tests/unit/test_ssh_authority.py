@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh impor
 from tests.driver import wait_until
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJILq8aotMLm4OTu9eWN0vDPEkMCDHxRZ4DV2GWYOAq"
+OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDaPOIEJFta572QMZ12MXJy3ih/4tNJvX73hg1cjFcfa"
 
 
 def mesh() -> Mesh:
@@ -43,7 +44,7 @@ def made(directory: Path, cluster: str = "mine") -> Authority:
     with authority.held(make=True):
         signed = authority.sign_for(mesh(), fresh=False)
         authority.issue(signed)
-        authority.remember(signed.members)
+        authority.remember(signed.members, {})
     return authority
 
 
@@ -126,11 +127,12 @@ def test_a_certificate_that_serves_is_kept_and_one_of_a_node_that_is_gone_is_rem
 
 def test_the_authority_goes_with_the_last_node_and_not_before(tmp_path: Path) -> None:
     authority = made(tmp_path / "ca")
-    second = replace(mesh().members[0], name="n2", address="192.0.2.2", addresses=("192.0.2.2",))
-    authority.remember([*mesh().members, second])
+    second = replace(mesh().members[0], name="n2", address="192.0.2.2", host_keys=(OTHER,))
+    authority.remember([*mesh().members, second], {})
     (tmp_path / "ca" / "mine.txt").write_text("of the user's own")
     authority.forget(["n2"])
     assert list(authority.known()) == ["n1"] and (tmp_path / "ca" / "user_ca").exists()
+    assert authority.revoked() == {OTHER: "n2"}
     authority.forget(["n1"])
     assert [path.name for path in (tmp_path / "ca").iterdir()] == ["mine.txt"]
     (tmp_path / "ca" / "mine.txt").unlink()

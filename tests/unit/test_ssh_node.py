@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import socket
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh import proof, sshd, survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh import apply as apply_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh import proof, shared, sshd, survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import apply, as_user
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.files import MeshFailed, promote
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import (
@@ -155,16 +157,106 @@ def test_others_are_told_of_addresses_that_lead_here_alone(monkeypatch: pytest.M
     assert survey.own_addresses() == ["192.0.2.1", "2001:db8::1"]
 
 
-def test_a_drop_in_that_sshd_would_not_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All would look well, and certificates be refused."""
+# --- the system's sshd, which clusters share ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let the files of the system's sshd be below this directory. The nodes of the lab have sshd itself."""
+    monkeypatch.setattr(apply_module, "drop_in_refusal", lambda _path: "")
     monkeypatch.setattr(sshd, "SSHD_CONFIG", str(tmp_path / "sshd_config"))
-    (tmp_path / "sshd_config").write_text("Port 22\n")
-    drop_in = tmp_path / "sshd_config.d" / "40-torchfleet-mine.conf"
-    none = {"kind": "none", "config": f"{tmp_path}/none", "unit": "none.service"}
-    step = {"by": "root", "files": {str(drop_in): "MaxStartups 100\n"}, "absent": [], "sshd": none}
-    with pytest.raises(MeshFailed, match=f"includes no drop-ins: make 'Include {drop_in.parent}/"):
-        apply("mine", {"user": ME.pw_name, "record": "", "steps": [step]}, dry_run=False)
-    assert not drop_in.exists()
+    monkeypatch.setattr(shared, "PLACE", str(tmp_path / "torchfleet"))
+    monkeypatch.setattr(shared, "LOCK", str(tmp_path / "lock"))
+    monkeypatch.setattr(shared, "DROP_IN", str(tmp_path / "sshd_config.d" / "40-torchfleet.conf"))
+    (tmp_path / "sshd_config.d").mkdir()
+    (tmp_path / "sshd_config").write_text(f"Include {tmp_path}/sshd_config.d/*.conf\nPidFile {tmp_path}/none\n")
+    return tmp_path
+
+
+def part(number: int, user: str = ME.pw_name, **changed: Any) -> str:
+    """Return the part of one cluster."""
+    given = {
+        **{"user": user, "user_ca": f"ssh-ed25519 CA{number}", "principals": [f"restrict n{number}"]},
+        **{"host_certificate": "", "startups": 100, "sessions": 64, "exempt": []},
+    }
+    return json.dumps({**given, **changed})
+
+
+def apply_root(files: dict[str, str], absent: list[str], dry_run: bool = False) -> list[str]:
+    none = {"kind": "none", "config": "/none", "unit": "none.service"}
+    step = {"by": "root", "files": files, "absent": absent, "sshd": none}
+    return apply("mine", {"user": ME.pw_name, "record": "", "steps": [step]}, dry_run)
+
+
+def test_a_drop_in_that_sshd_would_not_read_is_not_written(system: Path) -> None:
+    """All would look well, and certificates be refused."""
+    (system / "sshd_config").write_text("Port 22\n")
+    with pytest.raises(MeshFailed, match=f"includes no drop-ins: make 'Include {system}/sshd_config.d/"):
+        apply_root({shared.part_of("mine"): part(1)}, [])
+    assert sorted(path.name for path in system.iterdir()) == ["sshd_config", "sshd_config.d"]
+
+
+def test_two_clusters_share_one_sshd_and_each_goes_alone(system: Path, open_umask: None) -> None:
+    os.umask(0o077)  # sshd reads these files as the user
+    before = modes_below(system)
+    first, second = (shared.part_of(name) for name in ("one", "two"))
+    assert apply_root({first: part(1)}, [], dry_run=True) == [f"{first} written"]
+    assert modes_below(system) == before
+    apply_root({first: part(1)}, [])
+    alone = {path: path.read_text() for path in system.rglob("*") if path.is_file()}
+    users = system / "torchfleet" / "users" / ME.pw_name
+    assert [path.stat().st_mode & 0o777 for path in (users.parent, users, users / "principals")] == [
+        0o755,
+        0o755,
+        0o644,
+    ]
+    apply_root({second: part(2)}, [])
+    assert (users / "user_ca.pub").read_text() == "ssh-ed25519 CA1\nssh-ed25519 CA2\n"
+    assert (users / "principals").read_text() == "restrict n1\nrestrict n2\n"
+    assert "MaxStartups 200:30:400\n" in Path(shared.DROP_IN).read_text()
+    assert apply_root({first: part(1)}, [], dry_run=True) == []
+    apply_root({}, [second])
+    assert {path: path.read_text() for path in system.rglob("*") if path.is_file()} == alone
+    apply_root({}, [first])
+    (system / "lock").unlink()
+    assert modes_below(system) == before
+
+
+def test_a_drop_in_only_adds_and_keeps_users_apart() -> None:
+    """Nothing in it may take away a way to log in, and the authority of one user is not trusted for another one."""
+    certificate = "/etc/ssh/torchfleet/clusters/one-host-cert.pub"
+    parts = [
+        json.loads(part(1, "alice", host_certificate=certificate)),
+        json.loads(part(2, "bob", exempt=["192.0.2.1"])),
+    ]
+    made = shared.composed(parts)
+    rows = made[shared.DROP_IN].splitlines()[1:]
+    words = [row.split()[0] for row in rows]
+    one_user = ["Match", "TrustedUserCAKeys", "AuthorizedPrincipalsFile"]
+    assert words == ["MaxStartups", "MaxSessions", "PerSourcePenaltyExemptList", "HostCertificate", *one_user * 2]
+    assert made[f"{shared.PLACE}/users/alice/user_ca.pub"] == "ssh-ed25519 CA1\n"
+    assert made[f"{shared.PLACE}/users/bob/user_ca.pub"] == "ssh-ed25519 CA2\n"
+    assert list(made)[-1] == shared.DROP_IN  # when sshd reads it, the files are there
+    only_keys = shared.composed([json.loads(part(3, user_ca="", principals=[]))])
+    assert "TrustedUserCAKeys" not in str(only_keys)
+    assert shared.composed([]) == {}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"user": 1}'])
+def test_a_part_that_is_damaged_is_named(system: Path, text: str) -> None:
+    apply_root({shared.part_of("one"): part(1)}, [])
+    Path(shared.part_of("one")).write_text(text)
+    with pytest.raises(MeshFailed, match=r"one.json is damaged: remove it, and run setup.yml of that cluster again"):
+        apply_root({shared.part_of("two"): part(2)}, [])
+
+
+def test_another_cluster_in_the_same_home_is_named(tmp_path: Path) -> None:
+    """It would lose its keys."""
+    assert survey.other_tenant(str(tmp_path), "mine") == ""
+    for name, text in (("n1", "{}"), ("n2", '{"cluster": "mine"}')):
+        (tmp_path / f"applied-{name}.json").write_text(text)
+    assert survey.other_tenant(str(tmp_path), "mine") == ""
+    assert survey.other_tenant(str(tmp_path), "theirs") == "mine"
 
 
 # --- an sshd of the user's own --------------------------------------------------------------------------------------

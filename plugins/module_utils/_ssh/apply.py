@@ -14,6 +14,7 @@ import re
 from functools import partial
 from typing import Any, Callable
 
+from . import shared
 from .files import (
     MeshFailed,
     promote,
@@ -125,14 +126,20 @@ def apply_mine(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
 
 
 def apply_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
-    """Write root's files: a drop-in for the system's sshd, or the unit of the user's own."""
-    changes = []
-    for path, text in work["files"].items():
-        is_drop_in = path.endswith(".conf")
-        if is_drop_in:
-            require_include(path, "ssh_mesh_become")
-        if put(path, text, 0o644, dry_run, drop_in_refusal if is_drop_in else None):
-            changes.append(f"{path} written")
+    """Write root's files: the cluster's part of the system's sshd, or the unit of the user's own."""
+    is_shared = any(path.startswith(shared.PLACE) for path in work["files"])
+    if is_shared:
+        require_include(shared.DROP_IN, "ssh_mesh_become")
+        if not dry_run:
+            shared.make_directories()
+    with shared.alone(dry_run):
+        return write_roots(work, dry_run)
+
+
+def write_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
+    """Write root's files, and make the programs that read them do so. Other clusters' runs wait meanwhile."""
+    changes = [f"{path} written" for path, text in work["files"].items() if put(path, text, 0o644, dry_run)]
+    changes += shared.compose(work["absent"], dry_run, drop_in_refusal)
     unit = os.path.join(UNITS, work["sshd"]["unit"])
     if unit in work["absent"] and os.path.exists(unit):
         service = OwnSshd(work["sshd"], dry_run)
@@ -140,9 +147,10 @@ def apply_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
         changes += service.changes
     gone = [path for path in work["absent"] if path != unit and take_away(path, dry_run)]
     changes += [f"{path} removed" for path in gone]
+    shared.tidy_up(dry_run)
     if work["sshd"]["kind"] == "system":
         service = OwnSshd(work["sshd"], dry_run)
         service.run_unit(["systemctl"], f"{unit} written" in changes)
         changes += service.changes
-    read_by_system = [path for path in work["files"] if path.startswith("/etc/ssh/")]
-    return changes + reload_system(read_by_system, bool(gone), dry_run)
+    read_by_system = [shared.DROP_IN, *(path for path in work["files"] if path.startswith(shared.PLACE))]
+    return changes + reload_system(read_by_system, any(path.startswith("/etc/ssh/") for path in gone), dry_run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import ipaddress
+import json
 import os
 import pwd
 import re
@@ -28,11 +29,11 @@ from .keys import (
     plain_key,
     strict_key,
 )
+from .shared import FORMER_DROP_IN, part_of
 
 SSHD_CONFIG = "/etc/ssh/sshd_config"
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 MOST_FILES = 8
-DROP_IN = "/etc/ssh/sshd_config.d/40-torchfleet-{}.conf"  # of each cluster, for the system's sshd
 MOST_ADDRESSES = 128  # reported addresses of a node; a node of Kubernetes may have thousands
 
 
@@ -72,7 +73,8 @@ def survey(request: dict[str, Any], make: bool) -> dict[str, Any]:
         "loose": loose_path(user.pw_dir),
         "service": service_kind(user.pw_name),
         "root_files": [path for path in root_files(request["cluster"]) if os.path.exists(path)],
-        "others": sorted(set(glob.glob(DROP_IN.format("*"))) - {DROP_IN.format(request["cluster"])})[:MOST_FILES],
+        "tenant": other_tenant(directory, request["cluster"]),
+        "others": other_clusters(request["cluster"])[:MOST_FILES],
     }
 
 
@@ -99,10 +101,29 @@ def make_private_directory(path: str) -> None:
 def root_files(cluster: str) -> list[str]:
     """Return the files that the role writes as root."""
     return [
-        DROP_IN.format(cluster),
+        part_of(cluster),
+        FORMER_DROP_IN.format(cluster),
         f"/etc/ssh/torchfleet-{cluster}",
         f"/etc/systemd/system/torchfleet-sshd-{cluster}.service",
     ]
+
+
+def other_clusters(cluster: str) -> list[str]:
+    """Return the drop-ins of other clusters that an older version wrote, which would hide ours."""
+    return sorted(set(glob.glob(FORMER_DROP_IN.format("*"))) - {FORMER_DROP_IN.format(cluster)})
+
+
+def other_tenant(directory: str, cluster: str) -> str:
+    """Return the name of another cluster whose keys and files are in this directory; "" if there is none."""
+    for path in sorted(glob.glob(os.path.join(glob.escape(directory), "applied-*.json"))):
+        try:
+            with open(path) as file:
+                name = json.load(file)["cluster"]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if name != cluster:
+            return str(name)
+    return ""
 
 
 def service_kind(user: str) -> str:

@@ -27,6 +27,7 @@ USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,255}\$?\Z")
 # ssh expands % (doubled where a path is written) and $; quotes, backslashes and control characters end a word.
 PATH = re.compile(r"/[\w .,:;@%+=~()\[\]{}#&/-]*\Z")
 PROGRAM = re.compile(r"/[\w.+/-]+\Z")
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 STARTUPS = re.compile(r"[0-9:]{0,32}\Z")
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 SURE = "is it still the machine that you set up?"
@@ -182,6 +183,7 @@ FIELDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "version": ((0, 0), version),
     "limits": (None, limits),
     "root_files": ((), listed(path_like(PATH, PATH_ALLOWED), MOST_FILES, "such files")),
+    "tenant": ("", text_like(CLUSTER_NAME, "it must be the name of a cluster", may_lack=True)),
     "others": ((), listed(path_like(PATH, PATH_ALLOWED), MOST_FILES, "such files")),
     "clock": (0.0, clock),
     "applied": ("", text_like(DIGEST, "it must be a digest", may_lack=True)),

@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys impor
     make_key,
     plain_key,
     ssh_keygen,
+    strict_key,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
@@ -36,6 +37,7 @@ from .mesh import (
     Mesh,
     Wanted,
     known_member,
+    revoked_keys,
     serves,
     signing_arguments,
     wanted_certificates,
@@ -80,33 +82,44 @@ class Authority:
 
     def known(self) -> dict[str, Member]:
         """Return the nodes as of the last setup."""
+        return self.stored()[0]
+
+    def revoked(self) -> dict[str, str]:
+        """Return the host keys of nodes that were removed or replaced, each with the name of its node."""
+        return self.stored()[1]
+
+    def stored(self) -> tuple[dict[str, Member], dict[str, str]]:
+        """Return what nodes.json says. Raise InputError if it is damaged, or of another cluster."""
         try:
             there = json.loads((self.path / "nodes.json").read_text())
             cluster = there["cluster"]
             nodes = {name: known_member({**node, "name": name}) for name, node in there["nodes"].items()}
+            revoked = {strict_key(key): str(name) for key, name in there.get("revoked", {}).items()}
         except FileNotFoundError:
-            return {}
-        except (ValueError, TypeError, LookupError, AttributeError):
+            return {}, {}
+        except (ValueError, TypeError, LookupError, AttributeError, KeyFailed):
             allowed = "it is damaged: remove it, and setup reads the host keys again"
             raise InputError("ssh_mesh_directory", str(self.path / "nodes.json"), allowed) from None
         if cluster != self.cluster:
             allowed = f"it belongs to cluster {cluster}: give each cluster its own directory"
             raise InputError("ssh_mesh_directory", str(self.path), allowed)
-        return nodes
+        return nodes, revoked
 
-    def remember(self, members: Sequence[Member]) -> None:
+    def remember(self, members: Sequence[Member], revoked: Mapping[str, str]) -> None:
         """Store the nodes, without values that change by themselves, so that a second run changes nothing."""
         moment = {
             "clock": 0.0,
             "limits": None,
             "root_files": (),
             "others": (),
+            "tenant": "",
             "loose": "",
             "staged": False,
             "applied": "",
         }
         nodes = {member.name: {**asdict(member), **moment} for member in members}
-        self.write("nodes.json", json.dumps({"cluster": self.cluster, "nodes": nodes}, indent=2, sort_keys=True) + "\n")
+        stored = {"cluster": self.cluster, "nodes": nodes, "revoked": dict(revoked)}
+        self.write("nodes.json", json.dumps(stored, indent=2, sort_keys=True) + "\n")
 
     def write(self, name: str, text: str) -> None:
         """Write a public file atomically."""
@@ -194,11 +207,12 @@ class Authority:
 
     def forget(self, names: Sequence[str]) -> None:
         """Remove nodes, and after the last one all files of the cluster."""
-        left = [member for name, member in self.known().items() if name not in names]
+        before, revoked = self.stored()
+        left = [member for name, member in before.items() if name not in names]
         if self.dry_run or not self.path.exists():
             return
         if left:
-            self.remember(left)
+            self.remember(left, revoked_keys(revoked, before, left))
             return
         for name in ("user_ca", "user_ca.pub", "host_ca", "host_ca.pub", "nodes.json"):
             (self.path / name).unlink(missing_ok=True)

@@ -9,10 +9,12 @@ Sources: ssh_config(5), sshd_config(5), sshd(8) for authorized_keys and known_ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh import shared
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import digest
 
 from .mesh import (
@@ -21,13 +23,15 @@ from .mesh import (
     Mesh,
     aliases,
     identities,
+    least_startups,
     max_sessions,
     max_startups,
+    principal,
     reached_at,
     sources,
 )
 
-MANAGED = "# Written by Ansible (torchfleet.cluster.ssh_mesh), which also overwrites it."
+MANAGED = shared.MANAGED
 SOCKET_LIMIT = 107  # bytes of a socket's path (unix(7)); %C is 40, and ssh adds 17 while it makes the socket
 PENALTIES = (9, 8)  # the first OpenSSH that blocks addresses after failed logins
 
@@ -97,16 +101,20 @@ def quoted(path: str, tokens: bool = False) -> str:
 
 
 def known_hosts(mesh: Mesh) -> str:
-    """Return known_hosts: each node with all its names, by the authority of its certificate or by its keys."""
+    """Return known_hosts: each node with all its names, and the keys that no node may show any more.
+
+    The system's sshd shows one certificate, which may be that of another cluster: so its keys are listed as well.
+    """
     names, lines = aliases(mesh.members), [MANAGED]
     for member in mesh.members:
         patterns = list(names[member.name])
         if member.port != 22:
             patterns += [f"[{name}]:{member.port}" for name in names[member.name]]
-        keys = [f"@cert-authority {','.join(patterns)} {mesh.host_ca}"]
-        if not mesh.certifies(member):
-            keys = [f"{','.join(patterns)} {key}" for key in member.host_keys or (UNMADE,)]
-        lines += keys
+        if mesh.certifies(member):
+            lines.append(f"@cert-authority {','.join(patterns)} {mesh.host_ca}")
+        if member.sshd == "system" or not mesh.certificates:
+            lines += [f"{','.join(patterns)} {key}" for key in member.host_keys or (UNMADE,)]
+    lines += [f"@revoked * {key}" for key in mesh.revoked]
     return "\n".join(lines) + "\n"
 
 
@@ -115,14 +123,23 @@ def known_hosts(mesh: Mesh) -> str:
 
 def authorized_keys(mesh: Mesh) -> list[str]:
     """Return the lines of authorized_keys for the mesh: only from its addresses, without terminal or forwarding."""
-    if mesh.certificates:
-        limits = f'cert-authority,restrict,from="{",".join(sources(mesh, mesh.clients))}"'
-        return [f"{limits} {mesh.user_ca} torchfleet {mesh.cluster}"]
-    return [
-        f'restrict,from="{",".join(sources(mesh, clients))}" {key or UNMADE} '
-        f"torchfleet {mesh.cluster} {clients[0].name}"
-        for key, clients in identities(mesh).items()
-    ]
+    lines = []
+    for key, clients in identities(mesh).items():
+        line = f"{limits_of(mesh, clients)} {key or UNMADE}"
+        if mesh.certificates:
+            line = f'cert-authority,{limits_of(mesh, clients)},principals="{principal(clients)}" {mesh.user_ca}'
+        lines.append(f"{line} torchfleet {mesh.cluster} {clients[0].name}")
+    return lines
+
+
+def limits_of(mesh: Mesh, clients: Sequence[Member]) -> str:
+    """Return what sshd allows to one key: commands only, from its own nodes."""
+    return f'restrict,from="{",".join(sources(mesh, clients))}"'
+
+
+def principals(mesh: Mesh) -> list[str]:
+    """Return the lines of AuthorizedPrincipalsFile: the clients whose certificates are good."""
+    return [f"{limits_of(mesh, clients)} {principal(clients)}" for clients in identities(mesh).values()]
 
 
 def own_sshd_config(mesh: Mesh, member: Member) -> str:
@@ -154,22 +171,25 @@ def own_sshd_config(mesh: Mesh, member: Member) -> str:
     if mesh.certificates:
         lines.append(f"HostCertificate {quoted(f'{place}/ssh_host_ed25519_key-cert.pub')}")
         lines.append(f"TrustedUserCAKeys {quoted(f'{place}/user_ca.pub')}")
+        lines.append(f"AuthorizedPrincipalsFile {quoted(f'{place}/principals')}")
     lines.append(f"AuthorizedKeysFile {'none' if mesh.certificates else quoted(f'{place}/authorized_keys')}")
     if member.version >= PENALTIES:
         lines.append("PerSourcePenalties no")
     return "\n".join(lines) + "\n"
 
 
-def drop_in(mesh: Mesh, member: Member) -> str:
-    """Return the drop-in for the system's sshd. It removes no existing way to log in."""
-    place, count = f"/etc/ssh/torchfleet-{mesh.cluster}", len(mesh.members)
-    lines = [MANAGED, f"MaxStartups {max_startups(count)}", f"MaxSessions {max_sessions(count)}"]
-    if member.version >= PENALTIES:
-        lines.append(f"PerSourcePenaltyExemptList {','.join(sources(mesh, mesh.clients))}")
-    if mesh.certificates:
-        lines.append(f"HostCertificate {place}/host-cert.pub")
-        lines += [f"Match User {member.user}", f"    TrustedUserCAKeys {place}/user_ca.pub"]
-    return "\n".join(lines) + "\n"
+def part(mesh: Mesh, member: Member, host_certificate: str) -> str:
+    """Return what this cluster needs of the system's sshd, which may serve others too (see _ssh/shared.py)."""
+    needs = {
+        "user": member.user,
+        "user_ca": mesh.user_ca if mesh.certificates else "",
+        "principals": principals(mesh) if mesh.certificates else [],
+        "host_certificate": host_certificate,
+        "startups": least_startups(len(mesh.members)),
+        "sessions": max_sessions(len(mesh.members)),
+        "exempt": sources(mesh, mesh.clients) if member.version >= PENALTIES else [],
+    }
+    return json.dumps(needs, indent=1, sort_keys=True) + "\n"
 
 
 def unit(mesh: Mesh, member: Member, system: bool) -> str:
@@ -228,12 +248,12 @@ class Places:
         return f"{self.member.own}/sshd_config"
 
     @property
-    def system(self) -> str:
-        return f"/etc/ssh/torchfleet-{self.mesh.cluster}"
+    def part(self) -> str:
+        return shared.part_of(self.mesh.cluster)
 
     @property
-    def drop_in(self) -> str:
-        return f"/etc/ssh/sshd_config.d/40-torchfleet-{self.mesh.cluster}.conf"
+    def host_certificate(self) -> str:
+        return shared.host_certificate_of(self.mesh.cluster)
 
     @property
     def unit(self) -> str:
@@ -247,13 +267,13 @@ class Places:
         """Return all paths that can be written below the user's home, each directory after its content."""
         pairs = [f"{key}{end}" for key in (self.key, self.host_key) for end in ("", ".pub", "-cert.pub", *STAGED)]
         mine = [f"{self.member.directory}/{name}" for name in ("config", "known_hosts")] + [self.record]
-        names = ("sshd_config", "user_ca.pub", "authorized_keys", "sshd.pid", "sshd.log")
+        names = ("sshd_config", "user_ca.pub", "principals", "authorized_keys", "sshd.pid", "sshd.log")
         return [*mine, *pairs, *(f"{self.member.own}/{name}" for name in names), self.member.own]
 
     def of_root(self) -> list[str]:
         """Return all paths that can be written as root, each directory after its content."""
         unit = f"/etc/systemd/system/{self.unit}"
-        return [self.drop_in, f"{self.system}/user_ca.pub", f"{self.system}/host-cert.pub", self.system, unit]
+        return [self.part, self.host_certificate, *shared.former_files(self.mesh.cluster), unit]
 
 
 def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
@@ -276,8 +296,7 @@ def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
         "authorized_keys": {"path": member.authorized_keys, "lines": authorized_keys(mesh) if by_line else []},
         "sshd": own_service(mesh, member),
     }
-    kept_roots = {*roots_files, *(path.rpartition("/")[0] for path in roots_files)}
-    gone = [path for path in places.of_root() if path not in kept_roots]
+    gone = [path for path in places.of_root() if path not in roots_files]
     root = {"by": "root", "files": roots_files, "absent": gone, "sshd": own_service(mesh, member)}
     roots = [root] * member.become
     steps = [user, *roots] if own else [*roots, user]
@@ -322,6 +341,7 @@ def user_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[st
     if member.sshd == "own":
         if mesh.certificates:
             files[f"{member.own}/user_ca.pub"] = f"{mesh.user_ca}\n"
+            files[f"{member.own}/principals"] = "\n".join(principals(mesh)) + "\n"
             files[f"{places.host_key}-cert.pub"] = issued.get(f"{member.name}-host", UNMADE)
         else:
             files[f"{member.own}/authorized_keys"] = "\n".join(authorized_keys(mesh)) + "\n"
@@ -330,15 +350,14 @@ def user_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[st
 
 
 def root_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[str, str]:
-    """Return root's files by path: a drop-in for the system's sshd, or the unit of the node's own."""
+    """Return root's files by path: the cluster's part of the system's sshd, or the unit of the node's own."""
     places = Places(mesh, member)
     if member.sshd == "own":
         return {f"/etc/systemd/system/{places.unit}": unit(mesh, member, system=True)} if member.service else {}
-    files = {}
-    if mesh.certificates:
-        files[f"{places.system}/user_ca.pub"] = f"{mesh.user_ca}\n"
-        files[f"{places.system}/host-cert.pub"] = issued.get(f"{member.name}-host", UNMADE)
-    return {**files, places.drop_in: drop_in(mesh, member)}
+    if not mesh.certificates:
+        return {places.part: part(mesh, member, "")}
+    certificate = {places.host_certificate: issued.get(f"{member.name}-host", UNMADE)}
+    return {**certificate, places.part: part(mesh, member, places.host_certificate)}
 
 
 def own_service(mesh: Mesh, member: Member) -> Json:

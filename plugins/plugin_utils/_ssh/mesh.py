@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys impor
     KeyFailed,
     read_certificate,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.shared import startups
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import ADDRESS, HOST_NAME
 
-from .answers import checked, shown
+from .answers import CLUSTER_NAME, checked, shown
 
-CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 OWN_PORT = 2222
 DAY = 86400
 BACKDATED = 3600  # seconds by which certificates start early, for nodes whose clock is behind
@@ -54,6 +54,7 @@ class Member:
     version: tuple[int, ...] = (0, 0)
     limits: Mapping[str, str] | None = None
     root_files: tuple[str, ...] = ()
+    tenant: str = ""  # another cluster whose files are in the same directory
     others: tuple[str, ...] = ()  # drop-ins of other clusters for the system's sshd
     clock: float = 0.0
     applied: str = ""  # the digest of the last work done there, if that is still in place
@@ -76,6 +77,7 @@ class Mesh:
     valid_days: int = 365
     user_ca: str = UNMADE
     host_ca: str = UNMADE
+    revoked: tuple[str, ...] = ()  # host keys of nodes that were removed or replaced
 
     @property
     def certificates(self) -> bool:
@@ -101,7 +103,9 @@ def check_request(given: Mapping[str, Any], names: Sequence[str]) -> Mapping[str
             raise InputError("ssh_mesh_extra_sources", source, "give addresses or networks, such as 192.0.2.0/24")
     for name in given["accept_changed"]:
         if name not in names:
-            raise InputError("ssh_mesh_accept_changed", name, f"give nodes of the inventory: {', '.join(names)}")
+            raise InputError(
+                "replace (ssh_mesh_accept_changed)", name, f"give nodes of the inventory: {', '.join(names)}"
+            )
     return given
 
 
@@ -115,6 +119,20 @@ def mesh_of(
     members = tuple({**known, **there}[name] for name in order)
     extra = tuple(request["extra_sources"])
     return Mesh(request["cluster"], members, request["trust"], request["any_to_any"], extra, request["valid_days"])
+
+
+def revoked_keys(revoked: Mapping[str, str], before: Mapping[str, Member], members: Sequence[Member]) -> dict[str, str]:
+    """Return the host keys that no node may show any more, each with the name of the node that had it.
+
+    `revoked`: those until now, `before`: the nodes as of the last setup, `members`: the nodes from now on. A node that
+    is gone, or has another key for the same sshd, loses its old key. A key that comes back to a node is good again.
+    """
+    now = {member.name: member.sshd for member in members}
+    gone = {
+        key: old.name for old in before.values() if now.get(old.name, old.sshd) == old.sshd for key in old.host_keys
+    }
+    in_use = {key for member in members for key in member.host_keys}
+    return {key: name for key, name in {**revoked, **gone}.items() if key not in in_use}
 
 
 def refuse(lines: Sequence[str]) -> None:
@@ -237,6 +255,15 @@ def identities(mesh: Mesh) -> dict[str, tuple[Member, ...]]:
     return {key: tuple(client for client in mesh.clients if client.key == key) for key in keys}
 
 
+def principal(clients: Sequence[Member]) -> str:
+    """Return the name in the certificate of a client key, which is of this key alone.
+
+    Nodes let in the names of the present clients. So a certificate for a key that its node lost, or of a node that was
+    removed, is worth nothing, however long it is valid.
+    """
+    return f"{clients[0].name}-{hashlib.sha256(clients[0].key.encode()).hexdigest()[:16]}"
+
+
 # --- certificates ---------------------------------------------------------------------------------------------------
 
 
@@ -255,10 +282,9 @@ def wanted_certificates(mesh: Mesh) -> tuple[Wanted, ...]:
     """Return the certificates of a mesh: one for each client key, one for each host that can show one."""
     if not mesh.certificates:
         return ()
-    users = tuple(dict.fromkeys(member.user for member in mesh.members))
     names = aliases(mesh.members)
     of_users = [
-        Wanted(f"{clients[0].name}-user", key, False, users, tuple(sources(mesh, clients)))
+        Wanted(f"{clients[0].name}-user", key, False, (principal(clients),), tuple(sources(mesh, clients)))
         for key, clients in identities(mesh).items()
     ]
     of_hosts = [
@@ -302,8 +328,12 @@ def signing_arguments(wanted: Wanted, cluster: str, authority: str, valid_days: 
 
 def max_startups(count: int) -> str:
     """Return sshd's MaxStartups for a number of nodes: all can log in twice before a login is dropped."""
-    start = max(100, 2 * count)
-    return f"{start}:30:{2 * start}"
+    return startups(least_startups(count))
+
+
+def least_startups(count: int) -> int:
+    """Return how many logins at once no sshd may drop, for a number of nodes."""
+    return max(100, 2 * count)
 
 
 def max_sessions(count: int) -> int:

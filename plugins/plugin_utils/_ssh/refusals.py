@@ -22,13 +22,17 @@ from .mesh import (
 )
 
 
-def refusals(mesh: Mesh, before: Mapping[str, Member], accepted: Sequence[str], now: float) -> list[str]:
+def refusals(
+    mesh: Mesh, before: Mapping[str, Member], revoked: Mapping[str, str], accepted: Sequence[str], now: float
+) -> list[str]:
     """Return the reasons to refuse this mesh, each in one line, the most important first.
 
-    `before` are the members as of the last setup, `now` is the controller's clock.
+    `before` are the members as of the last setup, `revoked` the host keys of removed nodes with their names, `now` is
+    the controller's clock.
     """
     twins = one_machine_twice(mesh.members)
     found = [cloned(key, owners) for key, owners in twins.items()]
+    found += [line for member in mesh.members for line in returned(member, revoked, accepted)]
     reported = {owner.name for owners in twins.values() for owner in owners}
     for member in mesh.members:
         found += [] if member.name in reported else changed_host_keys(member, before, accepted)
@@ -69,18 +73,29 @@ def changed_host_keys(member: Member, before: Mapping[str, Member], accepted: Se
         return []
     return [
         f"the host key of {member.name} changed since the last setup: it was {fingerprint(was)}, now it is "
-        f"{fingerprint(is_)} ({is_.split()[0]}); if the machine was reinstalled, add -e ssh_mesh_accept_changed="
+        f"{fingerprint(is_)} ({is_.split()[0]}); if the machine was reinstalled or replaced, add -e replace="
         f"{member.name}, else find out which machine answers at its address"
     ]
 
 
+def returned(member: Member, revoked: Mapping[str, str], accepted: Sequence[str]) -> list[str]:
+    """Return a line if the node has a host key that was revoked with another node: it could pose as that one."""
+    keys = [key for key in member.host_keys if revoked.get(key, member.name) != member.name]
+    return [
+        f"{member.name} has the host key of {revoked[key]} ({fingerprint(key)}), which was removed or replaced: if "
+        f"it is that machine under another name, add -e replace={member.name}; else find out why it has this key"
+        for key in keys[: member.name not in accepted]
+    ]
+
+
 def one_machine_twice(members: Sequence[Member]) -> dict[str, list[Member]]:
-    """Return the host keys that several nodes have, each with these nodes."""
+    """Return a host key of each group of nodes that share some, with these nodes."""
     owners: dict[str, list[Member]] = {}
     for member in members:
-        for key in member.host_keys[:1]:
+        for key in member.host_keys:
             owners.setdefault(key, []).append(member)
-    return {key: twins for key, twins in owners.items() if len(twins) > 1}
+    groups = {tuple(twin.name for twin in twins): key for key, twins in reversed(owners.items()) if len(twins) > 1}
+    return {key: owners[key] for key in groups.values()}
 
 
 def cloned(key: str, twins: Sequence[Member]) -> str:
@@ -111,14 +126,20 @@ def same_address(members: Sequence[Member]) -> list[str]:
 def cannot_take_part(mesh: Mesh, member: Member) -> list[str]:
     """Return why others cannot log in to a node in its present state."""
     where = f"{member.name}: "
+    if member.tenant:
+        return [
+            f"{where}{member.directory} has the keys of cluster {member.tenant}: give each its own torchfleet_home; "
+            "or remove that one first: ansible-playbook setup.yml --tags ssh_mesh -e ssh_mesh_state=absent "
+            f"-e ssh_mesh_cluster={member.tenant}"
+        ]
     if member.sshd == "own":
         return (
             [] if member.sshd_path else [f"{where}sshd is missing; as root: {distribution.install('ssh_server', '')}"]
         )
     if member.become and mesh.certificates:
         return [
-            f"{where}{file} is of another cluster, and sshd shows one certificate and trusts one authority for a user: "
-            f"set ssh_mesh_become: false, or ssh_mesh_sshd: own; or remove that cluster there"
+            f"{where}{file} is of another cluster, set up by an older torchfleet, and would hide ours: run setup.yml "
+            f"of that cluster with this version first; or set ssh_mesh_become: false, or ssh_mesh_sshd: own"
             for file in member.others[:1]
         ]
     found = []
