@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._firewall.admission import admission
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._firewall.admission import (
+    admission,
+    chosen_admission,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 
 Result = dict[str, Any]
@@ -21,14 +24,19 @@ class ActionModule(Action):
     BYPASS_HOST_LOOP = True
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Return addresses, ssh_addresses and settled."""
+        """Return admitted and settled."""
         names, hosts = given["nodes"], variables["hostvars"]
         constraints = {name: constraints_of(hosts[name]) for name in names}
         facts = {name: (given["seen"].get(name) or {}).get("facts") for name in names}
         seen = {name: {"facts": facts[name], "constraints": constraints[name]} for name in names}
         workers = [name for name in names if name in variables["groups"].get("workers", ())]
-        found = admission(names, seen, given["subnet"], given["nccl_gid"], workers)
-        return {"changed": False, **found._asdict()}
+        plan = chosen_admission if given["chosen_only"] else admission
+        found = plan(names, seen, given["subnet"], given["nccl_gid"], workers)
+        return {
+            "changed": False,
+            "admitted": {name: whom._asdict() for name, whom in found.admitted.items()},
+            "settled": found.settled,
+        }
 
 
 def constraints_of(host: Any) -> Result:

@@ -10,9 +10,10 @@ DOCUMENTATION = r"""
 module: firewall_plan
 short_description: Work out which addresses the firewalls of a cluster must let in
 description:
-  - Takes the networks of all nodes. If the choice of role C(fabric) still stands, RV(addresses) are those of the nodes
+  - Takes the networks of all nodes. If the choice of role C(fabric) still stands, the addresses are those of the nodes
     in the chosen network. Otherwise they are those in every network that could be chosen, so that the networks can be
     tested. They are addresses of the nodes, never whole networks.
+  - With O(chosen_only), they are those in the networks that nodes have published, now or in an earlier run.
   - Changes nothing.
 version_added: 0.5.0
 author:
@@ -36,6 +37,10 @@ options:
     description: The variable C(fabric_nccl_gid).
     type: str
     default: auto
+  chosen_only:
+    description: Whether to leave out networks that were not chosen, which are open only while they are tested.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller
@@ -55,18 +60,14 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-addresses:
-  description: Addresses that may reach every port of every node.
+admitted:
+  description:
+    - By the name of the node. C(addresses) may reach every port of it; by C(ssh_addresses), which may log in, Ansible
+      reaches the nodes in other networks.
+    - With O(chosen_only), only of nodes that have published a network which another one has published too.
   returned: success
-  type: list
-  elements: str
-  sample: [10.91.0.11, 10.91.0.12]
-ssh_addresses:
-  description: Addresses of the nodes in other networks, by which Ansible reaches them. They may log in.
-  returned: success
-  type: list
-  elements: str
-  sample: []
+  type: dict
+  sample: {n1: {addresses: [10.91.0.11, 10.91.0.12], ssh_addresses: []}}
 settled:
   description: Whether the network was chosen already. If not, the firewalls are to be narrowed after the choice.
   returned: success

@@ -207,7 +207,9 @@ def test_a_part_of_the_ports_is_open(bed: Bed) -> None:
     assert bed.play("--tags", "preflight,fabric", "-e", "torchfleet_ports=20000-20499").startswith("status 0: ")
 
 
-def test_a_cut_link_is_no_firewall(bed: Bed) -> None:
+def test_a_cut_link_is_no_firewall_and_the_firewall_that_was_opened_is_closed_again(bed: Bed) -> None:
+    kind = KINDS["nftables-drop"]
+    bed.close(kind)
     bed.lab.network("n2", "ip", "neigh", "flush", "all", check=False)
     bed.lab.network("n1", "ip", "neigh", "flush", "all", check=False)
     try:
@@ -215,8 +217,13 @@ def test_a_cut_link_is_no_firewall(bed: Bed) -> None:
             other = bed.lab.address("n2" if name == "n1" else "n1")
             rules = f"table arp cut {{ chain c {{ type filter hook input priority 0; arp saddr ip {other} drop; }}; }}"
             bed.do(f"nft '{rules}'", name)
+        before = bed.do(kind.rules)
         network = ipaddress.ip_network(f"{bed.lab.address('n1')}/24", strict=False)
-        said = bed.play("--tags", "preflight,fabric", "-e", f"fabric_subnet={network}")
+        given = json.dumps({"firewall_open": True, "fabric_subnet": str(network)})
+        said = bed.play("--tags", "preflight,fabric", "-e", given)
+        assert said.startswith("status 2: ") and "narrowed | Change the firewall" in said, said
+        assert bed.do(kind.rules) == before
+        assert bed.do("ls /etc/torchfleet /etc/systemd/system/torchfleet*", *NODES) == ["", ""]
         assert "nor on the link: a cut link, or a machine that is off" in said or "no answer on the link" in said, said
         assert "TF-FABRIC-FIREWALL" not in said
     finally:

@@ -1,4 +1,7 @@
-"""Nodes of Debian 11, whose Python is too old for PyTorch: setup.yml brings them another one, and they train.
+"""From bare machines to training and back: Debian 12 and 13, and Debian 11, whose Python is too old for PyTorch.
+
+Each is behind a firewall that drops all but logins by SSH. The tests run in this order: each leaves the nodes for the
+next.
 
 The archive of python-build-standalone cannot be had in tests: a CPython that is built from Debian's source, in the same
 layout, stands in for it. Building takes minutes, so it is kept in .cache, by what it is built from.
@@ -8,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +22,25 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import ima
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.host import limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import podman
 from tests.driver import REPO
-from tests.lab.cluster import Cluster
+from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab
+from tests.lab.listing import listing
 
 SCRIPT = Path(__file__).parent / "standalone_python.sh"
 VERSION = "3.11.2"
 NAME = "python.tar.gz"
+NODES = ("n1", "n2", "n3")
+FIREWALL = """flush ruleset
+table inet filter {
+	chain input {
+		type filter hook input priority filter; policy drop;
+		iif "lo" accept
+		ct state established,related accept
+		tcp dport 22 accept
+	}
+}
+"""
+OPEN = {"firewall_open": True}
 OURS = f"/home/fleet/.torchfleet/python-{VERSION}"
 
 
@@ -41,15 +57,24 @@ def archive(directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The head and a worker of Debian 12, and a worker of Debian 11."""
+    """Debian 12, 11 and 13, with Python, an SSH server and a firewall; the first is the head too."""
     root = tmp_path_factory.mktemp("old")
-    overrides = {"n2": {"release": "bullseye"}}
-    lab = Lab(f"o{hashlib.sha256(str(root).encode()).hexdigest()[:6]}", root / "inventory", nodes=2, install=True)
+    options = {"overrides": {"n2": {"release": "bullseye"}, "n3": {"release": "trixie"}}, "packages": ["nftables"]}
+    lab = Lab(f"o{os.getpid()}", root / "inventory", nodes=3, slots=1, install=True, image="bare", **options)
     try:
-        lab.up(image="bare", overrides=overrides)
+        lab.up()
+        for node in NODES:
+            script = f"printf %s '{FIREWALL}' >/etc/nftables.conf && systemctl enable --now nftables"
+            lab.root(node, "sh", "-c", script)
         yield Cluster(lab, root)
     finally:
         lab.down()
+
+
+@pytest.fixture(scope="module")
+def before(old: Cluster) -> dict[str, set[str]]:
+    """What can be told of each node before anything is done there."""
+    return {node: listing(old.lab, node) for node in NODES}
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +88,16 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> str:
     wheelhouse = versions.parent / "wheelhouse"
     wheelhouse.mkdir()
     shutil.copyfile(there / NAME, wheelhouse / f"cpython-{NAME}")
-    return json.dumps({"torchfleet_versions": str(versions), "prerequisites_wheelhouse": str(wheelhouse)})
+    return json.dumps({"torchfleet_versions": str(versions), "prerequisites_wheelhouse": str(wheelhouse), **OPEN})
 
 
-def works(old: Cluster, *words: str) -> str:
+def works(old: Cluster, *words: str) -> Job:
     job = old.play(*words)
     assert job.process.returncode == 0, job.log.read_text()
-    return job.output
+    return job
 
 
+@pytest.mark.usefixtures("before")
 def test_without_an_archive_one_line_says_what_to_do(old: Cluster, tmp_path: Path) -> None:
     job = old.play("setup.yml", "-e", json.dumps({"prerequisites_wheelhouse": str(tmp_path)}))
     assert job.process.returncode == 2
@@ -82,27 +108,32 @@ def test_without_an_archive_one_line_says_what_to_do(old: Cluster, tmp_path: Pat
     assert "1 error: TF-PYTHON-TORCH on n2" in refused.output
 
 
+@pytest.mark.usefixtures("before")
 def test_setup_brings_a_python_and_the_cluster_trains(old: Cluster, options: str) -> None:
-    assert old.lab.ssh("n2", "python3", "--version").stdout.strip() == "Python 3.9.2"
-    works(old, "setup.yml", "-e", options)
-    for node in ("n1", "n2"):
+    versions = [old.lab.ssh(node, "python3", "--version").stdout.split()[1] for node in NODES]
+    assert [version.rpartition(".")[0] for version in versions] == ["3.11", "3.9", "3.13"]
+    for playbook in ("setup.yml", "verify.yml"):  # the same proof ends both
+        said = works(old, playbook, "-e", options).output
+        assert "all-reduce correct" in said and "verify of 3 nodes: " in said
+    for node in NODES:
         found = old.lab.ssh(node, "readlink", "--canonicalize", "/home/fleet/.torchfleet/pytorch/bin/python").stdout
         assert found.strip() == f"{OURS}/bin/python3.11", node
+        names = old.lab.ssh(node, "ls", "/home/fleet/.torchfleet").stdout.split()
+        assert [name for name in names if name.startswith("python-")] == [f"python-{VERSION}", f"python-{VERSION}.lock"]
     short = json.dumps({"workload_args": "--epochs 1 --target-accuracy 0.5"})
-    job = old.play("train.yml", "-e", "workload=mnist", "-e", short)
-    assert job.process.returncode == 0, job.log.read_text()
-    assert (job.result["state"], [row["host"] for row in job.result["ranks"]]) == (
-        "succeeded",
-        ["n1", "n1", "n2", "n2"],
-    )
+    job = works(old, "train.yml", "-e", "workload=mnist", "-e", short)
+    assert (job.result["state"], [row["host"] for row in job.result["ranks"]]) == ("succeeded", list(NODES))
 
 
 def test_a_second_run_changes_nothing(old: Cluster, options: str) -> None:
-    said = works(old, "setup.yml", "-e", options)
+    said = works(old, "setup.yml", "-e", options).output
     assert "changed=0" in said and "changed=1" not in said
 
 
-def test_nothing_of_the_archive_is_left_but_the_python(old: Cluster) -> None:
-    for node in ("n1", "n2"):
-        names = subprocess.check_output(old.lab.ssh_argv(node, "ls", "/home/fleet/.torchfleet"), text=True).split()
-        assert [name for name in names if name.startswith("python-")] == [f"python-{VERSION}", f"python-{VERSION}.lock"]
+def test_after_removal_the_nodes_and_their_firewalls_are_as_they_were(
+    old: Cluster, before: dict[str, set[str]]
+) -> None:
+    assert all(len(listing(old.lab, node, contents=False) - before[node]) > 1000 for node in NODES)
+    works(old, "remove.yml")
+    for node in NODES:
+        assert listing(old.lab, node) == before[node], node

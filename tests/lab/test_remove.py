@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,27 +15,10 @@ import pytest
 
 from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab
+from tests.lab.listing import listing
 
 NODES = ("n1", "n2")
 SETUP = {"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi"], "ssh_mesh_become": True}
-# Type, mode and owner of every path, then what is in files, then what the system says of packages, users and services.
-LISTING = r"""
-places="$(echo /*)"; for gone in proc sys dev run tmp; do places="$(echo " $places " | sed "s: /$gone : :")"; done
-find $places -xdev -printf '%y %m %U:%G %p %l\n' | sort
-find $places -xdev -type f -print0 | xargs -0 sha256sum | sort -k 2
-dpkg-query --show --showformat 'dpkg ${db:Status-Abbrev} ${Package} ${Version}\n'
-apt-mark showhold | sed 's/^/hold /'
-getent passwd | sed 's/^/user /'
-getent group | sed 's/^/group /'
-systemctl list-unit-files --no-legend --plain | sed 's/^/unit /'
-"""
-# What differs after any installation and removal by apt, or any login. Nothing else may.
-CHANGES_BY_ITSELF = re.compile(
-    r"(^| )/(var/log/|"  # logins, and what apt and dpkg did
-    r"var/lib/apt/lists/|var/cache/apt/\w+\.bin *$|var/lib/dpkg/\w+-old *$|"  # their state
-    r"var/cache/ldconfig/|"  # that of the loader
-    r"home/fleet/\.ansible(/tmp)? $)"  # Ansible's own directory, empty
-)
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +32,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         lab.down()
 
 
-def listing(lab: Lab, node: str) -> set[str]:
-    """Return all that can be told of a node, a line each."""
-    return {line for line in lab.root(node, "sh", "-c", LISTING).splitlines() if not CHANGES_BY_ITSELF.search(line)}
-
-
 def works(bare: Cluster, *words: str) -> Job:
     job = bare.play(*words)
     assert job.process.returncode == 0, job.log.read_text()
@@ -65,14 +42,14 @@ def test_after_removal_the_nodes_are_as_they_were(bare: Cluster) -> None:
     before = {node: listing(bare.lab, node) for node in NODES}
     bare.lab.ssh("n1", "sh", "-c", "'echo mine >mine.txt'")
     works(bare, "setup.yml", "--skip-tags", "verify", "-e", json.dumps(SETUP))
-    there = {node: listing(bare.lab, node) for node in NODES}
+    there = {node: listing(bare.lab, node, contents=False) for node in NODES}
     assert all(len(there[node] - before[node]) > 1000 for node in NODES)
     assert bare.lab.root("n1", "cat", "/var/lib/torchfleet/installed.json")
 
     told = works(bare, "remove.yml", "--check").output
     for what in ("/home/fleet/.torchfleet/pytorch", "package g++", "/home/fleet/.torchfleet/fabric.json"):
         assert f"would remove: {what}" in told or f", {what}" in told
-    assert {node: listing(bare.lab, node) for node in NODES} == there
+    assert {node: listing(bare.lab, node, contents=False) for node in NODES} == there
 
     works(bare, "remove.yml")
     mine = {line for line in listing(bare.lab, "n1") if line.endswith("/home/fleet/mine.txt") or "/mine.txt " in line}
