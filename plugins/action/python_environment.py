@@ -30,7 +30,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.envir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.wheelhouse import NotBroughtError, pack
 
 Result = dict[str, Any]
-ON_ITS_OWN: Result = {"makes": True, "source": "", "to": [], "proven": False}  # a machine without a plan
+# A machine without a plan.
+ON_ITS_OWN: Result = {"makes": True, "adopts": False, "source": "", "to": [], "proven": False}
 
 
 class ActionModule(OnNode):
@@ -71,13 +72,17 @@ class ActionModule(OnNode):
 
     def make(self) -> Result:
         """Copy what is needed, and make the environment, if the plan says so."""
-        if not self.share["makes"]:
+        if not (self.share["makes"] or self.share["adopts"]):
             return {"changed": False}
         seen = self.look()
-        if seen.get("failed") or seen["ready"]:
+        makes, adopts = self.share["makes"] and not seen.get("ready"), seen.get("adopts")
+        if seen.get("failed") or not (makes or adopts):
             return seen
         if self._task.check_mode:
             return {"changed": True}
+        adopted = self.ask("adopt") if adopts else {}
+        if adopted.get("failed") or not makes:
+            return adopted if adopted.get("failed") else {"changed": True}
         if seen["missing_tools"]:
             return self.failure(missing_tools(self.given, self.node, seen))
         made = self.ask("make", brought=self.bring(seen))
@@ -88,7 +93,7 @@ class ActionModule(OnNode):
         order = order_for(self.given, self.prepared, seen, Path(constants.DEFAULT_LOCAL_TMP, "torchfleet-wheels"))
         if order.is_empty:
             return ""
-        packed, there = pack(order), brought_file(Path(self.given["path"]))
+        packed, there = pack(order), brought_file(Path(seen["place"]))
         copied = self.bring_file(str(packed), there, self.variables)
         if copied.get("failed"):
             raise NotBroughtError(line(str(copied.get("msg"))))

@@ -24,11 +24,12 @@ options:
   state:
     description:
       - V(look) returns what is installed, and fails if the environment cannot be made.
+      - V(adopt) makes what an earlier release put at O(path) one of its O(versions).
       - V(make) makes it, if O(plan) gives this task to the machine, or if there is no plan.
       - V(send) sends it to the machines of the same kind, from the machine that the plan names.
       - V(prove) fails if the environment did not arrive on the machine. If it is new there, O(proof) runs.
     type: str
-    choices: [look, make, send, prove]
+    choices: [look, adopt, make, send, prove]
     required: true
   role:
     description: The role that uses this module. Error messages name its variables.
@@ -160,6 +161,16 @@ options:
     description: Directory of another environment of the same Python, whose packages can be imported too if it is there.
     type: str
     default: ""
+  versions:
+    description:
+      - Whether O(path) is a link to one of several versions, which lie in the directory C(versions) beside it.
+        M(torchfleet.cluster.environment_version) has the path lead to the one that was made. A directory that an
+        earlier release made becomes a version.
+      - With V(own), machines with another Python have another version. With V(common), a version has one path on all
+        machines, whatever their Python.
+    type: str
+    choices: ["", own, common]
+    default: ""
   home:
     description: Where the SSH mesh of the machine lies, C(torchfleet_home).
     type: str
@@ -241,6 +252,23 @@ receipt:
   description: What it was made from and what is in it, if it is there.
   returned: with V(look)
   type: dict
+place:
+  description: The directory in which it is made. It is O(path), or one of its versions.
+  returned: with V(look)
+  type: str
+version:
+  description: The name of the version, with O(versions).
+  returned: with V(look)
+  type: str
+  sample: 5.0.11-1a2b3c4d5e6f
+used:
+  description: The name of the version in use, if there is one.
+  returned: with V(look)
+  type: str
+adopts:
+  description: Whether an earlier release put something at O(path), which becomes a version.
+  returned: with V(look)
+  type: bool
 kind:
   description: Equal on machines that can share the environment. Empty on one that cannot.
   returned: with V(look)
@@ -256,17 +284,20 @@ unsent:
   type: dict
 """
 
+from pathlib import Path
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment_copy
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment_copy, versions
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import (
     Lock,
     Request,
     is_ready,
+    link,
     look,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import NotMadeError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_make import try_to_make
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_proof import prove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import probe
@@ -274,7 +305,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.stand
 
 AS_THEY_ARE = (
     *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
-    *("preferred_index", "tools", "build_environment", "linked_environment"),
+    *("preferred_index", "tools", "build_environment", "linked_environment", "versions"),
 )
 PROGRAM = {
     **{name: {"type": "str", "required": True} for name in ("name", "url", "sha256", "file")},
@@ -304,6 +335,15 @@ def state_look(given: Given, check: bool) -> Given:
     return {"changed": False, **look(request_of(given))}
 
 
+def state_adopt(given: Given, check: bool) -> Given:
+    request = request_of(given)
+    try:
+        versions.adopt(Path(request.path), request.versions == "own", request.companion)
+    except (OSError, ValueError, NotMadeError) as error:
+        return {"changed": True, "error": f"{request.role}: {request.path} cannot become a version: {error}"}
+    return {"changed": True}
+
+
 def state_make(given: Given, check: bool) -> Given:
     request = request_of(given)
     if check:
@@ -313,11 +353,20 @@ def state_make(given: Given, check: bool) -> Given:
 
 
 def state_send(given: Given, check: bool) -> Given:
+    request = request_of(given)
     transfer = environment_copy.Transfer(
-        path=given["path"], python=given["python"], packages=given["packages"], **given["prepared"]["transfer"]
+        python=given["python"],
+        packages=given["packages"],
+        left_out=companion_files(request.companion),
+        **given["prepared"]["transfer"],
     )
-    wanted = request_of(given).made_from
-    return {"changed": False, "unsent": {} if check else environment_copy.send_what_is_wanted(transfer, wanted)}
+    unsent = {} if check else environment_copy.send_what_is_wanted(transfer, request.made_from)
+    return {"changed": False, "unsent": unsent}
+
+
+def companion_files(name: str) -> list[str]:
+    """Return what an environment that lies in another one consists of there."""
+    return [name + suffix for suffix in ("", ".lock", ".old", ".brought.tar")] if name else []
 
 
 def state_prove(given: Given, check: bool) -> Given:
@@ -327,13 +376,17 @@ def state_prove(given: Given, check: bool) -> Given:
     if check:
         return {"changed": False, "arrived": True, "error": ""}
     ran, error = prove(request, given["proof"], given["proof_arguments"])
-    return {"changed": ran, "arrived": True, "error": error}
+    try:
+        linked = not error and link(request)
+    except OSError as failure:
+        return {"changed": ran, "arrived": True, "error": f"{request.role}: {request.path}: {failure.strerror}"}
+    return {"changed": ran or linked, "arrived": True, "error": error}
 
 
 def main() -> None:
     """Entry of the module."""
     options = {
-        "state": {"type": "str", "choices": ["look", "make", "send", "prove"], "required": True},
+        "state": {"type": "str", "choices": ["look", "adopt", "make", "send", "prove"], "required": True},
         "role": {"type": "str", "required": True},
         "setting": {"type": "str", "required": True},
         "path": {"type": "str", "required": True},
@@ -354,6 +407,7 @@ def main() -> None:
         "tools_hint": {"type": "str", "default": ""},
         "build_environment": {"type": "dict", "default": {}},
         "linked_environment": {"type": "str", "default": ""},
+        "versions": {"type": "str", "choices": ["", "own", "common"], "default": ""},
         "home": {"type": "str", "default": "~/.torchfleet"},
         "proof": {"type": "str", "default": ""},
         "proof_arguments": {"type": "list", "elements": "str", "default": []},
@@ -363,7 +417,10 @@ def main() -> None:
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
     module.params["python"] = usual(module.params["python"], module.params["home"])
-    states = {"look": state_look, "make": state_make, "send": state_send, "prove": state_prove}
+    states = {
+        **{"look": state_look, "adopt": state_adopt, "make": state_make},
+        **{"send": state_send, "prove": state_prove},
+    }
     answer = states[module.params["state"]](module.params, module.check_mode)
     error = answer.pop("error", "")
     if error:

@@ -47,7 +47,8 @@ nodes:
   description:
     - The part of each machine by its name. C(makes), whether it makes the environment; C(source), the machine that it
       is sent by; C(to), those that it sends it to; C(sender), where the sending runs; C(senders), those of them that
-      send it on; C(home), the sender's C(torchfleet_home); C(proven), whether nothing is left to do.
+      send it on; C(home), the sender's C(torchfleet_home); C(place), where
+      it is made; C(adopts), whether what is there becomes a version; C(proven), whether nothing is left to do.
   returned: success
   type: dict
 steps:

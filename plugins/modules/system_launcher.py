@@ -12,7 +12,9 @@ short_description: Link the programs of a distribution's MPI into a directory of
 description:
   - Makes C(bin) in a directory, with a link to each program of an installed package, under its plain name
     (C(mpirun) for C(mpirun.openmpi)). So launchers of packages and of wheels have the same path.
-  - Takes the place of an environment of ours that lies there. What else lies there is left alone, and refused.
+  - The directory is one of several versions beside O(path), which M(torchfleet.cluster.environment_version) has lead
+    there. An environment of ours that lies at O(path) becomes a version. What else lies there is left alone, and
+    refused.
 version_added: 0.5.0
 author:
   - The torchfleet authors (@torchfleet)
@@ -57,11 +59,24 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-version:
+package_version:
   description: The version of the package; empty if it is not installed.
   returned: success
   type: str
   sample: 4.0.2-3
+version:
+  description: The name of the version that the links are, for M(torchfleet.cluster.environment_version).
+  returned: success
+  type: str
+  sample: 4.0.2-3-1a2b3c4d5e6f
+place:
+  description: The directory of that version.
+  returned: success
+  type: str
+used:
+  description: The name of the version in use, if there is one.
+  returned: success
+  type: str
 """
 
 from pathlib import Path
@@ -76,6 +91,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.syste
     refusals,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.system_packages import installed_version
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.versions import in_use
+
+
+def version_of(request: Request) -> dict[str, str]:
+    """Return the version that the links are, where it lies, and the one in use."""
+    return {"version": request.version, "place": str(request.place), "used": in_use(request.path)}
 
 
 def main() -> None:
@@ -93,13 +114,13 @@ def main() -> None:
     if wrong:
         module.fail_json(msg="; ".join(wrong))
     if module.check_mode:
-        module.exit_json(changed=not is_linked(request), version=version)
+        module.exit_json(changed=not is_linked(request), package_version=version, **version_of(request))
     if not version:
         advice = "module system_packages installs it"
         module.fail_json(msg=f"{request.launcher}: {request.package} is not installed: {advice}")
     try:
-        module.exit_json(changed=link(request), version=version)
-    except (OSError, NotMadeError) as error:
+        module.exit_json(changed=link(request), package_version=version, **version_of(request))
+    except (OSError, ValueError, NotMadeError) as error:
         module.fail_json(msg=f"{request.launcher}: {error}")
 
 

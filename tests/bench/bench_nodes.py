@@ -48,7 +48,7 @@ def send(lab: Lab, play: Callable[[], float], usual: float) -> None:
     once = time.perf_counter() - start
     others = [name for name in lab.hosts() if name != "n1"]
     for name in others:
-        lab.ssh(name, "rm -rf copy .torchfleet/pytorch .torchfleet/pytorch.*")
+        lab.ssh(name, "rm -rf copy .torchfleet/pytorch .torchfleet/pytorch.* .torchfleet/versions/pytorch")
     took = play() - usual
     print(f"  PyTorch to {len(others)} others  {took:.1f} s = {took / once:.2f} copies of {once:.1f} s", flush=True)
 

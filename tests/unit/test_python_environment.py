@@ -29,9 +29,11 @@ from tests.wheels import add_wheel, request_for
 SEEN: dict[str, Any] = {
     **{"refusals": [], "ready": False, "receipt": None, "proven": False, "kind": "0123456789abcdef", "mesh": True},
     **{"python": "3.11", "libc": "2.36", "machine": "x86_64", "os": "debian", "missing_tools": [], "needs_pip": False},
+    **{"place": "/x/venv", "version": "", "used": "", "adopts": False},
 }
 SENDS: dict[str, Any] = {
     **{"makes": True, "source": "", "to": ["n2"], "sender": "n1", "senders": [], "home": "/h", "proven": False},
+    **{"place": "/x/venv", "adopts": False},
 }
 PLAN = {"nodes": {"n1": SENDS, "n2": {**SENDS, "makes": False, "source": "n1", "to": [], "sender": ""}}}
 
@@ -88,7 +90,7 @@ def test_an_environment_is_not_exchanged_under_a_running_job(
     assert run(capsys, "look", tmp_path)["refusals"] == []  # it is what is wanted
     newer = {"packages": ["tiny==2.0"]}
     assert run(capsys, "look", tmp_path, **newer)["refusals"] == [
-        f"some: job one runs here, and {tmp_path}/home/venv would be made anew under it: wait for its end, or end it: "
+        f"some: job one runs here, and {tmp_path}/home/venv would be exchanged under it: wait for its end, or end it: "
         "ansible-playbook clean.yml -e job_id=one"
     ]
     os.close(held)
@@ -237,7 +239,7 @@ def test_what_was_sent_is_known_by_host() -> None:
     node = Node(send={"unsent": {"n2": ""}})
     assert act(node, "send", plan=PLAN) == {"changed": False, "unsent": {"n2": ""}}
     transfer = node.asked[0][1]["prepared"]["transfer"]
-    assert transfer == {"to": ["n2"], "senders": [], "source": "", "mesh": "/h/ssh/config"}
+    assert transfer == {"path": "/x/venv", "to": ["n2"], "senders": [], "source": "", "mesh": "/h/ssh/config"}
     relayed = {"nodes": {"n1": {**SENDS, "sender": "head"}}}
     act(node, "send", plan=relayed)
     assert node.asked[1][1]["prepared"]["transfer"]["source"] == "n1"

@@ -31,7 +31,7 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
 
 
 def links(request: Request) -> dict[str, str]:
-    return {path.name: path.readlink().name for path in (request.path / "bin").iterdir()}
+    return {path.name: path.readlink().name for path in (request.place / "bin").iterdir()}
 
 
 def test_programs_are_linked_once_under_their_plain_names(request_: Request) -> None:
@@ -41,7 +41,7 @@ def test_programs_are_linked_once_under_their_plain_names(request_: Request) -> 
     assert links(request_) == {"mpirun": "mpirun.some", "daemon": "daemon"}
     assert launcher.is_linked(request_)
     assert not launcher.link(request_)
-    assert sorted(os.listdir(request_.path.parent)) == ["some", "some.lock"]
+    assert sorted(os.listdir(request_.path.parent)) == ["some.lock", "versions"]
 
 
 def test_an_environment_gives_way_and_a_stranger_does_not(request_: Request) -> None:
@@ -65,27 +65,26 @@ def test_links_to_a_package_that_is_no_longer_whole_are_none(request_: Request, 
 
 def test_a_link_that_was_changed_is_mended(request_: Request) -> None:
     launcher.link(request_)
-    (request_.path / "bin/daemon").unlink()
+    (request_.place / "bin/daemon").unlink()
     assert launcher.link(request_)
     assert links(request_) == {"mpirun": "mpirun.some", "daemon": "daemon"}
 
 
 def test_an_upgrade_is_linked_and_proven_anew(request_: Request, tmp_path: Path) -> None:
     launcher.link(request_)
-    proof = request_.path / "torchfleet-proof.txt"
+    proof = request_.place / "torchfleet-proof.txt"
     proof.write_text("1.2")
     (tmp_path / "version").write_text("1.3-1")
     assert launcher.link(request_)
-    assert not proof.exists()
-    assert json.loads((request_.path / launcher.RECEIPT).read_text())["version"] == "1.3-1"
+    assert proof.exists() and not (request_.place / proof.name).exists()
+    assert json.loads((request_.place / launcher.RECEIPT).read_text())["version"] == "1.3-1"
 
 
 def test_what_an_interrupted_run_left_is_in_nobodys_way(request_: Request) -> None:
     launcher.link(request_)
-    request_.path.rename(request_.path.with_name("some.old"))
-    (request_.path.with_name("some.new") / "bin").mkdir(parents=True)
+    request_.place.rename(request_.place.with_name(request_.version + ".new"))
     assert launcher.link(request_)
-    assert sorted(os.listdir(request_.path.parent)) == ["some", "some.lock"]
+    assert sorted(os.listdir(request_.path.parent)) == ["some.lock", "versions"]
 
 
 def test_a_machine_without_apt_is_refused(request_: Request, tmp_path: Path) -> None:

@@ -218,6 +218,25 @@ def test_environments_of_ours_go_and_a_directory_of_the_user_stays(tmp_path: Pat
     assert [path.name for path in home.iterdir()] == ["venv"]
 
 
+def test_all_versions_go_with_what_is_in_use(tmp_path: Path) -> None:
+    home, store = tmp_path / "home", tmp_path / "home" / "versions"
+    for name in ("1-a", "2-b"):
+        make(store / "pytorch" / name, removal.RECEIPT)
+    make(store / "openmpi" / "1-a", removal.RECEIPT)
+    make(store / "pytorch" / "2-b" / "backends", removal.RECEIPT)
+    (home / "pytorch").symlink_to("versions/pytorch/2-b")
+    (home / "backends").symlink_to("pytorch/backends")
+    (home / "openmpi").symlink_to("versions/openmpi/1-a")
+    removal.remove(request(home, environments=[home / "backends"]))
+    assert not (store / "pytorch" / "2-b" / "backends").exists() and (home / "pytorch" / removal.RECEIPT).exists()
+    removal.remove(request(home, environments=[home / "pytorch"]))
+    assert sorted(path.name for path in home.rglob("*")) == ["1-a", "openmpi", "openmpi", removal.RECEIPT, "versions"]
+    last = request(home, environments=[home / "openmpi"])
+    assert removal.texts(last) == [str(home / "openmpi"), str(home)]
+    removal.remove(last)
+    assert not home.exists()
+
+
 def test_the_home_goes_if_nothing_of_others_is_left_in_it(tmp_path: Path) -> None:
     home = make(tmp_path / "home", "fabric.json", "notes")
     make(home / "jobs" / "one", "fetched")

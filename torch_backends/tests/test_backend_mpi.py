@@ -197,7 +197,7 @@ def test_what_pytorch_tests_of_a_backend(run: Run, tmp_path: Path) -> None:
         ),
         (
             f"ctypes.CDLL('{HOME}/mpich/lib/libmpi.so.12')",
-            f"{HOME}/openmpi/lib/libmpi.so.40 is needed: import no other MPI",
+            "/lib/libmpi.so.40 is needed: import no other MPI",
         ),
     ],
 )

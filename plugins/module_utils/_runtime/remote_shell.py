@@ -89,7 +89,9 @@ def localized(command: str, here: LocalNames, there: LocalNames) -> str:
     with -iface. `here`: of the head.
     """
     own, other = here["launcher_prefix"], there["launcher_prefix"]
-    command = re.sub(re.escape(own) + r"(?=[/;:\s]|$)", lambda _found: other, command)
+    # Where it is a link to one of several versions, Open MPI's wheel says where that leads.
+    names = "|".join(re.escape(name) for name in (own, os.path.realpath(own) if own else own))
+    command = re.sub(rf"(?:{names})(?=[/;:\s]|$)", lambda _found: other, command)
     if not (here["nic"] and there["nic"]):
         return command
     return re.sub(rf"(?<=--iface ){re.escape(here['nic'])}(?=\s|$)", lambda _found: there["nic"], command)

@@ -16,10 +16,11 @@ import os
 import platform
 import re
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Sequence
 
+from . import versions
 from .environment_files import RECEIPT, free_mb, nearest_directory
 from .interpreter import NOTHING, Interpreter, bundled_pip, is_supported, packages_of
 
@@ -70,11 +71,39 @@ class Request:
     locked: Lock = field(default_factory=Lock)
     mesh: str = ""  # the configuration of ssh
     brought: str = ""  # a tar file from the controller
+    versions: str = ""  # own or common, where the path is a link to one of several versions: see versions.name_of()
 
     @property
     def place(self) -> Path:
-        """Where the environment lies."""
-        return Path(self.path)
+        """Where the environment is made. What is used at `path` is a link to it, or to what lies in the same way."""
+        path = Path(self.path)
+        if self.versions:
+            return versions.store_of(path) / self.version
+        return Path(os.path.realpath(self.linked_environment), path.name) if self.lies_within else path
+
+    @property
+    def version(self) -> str:
+        """The name of its version; empty for an environment that has none."""
+        return versions.name_of(self.made_from, self.versions == "own") if self.versions else ""
+
+    @property
+    def lies_within(self) -> bool:
+        """Whether it lies in the version of the linked environment that is in use: it is made for that one."""
+        linked, path = Path(self.linked_environment), Path(self.path)
+        beside = bool(self.linked_environment) and linked.parent == path.parent
+        return beside and not self.versions and versions.is_link_of_ours(linked)
+
+    @property
+    def companion(self) -> str:
+        """The name of an environment that is made for a version of this one, and lies in that."""
+        linked = Path(self.linked_environment)
+        beside = bool(self.linked_environment) and linked.parent == Path(self.path).parent
+        return linked.name if self.versions and beside else ""
+
+    @property
+    def linked(self) -> str:
+        """The directory of the linked environment."""
+        return str(self.place / self.companion) if self.companion else self.linked_environment
 
     @property
     def installs(self) -> bool:
@@ -84,7 +113,7 @@ class Request:
     @property
     def needs_pip_brought(self) -> bool:
         """Whether the controller has to copy pip: on Debian, ensurepip is in a package of its own."""
-        other = self.linked_environment
+        other = self.linked
         linked = bool(other) and Path(other, self.interpreter.packages, "pip").is_dir()
         here = self.interpreter.ensurepip or bundled_pip(self.interpreter.ensurepip)
         return self.installs and not (linked or here)
@@ -195,7 +224,7 @@ def kind_of_machine(request: Request) -> str:
     system = [line for line in os_release() if line.startswith(("ID=", "VERSION_ID="))]
     if not system or not shutil.which("tar") or request.interpreter.version == NOTHING:
         return ""
-    where = [system, platform.machine(), request.interpreter.real, request.path, request.mesh]
+    where = [system, platform.machine(), request.interpreter.real, request.path, str(request.place), request.mesh]
     return hashlib.sha256(json.dumps([*where, request.made_from]).encode()).hexdigest()[:16]
 
 
@@ -218,8 +247,9 @@ def has_tool(tool: str, include: str) -> bool:
 
 
 def job_in_the_way(request: Request) -> str:
-    """Return a job that runs here while the environment would be made anew: what is exchanged would fail in it."""
-    if not request.place.is_dir() or is_ready(request):
+    """Return a job that runs here while the environment would be exchanged: what is exchanged would fail in it."""
+    exchanged = bool(request.versions) and is_exchanged(Path(request.path), request.version)
+    if not (exchanged or is_made_anew(request)):
         return ""
     # Here, for the machine that an environment is sent to has this file without the runtime, and never makes one anew.
     from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
@@ -228,9 +258,26 @@ def job_in_the_way(request: Request) -> str:
     return next((job.job_id for job in jobs(str(home)) if job.running()), "") if request.mesh else ""
 
 
+def is_made_anew(request: Request) -> bool:
+    """Whether the environment would be made in the place of one that is there."""
+    return request.place.is_dir() and not is_ready(request)
+
+
+def is_exchanged(path: Path, version: str) -> bool:
+    """Whether something is used at a path, and it is not this version."""
+    return versions.is_old_style(path) or versions.in_use(path) not in ("", version)
+
+
+def is_strange_link(request: Request) -> bool:
+    """Whether the path is a link, and none of ours."""
+    path = Path(request.path)
+    ours = versions.is_link_of_ours(path) if request.versions else request.lies_within
+    return path.is_symlink() and not ours
+
+
 def flaws(request: Request) -> Iterator[tuple[bool, str]]:
     """Yield for each rule whether it is broken, and the message for that."""
-    path, near = request.place, nearest_directory(request.place)
+    path, near = Path(request.path), nearest_directory(request.place)
     interpreter, version = request.interpreter, request.interpreter.version
     python = f"Python {version} at {request.python}"
     first = [*request.packages, *[program["name"] for program in request.programs], "the environment"][0]
@@ -239,18 +286,18 @@ def flaws(request: Request) -> Iterator[tuple[bool, str]]:
     job = job_in_the_way(request)
     yield (
         bool(job),
-        f"job {job} runs here, and {path} would be made anew under it: wait for its end, or end it: "
+        f"job {job} runs here, and {path} would be exchanged under it: wait for its end, or end it: "
         f"ansible-playbook clean.yml -e job_id={job}",
     )
     yield not path.is_absolute(), f"{request.setting} must be an absolute path, not {path}"
-    yield path.is_symlink(), f"{path} is a symbolic link: set {request.setting} to where it leads"
+    yield is_strange_link(request), f"{path} is a symbolic link: set {request.setting} to where it leads"
     yield (
         not is_supported(version, request.python_min, request.python_max),
         f"{python} is not supported by {first} ({supported} is): {elsewhere}",
     )
     yield not interpreter.has_venv, f"{python} has no module venv, which makes environments: {elsewhere}"
     yield (
-        is_foreign(path),
+        is_foreign(path) or is_foreign(request.place),
         f"{path} exists and is no Python environment, so it is left alone: set {request.setting} to another directory",
     )
     yield (
@@ -258,7 +305,7 @@ def flaws(request: Request) -> Iterator[tuple[bool, str]]:
         f"no permission to write in {near}: set {request.setting} to another directory",
     )
     yield (
-        free_mb(near) < request.disk_mb and not is_ready(request),
+        free_mb(near) < request.disk_mb and not is_ready(as_it_lies(request)),
         f"{first} needs {request.disk_mb} MB in {near}, where {free_mb(near)} MB are free: "
         f"set {request.setting} to another disk",
     )
@@ -273,15 +320,40 @@ def refusals(request: Request) -> list[str]:
     return [f"{request.role}: {text}" for text in said]
 
 
+def as_it_lies(request: Request) -> Request:
+    """Return the request for an environment that an earlier release made, if it is this one: it becomes a version."""
+    plain = replace(request, versions="")
+    is_it = bool(request.versions) and versions.is_old_style(Path(request.path)) and is_ready(plain)
+    return plain if is_it else request
+
+
+def lacks_link(request: Request) -> bool:
+    """Whether the environment lies in another one, and its path does not lead there."""
+    return request.lies_within and os.path.realpath(request.path) != os.path.realpath(str(request.place))
+
+
+def link(request: Request) -> bool:
+    """Have the path of an environment that lies in another one lead there. Return whether it led elsewhere. OSError."""
+    if not lacks_link(request):
+        return False
+    versions.lead_within(Path(request.path), Path(request.linked_environment).name)
+    return True
+
+
 def look(request: Request) -> dict[str, Any]:
     """Return the state of the environment without a change. plugin_utils/_software/answers.py declares the fields."""
-    ready = is_ready(request)
+    path, here = Path(request.path), as_it_lies(request)
+    ready = is_ready(here)
     return {
         "refusals": refusals(request),
         "ready": ready,
-        "receipt": read_receipt(request.place) if ready else None,
-        "proven": (request.place / PROOF).exists(),
+        "receipt": read_receipt(here.place) if ready else None,
+        "proven": (here.place / PROOF).exists() and not lacks_link(request),
         "kind": kind_of_machine(request),
+        "place": str(request.place),
+        "version": request.version,
+        "used": versions.in_use(path) if request.versions else "",
+        "adopts": bool(request.versions) and versions.is_old_style(path),
         "os": "".join(line[3:].strip('"') for line in os_release() if line.startswith("ID=")),
         "mesh": os.path.exists(os.path.expanduser(request.mesh)),
         "python": request.interpreter.version,

@@ -15,11 +15,11 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Sequence
 
-from . import build_errors, environment, environment_files, interpreter, remote_program
+from . import build_errors, environment, environment_files, interpreter, remote_program, versions
 from .environment import (
     PROOF,
     Receipt,
@@ -41,7 +41,7 @@ ERROR_CHARACTERS = 300
 SEND = "send"  # the line with which a receiver asks for the tar stream
 PACKAGE = "torchfleet_environment"
 # The modules that a receiver needs, each after those that it imports.
-FILES = (build_errors, environment_files, interpreter, environment, remote_program)
+FILES = (build_errors, environment_files, interpreter, versions, environment, remote_program)
 START = f"""
 import io, json, sys, types
 order = json.loads(io.FileIO(0, closefd=False).readline())
@@ -68,6 +68,7 @@ class Transfer:
     senders: list[str]  # those that can send it on
     source: str = ""  # the host that has it; "" for this one
     receipt: Receipt | None = None  # of the source
+    left_out: list[str] = field(default_factory=list)  # what lies in it and is sent apart
 
 
 # --- on the machine that receives -------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ def order(verb: str, transfer: Transfer) -> bytes:
 
 def tar_of(transfer: Transfer) -> list[str]:
     """Return the command that writes the environment to stdout."""
-    left_out = [f"--exclude=./{name}" for name in (RECEIPT, PROOF)]
+    left_out = [f"--exclude=./{name}" for name in (RECEIPT, PROOF, *transfer.left_out)]
     tar = ["tar", "--create", "--file", "-", *left_out, "--directory", transfer.path, "."]
     return on_host(transfer, transfer.source, tar) if transfer.source else tar
 

@@ -134,7 +134,7 @@ def has_own_build(request: Request, where: PipCall, place: str) -> bool:
 def can_report(request: Request) -> bool:
     """Whether the environment's pip can report what it installed."""
     version = request.interpreter.version
-    found = [installed(Path(path), version).get("pip") for path in (request.path, request.linked_environment) if path]
+    found = [installed(Path(path), version).get("pip") for path in (str(request.place), request.linked) if path]
     numbers = [number(release)[:2] for release in found if release]
     return bool(numbers) and numbers[0] >= PIP_REPORTS
 
@@ -164,7 +164,7 @@ def make_bare(request: Request, place: str) -> None:
     ten times as long, because it runs pip from its wheel.
     """
     path, packages = request.place, request.place / request.interpreter.packages
-    other = request.linked_environment
+    other = request.linked
     linked = Path(other, request.interpreter.packages) if other else None
     wanted = request.installs and not (linked is not None and (linked / "pip").is_dir())
     found = [*bundled_pip(request.interpreter.ensurepip), *sorted(Path(place).glob("pip-*.whl"))]

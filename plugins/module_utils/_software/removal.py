@@ -15,6 +15,7 @@ from typing import Iterator, NamedTuple
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, jobs
 
+from . import versions
 from .environment_files import RECEIPT, locked
 from .environment_files import remove as remove_directory
 
@@ -117,8 +118,9 @@ def is_shared(path: Path) -> bool:
 def environments(request: Request) -> Iterator[Path]:
     """Yield those that we made: a receipt or a lock tells. One that other nodes may share stays with `others_stay`."""
     for path in request.environments:
-        ours = (path / RECEIPT).exists() or path.with_name(path.name + ".lock").exists()
-        if ours and not path.is_symlink() and not (request.others_stay and is_shared(path)):
+        ours = (path / RECEIPT).exists() or path.with_name(path.name + ".lock").exists() or versions.is_ours(path)
+        is_place = versions.is_ours(path) or not path.is_symlink()
+        if ours and is_place and not (request.others_stay and is_shared(path)):
             yield path
 
 
@@ -136,11 +138,19 @@ def texts(request: Request) -> list[str]:
 def empties_home(request: Request) -> bool:
     """Whether nothing is left in the home, which then goes too."""
     made = [path.name + suffix for path in environments(request) for suffix in (*ASIDE, ".lock")]
+    made += [versions.STORE] if goes_with(request) else []
     try:
         made += [path.name for path in files(request)]
         return all(name in made for name in os.listdir(str(request.home)))
     except OSError:
         return False
+
+
+def goes_with(request: Request) -> bool:
+    """Whether the directory of all versions in the home has only those that would go."""
+    going = [path.name for path in environments(request)]
+    stores = request.home / versions.STORE
+    return stores.is_dir() and all(name in going for name in os.listdir(str(stores)))
 
 
 def remove(request: Request) -> None:
@@ -149,6 +159,8 @@ def remove(request: Request) -> None:
         end_jobs(str(request.home))
     for path in list(environments(request)):
         with locked(path):
+            if versions.is_ours(path):
+                versions.remove_all(path)
             for suffix in ASIDE:
                 remove_directory(path.with_name(path.name + suffix))
         path.with_name(path.name + ".lock").unlink()

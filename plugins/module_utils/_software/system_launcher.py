@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import versions
 from .environment_files import RECEIPT, locked, nearest_directory, remove
 from .system_packages import APT, files_of, installed_version
 
@@ -32,6 +33,16 @@ class Request(NamedTuple):
     package: str
     suffix: str
     disk_mb: int
+
+    @property
+    def version(self) -> str:
+        """The name of the version of the launcher that the links are: see versions.name_of()."""
+        return versions.name_of(receipt_of(self), own=False)
+
+    @property
+    def place(self) -> Path:
+        """The directory of that version."""
+        return versions.store_of(self.path) / self.version
 
 
 def programs(request: Request) -> dict[str, str]:
@@ -54,8 +65,9 @@ def receipt_of(request: Request) -> dict[str, Any]:
 def is_linked(request: Request) -> bool:
     """Whether the package is installed, all its programs are linked, and no others."""
     try:
-        receipt = json.loads((request.path / RECEIPT).read_text(encoding="utf-8"))
-        links = {entry.name: os.readlink(str(entry)) for entry in (request.path / "bin").iterdir()}
+        place = request.place
+        receipt = json.loads((place / RECEIPT).read_text(encoding="utf-8"))
+        links = {entry.name: os.readlink(str(entry)) for entry in (place / "bin").iterdir()}
     except (OSError, ValueError):
         return False
     wanted = receipt_of(request)
@@ -82,7 +94,7 @@ def reasons(request: Request) -> Iterator[str]:
             "packages are installed with apt, and this machine has no apt: "
             f"set {request.launcher}_install_method to wheel"
         )
-    if request.path.is_symlink():
+    if request.path.is_symlink() and not versions.is_link_of_ours(request.path):
         yield f"{request.path} is a symbolic link: set torchfleet_home to a directory of its own"
     elif is_foreign(request.path):
         advice = "set torchfleet_home to another directory"
@@ -94,19 +106,17 @@ def reasons(request: Request) -> Iterator[str]:
 
 
 def link(request: Request) -> bool:
-    """Replace what is there by links to the programs. Return whether anything changed. OSError, NotMadeError."""
-    path = request.path
-    new, old = (path.with_name(path.name + suffix) for suffix in (".new", ".old"))
-    with locked(path):
+    """Make the version with links to the programs. Return whether anything changed. OSError, NotMadeError."""
+    place, adopts = request.place, versions.is_old_style(request.path)
+    versions.adopt(request.path, own=False, companion="")
+    new = place.with_name(place.name + ".new")
+    with locked(place):
         if is_linked(request):
-            return False
+            return adopts
         remove(new)
         write(new, receipt_of(request))
-        remove(old)
-        if path.is_dir():
-            path.rename(old)
-        new.rename(path)
-        remove(old)
+        remove(place)
+        new.rename(place)
     return True
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
@@ -19,6 +19,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     plain,
     words,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import versions
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
     DIGEST,
     WORD,
@@ -30,6 +32,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
 
 Json = Any
 
+PLACE = like(re.compile(r"[^\x00-\x1f\x7f]{1,1000}\Z"), "a path")
+VERSION = like(versions.NAME, "the name of a version")
 RECEIPT = optional(mapped(short(), plain, 100))
 ANSWERS: Mapping[str, Callable[[Json], Json]] = {
     "look": exact(
@@ -39,6 +43,10 @@ ANSWERS: Mapping[str, Callable[[Json], Json]] = {
             "receipt": RECEIPT,
             "proven": flag,
             "kind": empty_or(DIGEST),
+            "place": PLACE,
+            "version": empty_or(VERSION),
+            "used": empty_or(VERSION),
+            "adopts": flag,
             "mesh": flag,
             "python": like(re.compile(r"\d{1,3}\.\d{1,3}\Z"), "the version of Python"),
             "libc": empty_or(like(re.compile(r"[0-9]{1,2}\.[0-9]{1,3}(\.[0-9]{1,5})?\Z"), "the version of glibc")),
@@ -50,6 +58,21 @@ ANSWERS: Mapping[str, Callable[[Json], Json]] = {
     ),
     "send": mapped(short(300), words, 100_000),
 }
+
+
+SEEN = exact(
+    {"used": empty_or(VERSION), "before": empty_or(VERSION), "job": empty_or(like(JOB_ID, "the name of a job"))}
+)
+
+
+def versions_seen(node: str, parts: Iterable[str], value: Json) -> dict[str, dict[str, str]]:
+    """Return what module environment_version saw on a node, by part."""
+    return dict(take(node, "look", exact(dict.fromkeys(parts, SEEN)), value))
+
+
+def versions_before(node: str, parts: Iterable[str], value: Json) -> dict[str, str]:
+    """Return which versions were in use on a node before module environment_version changed them, by part."""
+    return dict(take(node, "use", exact({}, dict.fromkeys(parts, empty_or(VERSION))), value))
 
 
 def environment_answer(node: str, state: str, value: Json) -> dict[str, Json]:

@@ -67,7 +67,7 @@ def transfer_of(share: Mapping[str, Any], node: str) -> dict[str, Any]:
     """Return what the sender of a node's environment is told: see Transfer in environment_copy."""
     source = "" if share["sender"] == node else node
     mesh = f"{share['home']}/ssh/config"
-    return {"to": share["to"], "senders": share["senders"], "source": source, "mesh": mesh}
+    return {"path": share["place"], "to": share["to"], "senders": share["senders"], "source": source, "mesh": mesh}
 
 
 def missing_tools(given: Given, node: str, seen: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ def share_out(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict[
     """
     kinds: dict[str, list[str]] = {}
     for name, look in looks.items():
-        kinds.setdefault(look["kind"] or name, []).append(name)
+        kinds.setdefault(f"{look['kind']} {look.get('place')}" if look["kind"] else name, []).append(name)
     shares: dict[str, Share] = {}
     for names in kinds.values():
         shares.update(share_kind({name: looks[name] for name in names}, head, head_reaches))
@@ -73,6 +73,7 @@ def plan_of(
     shares = share_out(looks, head, head_reaches)
     nodes = {name: {**asdict(share), "home": homes.get(share.sender, "")} for name, share in shares.items()}
     for name, look in looks.items():
+        nodes[name].update(place=look["place"], adopts=look["adopts"])
         nodes[name]["proven"] = look["ready"] and look["proven"] and not shares[name].source
     missing = {name: look["missing_tools"] for name, look in looks.items() if shares[name].makes}
     return {
