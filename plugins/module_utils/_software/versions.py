@@ -226,14 +226,17 @@ def is_ours(path: Path) -> bool:
 
 
 def remove_all(path: Path) -> None:
-    """Remove a link of ours, with all versions, or with what it leads to. The caller holds the lock. OSError."""
-    within = Path(os.path.realpath(str(path)))
-    path.unlink()
-    if store_of(path).is_dir():
-        remove(store_of(path))
-        with contextlib.suppress(OSError):
-            store_of(path).parent.rmdir()
-    for suffix in ("", ".old"):
-        remove(within.with_name(within.name + suffix))
-    with contextlib.suppress(FileNotFoundError):
-        within.with_name(within.name + ".lock").unlink()
+    """Remove all versions of a path and its link, or what it leads to in another version. The lock is held. OSError."""
+    new = path.with_name(path.name + ".new")
+    if new.is_symlink():
+        new.unlink()
+    if is_ours(path):
+        within = Path(os.path.realpath(str(path)))
+        path.unlink()
+        for suffix in ("", ".old"):
+            remove(within.with_name(within.name + suffix))
+        with contextlib.suppress(FileNotFoundError):
+            within.with_name(within.name + ".lock").unlink()
+    remove(store_of(path))
+    with contextlib.suppress(OSError):
+        store_of(path).parent.rmdir()
