@@ -59,6 +59,16 @@ def test_a_first_use_is_undone_too(paths: dict[str, Path], tmp_path: Path) -> No
     assert used(fresh) == {"c": ""}
 
 
+def test_where_nothing_of_ours_lies_nothing_is_written(paths: dict[str, Path], tmp_path: Path) -> None:
+    """A lock beside a directory would say that we made it, and that it may be removed."""
+    more = {**paths, "mine": tmp_path / "mine"}
+    more["mine"].mkdir()
+    changed_versions.use(more, NEW, str(tmp_path))
+    changed_versions.settle(more, {}, 1, str(tmp_path))
+    assert changed_versions.look(more, str(tmp_path))["mine"] == {"used": "", "before": "", "job": ""}
+    assert sorted(path.name for path in tmp_path.glob("mine*")) == ["mine"]
+
+
 def test_nothing_is_changed_or_removed_under_a_running_job(paths: dict[str, Path], tmp_path: Path) -> None:
     job = JobDir(str(tmp_path / "jobs" / "one"))
     job.create([])

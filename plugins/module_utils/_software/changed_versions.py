@@ -88,4 +88,5 @@ def settle(paths: Mapping[str, Path], was: Mapping[str, str], keep: int, home: s
         versions.record(paths[name], version)
     if running_job(home):
         return []
-    return [f"{name} {version}" for name, path in paths.items() for version in versions.prune(path, keep)]
+    there = {name: path for name, path in paths.items() if versions.in_use(path)}
+    return [f"{name} {version}" for name, path in there.items() for version in versions.prune(path, keep)]
