@@ -74,3 +74,10 @@ def test_without_a_way_between_them_each_makes_its_own(head: str) -> None:
     looks = {"n1": look(), "n2": look(), "n3": look(A)}
     shares = share_out(looks, head, False)
     assert shares == {"n1": Share(makes=True), "n2": Share(makes=True), "n3": Share()}
+
+
+def test_what_lies_in_another_place_is_sent_to_nobody() -> None:
+    """An environment has its own path in it. And no machine says where another one unpacks what it is sent."""
+    looks = {"n1": {**look(A, mesh=True), "place": "/home/evil"}, "n2": {**look(), "place": "/home/v/1-a"}}
+    shares = share_out(looks, "n1", True)
+    assert shares["n2"].makes and not shares["n1"].to
