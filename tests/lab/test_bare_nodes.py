@@ -94,7 +94,7 @@ def test_backend_mpi_where_no_compiler_was(bare: Cluster) -> None:
 def test_a_build_that_fails_has_the_first_error_of_the_compiler(bare: Cluster) -> None:
     works(bare, f"{WITH_MPI} --tags torch_backends")
     for node in NODES:
-        bare.lab.root(node, "rm", "-r", f"{HOME}/backends")
+        bare.lab.root(node, "rm", "-r", f"{HOME}/pytorch/backends")
     headers = bare.lab.root("n1", "sh", "-c", "ls /usr/include/*/python3*/pyconfig.h").strip()
     bare.lab.root("n1", "mv", headers, f"{headers}.away")
     try:
