@@ -69,7 +69,6 @@ def test_another_version_is_used_on_both_nodes_and_taken_back(fleet: Fleet) -> N
     fleet.setup(NEW)
     assert fleet.versions() == [NEW, NEW]
     assert fleet.lab.ssh("n1", f"{PATH}/bin/mpirun", "-n", "2", "--oversubscribe", "hostname").stdout == "n1\nn1\n"
-    assert "changed=0" in fleet.setup(NEW)
     told = fleet.works("playbooks/rollback.yml", "--check")
     assert f"would use: openmpi {OLD}-" in told and fleet.versions() == [NEW, NEW]
     assert f"uses: openmpi {OLD}-" in fleet.works("playbooks/rollback.yml")
@@ -123,4 +122,4 @@ def test_what_an_earlier_release_made_becomes_a_version(fleet: Fleet) -> None:
     assert "changed=0" in fleet.setup(OLD)
     fleet.works("setup.yml", "--tags", "mpi", openmpi_state="absent")
     for node in NODES:
-        assert fleet.lab.root(node, "find", HOME, "-maxdepth", "0", check=False) == ""
+        assert fleet.lab.root(node, "find", HOME, check=False) == ""
