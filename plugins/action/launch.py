@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ansible import constants
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
@@ -46,7 +47,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import detached_line
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
+    environment_for,
+    to_make,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import facts_of_all
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, opening, summary, verdict
@@ -102,17 +108,25 @@ class ActionModule(Action):
         """Plan the job with the facts of the nodes, then show or run it."""
         job_id = attempt.job_id
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
+        needs = environment_for(request, script)
         folder = None if cluster.local else folder_of(script)
         program = Program(script, request.workload_args, shipped=folder is not None)
         ssh = ssh_words(self._connection, cluster.head, request.lease)
         warnings = folder.warnings if folder else ()
-        job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), warnings, attempt)
+        job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), warnings, attempt, needs)
         with StopWatch() as stop, Session(cluster.head, ssh, request.detach) as session:
-            plan = plan_job(request, cluster, session.survey(cluster, request), job)
+            facts = session.survey(cluster, request, needs.name if needs else "")
+            plan = plan_job(request, cluster, facts, job)
             command = render(plan)
             if self._task.check_mode:
                 display.display("\n".join(explain(plan, command)))
                 return {"changed": False, "job_id": job_id, "command": list(command.argv)}
+            if needs and plan.unmade:
+                into = Path(constants.DEFAULT_LOCAL_TMP)
+                return {
+                    "changed": False,
+                    "environment": to_make(needs, facts_of_all(cluster, facts), plan.unmade, into),
+                }
             if folder:
                 session.ship(folder, [node.name for node in plan.nodes])
             order = order_for(plan, command, identity())

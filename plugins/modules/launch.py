@@ -176,6 +176,19 @@ options:
     elements: str
     choices: [saved, failed, lost, timed_out]
     default: [saved, failed, lost]
+  requirements:
+    description:
+      - A C(requirements.txt), C(pyproject.toml) or C(uv.lock) on the controller, with the packages that the program
+        needs beside torch. V(none) goes without. The default is the one that lies beside a Python script.
+      - The environment is looked for on every node. Where it is missing nothing is started, and C(environment) is
+        returned, for the tasks that make it. Torch is the proven one; a file that asks for another is refused.
+    type: str
+  program_index_url:
+    description: The package index of that environment. The default is the one that pip is configured with.
+    type: str
+  program_wheelhouse:
+    description: A directory of wheels on the controller. With it no package index is used.
+    type: path
   result_query:
     description: JMESPath expression. Its value in C(result.json) is printed as JSON at the end.
     type: str
@@ -213,6 +226,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+environment:
+  description:
+    - What the tasks need that make the environment of the program. Nothing was started.
+    - C(nodes) has the nodes on which it is missing, each with C(path), C(home), C(python), C(linked) (the proven
+      environment) and C(torch) (its version). C(packages), C(lock), C(index_url) and C(file) are the same for all.
+  returned: if the environment of the program is missing on a node
+  type: dict
 job_id:
   description: Name of the run.
   returned: if the options were accepted

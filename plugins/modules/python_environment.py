@@ -72,6 +72,17 @@ options:
       - A password or token in it is on no command line and in no log.
     type: str
     default: ""
+  one_index:
+    description: Whether O(index_url) is the index of all packages, and not of the first one alone.
+    type: bool
+    default: false
+  kept:
+    description:
+      - Packages of O(linked_environment), with their versions, that must not be exchanged. Packages that need another
+        version of one of them, or of what it pins exactly, are refused.
+    type: list
+    elements: str
+    default: []
   preferred_index:
     description:
       - An index that has a build of the first package of its own (C(2.13.0+cpu)), which is taken if it can be reached.
@@ -305,7 +316,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.stand
 
 AS_THEY_ARE = (
     *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
-    *("preferred_index", "tools", "build_environment", "linked_environment", "versions"),
+    *("preferred_index", "tools", "build_environment", "linked_environment", "versions", "one_index", "kept"),
 )
 PROGRAM = {
     **{name: {"type": "str", "required": True} for name in ("name", "url", "sha256", "file")},
@@ -396,6 +407,8 @@ def main() -> None:
         "python_max": {"type": "str", "default": ""},
         "disk_mb": {"type": "int", "default": 200},
         "index_url": {"type": "str", "default": "", "no_log": True},
+        "one_index": {"type": "bool", "default": False},
+        "kept": {"type": "list", "elements": "str", "default": []},
         "preferred_index": {"type": "str", "default": "", "no_log": True},
         "lock": {"type": "str", "default": ""},
         "locked": {"type": "bool", "default": True},

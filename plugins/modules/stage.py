@@ -115,6 +115,7 @@ def main() -> None:
         "backend": "",
         "port": None,
         "ports": None,
+        "program": "",
     }
     facts = survey(request)
     absent = missing(facts, module.params["role"], module.params["launcher"])

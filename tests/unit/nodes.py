@@ -43,6 +43,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "port": 23456,
         "fabric": None,
         "lost_address": "",
+        "program": None,
         "jobs": [],
         "running": [],
         "leftovers": [],
@@ -87,12 +88,15 @@ def plan_on_two(
     return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), shipped=True), options)
 
 
-def planned(cluster: Cluster, facts: dict[str, Facts], program: Program, options: dict[str, Any]) -> LaunchPlan:
-    """Plan a job of the workload mnist with the user's options."""
+def planned(
+    cluster: Cluster, facts: dict[str, Facts], program: Program, options: dict[str, Any], needs: Any = None
+) -> LaunchPlan:
+    """Plan a job of the workload mnist with the user's options. `needs`: the program's environment."""
     request = parse_request({"workload": "mnist", **options})
     program = dataclasses.replace(program, args=request.workload_args)
     attempt = attempt_of(request, request.job_id or "job", ())
-    job = Job(request.job_id or "job", "/runs/job", program, "lib/d/torchfleet.py", "0123456789ab", attempt=attempt)
+    runtime, token = "lib/d/torchfleet.py", "0123456789ab"
+    job = Job(request.job_id or "job", "/runs/job", program, runtime, token, attempt=attempt, needs=needs)
     return plan_job(request, cluster, cast(Mapping[str, AnyFacts], facts), job)
 
 

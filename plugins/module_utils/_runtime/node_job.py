@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Collection, Mapping, Protocol, Sequence
 
-from . import processes
+from . import processes, program_environment
 from .alone import ONE_NODE, check_alone, staging_lock
 from .channel import BEAT_SECONDS, Frame, ready
 from .frames import ROWS
@@ -102,6 +102,7 @@ class NodeJob:
         if routes is not None:
             self.job.write("routes.json", routes)
         self.job.write("order.json", self.order)
+        program_environment.note_use(self.order)
         self.job.write("supervisor.json", processes.identity(os.getpid()))
         self.output = OutputFollower(self.job, self.order)
 

@@ -42,6 +42,7 @@ class SurveyRequest(TypedDict):
     backend: str  # that its torch is asked for; empty: it need not be asked
     port: int | None  # that is wanted for the rendezvous
     ports: tuple[int, int] | None  # first and last that a firewall lets through
+    program: str  # the name of the program's environment; empty: it needs none
 
 
 class NodeSurvey(Request):

@@ -119,6 +119,14 @@ class GpuTargets(TypedDict):
     gpus: list[str]
 
 
+class ProgramEnvironment(TypedDict):
+    """The Python environment of a program (program_environment.py)."""
+
+    path: str
+    content: str  # a digest of what is installed in it; empty: it is not made, or for another torch
+    kind: str  # of machine: others may need other packages
+
+
 @final  # so that a field tells the one from the other
 class NodeFacts(Seat, JobState):
     """What a plan is made of (survey.py)."""
@@ -139,6 +147,7 @@ class NodeFacts(Seat, JobState):
     port: int | None
     clock_offset: float  # seconds by which the node's clock is ahead of the head's: the head measures it
     lost_address: str  # of fabric.json, which the node no longer has; empty if it has all
+    program: ProgramEnvironment | None  # None: it was not asked for
 
 
 @final

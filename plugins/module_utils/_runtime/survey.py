@@ -17,7 +17,7 @@ import subprocess
 import sys
 from typing import Iterable, Sequence, cast
 
-from . import job_directory, processes
+from . import job_directory, processes, program_environment
 from .frames import ROWS
 from .gpu_targets import gpu_targets
 from .gpu_vendors import BUILDS, accelerators
@@ -38,7 +38,7 @@ def survey(request: SurveyRequest) -> NodeFacts:
     """Return the facts of this node."""
     home = home_path(request["home"])
     python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
-    here, build = seat(home), torch_build(python)
+    here, torch = seat(home), torch_build(python)
     return {
         **here,
         "cwd": os.getcwd(),
@@ -47,8 +47,8 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "interpreter": sys.executable,
         "python": python if os.access(python, os.X_OK) else "",
         "python_wanted": python,
-        "torch": build,
-        "gpu_targets": gpu_targets(python, build, here["accelerators"]),
+        "torch": torch,
+        "gpu_targets": gpu_targets(python, torch, here["accelerators"]),
         "hostname": socket.gethostname().partition(".")[0],
         "nics": sorted(os.listdir("/sys/class/net")),
         "launcher": launcher(request, home, python),
@@ -57,6 +57,7 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "port": free_port(request["port"], request["ports"]),
         "clock_offset": 0.0,
         "lost_address": lost_address(fabric(home)),
+        "program": program_environment.look(home, request.get("program", ""), python, torch),
         **job_state(home),
     }
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Sequence
 
@@ -15,11 +16,13 @@ TRUST = "if you trust that file, add -e torchfleet_locked=false, which checks ve
 def errors_in(lines: Sequence[str]) -> list[str]:
     """Return the lines that explain the failure.
 
-    Of the first kind that occurs: wrong checksums, a build error of pip, compiler errors, where make stopped, other
-    errors of pip, the last lines.
+    Of the first kind that occurs: wrong checksums, versions that exclude each other, a build error of pip, compiler
+    errors, where make stopped, other errors of pip, the last lines.
     """
     if mismatches(lines):
         return mismatches(lines)
+    if conflict(lines):
+        return conflict(lines)
     texts = [line.strip() for line in lines]
     built = [line[len("error: ") :] for line in texts if line.startswith("error: ")]
     built = [line for line in built if " " in line]  # what pip adds are names such as subprocess-exited-with-error
@@ -28,6 +31,16 @@ def errors_in(lines: Sequence[str]) -> list[str]:
     made = [line for stop in stops for line in texts[max(stop - 2, 0) : stop + 1]]
     by_pip = [line for line in lines if line.startswith("ERROR")]
     return built or compiled[:3] or made or by_pip or list(lines[:3])
+
+
+def conflict(lines: Sequence[str]) -> list[str]:
+    """Return what pip says of requirements that exclude each other: who asks for what. With --quiet it does not."""
+    texts = [line.strip() for line in lines]
+    if "The conflict is caused by:" not in texts:
+        return []
+    start = texts.index("The conflict is caused by:") + 1
+    sides = re.compile(r".* depends on |The user requested ")
+    return list(itertools.takewhile(sides.match, texts[start:]))
 
 
 def mismatches(lines: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ PROOF = "torchfleet-proof.txt"  # says that it works on this machine, so it is n
 # The fields of a request that decide the content of the environment.
 SOURCE = (
     *("packages", "index_url", "wheelhouse", "sources", "programs"),
-    *("build_environment", "linked_environment", "lock"),
+    *("build_environment", "linked_environment", "lock", "kept"),
 )
 OLD_KEYS: Mapping[str, str] = {"linked_environment": "beside"}  # of receipts that version 0.4.0 wrote
 LOOKED_AT = 50  # files of each package that are checked
@@ -60,6 +60,7 @@ class Request:
     python_max: str = ""
     disk_mb: int = 0
     index_url: str = ""
+    one_index: bool = False  # index_url is for all packages
     preferred_index: str = ""  # for a build of the first package's own, if it can be reached
     wheelhouse: str = ""  # on the controller
     sources: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the sha256 of each file
@@ -67,6 +68,7 @@ class Request:
     tools: list[str] = field(default_factory=list)
     build_environment: dict[str, str] = field(default_factory=dict)
     linked_environment: str = ""  # a directory; its packages can be imported too
+    kept: list[str] = field(default_factory=list)  # packages of it that are not exchanged, as name==version
     lock: str = ""  # its digest
     locked: Lock = field(default_factory=Lock)
     mesh: str = ""  # the configuration of ssh

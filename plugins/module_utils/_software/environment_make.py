@@ -19,10 +19,12 @@ from typing import Any, Iterator, Mapping, NamedTuple
 from .environment import Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
 from .environment_files import NotMadeError, locked, remove_leftovers, replaced, run, work_directory
 from .interpreter import bundled_pip, number, packages_of
+from .kept_packages import keep_option, refuse_exchanged
 
 # No bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
 QUIET = ["--quiet", "--no-input", "--disable-pip-version-check"]
 PIP_SCRIPT = "#!{}\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
+LINK = "torchfleet-linked.pth"
 PIP = ["-I", "-m", "pip"]  # isolated: pip would take modules in PYTHONPATH or the current directory for installed
 PIP_INSTALL = [*PIP, "install", "--no-compile", *QUIET]
 WHEELS_ONLY = ["--only-binary", ":all:"]
@@ -72,8 +74,8 @@ def pip_calls(request: Request, place: str) -> list[PipCall]:
         return locked_pip_calls(request, place)
     if request.wheelhouse:
         return [PipCall(["--no-index", "--find-links", place], packages)]
-    if not request.index_url:
-        return [PipCall([], packages)]
+    if not request.index_url or request.one_index:
+        return [PipCall([], packages, request.index_url)]
     return [PipCall([], packages[:1], request.index_url), PipCall([], packages[1:])]
 
 
@@ -85,7 +87,7 @@ def locked_pip_calls(request: Request, place: str) -> list[PipCall]:
     """
     lock, first = request.locked, request.packages[:1]
     where = ["--no-index", "--find-links", place] if request.wheelhouse else []
-    own = own_build(request, place)
+    own = None if request.kept else own_build(request, place)  # torch is not among them: all have checksums
     left_out = lock.of_the_build if own else []
     lines = [line for line in lock.lines if line.split("==")[0] not in left_out]
     hashed, versions = Path(place, "lock.txt"), Path(place, "versions.txt")
@@ -94,10 +96,15 @@ def locked_pip_calls(request: Request, place: str) -> list[PipCall]:
     constrained = [*WHEELS_ONLY, "--constraint", str(versions)]
     more = [package for package in lock.more if package not in (first if own else [])]
     return [
-        PipCall([*where, *WHEELS_ONLY, "--require-hashes", "--requirement", str(hashed)], []),
+        PipCall([*where, *WHEELS_ONLY, "--require-hashes", "--requirement", str(hashed)], [], index_of(request)),
         PipCall([*(own.options if own else []), *constrained], first if own else [], own.index_url if own else ""),
         PipCall([*where, *constrained], more),
     ]
+
+
+def index_of(request: Request) -> str:
+    """Return the index of all packages, an empty text for the one that pip is configured with."""
+    return request.index_url if request.one_index and not request.wheelhouse else ""
 
 
 def own_build(request: Request, place: str) -> PipCall | None:
@@ -178,7 +185,9 @@ def make_bare(request: Request, place: str) -> None:
         script.write_text(PIP_SCRIPT.format(path / "bin" / "python"), encoding="utf-8")
         script.chmod(0o755)
     if linked:
-        (packages / "torchfleet-linked.pth").write_text(f"{linked}\n", encoding="utf-8")
+        further = linked / LINK  # links of linked environments are not followed by themselves
+        text = further.read_text(encoding="utf-8") if further.is_file() else ""
+        (packages / LINK).write_text(f"{linked}\n{text}", encoding="utf-8")
 
 
 def install(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
@@ -188,14 +197,16 @@ def install(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
     options = ["--report", str(report)] if can_report(request) else []
     digests: dict[str, str] = {}
     unlocked: set[str] = set()
+    kept = keep_option(request, place)
     for call in pip_calls(request, place):
         if call.packages or "--requirement" in call.options:
             what = " ".join(call.packages or request.packages)
-            argv = [python, *PIP_INSTALL, *options, *call.options, "--", *call.packages]
+            argv = [python, *PIP_INSTALL, *options, *kept, *call.options, "--", *call.packages]
             run(argv, f"pip could not install {what}", environment=call.environment)
             came = digests_in(report) if options else {}
             digests.update(came)
             unlocked.update([] if "--require-hashes" in call.options else came)
+    refuse_exchanged(request)
     return digests, unlocked
 
 

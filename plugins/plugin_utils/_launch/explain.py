@@ -33,6 +33,7 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
     lines += folded("command on", {name: command_table(options) for name, options in command.on.items()})
     programs = {node.name: ["  " + shlex.join(node.argv), f"  in {node.cwd}"] for node in plan.nodes}
     lines += folded("program of each rank on", programs)
+    lines += ["", "its packages", *plan.packages] if plan.packages else []
     return lines + [f"warning: {text}" for text in (*plan.warnings, *command.warnings)]
 
 

@@ -27,6 +27,7 @@ from .attempts import ONLY, Attempt
 from .backends import choose_backend
 from .environment import JobEnvironment, Setting
 from .gpus import check_targets, idle_gpus
+from .program_environment import ProgramEnvironment, check_environment, explained, ranks_python, search_path, unmade
 from .request import LauncherOptions, Request
 from .requirements import (
     check_addresses,
@@ -71,7 +72,7 @@ class Program:
         """Return the command line and the working directory on a node."""
         where = f"{job_dir}/{TREE}" if self.shipped else ""
         script = f"{where}/{self.script.rpartition('/')[2]}" if where else self.script
-        interpreter = (fact["python"],) if self.runs_python else ()
+        interpreter = (ranks_python(fact),) if self.runs_python else ()
         return (*interpreter, script, *self.args), where or fact["cwd"]
 
 
@@ -157,6 +158,8 @@ class LaunchPlan:
     restarts: int = 0  # how often the job was started before
     exclusive: bool = False  # no other job may be on its nodes when it starts
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
+    packages: tuple[str, ...] = ()  # what the program needs beside torch, for people
+    unmade: tuple[str, ...] = ()  # nodes that do not have these
     warnings: tuple[str, ...] = ()
 
     @property
@@ -232,7 +235,7 @@ def plan_node(
     argv, cwd = job.program.on(fact, job_dir)
     runtime = (fact["interpreter"], "-I", "-S", f"{fact['home']}/{job.runtime}")
     threads = max(1, fact["cores"] // max(1, ranks))
-    path_first = fact["python"].rpartition("/")[0]
+    path_first = search_path(fact)
     settings = environment.on(node, fact, threads) if ranks else ()
     return NodePlan(
         name=node.name,
@@ -272,6 +275,7 @@ class Job:
     token: str
     warnings: tuple[str, ...] = ()
     attempt: Attempt = ONLY
+    needs: ProgramEnvironment | None = None  # beside torch
 
 
 def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts], job: Job) -> LaunchPlan:
@@ -296,6 +300,8 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     workers = tuple(node for node in workers if node.name in used)
     check_fabric([node.name for node in workers], facts)
     facts = with_rails_of(workers, facts)
+    used_facts = {node.name: facts[node.name] for node in workers}
+    check_environment(job.needs, used_facts)
     check_addresses({cluster.head.name, *(node.name for node in workers)}, facts)
     check_nics(workers, facts, request.job_env, secrets)
     check_alone(request, workers, cluster, facts)
@@ -339,6 +345,8 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         restarts=job.attempt.restarts,
         exclusive=request.exclusive,
         secrets=secrets,
+        packages=tuple(explained(job.needs, used_facts)),
+        unmade=tuple(unmade(job.needs, used_facts)),
         warnings=(
             *job.warnings,
             *(idle_gpus(backend, worker_facts, given, ranks_of(placement), np_source == "user") if python else ()),

@@ -99,6 +99,9 @@ class Request:
     notice: float | None = None
     max_restarts: int = 0
     restart_on: tuple[str, ...] = RESTART_ON
+    requirements: str | None = None  # a file, or "none"; None: the one beside the script
+    program_index_url: str = field(default="", repr=False)  # may have a password
+    program_wheelhouse: str = ""
 
 
 def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
@@ -140,6 +143,9 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         notice=parse_notice(given),
         max_restarts=max_restarts,
         restart_on=parse_states("restart_on", given.get("restart_on", RESTART_ON)),
+        requirements=parse_text("requirements", given["requirements"]) if "requirements" in given else None,
+        program_index_url=str(given.get("program_index_url", "")),
+        program_wheelhouse=str(given.get("program_wheelhouse", "")),
     )
 
 

@@ -168,9 +168,10 @@ class Session:
             if now - start > work:
                 raise HeadLost(f"the head {self.head.name} is lost: still at work after {work:g} s, its disk may hang")
 
-    def survey(self, cluster: Cluster, request: Request) -> dict[str, AnyFacts]:
+    def survey(self, cluster: Cluster, request: Request, program: str = "") -> dict[str, AnyFacts]:
         """Return the facts of every node by name, as survey() there finds them, or `unreachable` with the reason.
 
+        `program`: the name of the environment that the program needs, an empty text for none.
         InputError if our code cannot be copied to the head.
         """
         nodes = {node.name: node for node in cluster.workers if node.name != self.head.name}
@@ -179,12 +180,13 @@ class Session:
                 "host": node.name,
                 "home": node.home or DEFAULT_HOME,
                 "interpreter": node.interpreter,
-                "request": survey_request(node, request, ()),  # the head's launcher alone reads launcher_args
+                "request": survey_request(node, request, (), program),  # the head's launcher alone reads launcher_args
             }
             for node in nodes.values()
         ]
+        own = survey_request(self.head, request, request.options.args, program)
         try:
-            answer = self.ask("survey", request=survey_request(self.head, request, request.options.args), nodes=routes)
+            answer = self.ask("survey", request=own, nodes=routes)
         except HeadLost as lost:
             if not self.remote.channel.lost:
                 raise
@@ -380,7 +382,7 @@ def fetched_names(placement: Collection[tuple[int, str]]) -> set[str]:
     return names | {f"ranks/{rank}/{name}" for rank, _host in placement for name in ("stdout", "stderr", "record.json")}
 
 
-def survey_request(node: Node, request: Request, launcher_args: Sequence[str]) -> SurveyRequest:
+def survey_request(node: Node, request: Request, launcher_args: Sequence[str], program: str = "") -> SurveyRequest:
     """Return the survey request for a node."""
     return {
         "home": node.home or DEFAULT_HOME,
@@ -391,4 +393,5 @@ def survey_request(node: Node, request: Request, launcher_args: Sequence[str]) -
         "backend": request.backend if request.backend and BACKENDS[request.backend].asked else "",
         "port": request.master_port,
         "ports": request.options.ports,
+        "program": program,
     }

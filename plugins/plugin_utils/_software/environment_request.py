@@ -60,6 +60,7 @@ def order_for(given: Given, ready: Mapping[str, Any], seen: Mapping[str, Any], i
         locked=ready["locked"],
         sources={directory: ready["sources"][Path(directory).name] for directory in given["sources"]},
         programs=given["programs"],
+        kept=given["kept"],
     )
 
 

@@ -70,6 +70,7 @@ class Order:
     locked: Mapping[str, Any] = field(default_factory=dict)  # as package_locks.lock_of has it
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by directory, the digest of each file
     programs: Sequence[Mapping[str, Any]] = ()
+    kept: Sequence[str] = ()  # what the machine has, and will not be brought
 
     @property
     def shelf(self) -> Path:
@@ -194,7 +195,8 @@ def choose(order: Order) -> list[Path]:
         chosen[name] = [path for path in there.get(name, []) if is_version(path, package)]
         if not chosen[name]:
             raise NotFoundError(package)
-    known, waiting = set(chosen), [path for wheels in chosen.values() for path in wheels]
+    known = {*chosen, *map(name_of, order.kept)}
+    waiting = [path for wheels in chosen.values() for path in wheels]
     while waiting:
         for name in required_by(waiting.pop()) - known:
             known.add(name)

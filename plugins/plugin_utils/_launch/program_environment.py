@@ -1,0 +1,158 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The environment of a program beside the proven torch: what it needs, which name that has, who must still make it.
+
+The name is a digest of what was asked for, so nothing is asked of an index to find out whether it is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import without_password
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.program_requirements import (
+    NONE,
+    Requirements,
+    file_for,
+    read_requirements,
+    refuse_other_torch,
+)
+
+from .request import Request
+
+NAME_LETTERS = 24
+VERSION = 1  # of what is made: another one makes all anew
+
+
+@dataclass(frozen=True)
+class ProgramEnvironment:
+    """What a program needs beside torch. `name`: of the directory on each node; empty if it needs nothing."""
+
+    requirements: Requirements
+    index_url: str
+    wheelhouse: str
+
+    @property
+    def name(self) -> str:
+        """Return the digest of all that decides what is installed."""
+        if not self.requirements.packages:
+            return ""
+        lines = sorted([asked.text, *sorted(asked.hashes)] for asked in self.requirements.packages)
+        source = [VERSION, lines, without_password(self.index_url), self.wheelhouse]
+        return hashlib.sha256(json.dumps(source).encode()).hexdigest()[:NAME_LETTERS]
+
+    @property
+    def lines(self) -> list[str]:
+        """Return what is shown to people."""
+        asked = ", ".join(asked.text for asked in self.requirements.packages) or "nothing beside torch"
+        where = f" from {self.wheelhouse}" if self.wheelhouse else ""
+        return [f"  asked for by {self.requirements.file}{where}: {asked}"]
+
+
+def environment_for(request: Request, script: str) -> ProgramEnvironment | None:
+    """Return what a program needs beside torch, None if no file says so. InputError for a file that is wrong."""
+    file = file_for(script, request.requirements, script.endswith(".py"))
+    if not file:
+        return None
+    found = read_requirements(file)
+    wheelhouse = os.path.realpath(os.path.expanduser(request.program_wheelhouse)) if request.program_wheelhouse else ""
+    return ProgramEnvironment(found, request.program_index_url or found.index_url, wheelhouse)
+
+
+def check_environment(wanted: ProgramEnvironment | None, facts: Mapping[str, NodeFacts]) -> None:
+    """InputError if the nodes' torch is not what the program asks for, or their environments differ."""
+    if not wanted:
+        return
+    proven = {name: fact["torch"]["version"] for name, fact in facts.items() if fact["torch"]}
+    bare = [name for name, fact in facts.items() if not fact["torch"]]
+    if bare and wanted.name:
+        setup = "install it with: ansible-playbook setup.yml"
+        raise InputError(
+            "requirements", wanted.requirements.file, f"there is no torch on {bare[0]} to build on; {setup}"
+        )
+    refuse_other_torch(wanted.requirements, proven)
+    contents: dict[str, dict[str, str]] = {}
+    for name, fact in facts.items():
+        if fact["program"] and fact["program"]["content"]:
+            contents.setdefault(fact["program"]["kind"], {}).setdefault(fact["program"]["content"], name)
+    for content in contents.values():
+        if len(content) > 1:
+            one, other = list(content.values())[:2]
+            pin = "write exact versions into it, which makes all anew"
+            raise InputError("requirements", wanted.requirements.file, f"{one} and {other} have other versions: {pin}")
+
+
+def unmade(wanted: ProgramEnvironment | None, facts: Mapping[str, NodeFacts]) -> list[str]:
+    """Return the nodes on which the environment is to be made."""
+    if not wanted or not wanted.name:
+        return []
+    return [name for name, fact in facts.items() if not (fact["program"] and fact["program"]["content"])]
+
+
+def ranks_python(fact: NodeFacts) -> str:
+    """Return the interpreter of a node's ranks."""
+    return f"{fact['program']['path']}/bin/python" if fact["program"] else fact["python"]
+
+
+def search_path(fact: NodeFacts) -> str:
+    """Return where the ranks of a node look for programs first: in their environment, then beside the proven torch."""
+    places = [ranks_python(fact).rpartition("/")[0], fact["python"].rpartition("/")[0]]
+    return os.pathsep.join(dict.fromkeys(filter(None, places)))
+
+
+def to_make(
+    wanted: ProgramEnvironment, facts: Mapping[str, NodeFacts], names: Sequence[str], into: Path
+) -> dict[str, Any]:
+    """Return what the tasks that make it are told: see RETURN of module launch. `into`: a private directory."""
+    asked = wanted.requirements.packages
+    lock = into / f"torchfleet-{wanted.name}.txt" if wanted.requirements.locked else None
+    if lock:
+        rows = [" ".join([each.text, *(f"--hash={digest}" for digest in each.hashes)]) for each in asked]
+        lock.write_text("\n".join([*rows, ""]), encoding="utf-8")
+    # A package for some machines alone comes by the lock; named here, each machine would have to have it.
+    plain = [each.text for each in asked if not (lock and ";" in each.text)]
+    return {
+        "file": wanted.requirements.file,
+        "packages": plain or [each.text for each in asked],
+        "lock": str(lock or ""),
+        "index_url": wanted.requirements.index_url,
+        "nodes": {name: node_part(facts[name]) for name in names},
+    }
+
+
+def node_part(fact: NodeFacts) -> dict[str, str]:
+    """Return a node's part of that."""
+    return {
+        "path": fact["program"]["path"] if fact["program"] else "",
+        "home": fact["home"],
+        "python": fact["python"],
+        "linked": str(Path(fact["python"]).parents[1]),
+        "torch": fact["torch"]["version"] if fact["torch"] else "",
+    }
+
+
+def explained(wanted: ProgramEnvironment | None, facts: Mapping[str, NodeFacts]) -> list[str]:
+    """Return what people are told of it before anything is made."""
+    if not wanted:
+        return []
+    if not wanted.name:
+        return [*wanted.lines, "  the proven environment is used as it is"]
+    missing = unmade(wanted, facts)
+    there = [name for name in facts if name not in missing]
+    path = next(iter(facts.values()))["program"]
+    lines = [
+        *wanted.lines,
+        f"  {path['path'] if path else ''}, on top of the proven torch; -e requirements={NONE}: without",
+    ]
+    lines += [f"  is there and is used: {', '.join(there)}"] if there else []
+    return lines + ([f"  would be made: {', '.join(missing)}"] if missing else [])

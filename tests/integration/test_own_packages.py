@@ -1,0 +1,81 @@
+"""A program with packages of its own: its environment is made from a directory of wheels, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.fleet import Fleet, Played
+from tests.wheels import add_wheel, digest
+
+SCRIPT = """
+import json, os, shutil, sys, helper, tiny, torch
+print(json.dumps([helper.version, tiny.version, torch.__version__, sys.prefix, shutil.which("python")]))
+"""
+
+
+@pytest.fixture
+def wheelhouse(fleet: Fleet) -> Path:
+    place = fleet.root / "wheels"
+    place.mkdir()
+    add_wheel(place, "tiny", "1.0")
+    add_wheel(place, "helper", "1.0", needs="Requires-Dist: tiny>=1.0\nRequires-Dist: torch>=2\n")
+    add_wheel(place, "rival", "1.0", needs="Requires-Dist: torch<2\n")
+    return place
+
+
+def train(fleet: Fleet, wheelhouse: Path, requirements: str, **given: Any) -> Played:
+    folder = fleet.root / "project"
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "requirements.txt").write_text(requirements)
+    return fleet.play(workload=str(folder / "train.py"), program_wheelhouse=str(wheelhouse), **given)
+
+
+def tasks(played: Played) -> set[str]:
+    return {event["event_data"]["task"] for event in played.events}
+
+
+def test_it_is_made_once_and_used_again(fleet: Fleet, wheelhouse: Path) -> None:
+    shown = train(fleet, wheelhouse, "helper\n", check=True)
+    assert shown.rc == 0, shown.stdout
+    assert "would be made: localhost" in shown.stdout
+    assert not (fleet.home / "programs").exists()
+    first = train(fleet, wheelhouse, "helper\n")
+    assert first.rc == 0, first.stdout
+    made = [path for path in (fleet.home / "programs").iterdir() if path.is_dir()]
+    assert len(made) == 1
+    helper, tiny, torch, prefix, python = json.loads(first.output(1))
+    assert (helper, tiny, prefix, python) == ("1.0", "1.0", str(made[0]), f"{made[0]}/bin/python")
+    assert not list(made[0].glob("lib/*/*/torch"))
+    again = train(fleet, wheelhouse, "# the same\nhelper\n")
+    assert (again.rc, json.loads(again.output(0))[2:4]) == (0, [torch, prefix]), again.stdout
+    assert "Run the job in that environment" in tasks(first)
+    assert tasks(first) > tasks(again)
+    assert "Run the job in that environment" not in tasks(again)
+
+
+def test_each_wheel_is_held_to_its_checksum(fleet: Fleet, wheelhouse: Path) -> None:
+    wheels = {path.name.partition("-")[0]: path for path in wheelhouse.glob("*.whl")}
+    lines = [f"{name}==1.0 --hash=sha256:{digest(wheels[name])}" for name in ("helper", "tiny")]
+    played = train(fleet, wheelhouse, "\n".join(lines))
+    assert played.rc == 0, played.stdout
+    wrong = train(fleet, wheelhouse, "\n".join([lines[0], f"tiny==1.0 --hash=sha256:{'0' * 64}"]))
+    assert wrong.rc != 0
+    assert "tiny==1.0: the lock has the sha256 " in wrong.msg
+
+
+def test_torch_is_not_exchanged_and_what_is_missing_is_named(fleet: Fleet, wheelhouse: Path) -> None:
+    refused = train(fleet, wheelhouse, "rival\n")
+    assert refused.rc != 0
+    assert "program: pip could not install rival: rival 1.0 depends on torch<2; " in refused.msg
+    missing = train(fleet, wheelhouse, "nowhere==1.0\n")
+    assert missing.rc != 0
+    assert f"{wheelhouse} has no wheel of nowhere==1.0" in missing.msg
+    other = train(fleet, wheelhouse, "torch==1.13.1\n")
+    assert "torch==1.13.1 (requirements.txt line 1)" in other.msg
+    assert "is proven on localhost" in other.msg
+    assert not fleet.runs.exists()

@@ -1,0 +1,195 @@
+"""The environment of a program: its name, where it is there, and what a plan makes of that."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import program_environment as on_node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, Program
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
+    ProgramEnvironment,
+    environment_for,
+    to_make,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from tests.unit.nodes import HERE, Cluster, Node, fabric, facts_of_a_node, planned
+
+TORCH = {"version": "2.13.0", "cuda": "", "hip": ""}
+HASH = "sha256:" + "0" * 64
+
+
+def needs(place: Path, text: str, **options: Any) -> ProgramEnvironment:
+    (place / "requirements.txt").write_text(text)
+    found = environment_for(parse_request(options), str(place / "train.py"))
+    assert found is not None
+    return found
+
+
+# --- its name ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_name_is_that_of_the_content(tmp_path: Path) -> None:
+    name = needs(tmp_path, "tiny==1.0\nother\n").name
+    assert needs(tmp_path, "# in another order\nother\nTINY == 1.0\n").name == name
+    assert needs(tmp_path, "tiny==1.0\nother\n", program_index_url="https://me:new@i/").name == (
+        needs(tmp_path, "tiny==1.0\nother\n", program_index_url="https://me:old@i/").name
+    )
+    others = [
+        needs(tmp_path, "tiny==1.1\nother\n"),
+        needs(tmp_path, f"tiny==1.0 --hash={HASH}\nother==1 --hash={HASH}\n"),
+        needs(tmp_path, "tiny==1.0\nother\n", program_index_url="https://i/"),
+        needs(tmp_path, "tiny==1.0\nother\n", program_wheelhouse="/wheels"),
+    ]
+    assert len({name, *(other.name for other in others)}) == 5
+
+
+def test_a_program_that_needs_nothing_more_has_none(tmp_path: Path) -> None:
+    assert needs(tmp_path, "torch>=2\n").name == ""
+    (tmp_path / "requirements.txt").unlink()
+    assert environment_for(parse_request({}), str(tmp_path / "train.py")) is None
+
+
+# --- on a node --------------------------------------------------------------------------------------------------------
+
+
+def made(home: Path, receipt: dict[str, Any]) -> Path:
+    """Make what is looked for: a proven environment with torch, and an environment of a program."""
+    (home / "pytorch/lib/python3.11/site-packages/torch").mkdir(parents=True)
+    place = home / "programs/abc"
+    (place / "bin").mkdir(parents=True)
+    (place / "bin/python").symlink_to("/bin/sh")
+    proper = {"python": "3.11", "linked_environment": str(home / "pytorch"), "kept": ["torch==2.13.0"]}
+    (place / "torchfleet-receipt.json").write_text(json.dumps({**proper, "installed": {"tiny": "1.0"}, **receipt}))
+    return place
+
+
+def look(home: Path) -> Any:
+    return on_node.look(str(home), "abc", str(home / "pytorch/bin/python"), TORCH)
+
+
+def test_it_is_there(tmp_path: Path) -> None:
+    place = made(tmp_path, {})
+    found = look(tmp_path)
+    assert (found["path"], len(found["content"])) == (str(place), 16)
+    assert on_node.look(str(tmp_path), "", "", TORCH) is None
+
+
+@pytest.mark.parametrize(
+    "receipt",
+    [
+        {"kept": ["torch==2.12.0"]},
+        {"kept": None},
+        {"linked_environment": "/other"},
+        {"python": "3.12"},
+        {"python": ["../.."]},
+    ],
+)
+def test_one_for_another_torch_or_python_is_made_anew(tmp_path: Path, receipt: dict[str, Any]) -> None:
+    made(tmp_path, receipt)
+    assert look(tmp_path)["content"] == ""
+
+
+def test_one_that_was_interrupted_is_made_anew(tmp_path: Path) -> None:
+    place = made(tmp_path, {})
+    (place / "bin/python").unlink()
+    assert look(tmp_path)["content"] == ""
+    (place / "torchfleet-receipt.json").write_text("[]")
+    assert look(tmp_path)["content"] == ""
+
+
+def test_a_job_notes_which_one_it_uses(tmp_path: Path) -> None:
+    place = made(tmp_path, {})
+    os.utime(place, (1, 1))
+    orders: list[Any] = [
+        {"home": str(tmp_path), "path_first": f"{tmp_path}/pytorch/bin"},
+        {"home": str(tmp_path), "path_first": ""},
+        {"home": str(tmp_path), "path_first": f"{place}/bin:{tmp_path}/pytorch/bin"},
+    ]
+    for order in orders[:2]:
+        on_node.note_use(order)
+    assert place.stat().st_mtime == 1
+    assert on_node.used_by(orders[2]) == str(place)
+    on_node.note_use(orders[2])
+    assert place.stat().st_mtime > 1
+
+
+# --- in a plan --------------------------------------------------------------------------------------------------------
+
+PATH = "/home/me/.torchfleet/programs/abc"
+
+
+def program(content: str, kind: str = "x86_64 3.11") -> dict[str, str]:
+    return {"path": PATH, "content": content, "kind": kind}
+
+
+def plan_with(wanted: ProgramEnvironment, *nodes: dict[str, Any]) -> LaunchPlan:
+    """Plan a job of one rank on each of some nodes, by what is found on each."""
+    names = [f"n{number}" for number in range(1, len(nodes) + 1)]
+    facts = {
+        name: facts_of_a_node(fabric=fabric("eth0", f"10.1.0.{number}"), **node)
+        for number, (name, node) in enumerate(zip(names, nodes, strict=True), 1)
+    }
+    workers = tuple(Node(name, f"192.0.2.{number}", slots=1) for number, name in enumerate(names, 1))
+    return planned(Cluster(workers[0], workers), facts, Program("/w/train.py", (), shipped=True), {}, wanted)
+
+
+def test_ranks_run_in_it(tmp_path: Path) -> None:
+    wanted = needs(tmp_path, "tiny\n")
+    plan = plan_with(wanted, {"program": program("ab")}, {"program": program("")})
+    assert plan.unmade == ("n2",)
+    assert plan.nodes[0].argv[0] == f"{PATH}/bin/python"
+    assert plan.nodes[0].path_first == f"{PATH}/bin:/home/me/.torchfleet/pytorch/bin"
+    text = "\n".join(explain(plan, render(plan)))
+    for part in ("requirements.txt: tiny", "is there and is used: n1", "would be made: n2", PATH):
+        assert part in text
+
+
+def test_without_requirements_they_run_in_the_proven_one() -> None:
+    plan = planned(Cluster(HERE, (HERE,)), {"localhost": facts_of_a_node()}, Program("/w/train.py", ()), {})
+    assert plan.unmade == plan.packages == ()
+    assert plan.head.argv[0] == "/home/me/.torchfleet/pytorch/bin/python"
+
+
+def test_nodes_of_one_kind_have_one_content(tmp_path: Path) -> None:
+    wanted = needs(tmp_path, "tiny\n")
+    with pytest.raises(InputError, match="n1 and n2 have other versions: write exact versions into it"):
+        plan_with(wanted, {"program": program("ab")}, {"program": program("cd")})
+    assert not plan_with(wanted, {"program": program("ab")}, {"program": program("cd", "aarch64 3.11")}).unmade
+
+
+def test_another_torch_is_refused_with_both_sides(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r'"torch==2.4.0 \(requirements.txt line 1\)"; torch 2.13.0\+cpu is proven on n1'
+    ):
+        plan_with(needs(tmp_path, "torch==2.4.0\n"), {})
+
+
+def test_what_the_tasks_are_told(tmp_path: Path) -> None:
+    facts: Any = {"n1": facts_of_a_node(program=program(""))}
+    lock = f'tiny==1.0 --hash={HASH}\nother==2 ; python_version < "3.9" --hash={HASH}\n'
+    told = to_make(needs(tmp_path, lock), facts, ["n1"], tmp_path)
+    assert (told["packages"], told["nodes"]) == (
+        ["tiny==1.0"],
+        {
+            "n1": {
+                "path": PATH,
+                "home": "/home/me/.torchfleet",
+                "python": "/home/me/.torchfleet/pytorch/bin/python",
+                "linked": "/home/me/.torchfleet/pytorch",
+                "torch": "2.13.0+cpu",
+            }
+        },
+    )
+    assert Path(told["lock"]).read_text().splitlines() == [
+        f"tiny==1.0 --hash={HASH}",
+        f'other==2 ; python_version < "3.9" --hash={HASH}',
+    ]
+    assert to_make(needs(tmp_path, "tiny>=1\n"), facts, ["n1"], tmp_path)["lock"] == ""
