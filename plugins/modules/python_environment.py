@@ -83,6 +83,13 @@ options:
     type: list
     elements: str
     default: []
+  keep:
+    description:
+      - How many environments in the directory above O(path) stay on the machine, if that directory is for environments
+        of programs. Those that were used longest ago are removed, with V(prove). None goes that a running job uses.
+      - 0 removes none.
+    type: int
+    default: 0
   preferred_index:
     description:
       - An index that has a build of the first package of its own (C(2.13.0+cpu)), which is taken if it can be reached.
@@ -312,6 +319,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.envir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_make import try_to_make
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_proof import prove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import probe
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.old_environments import remove_old
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.standalone import usual
 
 AS_THEY_ARE = (
@@ -391,6 +399,8 @@ def state_prove(given: Given, check: bool) -> Given:
         linked = not error and link(request)
     except OSError as failure:
         return {"changed": ran, "arrived": True, "error": f"{request.role}: {request.path}: {failure.strerror}"}
+    if given["keep"] and not error:
+        remove_old(request.place, given["keep"], given["home"])
     return {"changed": ran or linked, "arrived": True, "error": error}
 
 
@@ -408,6 +418,7 @@ def main() -> None:
         "disk_mb": {"type": "int", "default": 200},
         "index_url": {"type": "str", "default": "", "no_log": True},
         "one_index": {"type": "bool", "default": False},
+        "keep": {"type": "int", "default": 0},
         "kept": {"type": "list", "elements": "str", "default": []},
         "preferred_index": {"type": "str", "default": "", "no_log": True},
         "lock": {"type": "str", "default": ""},

@@ -16,8 +16,7 @@ import json
 import os
 import platform
 
-from .job_directory import JobDir
-from .orders import Order
+from .job_directory import JobDir, fits
 from .records import ProgramEnvironment
 
 PROGRAMS = "programs"
@@ -46,14 +45,19 @@ def look(home: str, name: str, python: str, torch: dict[str, str] | None) -> Pro
     return found
 
 
-def used_by(order: Order) -> str:
-    """Return the directory of the environment that a job's ranks run in on this node; empty if it is none of these."""
+def used_by(order: object) -> str:
+    """Return the directory of the environment that a job's ranks run in on this node; empty if it is none of these.
+
+    `order`: what lies in order.json, which an earlier version may have written.
+    """
+    if not fits(order, {"path_first": str, "home": str}):
+        return ""
     first = order["path_first"].split(os.pathsep)[0]
     place = os.path.dirname(first)
     return place if os.path.dirname(place) == os.path.join(order["home"], PROGRAMS) else ""
 
 
-def note_use(order: Order) -> None:
+def note_use(order: object) -> None:
     """Note that a job uses its environment: those that were used longest ago go first."""
     place = used_by(order)
     if place:
