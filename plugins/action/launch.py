@@ -51,6 +51,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program
     environment_for,
     to_make,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.remote_script import find_script
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import facts_of_all
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
@@ -90,8 +91,9 @@ class ActionModule(Action):
     def run_job(self, request: Request, cluster: Cluster) -> Result:
         """Run the job, and start it again as often as it may be."""
         check_cluster(cluster)
-        script = run_directory.find_workload(request.workload, WORKLOADS)
-        first, ended = request.job_id or run_directory.new_job_id(script), list[Ended]()
+        script = "" if request.module else find_script(request, WORKLOADS)
+        name = script or request.module.replace(".", "-")
+        first, ended = request.job_id or run_directory.new_job_id(name), list[Ended]()
         while True:
             attempt = attempt_of(request, first, ended)
             answer = self.launch(replace(request, job_id=attempt.job_id), cluster, script, attempt)
@@ -109,8 +111,8 @@ class ActionModule(Action):
         job_id = attempt.job_id
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
         needs = environment_for(request, script)
-        folder = None if cluster.local else folder_of(script)
-        program = Program(script, request.workload_args, shipped=folder is not None)
+        folder = folder_of(script) if script and not cluster.local else None
+        program = Program(script, request.workload_args, shipped=folder is not None, module=request.module)
         ssh = ssh_words(self._connection, cluster.head, request.lease)
         warnings = folder.warnings if folder else ()
         job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), warnings, attempt, needs)

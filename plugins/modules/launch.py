@@ -23,7 +23,9 @@ author:
   - The torchfleet authors (@torchfleet)
 options:
   workload:
-    description: Name of a program in C(workloads/), or path of a script or executable on the controller.
+    description:
+      - Name of a program in C(workloads/), or path of a script or executable on the controller.
+      - Or C(https://host/train.py) with O(sha256), or C(git+https://host/repository@COMMIT#path/train.py).
     type: str
     default: mnist
   workload_args:
@@ -176,6 +178,19 @@ options:
     elements: str
     choices: [saved, failed, lost, timed_out]
     default: [saved, failed, lost]
+  module:
+    description:
+      - A Python module that C(python -m) runs, in place of O(workload). Its package is installed on the nodes, as
+        O(requirements) or O(python) have it; nothing is copied.
+    type: str
+  sha256:
+    description: Checksum of a O(workload) that is an https address. Without it an address is refused.
+    type: str
+  python:
+    description:
+      - A virtual environment, conda environment or interpreter that all nodes have, in place of the proven one. It is
+        active for the program as far as variables make it so; C(activate.d) scripts are not run.
+    type: str
   requirements:
     description:
       - A C(requirements.txt), C(pyproject.toml) or C(uv.lock) on the controller, with the packages that the program

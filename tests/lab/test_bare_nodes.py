@@ -15,6 +15,7 @@ import pytest
 from tests.driver import REPO
 from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab
+from tests.wheels import add_wheel
 
 NODES = ("n1", "n2")
 HOME = "/home/fleet/.torchfleet"
@@ -83,6 +84,28 @@ def test_without_root_a_compiler_is_asked_for_before_anything_is_done(bare: Clus
 def test_setup_and_training(bare: Cluster) -> None:
     works(bare, "setup.yml")
     trains(bare, "train.yml -e workload=mnist")
+
+
+def test_a_folder_with_requirements(bare: Cluster) -> None:
+    """Of a package that nobody installed: made on one node, sent to the other, and used by the ranks of both."""
+    folder, wheels = bare.root / "project", bare.root / "wheels"
+    for place in (folder, wheels):
+        place.mkdir()
+    add_wheel(wheels, "tiny", "1.0")
+    add_wheel(wheels, "helper", "1.0", needs="Requires-Dist: tiny>=1.0\nRequires-Dist: torch>=2\n")
+    (folder / "requirements.txt").write_text("helper\n")
+    (folder / "train.py").write_text(
+        "import helper, tiny, torch, sys\nprint(helper.version, tiny.version, sys.prefix)\n"
+    )
+    line = f"train.yml -e workload={folder}/train.py -e program_wheelhouse={wheels}"
+    job = works(bare, line)
+    made = set(there(bare, f"{HOME}/programs/*/"))
+    assert len(made) == 1
+    assert [job.stdout(rank).split() for rank in range(4)] == [["1.0", "1.0", made.pop().rstrip("/")]] * 4
+    receipts = {bare.lab.root(node, "sh", "-c", f"cat {HOME}/programs/*/torchfleet-receipt.json") for node in NODES}
+    assert len(receipts) == 1
+    assert "Install what it needs" in job.output
+    assert "Install what it needs" not in works(bare, line).output
 
 
 def test_backend_mpi_where_no_compiler_was(bare: Cluster) -> None:

@@ -44,6 +44,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "fabric": None,
         "lost_address": "",
         "program": None,
+        "activation": None,
         "jobs": [],
         "running": [],
         "leftovers": [],

@@ -63,6 +63,8 @@ HOSTILE_FACTS: list[dict[str, Any]] = [
     {"launcher": []},
     {"program": {"path": "/h", "content": "x; rm", "kind": "a"}},
     {"program": {"path": "/h", "content": ""}},
+    {"activation": {"kind": "sh", "prefix": "/h", "scripts": 0}},
+    {"activation": {"kind": "venv", "prefix": "/h\n", "scripts": 0}},
     {"launcher": {"path": "mpirun", "version": "", "wanted": "", "said": ""}},
     {"fabric": {"nic": "eth0", "address": "*", "network": "10.0.0.0/24"}},
     {"fabric": {"nic": "eth0", "address": "10.0.0.2\nn3", "network": "10.0.0.0/24"}},
@@ -96,8 +98,8 @@ def test_an_honest_survey_passes() -> None:
     found = frames_module.checked(
         {"kind": "survey", "facts": SURVEY, "nodes": {"n3": {"unreachable": "no"}}}, FROM_HEAD
     )
-    unsaid = {"gpu_targets": {"torch": [], "gpus": []}, "clock_offset": 0.0, "lost_address": "", "program": None}
-    assert found["facts"] == {**SURVEY, **unsaid}
+    unsaid = {"gpu_targets": {"torch": [], "gpus": []}, "clock_offset": 0.0, "lost_address": ""}
+    assert found["facts"] == {**SURVEY, **unsaid, "program": None, "activation": None}
     assert found["nodes"] == {"n3": {"unreachable": "no"}}
 
 

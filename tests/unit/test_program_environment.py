@@ -121,6 +121,21 @@ def test_a_job_notes_which_one_it_uses(tmp_path: Path) -> None:
     assert place.stat().st_mtime > 1
 
 
+def test_what_a_path_means(tmp_path: Path) -> None:
+    conda, venv = tmp_path / "conda", tmp_path / "venv"
+    for place in (conda, venv, tmp_path / "plain"):
+        (place / "bin").mkdir(parents=True)
+    (conda / "conda-meta").mkdir()
+    (conda / "etc/conda/activate.d").mkdir(parents=True)
+    (conda / "etc/conda/activate.d/libxml.sh").write_text("")
+    (venv / "pyvenv.cfg").write_text("")
+    assert on_node.interpreter(str(venv)) == f"{venv}/bin/python"
+    assert on_node.interpreter(f"{venv}/bin/python3") == f"{venv}/bin/python3"
+    assert on_node.activation(f"{venv}/bin/python") == {"kind": "venv", "prefix": str(venv), "scripts": 0}
+    assert on_node.activation(f"{conda}/bin/python") == {"kind": "conda", "prefix": str(conda), "scripts": 1}
+    assert on_node.activation(f"{tmp_path}/plain/bin/python") is None
+
+
 # --- in a plan --------------------------------------------------------------------------------------------------------
 
 PATH = "/home/me/.torchfleet/programs/abc"
@@ -193,3 +208,54 @@ def test_what_the_tasks_are_told(tmp_path: Path) -> None:
         f'other==2 ; python_version < "3.9" --hash={HASH}',
     ]
     assert to_make(needs(tmp_path, "tiny>=1\n"), facts, ["n1"], tmp_path)["lock"] == ""
+
+
+# --- an environment of the user's own ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables"),
+    [
+        ("venv", {"VIRTUAL_ENV": "/opt/x"}),
+        ("conda", {"CONDA_PREFIX": "/opt/x", "CONDA_DEFAULT_ENV": "x", "CONDA_SHLVL": "1"}),
+    ],
+)
+def test_it_is_active(kind: str, variables: dict[str, str]) -> None:
+    facts = facts_of_a_node(python="/opt/x/bin/python", activation={"kind": kind, "prefix": "/opt/x", "scripts": 0})
+    plan = planned(Cluster(HERE, (HERE,)), {"localhost": facts}, Program("/w/train.py", ()), {"python": "/opt/x"})
+    found = {setting.name: setting.value for setting in plan.head.environment}
+    assert {name: found.get(name) for name in variables} == variables
+    assert (plan.head.argv, plan.head.path_first) == (("/opt/x/bin/python", "/w/train.py"), "/opt/x/bin")
+    assert not [text for text in plan.warnings if "activate.d" in text]
+
+
+def test_scripts_of_conda_that_are_not_run_are_told() -> None:
+    facts = facts_of_a_node(activation={"kind": "conda", "prefix": "/opt/x", "scripts": 3})
+    plan = planned(Cluster(HERE, (HERE,)), {"localhost": facts}, Program("/w/train.py", ()), {"python": "/opt/x"})
+    assert [
+        text for text in plan.warnings if "3 scripts of /opt/x/etc/conda/activate.d are not run on localhost" in text
+    ]
+
+
+def test_nothing_is_installed_into_it(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("tiny\n")
+    assert environment_for(parse_request({"python": "/opt/x"}), str(tmp_path / "train.py")) is None
+    with pytest.raises(InputError, match="give either python or requirements"):
+        parse_request({"python": "/opt/x", "requirements": "other.txt"})
+    for wrong in ("bin/python", "", ["/x"]):
+        with pytest.raises(InputError, match="give a path that all nodes have"):
+            parse_request({"python": wrong})
+
+
+def test_a_module_is_run_as_python_does() -> None:
+    request = parse_request({"module": "package.train", "workload_args": "--lr 1"})
+    assert request.module == "package.train"
+    program = Program("", (), module="package.train")
+    plan = planned(Cluster(HERE, (HERE,)), {"localhost": facts_of_a_node()}, program, {"workload_args": "--lr 1"})
+    assert plan.head.argv[1:] == ("-m", "package.train", "--lr", "1")
+    assert plan.head.cwd == "/home/me"
+    for wrong in ("a/b.py", "a..b", "-c", "a;b", ""):
+        with pytest.raises(InputError, match="give a name as after python -m"):
+            parse_request({"module": wrong})
+    with pytest.raises(InputError, match="give either workload or module"):
+        parse_request({"module": "package.train", "workload": "mnist"})

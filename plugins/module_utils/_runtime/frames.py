@@ -167,6 +167,7 @@ FACTS: dict[str, Check] = {
     "leftovers": listed(Form({"pid": whole(0, 1 << 31), "job_id": short, "command": short}), 10_000),
     "clock_offset": either(number, 0.0),
     "lost_address": either(short, ""),
+    "activation": optional(Form({"kind": one_of("conda", "venv"), "prefix": path, "scripts": whole(0, 10_000)})),
     "program": optional(
         Form({"path": path, "content": like(re.compile(r"[0-9a-f]{0,64}\Z"), "a digest"), "kind": short})
     ),

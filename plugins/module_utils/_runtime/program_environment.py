@@ -11,13 +11,14 @@ receipt (module python_environment), which is written last.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
 import platform
 
 from .job_directory import JobDir, fits
-from .records import ProgramEnvironment
+from .records import Activation, ProgramEnvironment
 
 PROGRAMS = "programs"
 RECEIPT = "torchfleet-receipt.json"
@@ -43,6 +44,25 @@ def look(home: str, name: str, python: str, torch: dict[str, str] | None) -> Pro
         found["content"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         found["kind"] = f"{platform.machine()} {version}"
     return found
+
+
+def interpreter(python: str) -> str:
+    """Return the interpreter that a path means: itself, or that of an environment if it is a directory."""
+    path = os.path.expanduser(python)
+    return os.path.join(path, "bin", "python") if os.path.isdir(path) else path
+
+
+def activation(python: str) -> Activation | None:
+    """Return the environment that an interpreter lies in, None if it lies in none.
+
+    conda-meta is what conda itself knows its environments by, pyvenv.cfg is PEP 405.
+    """
+    prefix = os.path.dirname(os.path.dirname(os.path.abspath(python)))
+    if os.path.isdir(os.path.join(prefix, "conda-meta")):
+        scripts = glob.glob(os.path.join(glob.escape(prefix), "etc", "conda", "activate.d", "*.sh"))
+        return {"kind": "conda", "prefix": prefix, "scripts": min(len(scripts), 10_000)}
+    is_venv = os.path.isfile(os.path.join(prefix, "pyvenv.cfg"))
+    return {"kind": "venv", "prefix": prefix, "scripts": 0} if is_venv else None
 
 
 def used_by(order: object) -> str:

@@ -119,6 +119,14 @@ class GpuTargets(TypedDict):
     gpus: list[str]
 
 
+class Activation(TypedDict):
+    """An environment of the user's own, which programs find active."""
+
+    kind: str  # conda or venv
+    prefix: str
+    scripts: int  # that conda's activation would run
+
+
 class ProgramEnvironment(TypedDict):
     """The Python environment of a program (program_environment.py)."""
 
@@ -148,6 +156,7 @@ class NodeFacts(Seat, JobState):
     clock_offset: float  # seconds by which the node's clock is ahead of the head's: the head measures it
     lost_address: str  # of fabric.json, which the node no longer has; empty if it has all
     program: ProgramEnvironment | None  # None: it was not asked for
+    activation: Activation | None  # None: the interpreter is the usual one, or in no environment
 
 
 @final

@@ -37,7 +37,7 @@ TORCH_DEFAULT_PORT = 29500  # leftovers of other tools sit here (pytorch#126510)
 def survey(request: SurveyRequest) -> NodeFacts:
     """Return the facts of this node."""
     home = home_path(request["home"])
-    python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
+    python = program_environment.interpreter(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
     here, torch = seat(home), torch_build(python)
     return {
         **here,
@@ -57,6 +57,7 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "port": free_port(request["port"], request["ports"]),
         "clock_offset": 0.0,
         "lost_address": lost_address(fabric(home)),
+        "activation": program_environment.activation(python) if request["python"] else None,
         "program": program_environment.look(home, request.get("program", ""), python, torch),
         **job_state(home),
     }

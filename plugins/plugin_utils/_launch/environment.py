@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 
 from .attempts import ONLY, Attempt
 from .backends import BACKENDS, Choice
+from .program_environment import activation
 from .secrets import HIDDEN
 
 PLACE = (
@@ -78,6 +79,7 @@ class JobEnvironment:
             Setting("TORCHFLEET_JOB_ID", self.job_id, "marks the processes of this job", "default"),
             *self.for_restarts(fact),
             *self.for_cpus(fact),
+            *(Setting(name, value, "activates this environment", "user") for name, value in activation(fact).items()),
             *(self.for_network(fact) if self.several_nodes else self.within_a_machine()),
         ]
         chosen = {setting.name: setting for setting in settings}

@@ -27,7 +27,15 @@ from .attempts import ONLY, Attempt
 from .backends import choose_backend
 from .environment import JobEnvironment, Setting
 from .gpus import check_targets, idle_gpus
-from .program_environment import ProgramEnvironment, check_environment, explained, ranks_python, search_path, unmade
+from .program_environment import (
+    ProgramEnvironment,
+    check_environment,
+    explained,
+    ranks_python,
+    search_path,
+    unmade,
+    unrun_scripts,
+)
 from .request import LauncherOptions, Request
 from .requirements import (
     check_addresses,
@@ -62,18 +70,20 @@ class Program:
     script: str
     args: tuple[str, ...]
     shipped: bool = False
+    module: str = ""  # in place of a script: what `python -m` runs
 
     @property
     def runs_python(self) -> bool:
         """Whether the script needs an interpreter."""
-        return self.script.endswith(".py")
+        return bool(self.module) or self.script.endswith(".py")
 
     def on(self, fact: NodeFacts, job_dir: str) -> tuple[tuple[str, ...], str]:
         """Return the command line and the working directory on a node."""
         where = f"{job_dir}/{TREE}" if self.shipped else ""
         script = f"{where}/{self.script.rpartition('/')[2]}" if where else self.script
         interpreter = (ranks_python(fact),) if self.runs_python else ()
-        return (*interpreter, script, *self.args), where or fact["cwd"]
+        named = ("-m", self.module) if self.module else (script,)
+        return (*interpreter, *named, *self.args), where or fact["cwd"]
 
 
 @dataclass(frozen=True)
@@ -349,6 +359,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         unmade=tuple(unmade(job.needs, used_facts)),
         warnings=(
             *job.warnings,
+            *unrun_scripts(used_facts),
             *(idle_gpus(backend, worker_facts, given, ranks_of(placement), np_source == "user") if python else ()),
             *warnings_for(request, workers, facts, request.options.ports, secrets),
         ),

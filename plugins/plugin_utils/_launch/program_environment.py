@@ -20,6 +20,7 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import without_password
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.program_requirements import (
     NONE,
     Requirements,
@@ -61,7 +62,7 @@ class ProgramEnvironment:
 
 def environment_for(request: Request, script: str) -> ProgramEnvironment | None:
     """Return what a program needs beside torch, None if no file says so. InputError for a file that is wrong."""
-    file = file_for(script, request.requirements, script.endswith(".py"))
+    file = file_for(script, request.requirements, script.endswith(".py") and not request.python)
     if not file:
         return None
     found = read_requirements(file)
@@ -102,6 +103,28 @@ def unmade(wanted: ProgramEnvironment | None, facts: Mapping[str, NodeFacts]) ->
 def ranks_python(fact: NodeFacts) -> str:
     """Return the interpreter of a node's ranks."""
     return f"{fact['program']['path']}/bin/python" if fact["program"] else fact["python"]
+
+
+def activation(fact: NodeFacts) -> dict[str, str]:
+    """Return the variables that activation of the user's own environment sets, by the sources of conda and venv."""
+    own = fact["activation"]
+    if not own:
+        return {}
+    if own["kind"] == "venv":
+        return {"VIRTUAL_ENV": own["prefix"]}
+    name = own["prefix"].rpartition("/")[2]
+    return {"CONDA_PREFIX": own["prefix"], "CONDA_DEFAULT_ENV": name, "CONDA_SHLVL": "1"}
+
+
+def unrun_scripts(facts: Mapping[str, NodeFacts]) -> list[str]:
+    """Return a warning for scripts that activation of an environment would run, and we do not."""
+    where: dict[str, list[str]] = {}
+    for name, fact in facts.items():
+        own = fact["activation"]
+        if own and own["scripts"]:
+            where.setdefault(f"{own['scripts']} scripts of {own['prefix']}/etc/conda/activate.d", []).append(name)
+    advice = "if the program needs them, let a shell script activate it (docs/containers.md)"
+    return [f"{what} are not run on {fold_names(names)}: {advice}" for what, names in where.items()]
 
 
 def search_path(fact: NodeFacts) -> str:

@@ -102,6 +102,9 @@ class Request:
     requirements: str | None = None  # a file, or "none"; None: the one beside the script
     program_index_url: str = field(default="", repr=False)  # may have a password
     program_wheelhouse: str = ""
+    module: str = ""  # that `python -m` runs, in place of a workload
+    sha256: str | None = None  # of a workload that is an address
+    python: str = ""  # an interpreter or environment on the nodes; empty: the proven one
 
 
 def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
@@ -146,7 +149,32 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         requirements=parse_text("requirements", given["requirements"]) if "requirements" in given else None,
         program_index_url=str(given.get("program_index_url", "")),
         program_wheelhouse=str(given.get("program_wheelhouse", "")),
+        module=parse_module(given.get("module"), "workload" in given),
+        sha256=str(given["sha256"]) if "sha256" in given else None,
+        python=parse_python(given.get("python"), given.get("requirements")),
     )
+
+
+def parse_module(value: Any, has_workload: bool) -> str:
+    """Return the name of a Python module, an empty text for None. InputError beside a workload."""
+    if value is None:
+        return ""
+    if not re.match(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", str(value)):
+        raise InputError("module", value, "give a name as after python -m: -e module=package.train")
+    if has_workload:
+        raise InputError("module", value, "give either workload or module")
+    return str(value)
+
+
+def parse_python(value: Any, requirements: Any) -> str:
+    """Return a path on the nodes, an empty text for None. InputError beside requirements, which make another one."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not value.startswith(("/", "~")) or "\0" in value:
+        raise InputError("python", value, "give a path that all nodes have: -e python=/opt/conda/envs/train")
+    if requirements not in (None, "none"):
+        raise InputError("python", value, "give either python or requirements: nothing is installed into yours")
+    return value
 
 
 def parse_options(given: Mapping[str, Any]) -> LauncherOptions:

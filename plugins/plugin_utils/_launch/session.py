@@ -386,7 +386,7 @@ def survey_request(node: Node, request: Request, launcher_args: Sequence[str], p
     """Return the survey request for a node."""
     return {
         "home": node.home or DEFAULT_HOME,
-        "python": node.python,
+        "python": request.python or node.python,
         "launcher": request.launcher,
         "launcher_path": node.launcher_paths.get(request.launcher, ""),
         "launcher_args": list(launcher_args),
