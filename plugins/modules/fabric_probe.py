@@ -129,7 +129,7 @@ options:
         type: int
         required: true
   steps:
-    description: The measurements of this node, for V(measure).
+    description: The measurements of this node, for V(measure), as role P(torchfleet.cluster.verify#role) plans them.
     type: list
     elements: dict
     default: []
@@ -186,12 +186,16 @@ reached:
   sample:
     - {node: n2, network: 10.91.0.0/24, reason: '', mtu: 1500}
 measured:
-  description: The measurements of this node, Mbit/s in both directions and microseconds of a round trip.
+  description:
+    - The measurements of this node, Mbit/s in both directions and microseconds of a round trip. If O(steps) have rails,
+      also a row for each rail and node, Mbit/s in one direction and the MTU that passed.
+    - C(code) and C(error) are why a test failed, empty if it did not.
   returned: with O(state=collect)
   type: list
   elements: dict
   sample:
-    - {node: n2, network: 10.91.0.0/24, error: '', rtt_us: 61.5, mbit_out: 9412.2, mbit_in: 9401.7}
+    - {node: n2, network: 10.91.0.0/24, code: '', error: '', rtt_us: 61.5, mbit_out: 9412.2, mbit_in: 9401.7}
+    - {node: n2, rail: 'mlx5_0:1', peer: 'mlx5_0:1', by: rdma, code: '', error: '', mbit: 394250.0, mtu: 4096}
 """
 
 from typing import Any

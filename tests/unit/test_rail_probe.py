@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +156,21 @@ def test_a_node_that_falls_silent_is_not_said_to_be_behind_a_firewall(
     monkeypatch.setattr(probe_server.Agent, "echo", lambda *_given: threading.Event().wait(30))
     (row,) = measure(TCP)
     assert (row["code"], row["error"]) == ("failed", probe.FELL_SILENT)
+
+
+def test_a_kernel_that_sends_smaller_packets_does_not_hide_a_small_mtu(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bind = probe_server.bind
+
+    def narrow(ports: Sequence[int]) -> socket.socket:
+        listener = bind(ports)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+        return listener
+
+    monkeypatch.setattr(probe_server, "bind", narrow)
+    (row,) = measure(TCP)
+    assert row["code"] == "small-mtu" and row["error"].startswith("packets of about 1")
 
 
 def test_smaller_packets_than_the_full_ones_are_told_too() -> None:
