@@ -42,6 +42,8 @@ class Parser(argparse.ArgumentParser):
             help="auto: the GPU of the local rank if the backend can move its tensors, else the CPU; "
             "AMD's GPUs are cuda too (default: auto)",
         )
+        # torch.distributed.launch appends it; the environment has it too.
+        self.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")

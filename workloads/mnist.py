@@ -5,15 +5,18 @@ The digits are MNIST with --data, else the 1,797 smaller ones of scikit-learn.
 
 import argparse
 import functools
-import time
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from _basics import Every, Mistake, Parser, positive, positive_number, prepare, replacing, share
+from _basics import Every, Parser, positive, positive_number, prepare, replacing, share
+from _checkpoint import RUN_ME_AGAIN, Checkpoints, Notice, resumes
 from _common import Rank, complain, from_rank_zero, join, report, run, say
 from _digits import Digits, load
+from _sealed import DIRECTORY, located
+from _training import Speed
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -24,6 +27,8 @@ from torch.utils.data import BatchSampler, DistributedSampler, TensorDataset
 EVALUATION_BATCH = 1000
 # Label smoothing against overfitting on few digits: on scikit-learn's, the worst of 10 seeds gains up to 0.8 %.
 LABEL_SMOOTHING = 0.1
+KEYS = ("model", "optimizer", "scheduler", "epoch")
+MODEL = Path("mnist_cnn.pt")  # the name that the MNIST examples of PyTorch and of Intel give it
 DECAY = 0.9  # Of the learning rate, each epoch: a schedule over --epochs would forbid to resume with more of them.
 
 
@@ -39,33 +44,12 @@ def _block(channels: int, filters: int, size: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(channels, filters, 3, padding=1), normalise, nn.ReLU(), nn.AdaptiveMaxPool2d(size))
 
 
-class Speed:
-    """Counts images over the time spent between `start` and the last `count`."""
-
-    def __init__(self) -> None:
-        self.images, self.seconds, self._since = 0, 0.0, 0.0
-
-    def start(self) -> None:
-        """Let the time count from now on."""
-        self._since = time.perf_counter()
-
-    def count(self, images: int) -> None:
-        """Add images, and the time until now."""
-        now = time.perf_counter()
-        self.images += images
-        self.seconds += now - self._since
-        self._since = now
-
-    def __float__(self) -> float:
-        """Give the images per second, 0 before the first."""
-        return self.images / self.seconds if self.images else 0.0
-
-
 class Training:
     """One rank's part of a training: the model, what trains it, and how many epochs are done."""
 
-    def __init__(self, digits: Digits, options: argparse.Namespace, rank: Rank) -> None:
-        self.options, self.rank, self.done = options, rank, 0
+    def __init__(self, digits: Digits, options: argparse.Namespace, rank: Rank, notice: Notice) -> None:
+        self.options, self.rank, self.notice, self.done = options, rank, notice, 0
+        self.checkpoints = Checkpoints(options.checkpoint, KEYS) if options.checkpoint else None
         self.train, self.test = (TensorDataset(*(part.to(rank.device) for part in kind.tensors)) for kind in digits)
         self.sampler: DistributedSampler[Any] = DistributedSampler(
             self.train, rank.world_size, rank.rank, seed=options.seed
@@ -87,9 +71,13 @@ class Training:
         self.model(images).sum().backward()
         self.optimizer.zero_grad()
 
-    def finish(self) -> float:
-        """Train the epochs that are left, save and report each; return the accuracy on the test images, 0 to 1."""
-        self.warm_up()
+    def finish(self) -> float | None:
+        """Train the epochs that are left, save and report each; return the accuracy on the test images, 0 to 1.
+
+        None: the notice came, and the epoch that ran is saved.
+        """
+        if self.checkpoints and resumes(self.options.resume):
+            self.resume(self.checkpoints.load())
         accuracy: float = self.accuracy()
         while self.done < self.options.epochs:
             loss = self.train_epoch()
@@ -97,6 +85,8 @@ class Training:
             self.report(len(self.batches), loss=loss, accuracy=accuracy)
             self.done += 1
             self.save()
+            if self.checkpoints and self.done < self.options.epochs and self.notice.agreed(self.rank):
+                return None
         return accuracy
 
     def train_epoch(self) -> float:
@@ -140,23 +130,13 @@ class Training:
         report(**progress, **values, samples_per_s=float(self.speed))
 
     def save(self) -> None:
-        """Write the checkpoint, if there is to be one, on rank 0."""
-        if self.options.checkpoint and self.rank.rank == 0:
+        """Write the checkpoint, if there is to be one."""
+        if self.checkpoints:
             states = {name: part.state_dict() for name, part in self.parts().items()}
-            with replacing(self.options.checkpoint) as stream:
-                torch.save(states | {"epoch": self.done}, stream)
+            self.checkpoints.save(states | {"epoch": self.done})
 
-    def save_model(self) -> None:
-        """Write the weights, if they are to be kept, on rank 0: CPU tensors, which every machine can load."""
-        if self.options.save_model and self.rank.rank == 0:
-            weights = {name: weight.cpu() for name, weight in self.model.module.state_dict().items()}
-            with replacing(self.options.save_model) as stream:
-                torch.save(weights, stream)
-            say(f"the trained weights are in {self.options.save_model.resolve()}")
-
-    def resume(self) -> None:
-        """Continue from the checkpoint, which only rank 0 needs to have; stay at the beginning if there is none yet."""
-        states = from_rank_zero(lambda: read_checkpoint(self.options.checkpoint))
+    def resume(self, states: dict[str, Any] | None) -> None:
+        """Continue from a checkpoint; stay at the beginning if there is none yet."""
         if states:
             self.done = states.pop("epoch")
             for name, part in self.parts().items():
@@ -167,22 +147,11 @@ class Training:
         return {"model": self.model.module, "optimizer": self.optimizer, "scheduler": self.scheduler}
 
 
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Read what `Training.save` wrote; None if there is no such file yet.
-
-    Raises:
-        Mistake: the file cannot be read, or is something else.
-    """
-    if not path.exists():
-        say(f"no checkpoint at {path} yet: training starts from the beginning")
-        return None
-    try:
-        states = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as problem:  # A damaged file can make the unpickler raise anything.
-        raise Mistake(f"{path} is damaged or not a checkpoint") from problem
-    if not isinstance(states, dict) or set(states) != {"model", "optimizer", "scheduler", "epoch"}:
-        raise Mistake(f"{path} is not a checkpoint of this program")
-    return states
+def save_model(model: nn.Module, path: Path) -> None:
+    """Write the trained weights alone: CPU tensors, which every machine can load."""
+    with replacing(path) as stream:
+        torch.save({name: weight.cpu() for name, weight in model.state_dict().items()}, stream)
+    say(f"the trained weights are in {path.resolve()}")
 
 
 def parse() -> argparse.Namespace:
@@ -198,15 +167,17 @@ def parse() -> argparse.Namespace:
         "--save-model",
         type=Path,
         nargs="?",
-        const=Path("mnist.pt"),
+        const=MODEL,
         metavar="PATH",
-        help="where rank 0 writes the trained weights, on its node (without PATH: mnist.pt)",
+        help=f"where rank 0 writes the trained weights, on its node (without PATH: {MODEL})",
     )
     parser.add_argument("--resume", action="store_true", help="continue from --checkpoint, with its learning rate")
     parser.add_argument(
         "--target-accuracy", type=float, default=0.97, help="exit with 1 below it; 0: never (default: %(default)s)"
     )
     options = parser.parse_args()
+    if DIRECTORY in os.environ:
+        options.checkpoint = options.checkpoint or Path("mnist.pt")
     if options.resume and not options.checkpoint:
         parser.error("--resume needs --checkpoint")
     return options
@@ -214,16 +185,21 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     """Read the digits, join, train and report; return the exit code."""
+    notice = Notice()
     options = parse()
     digits = load(options.data)
     rank = join(options.backend, options.device)
-    for path in filter(None, (options.checkpoint, options.save_model)):
-        from_rank_zero(functools.partial(prepare, path))
-    training = Training(digits, options, rank)
-    if options.resume:
-        training.resume()
+    if options.save_model:
+        from_rank_zero(functools.partial(prepare, located(options.save_model, os.environ)))
+    training = Training(digits, options, rank, notice)
+    if training.checkpoints:
+        training.checkpoints.prepare()
+    training.warm_up()
     accuracy = training.finish()
-    training.save_model()
+    if accuracy is None:
+        return RUN_ME_AGAIN
+    if options.save_model:
+        from_rank_zero(lambda: save_model(training.model.module, located(options.save_model, os.environ)))
     report(accuracy=accuracy, samples_per_s=float(training.speed))
     if accuracy < options.target_accuracy:
         complain(f"accuracy {accuracy:.4f} is below --target-accuracy {options.target_accuracy}")

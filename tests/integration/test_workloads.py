@@ -86,7 +86,9 @@ def test_what_is_no_checkpoint_is_not_resumed_from(tmp_path: Path, content: byte
 
 def test_a_checkpoint_of_another_program_is_not_resumed_from(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
-    start("-c", f"import torch; torch.save({{'model': {{}}}}, {str(path)!r})")
+    code = f"replace(Path({str(path)!r}), lambda stream: torch.save({{'model': {{}}}}, stream))"
+    imports = "import torch; from pathlib import Path; from _sealed import replace; "
+    assert start("-c", imports + code, PYTHONPATH=str(WORKLOADS)).returncode == 0
     resume = ("--resume", "--checkpoint", path)
     mistaken(start(WORKLOADS / "mnist.py", *resume), "x.pt is not a checkpoint of this program")
     assert path.exists()
