@@ -23,6 +23,7 @@ from setuptools.dist import Distribution
 
 VARIABLE = "TORCHFLEET_BACKENDS_MPI"  # prefixes of MPIs: include/ and lib/ are below each
 ONECCL_VARIABLE = "TORCHFLEET_BACKENDS_CCL"  # anything: oneCCL is brought
+BINDINGS = "oneccl_bindings_for_pytorch"  # the name by which scripts import what brings backend ccl
 HERE = Path(__file__).parent
 SOURCE = HERE / "csrc" / "all.cpp"
 # By the header that an MPI has: the build, how it is compiled, and the library it is linked to. One for each ABI.
@@ -118,12 +119,14 @@ class Build(build_py):
 
     def run(self) -> None:
         """Build it."""
-        into = Path(self.build_lib, "torchfleet_backends")
+        into, bindings = Path(self.build_lib, "torchfleet_backends"), Path(self.build_lib, BINDINGS)
         shutil.rmtree(into, ignore_errors=True)  # what was built before, for other MPIs
         super().run()
         compiled(into)
         if ONECCL_VARIABLE in os.environ:
             bring_oneccl(into / "oneccl")
+        else:
+            shutil.rmtree(bindings)  # who finds this name takes it that there is a backend ccl
 
 
 class Binary(Distribution):

@@ -11,12 +11,28 @@ import pytest
 from torch_backends.tests.conftest import CHECKS, Came, Run, wrong
 from torch_backends.tests.package import PACKAGE, PYTHON
 
+# As scripts for Intel's bindings of oneCCL begin.
+INTELS = """
+import os, torch, torch.distributed as dist
+import oneccl_bindings_for_pytorch as torch_ccl
+dist.init_process_group(backend="ccl", init_method="env://")
+tensor = torch.ones(3) * (dist.get_rank() + 1)
+dist.all_reduce(tensor)
+print(f"{tensor.tolist()} {os.path.isfile(os.path.join(torch_ccl.cwd, 'env/setvars.sh'))}\\n", end="", flush=True)
+"""
 ALONE = "import torch, torch.distributed as dist\ndist.init_process_group('ccl')\nrank = dist.get_rank()\n"
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_every_rank_finds_what_it_should(came: Came, check: str) -> None:
     assert wrong(came("torchrun", 3, "ccl", ()), check) == ""
+
+
+def test_a_script_in_intels_words(run: Run) -> None:
+    """It imports a module of that name, and has the backend; one line says whose it is."""
+    done = run("torchrun", 2, "-c", INTELS)
+    assert done.returncode == 0 and done.stdout.count("[3.0, 3.0, 3.0] True\n") == 2, done.stdout + done.stderr
+    assert done.stderr.count("backend ccl is that of torchfleet-backends, on CPU tensors\n") == 1
 
 
 @pytest.mark.usefixtures("run")  # which has PyTorch installed
@@ -35,6 +51,9 @@ def test_without_oneccl_it_says_what_brings_it() -> None:
         done.stderr
     )
     assert "TORCHFLEET_CCL_LIBRARY" in done.stderr and "CCL_ROOT" in done.stderr
+    code = "import oneccl_bindings_for_pytorch"
+    done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "ImportError: oneccl_bindings_for_pytorch: there is no oneCCL" in done.stderr, done.stderr
 
 
 def test_an_operation_that_one_rank_leaves_out_times_out(run: Run) -> None:
