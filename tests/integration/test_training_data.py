@@ -8,8 +8,6 @@ import struct
 import wave
 from pathlib import Path
 
-import pytest
-
 from tests.integration.test_workloads import WORKLOADS, mistaken, start
 
 SMALL = ["--arch", "resnet18", "--width", "4", "--num_epochs", "1", "--batch_size", "8"]
@@ -77,12 +75,6 @@ def test_both_versions_of_cifar_are_the_same_pictures(tmp_path: Path) -> None:
     mistaken(start(WORKLOADS / "resnet.py", "--data", binary), "test_batch.bin is damaged or not of CIFAR-10")
 
 
-def test_a_pickle_that_asks_for_a_program_gets_none(tmp_path: Path) -> None:
-    (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": Evil(), b"labels": [1]}, protocol=2))
-    mistaken(start(WORKLOADS / "resnet.py", "--data", tmp_path), "data_batch_1 is damaged or not of CIFAR-10")
-    assert not Path("evil").exists()
-
-
 def test_folders_of_pictures(tmp_path: Path) -> None:
     """Of any size, in colours and in grey; each directory is a class."""
     npy = "import numpy, sys; numpy.save(sys.argv[1], numpy.full((9, 12, 3), 250, numpy.uint8))"
@@ -114,12 +106,36 @@ def test_folders_of_pictures(tmp_path: Path) -> None:
     mistaken(start(WORKLOADS / "resnet.py", *words), r"val: \*\.jpg needs Pillow, which is not installed; \.ppm, \.pgm")
 
 
-@pytest.mark.parametrize("found", [[], ["train"]])
-def test_a_directory_without_pictures_is_refused(tmp_path: Path, found: list[str]) -> None:
-    for name in found:
-        (tmp_path / name).mkdir()
-    told = r"neither CIFAR-10 \(data_batch_1.bin or data_batch_1\) nor folders train and val"
-    mistaken(start(WORKLOADS / "resnet.py", "--data", tmp_path), told)
+REFUSED = """
+import sys
+from pathlib import Path
+from _basics import Mistake
+from _images import load
+from llm import read_text
+for place in map(Path, sys.argv[1:]):
+    try:
+        load(place, 32) if place.is_dir() else read_text([place], 128)
+    except Mistake as mistake:
+        print(mistake)
+"""
+
+
+def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
+    """A pickle that asks for a program gets none; directories without pictures, and texts that are short or absent."""
+    for name in ("pickle", "empty", "half/train"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "pickle" / "data_batch_1").write_bytes(pickle.dumps({b"data": Evil(), b"labels": [1]}, protocol=2))
+    (tmp_path / "a.txt").write_text("too short")
+    told = code(REFUSED, *(tmp_path / name for name in ("pickle", "empty", "half", "a.txt", "b.txt"))).splitlines()
+    neither = "neither CIFAR-10 (data_batch_1.bin or data_batch_1) nor folders train and val"
+    assert told == [
+        f"{tmp_path}/pickle/data_batch_1 is damaged or not of CIFAR-10",
+        f"{tmp_path}/empty: {neither}",
+        f"{tmp_path}/half: {neither}",
+        "9 bytes of text: --context 128 takes 1300 at least",
+        f"{tmp_path}/b.txt: No such file or directory",
+    ]
+    assert not Path("evil").exists()
 
 
 def speech(directory: Path, name: str, rate: int = 22050) -> None:
@@ -156,11 +172,3 @@ def test_speech_in_ljspeechs_format(tmp_path: Path) -> None:
     assert "16000 Hz, 1 channels, 16 bit" in start(WORKLOADS / "tacotron2.py", *words).stderr
     rows.write_text("../LJ001-0001|one\nLJ001-0002|two\n")
     mistaken(start(WORKLOADS / "tacotron2.py", *words), r"metadata\.csv: row 1 is not id\|text")
-
-
-def test_text_that_is_too_short_or_is_not_there(tmp_path: Path) -> None:
-    text = tmp_path / "a.txt"
-    text.write_text("too short")
-    mistaken(start(WORKLOADS / "llm.py", "--data", text), "9 bytes of text: --context 128 takes 1300 at least")
-    mistaken(start(WORKLOADS / "llm.py", "--data", tmp_path / "b.txt"), "b.txt: No such file or directory")
-    mistaken(start(WORKLOADS / "llm.py", "--width", "10"), "--width 10 is no multiple of --heads 4")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.driver import REPO, SCRIPTS
+from tests.integration.fleet import Fleet
 from tests.integration.test_workloads import WORKLOADS, mistaken, start
 
 AGAIN = 75
@@ -44,6 +46,20 @@ TRAININGS = {
         "saved_models/resnet_distributed.pth",
         steps=25,
     ),
+}
+
+
+# How each is started by train.yml: the launcher, its options, where it saves, and a value that it reports.
+STARTED = {
+    "resnet": (
+        "openmpi",
+        "--arch resnet50 --use_syn --image_size 8 --width 4 --num_images 32",
+        "--model_dir",
+        "accuracy",
+    ),
+    "llm": ("openmpi", "--parallel fsdp2 --width 16 --layers 2 --steps_per_epoch 4", "--checkpoint", "mfu"),
+    "tacotron2": ("torchrun", "--width 16 --clips 34 --frames_per_step 6", "--checkpoint", "diagonal"),
+    "ddp": ("torchrun", "1 1", "--snapshot", "error"),
 }
 
 
@@ -175,3 +191,32 @@ def test_mnist_ends_after_the_epoch_of_the_notice_and_saves_its_model(tmp_path: 
     assert statuses == [[0], [AGAIN], [0]], told
     assert {path.name for path in whole.iterdir()} == {"mnist.pt", "mnist.pt.previous", "mnist_cnn.pt"}
     assert (whole / "mnist_cnn.pt").read_bytes() == (parts / "mnist_cnn.pt").read_bytes()
+
+
+@pytest.mark.parametrize("workload", STARTED)
+def test_train_yml_starts_it(fleet: Fleet, workload: str) -> None:
+    launcher, words, where, value = STARTED[workload]
+    words += " --num_epochs 1" if workload != "ddp" else ""
+    played = fleet.play(workload=workload, launcher=launcher, workload_args=f"{words} {where} {fleet.root}/saved/x")
+    assert played.rc == 0 and played.result["state"] == "succeeded", played.stdout
+    assert [row["state"] for row in played.result["ranks"]] == ["succeeded", "succeeded"]
+    assert value in played.result["metrics"] and list((fleet.root / "saved").rglob("*"))
+
+
+def test_the_literal_command_of_the_seed(tmp_path: Path) -> None:
+    """That of the ResNet-50 example for one node, but for the backend and for sizes that CPUs can do."""
+    words = "--use_syn --image_size 8 --width 4 --num_images 8 --num_epochs 1"
+    launch = "-m torch.distributed.launch --nproc_per_node=2 --nnodes=1 --node_rank=0 --master_addr=localhost"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = [
+        f"--master_port={port}",
+        WORKLOADS / "resnet.py",
+        "--backend=gloo",
+        *words.split(),
+        "--model_dir",
+        tmp_path,
+    ]
+    done = start(*launch.split(), *place)
+    assert done.returncode == 0 and (tmp_path / "resnet_distributed.pth").exists(), done.stdout + done.stderr
