@@ -279,6 +279,22 @@ def test_no_mesh_is_made_over_a_changed_host_key(tmp_path: Path) -> None:
         planned(tmp_path / "ca", member())
 
 
+def test_the_others_revoke_the_key_of_a_node_that_left(tmp_path: Path) -> None:
+    """However it left: with remove.yml, whether it answered or not, or out of the inventory."""
+    key = f"{KEY[:-4]}AAAA"
+    other = member(name="n2", address="192.0.2.2", addresses=["192.0.2.2"], client=False, host_keys=[key])
+    known_hosts = "/home/fleet/.torchfleet/ssh/known_hosts"
+    for leaves in ("absent", "unheard"):
+        place = tmp_path / leaves
+        (step,) = planned(place, member(), other)["nodes"]["n1"]["steps"]
+        assert "@revoked" not in step["files"][known_hosts]
+        if leaves == "absent":
+            planned(place, other, state="absent")
+        (step,) = planned(place, member())["nodes"]["n1"]["steps"]
+        assert f"\n@revoked * {key}\n" in step["files"][known_hosts]
+        assert "n2" not in step["files"][known_hosts]
+
+
 def test_a_mesh_is_taken_away_with_what_root_wrote_for_it(tmp_path: Path) -> None:
     """Else it would stay in force: sshd would go on to trust an authority that nobody has any more."""
     planned(tmp_path / "ca", member())

@@ -86,6 +86,12 @@ def test_a_list_that_is_no_file_is_refused(path: str) -> None:
         save([Row("n7", Place("[192.0.2.7]:2201", (path,)), KEY)])
 
 
+def test_a_list_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "known_hosts").mkdir()
+    with pytest.raises(InputError, match=r"UserKnownHostsFile: got .*known_hosts.; it cannot be written: "):
+        save([row(tmp_path / "known_hosts")])
+
+
 def test_the_digest_is_of_all_that_is_saved() -> None:
     rows = [row(Path("/u/known")), row(Path("/u/known"), node="n8")]
     assert digest(rows) == digest(rows[::-1])

@@ -165,19 +165,25 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def save(rows: Sequence[Row]) -> list[str]:
-    """Save the keys in the user's known_hosts; return the files. Raise InputError for a file that is none."""
+    """Save the keys in the user's known_hosts; return the files. Raise InputError for one that cannot be written."""
     for row in rows:
         path = (row.place.files or ("none",))[0]
         if not path.startswith("/") or path.startswith("/dev/") or "%" in path:
-            raise InputError(
-                "UserKnownHostsFile", path, f"save the key of {row.node} by hand: {row.place.name} {row.key}"
-            )
+            by_hand = f"save the key of {row.node} by hand: {row.place.name} {row.key}"
+            raise InputError("UserKnownHostsFile", path, by_hand)
     for row in rows:
-        file = Path(row.place.files[0])
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if row.was and file.exists():
-            subprocess.run(["ssh-keygen", "-R", row.place.name, "-f", str(file)], capture_output=True, check=True)
-        ends = not file.exists() or file.read_bytes()[-1:] in (b"", b"\n")
-        with open(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as stream:
-            stream.write(f"{'' if ends else chr(10)}{row.place.name} {row.key}\n")
+        try:
+            save_one(row, Path(row.place.files[0]))
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise InputError("UserKnownHostsFile", row.place.files[0], f"it cannot be written: {error}") from None
     return list(dict.fromkeys(row.place.files[0] for row in rows))
+
+
+def save_one(row: Row, file: Path) -> None:
+    """Put a key into known_hosts, in place of those that it replaces."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if row.was and file.exists():
+        subprocess.run(["ssh-keygen", "-R", row.place.name, "-f", str(file)], capture_output=True, check=True)
+    ends = not file.exists() or file.read_bytes()[-1:] in (b"", b"\n")
+    with open(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as stream:
+        stream.write(f"{'' if ends else chr(10)}{row.place.name} {row.key}\n")
