@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
@@ -22,6 +23,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     ssh_words,
     to_plain,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import COLLECT_FILES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import (
     is_fetched,
     unwritable_message,
@@ -84,7 +87,11 @@ class ActionModule(Action):
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with Session(self.head, self.ssh) as session:
                     limit = min(self.limit, room_for(run_dir))
-                    missing = session.fetch(run["job_id"], run_dir, placement, limit)
+                    hosts = {host for _rank, host in placement} if placement is not None else None
+                    home = BroughtHome(hosts, Limits(COLLECT_FILES, room_for(run_dir)))
+                    missing = session.fetch(run["job_id"], run_dir, placement, limit, artifacts=home)
+                    for line in home.said:
+                        display.display(line)
                 if missing:
                     return f"{run['job_id']}: the files of {'; '.join(missing)}"
         except OSError as error:

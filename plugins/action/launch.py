@@ -42,6 +42,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
     goes_on,
     note_attempts,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import detached_line
@@ -166,10 +167,11 @@ class ActionModule(Action):
         stop.hold(f"fetching the files of job {plan.job_id}")
         try:
             placement = [(place.rank, place.host) for place in plan.placement]
-            missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted)
+            home = BroughtHome({place.host for place in plan.placement}, request.collect_limits)
+            missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted, artifacts=home)
         except OSError as error:
             return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, plan.head.name))}
-        lines = list(summary(outcome, missing, plan.run_dir, view.width, request.result_query))
+        lines = list(summary(outcome, missing, plan.run_dir, view.width, request.result_query, home.said))
         self.interrupted = bool(stop.reason())
         if stop.noted:  # last: from here on Ansible shows nothing
             screen.take_over(stop.terminal)
@@ -178,6 +180,7 @@ class ActionModule(Action):
         if not screen.flush(stop.reason):
             os._exit(1)  # ended by a signal, and nobody reads: writing the result would block for ever
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
-        answer["warnings"] = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
+        notes = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
+        answer["warnings"] = [*notes, *home.warnings]
         failed = outcome["state"] != "succeeded"
         return {**answer, **({"failed": True, "msg": verdict(outcome, plan.run_dir)} if failed else {})}

@@ -137,6 +137,23 @@ options:
         and a line says so. C(clean.yml) fetches it, up to half of the free disk or its own C(fetch_limit).
     type: str
     default: 1G
+  collect:
+    description:
+      - Globs of files that ranks write, relative to their working directory, as a list or as one text that is split as
+        a shell does. When the job is over, also after a failure, what matches and was written by the job comes home to
+        C(artifacts/<host>/) in the run directory. C(artifacts.json) there lists host, path, bytes and SHA-256.
+      - C(**) stands for any number of directories. A directory that matches comes with all in it. Links are not
+        followed. A glob that matches nothing is a warning.
+    type: raw
+    default: []
+  collect_files:
+    description: How many files a node may send for O(collect). A node with more sends none, and a line says so.
+    type: int
+    default: 10000
+  collect_limit:
+    description: How many bytes a node may send for O(collect), such as C(20G). A node with more sends none.
+    type: str
+    default: 10G
   exclusive:
     description:
       - Refuse to start if another job has ranks on one of the nodes. The default is a warning with the name and the

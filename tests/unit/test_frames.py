@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -18,6 +19,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, forms, processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames as frames_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import PIPE_BUF, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import files_of, may_be_fetched
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_HEAD, FROM_NODE, BadFrame
@@ -30,6 +32,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory, runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import session as session_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder
@@ -226,6 +229,35 @@ def test_only_files_of_the_job_come_home(tmp_path: Path, monkeypatch: pytest.Mon
         head.session.fetch("one", run_dir, [(0, "n1")], 1 << 30)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["one", "runs"]
     assert not any('"kind": "received"' in text for text in head.sent)
+
+
+@pytest.mark.parametrize("name", ["artifacts/../../escaped", "artifacts/n9/a", "artifacts/n1/./a"])
+def test_only_what_ranks_wrote_comes_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    run_dir = tmp_path / "runs" / "one"
+    run_dir.mkdir(parents=True)
+    head = Head(monkeypatch, brings(name), ("fetched", b"", {"missing": []}))
+    with pytest.raises(HeadLost, match="invalid answer from head n1: it sent no artifact"):
+        head.session.fetch("one", run_dir, [(0, "n1")], 1 << 30, artifacts=BroughtHome({"n1"}, Limits(9, 99)))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["one", "runs"]
+
+
+def test_what_ranks_wrote_comes_home_and_is_no_part_of_fetch_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"path": "a", "bytes": 5, "sha256": hashlib.sha256(b"12345").hexdigest()}
+    told = {"host": "n1", "files": [row], "left_out": {}, "unmatched": [], "refused": ""}
+    files = [brings("artifacts/n1/a", b"12345"), ("artifacts", b"", told), ("fetched", b"", {"missing": []})]
+    head = Head(monkeypatch, *files)
+    home = BroughtHome({"n1"}, Limits(9, 99))
+    assert head.session.fetch("one", tmp_path, [(0, "n1")], 1, artifacts=home) == []
+    assert (tmp_path / "artifacts" / "n1" / "a").read_text() == "12345"
+    assert json.loads((tmp_path / "artifacts.json").read_text())["files"] == [{"host": "n1", **row}]
+    assert any('"received"}' in text for text in head.sent)
+    told["files"] = [{**row, "sha256": "0" * 64}]
+    head = Head(monkeypatch, *files)
+    home = BroughtHome({"n1"}, Limits(9, 99))
+    assert head.session.fetch("one", tmp_path, [(0, "n1")], 1, artifacts=home) == ["n1: a is not what was sent"]
+    assert not any('"received"}' in text for text in head.sent)  # it stays on the nodes
 
 
 def test_no_link_is_followed_and_the_limit_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -607,7 +639,7 @@ class Sends:
             b"".join(frame(kind, **fields) + data for kind, data, fields in whole), FROM_NODE
         )
 
-    def send(self, _kind: str, data: bytes, name: str, first: bool) -> None:
+    def send(self, _kind: str, data: bytes, name: str = "", first: bool = False, **_rest: object) -> None:
         self.passed.append((name, len(data)))
         self.lost = self.gone
 
@@ -618,6 +650,21 @@ class Sends:
         except ConnectionLost as lost:
             return str(lost)
         return ""
+
+
+def test_a_node_sends_what_its_own_ranks_wrote_only() -> None:
+    told = {"host": "n2", "files": [], "left_out": {}, "unmatched": [], "refused": ""}
+    honest = Sends(("file", b"x", {"name": "artifacts/n2/a", "first": True}), FETCHED)
+    honest.supervisor.forward_files(honest.peer, [1], 10, Limits(1, 1))
+    assert honest.passed == [("artifacts/n2/a", 1)]
+    for name, limits in (("artifacts/n1/a", Limits(1, 1)), ("artifacts/n2/a", Limits(1, 0)), ("artifacts/n2/a", None)):
+        lying = Sends(("file", b"x", {"name": name, "first": True}), FETCHED)
+        with pytest.raises(ConnectionLost, match="it sent no artifact of the job"):
+            lying.supervisor.forward_files(lying.peer, [1], 10, limits)
+        assert lying.passed == []
+    lying = Sends(("artifacts", b"", {**told, "host": "n1"}), FETCHED)
+    with pytest.raises(ConnectionLost, match="it sent no artifact of the job"):
+        lying.supervisor.forward_files(lying.peer, [1], 10, Limits(1, 1))
 
 
 FETCHED: tuple[str, bytes, dict[str, Any]] = ("fetched", b"", {"missing": []})

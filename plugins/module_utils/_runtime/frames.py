@@ -292,6 +292,15 @@ LINE: dict[str, Check] = {
 }
 VALUES: dict[str, Check] = {"rank": RANK, "values": mapped(metric_name, metric, ROWS)}
 FILE: dict[str, Check] = {"name": words, "first": flag}
+ARTIFACTS: dict[str, Check] = {  # their names are checked by artifacts.Border, as those of files are
+    "host": HOST,
+    "files": listed(
+        Form({"path": words, "bytes": whole(0, 1 << 62), "sha256": like(re.compile(r"[0-9a-f]{64}\Z"), "a digest")})
+    ),
+    "left_out": mapped(CODE, whole(0, 1 << 31), 10),
+    "unmatched": listed(short, 100),
+    "refused": like(re.compile(r"[a-z_]{0,40}\Z"), "a code"),
+}
 WANTED: dict[str, Check] = {"wanted": listed(words)}
 FILES_CHECKED: dict[str, Check] = {"reason": words}
 WAITING = Form(
@@ -324,6 +333,7 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "report": VALUES,
     "result": {"result": RESULT},
     "file": FILE,
+    "artifacts": ARTIFACTS,
     "fetched": {"missing": listed(words, 100_000)},
     "waiting": {"jobs": listed(WAITING, 100_000)},
     "forgotten": {"missing": listed(words, 100_000)},
@@ -352,6 +362,7 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "over": {"report": REPORT},
     "node_report": {"report": optional(REPORT)},
     "file": FILE,
+    "artifacts": ARTIFACTS,
     "fetched": {"missing": listed(words, 100_000)},
     "forgotten": {"missing": listed(words, 100_000)},
 }

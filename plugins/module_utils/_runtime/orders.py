@@ -50,6 +50,7 @@ class JobOrder(TypedDict):
     lease: float
     exclusive: bool
     show_ranks: list[int]
+    collect: list[str]  # globs of what ranks write that comes home (artifacts.py)
 
 
 class LocalNames(TypedDict):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Dict, List, Tuple, TypedDict
 
 from .orders import Order, Place, Route, RunOrder
-from .records import AnyFacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
+from .records import AnyFacts, Artifacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
 
 Listing = List[Tuple[str, str, bool]]  # of shipped files: path, sha256, whether executable
 
@@ -112,8 +112,18 @@ class OfJob(Request):
     job_id: str
 
 
-class Fetch(OfJob):
-    limit: int  # bytes
+class FetchLate(OfJob, total=False):
+    artifacts: tuple[int, int] | None  # files and bytes that a node may send of what ranks wrote; None: nothing
+
+
+class Fetch(FetchLate):
+    limit: int  # bytes of the other files
+
+
+class NodeArtifacts(Artifacts):
+    """Comes behind the files that it lists."""
+
+    host: str
 
 
 class Collect(Request):
@@ -224,6 +234,7 @@ HEAD_TO_CONTROLLER: Messages = {
     "report": Report,
     "result": Outcome,
     "file": File,
+    "artifacts": NodeArtifacts,
     "fetched": Missing,
     "waiting": Waiting,
     "forgotten": Missing,
@@ -265,6 +276,7 @@ NODE_TO_HEAD: Messages = {
     "over": Over,
     "node_report": MaybeReport,
     "file": File,
+    "artifacts": NodeArtifacts,
     "fetched": Missing,
     "forgotten": Missing,
 }

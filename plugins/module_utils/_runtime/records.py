@@ -310,6 +310,23 @@ class JobRow(TypedDict):
     values: dict[str, Metric]  # the last that its ranks reported
 
 
+class Artifact(TypedDict):
+    """A file that a rank wrote and that was sent."""
+
+    path: str  # below the working directory of the ranks
+    bytes: int
+    sha256: str
+
+
+class Artifacts(TypedDict):
+    """What a node sent of what its ranks wrote (artifacts.py)."""
+
+    files: list[Artifact]
+    left_out: dict[str, int]  # how many, by one of artifacts.LEFT_OUT
+    unmatched: list[Text]  # patterns that matched nothing there
+    refused: str  # one of artifacts.REFUSALS: why it sent nothing
+
+
 class WaitingRun(TypedDict):
     """A job that is over and waits on the head to be fetched."""
 

@@ -22,6 +22,7 @@ from typing import Any, Callable, Collection, Iterator
 
 from . import orders, protocol, records
 from .alone import NotAlone
+from .artifacts import Border, Limits, forward_artifact, send_artifacts
 from .channel import BEAT_SECONDS, Channel
 from .fetched_files import age, files_of, mark_fetched, own_block
 from .following import follow, row_of
@@ -249,7 +250,10 @@ class Supervisor:
                 self.channel.send_file("result.json", job.at("result.json"))
             for name in files_of(job):
                 self.channel.send_file(name, job.at(name))
-            peers, missing = self.fetch_from_nodes(job, frame["limit"])
+            order, limits = job.order(), limits_of(frame)
+            if order and limits:
+                send_artifacts(self.channel, job, order, limits)
+            peers, missing = self.fetch_from_nodes(job, frame["limit"], limits)
         self.fetched = None if missing else (job, peers)
         self.channel.send("fetched", missing=missing)
 
@@ -262,7 +266,7 @@ class Supervisor:
             peer.channel.send("received")
         mark_fetched(job)
 
-    def fetch_from_nodes(self, job: JobDir, limit: int) -> tuple[list[RemoteNode], list[str]]:
+    def fetch_from_nodes(self, job: JobDir, limit: int, limits: Limits | None) -> tuple[list[RemoteNode], list[str]]:
         """Forward the files of a job's other nodes, in parallel; return these nodes, and what is missing.
 
         `limit`: bytes that the controller accepts. A node that sends more by itself may never end.
@@ -270,33 +274,40 @@ class Supervisor:
         order, routes = job.order(), job.routes()
         if order is None:
             return [], []
-        found = in_parallel(lambda route: self.fetch_from(route, order, limit), routes)
+        found = in_parallel(lambda route: self.fetch_from(route, order, limit, limits), routes)
         missing = [f"{route['host']}: {answer}" for route, answer in zip(routes, found) if isinstance(answer, str)]
         return [answer for answer in found if isinstance(answer, RemoteNode)], missing
 
-    def fetch_from(self, route: orders.Route, order: orders.Order, limit: int) -> RemoteNode | str:
+    def fetch_from(
+        self, route: orders.Route, order: orders.Order, limit: int, limits: Limits | None
+    ) -> RemoteNode | str:
         """Forward the files of one other node; return the node, or why its files are missing."""
         try:
             peer = self.reach(route, order["home"])
             beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
-            peer.channel.send("fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats)
-            self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit)
+            peer.channel.send(
+                "fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats, artifacts=limits
+            )
+            self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit, limits)
         except (ConnectionLost, ValueError) as lost:
             self.given_up[route["host"]] = str(lost)  # a late answer could be taken for that of another request
             return str(lost)
         return peer
 
-    def forward_files(self, peer: RemoteNode, ranks: Collection[int], limit: int) -> None:
+    def forward_files(self, peer: RemoteNode, ranks: Collection[int], limit: int, limits: Limits | None = None) -> None:
         """Forward file frames of a node with these ranks to the controller until it has sent all.
 
         ConnectionLost at a protocol error.
         """
         seen: set[str] = set()
-        rows, most = OwnRows(ranks), limit
+        rows, most, border = OwnRows(ranks), limit, Border([peer.name], limits or Limits(0, 0))
         frame = peer.remote.answer(peer.answer_seconds)
         while frame["kind"] != "fetched":
             if self.channel.lost:
                 raise ConnectionLost("the controller is gone")
+            if forward_artifact(self.channel, frame, border):
+                frame = peer.remote.answer(peer.answer_seconds)
+                continue
             limit -= len(frame["data"])
             if limit < 0:
                 raise ConnectionLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
@@ -383,6 +394,12 @@ class Supervisor:
             order = job.order()
             report = node_report(job, order, final_metrics(job, order)) if order and not job.running() else None
         self.channel.send("node_report", report=report)
+
+
+def limits_of(frame: protocol.Fetch) -> Limits | None:
+    """Return what a node may send of what ranks wrote, None if nothing of it is asked for."""
+    found = frame.get("artifacts")
+    return Limits(*found) if found else None
 
 
 def state_in(result: object) -> str:

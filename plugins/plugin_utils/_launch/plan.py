@@ -167,6 +167,7 @@ class LaunchPlan:
     notice: float | None = None  # SIGUSR1 comes this many seconds before the end of job_timeout
     restarts: int = 0  # how often the job was started before
     exclusive: bool = False  # no other job may be on its nodes when it starts
+    collect: tuple[str, ...] = ()  # globs of what ranks write that comes home
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     packages: tuple[str, ...] = ()  # what the program needs beside torch, for people
     unmade: tuple[str, ...] = ()  # nodes that do not have these
@@ -354,6 +355,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         notice=request.notice,
         restarts=job.attempt.restarts,
         exclusive=request.exclusive,
+        collect=request.collect,
         secrets=secrets,
         packages=tuple(explained(job.needs, used_facts)),
         unmade=tuple(unmade(job.needs, used_facts)),

@@ -11,6 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
+    PATTERNS_MOST,
+    Limits,
+    pattern_parts,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -42,6 +47,8 @@ RENDEZVOUS = ("static", "c10d")
 STATES = ("saved", "failed", "lost", "timed_out")  # in which a job may end and be started again
 RESTART_ON = ("saved", "failed", "lost")
 MOST_RESTARTS = 1000
+COLLECT_FILES, COLLECT_BYTES = 10_000, 10 << 30  # of each node
+MOST_FILES = 100_000  # of what may be asked for: the list of them is one message
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,14 @@ class Request:
     module: str = ""  # that `python -m` runs, in place of a workload
     sha256: str | None = None  # of a workload that is an address
     python: str = ""  # an interpreter or environment on the nodes; empty: the proven one
+    collect: tuple[str, ...] = ()
+    collect_files: int = COLLECT_FILES
+    collect_limit: int = COLLECT_BYTES
+
+    @property
+    def collect_limits(self) -> Limits:
+        """Return how much of what ranks write may come home from each node."""
+        return Limits(self.collect_files, self.collect_limit)
 
 
 def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
@@ -152,6 +167,9 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         module=parse_module(given.get("module"), "workload" in given),
         sha256=str(given["sha256"]) if "sha256" in given else None,
         python=parse_python(given.get("python"), given.get("requirements")),
+        collect=parse_globs(given.get("collect", ())),
+        collect_files=parse_whole("collect_files", given.get("collect_files"), 1, MOST_FILES) or COLLECT_FILES,
+        collect_limit=parse_bytes("collect_limit", given.get("collect_limit", COLLECT_BYTES)),
     )
 
 
@@ -175,6 +193,19 @@ def parse_python(value: Any, requirements: Any) -> str:
     if requirements not in (None, "none"):
         raise InputError("python", value, "give either python or requirements: nothing is installed into yours")
     return value
+
+
+def parse_globs(value: Any) -> tuple[str, ...]:
+    """Return the globs of what ranks write that comes home; one text is split as a shell does."""
+    patterns = parse_words("collect", value)
+    if len(patterns) > PATTERNS_MOST:
+        raise InputError("collect", len(patterns), f"give at most {PATTERNS_MOST} globs")
+    for pattern in patterns:
+        try:
+            pattern_parts(pattern)
+        except ValueError as error:
+            raise InputError("collect", pattern, f"{error}: -e collect='*.pt'") from None
+    return patterns
 
 
 def parse_options(given: Mapping[str, Any]) -> LauncherOptions:

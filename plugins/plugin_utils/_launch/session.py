@@ -46,6 +46,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 
 from . import runtime_archive
 from .backends import BACKENDS
+from .brought_home import BroughtHome
 from .request import Request
 from .requirements import by_job, not_alone
 from .run_directory import FETCHED
@@ -303,6 +304,7 @@ class Session:
         limit: int,
         give_up: Callable[[], bool] = lambda: False,
         over: bool = True,
+        artifacts: BroughtHome | None = None,
     ) -> list[str]:
         """Fetch the files of a job, and return the nodes whose files are missing, each with the reason.
 
@@ -310,10 +312,12 @@ class Session:
 
         `placement`: ranks of the job and their hosts, None if they are not known here; `limit`: bytes of all files
         together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
-        says so (HeadLost). A head that sends without end is cut off.
+        says so (HeadLost). A head that sends without end is cut off. `artifacts` takes what ranks wrote.
         """
-        self.remote.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True)
-        frame, allowed, left = self.answer(give_up), fetched_names(placement) if placement is not None else None, limit
+        wanted = artifacts.limits if artifacts else None
+        self.remote.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True, artifacts=wanted)
+        allowed, left = fetched_names(placement) if placement is not None else None, limit
+        frame = self.next_fetched(run_dir, give_up, artifacts)
         allowance, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
         while frame["kind"] != "fetched":
             if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
@@ -332,16 +336,31 @@ class Session:
                 ]
             if left >= 0 or frame["name"] == "result.json":
                 self.store(frame, run_dir)
-            frame = self.answer(give_up)
+            frame = self.next_fetched(run_dir, give_up, artifacts)
         cut = [f"all nodes: {-left:,} bytes more than fetch_limit"] if left < 0 else []
-        missing = [*frame["missing"], *cut]
+        missing = [*frame["missing"], *cut, *(artifacts.damaged if artifacts else ())]
         if not over:
             return missing
+        if artifacts:
+            artifacts.write(run_dir)
         last = {"name": FETCHED, "first": True, "data": json.dumps({"missing": missing}).encode() + b"\n"}
         self.store(last, run_dir)
-        if not cut:
+        if not cut and not (artifacts and artifacts.damaged):
             self.remote.channel.send("received")
         return missing
+
+    def next_fetched(self, run_dir: Path, give_up: Callable[[], bool], artifacts: BroughtHome | None) -> Frame:
+        """Return the next frame that is not about what ranks wrote: that is stored. HeadLost, OSError."""
+        while True:
+            frame = self.answer(give_up)
+            try:
+                if artifacts is None or not artifacts.take(frame):
+                    return frame
+            except ValueError as error:
+                what = f"it sent no artifact of the job: {error}"
+                raise HeadLost(f"invalid answer from head {self.head.name}: {what}") from None
+            if frame["kind"] == "file":
+                self.store(frame, run_dir)
 
     @staticmethod
     def store(frame: Frame, run_dir: Path) -> None:

@@ -10,7 +10,7 @@ import io
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -194,10 +194,13 @@ def headline(result: Result) -> str:
     return f"{ended}: {ranks}, {result['backend']}, {launcher}{notes}"
 
 
-def summary(result: Result, missing: list[str], run_dir: str, width: int, query: str | None) -> list[str]:
+def summary(
+    result: Result, missing: list[str], run_dir: str, width: int, query: str | None, collected: Sequence[str] = ()
+) -> list[str]:
     """Return the closing lines of a job: headline, table of ranks, metrics, leftovers, where the run lies, the answer.
 
     `missing`: the nodes whose files could not be brought home, each with the reason. `query`: what answer() is asked.
+    `collected`: lines on what ranks wrote.
     """
     lines = [headline(result), *rank_table(result["ranks"], width).splitlines()]
     if any(row["seen"]["host"] not in (None, row["host"]) for row in result["placement"]):
@@ -214,6 +217,7 @@ def summary(result: Result, missing: list[str], run_dir: str, width: int, query:
             )
     lines += leftover_lines(result["leftovers"])
     lines += [f"warning: the files of {text}; they wait there: ansible-playbook clean.yml" for text in missing]
+    lines += collected
     return [*lines, f"run: {run_dir}", *([answer(query, result)] if query else [])]
 
 

@@ -1,0 +1,319 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What ranks wrote and `collect` asks for: found below their working directory when the job is over, and sent home.
+
+Only regular files that the job wrote come home. No link is followed. A node that has more than it may send sends none:
+half of a checkpoint is none.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import stat
+from typing import Collection, Iterable, Iterator, NamedTuple, Tuple
+
+from .channel import Channel, Frame
+from .file_store import blocks
+from .forms import printable
+from .job_directory import JobDir
+from .job_files import DEPTH, LISTING, PATH_BYTES, TREE, is_as_shipped, parts_of
+from .link import ConnectionLost
+from .orders import Order
+from .records import Artifact, Artifacts
+
+FOLDER = "artifacts"  # in the run directory
+PATTERNS_MOST, PATTERN_CHARACTERS = 100, 500
+LOOKED_MOST = 1_000_000  # entries of directories
+PREFIX = ("artifacts", "host")  # what a name begins with on its way
+SLACK_SECONDS = 2.0  # file systems keep times that are coarser than those of the clock
+TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER = "too_many", "too_large", "too_wide", "no_folder"
+REFUSALS = ("", TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER)
+LINK, SPECIAL, UNREADABLE, NAME = "link", "special", "unreadable", "name"
+LEFT_OUT = (LINK, SPECIAL, UNREADABLE, NAME)
+State = Tuple[int, Tuple[str, ...]]  # number of a pattern, and what of it is not matched yet
+
+
+class Limits(NamedTuple):
+    """What one node may send."""
+
+    files: int
+    bytes: int
+
+
+class Refused(Exception):
+    """The node sends nothing. The argument is one of REFUSALS."""
+
+
+def pattern_parts(pattern: object) -> tuple[str, ...]:
+    """Return the parts of a glob. ValueError for one that is absolute, leads up, or is too long."""
+    if not isinstance(pattern, str) or not pattern or len(pattern) > PATTERN_CHARACTERS or "\0" in pattern:
+        raise ValueError(f"give a glob of 1 to {PATTERN_CHARACTERS} characters")
+    parts = tuple(part for part in pattern.split("/") if part not in ("", "."))
+    if pattern.startswith("/") or ".." in parts or not parts:
+        raise ValueError("it is relative to the program's working directory, and does not lead out of it")
+    return (*parts, "*") if parts[-1] == "**" else parts
+
+
+def patterns_of(order: Order) -> list[str]:
+    """Return the globs of an order, whoever wrote it: at most PATTERNS_MOST that are such."""
+    found = order.get("collect")
+    patterns = []
+    for pattern in found[:PATTERNS_MOST] if isinstance(found, list) else []:
+        try:
+            pattern_parts(pattern)
+        except ValueError:
+            continue
+        patterns.append(pattern)
+    return patterns
+
+
+def closed(states: Iterable[State]) -> set[State]:
+    """Return the states with those that a `**` which matches no directory leads to."""
+    found = set(states)
+    for number, parts in states:
+        ahead = 0
+        while parts[ahead : ahead + 1] == ("**",):
+            ahead += 1
+            found.add((number, parts[ahead:]))
+    return found
+
+
+def step(states: Iterable[State], name: str) -> set[State]:
+    """Return what is left of the patterns after an entry of this name. As in a shell, `*` takes no hidden names."""
+    found: set[State] = set()
+    for number, parts in closed(states):
+        hidden = name.startswith(".") and not parts[0].startswith(".")
+        if parts[0] == "**" and not hidden:
+            found.add((number, parts))
+        elif parts[0] != "**" and not hidden and fnmatch.fnmatchcase(name, parts[0]):
+            found.add((number, parts[1:]))
+    return found
+
+
+class Search:
+    """One look through a directory for what patterns match. A directory that one matches is taken with all in it."""
+
+    def __init__(self, patterns: Collection[str], excluded: Collection[str] = ()) -> None:
+        """`excluded`: real paths of directories that are not looked into."""
+        self.states = {(number, pattern_parts(pattern)) for number, pattern in enumerate(patterns)}
+        self.excluded = excluded
+        self.left_out: dict[str, int] = {}
+        self.matched: set[int] = set()
+        self.looked = 0
+
+    def below(self, root: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield path and state of each regular file that matches. Refused, OSError."""
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield from self.walk(descriptor, root, "", self.states, set())
+        finally:
+            os.close(descriptor)
+
+    def walk(
+        self, folder: int, root: str, above: str, states: set[State], whole: set[int]
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """`whole`: the numbers of the patterns that match all in this directory."""
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries)
+        for name in names:
+            self.looked += 1
+            if self.looked > LOOKED_MOST:
+                raise Refused(TOO_WIDE)
+            left = step(states, name)
+            taken = whole | {number for number, parts in left if not parts}
+            states_below = {state for state in left if state[1]}
+            if name == "__pycache__" or not (taken or states_below):
+                continue
+            path = f"{above}{name}"
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode):
+                yield from self.enter(folder, name, root, path, states_below, taken)
+            elif taken and self.is_fit(path, found):
+                self.matched |= taken
+                yield path, found
+
+    def enter(
+        self, folder: int, name: str, root: str, path: str, states: set[State], whole: set[int]
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        if os.path.realpath(os.path.join(root, path)) in self.excluded:
+            return
+        try:
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError:
+            self.leave_out(UNREADABLE)
+            return
+        try:
+            yield from self.walk(below, root, f"{path}/", states, whole)
+        finally:
+            os.close(below)
+
+    def is_fit(self, path: str, found: os.stat_result) -> bool:
+        """Whether a file that matches may be sent; if not, that is counted."""
+        if stat.S_ISLNK(found.st_mode):
+            return self.leave_out(LINK)
+        if not stat.S_ISREG(found.st_mode):
+            return self.leave_out(SPECIAL)
+        if printable(path) != path or len(os.fsencode(path)) > PATH_BYTES // 2 or path.count("/") > DEPTH - len(PREFIX):
+            return self.leave_out(NAME)
+        return True
+
+    def leave_out(self, code: str) -> bool:
+        self.left_out[code] = self.left_out.get(code, 0) + 1
+        return False
+
+
+def written_files(job: JobDir, order: Order, search: Search, limits: Limits) -> list[str]:
+    """Return the paths of the files that match and that the job wrote. Refused, OSError."""
+    root = order["cwd"]
+    shipped, since = shipped_to(job, root), 0.0
+    if shipped is None:
+        staging = job.staging()
+        since = staging["started"] - SLACK_SECONDS if staging else 0.0
+    elif os.path.islink(root):
+        raise Refused(NO_FOLDER)
+    paths, size = [], 0
+    for path, found in search.below(root):
+        if found.st_ctime < since or (
+            shipped is not None and is_as_shipped(os.path.join(root, path), found.st_size, shipped.get(path))
+        ):
+            continue
+        paths.append(path)
+        size += found.st_size
+        if len(paths) > limits.files:
+            raise Refused(TOO_MANY)
+        if size > limits.bytes:
+            raise Refused(TOO_LARGE)
+    return paths
+
+
+def shipped_to(job: JobDir, root: str) -> dict[str, str] | None:
+    """Return the digests of what was shipped into a job's own tree by path, None if the job has no tree there."""
+    if root != job.at(TREE):
+        return None
+    listing = job.read(LISTING)
+    rows = [row for row in listing if isinstance(row, list) and len(row) == 3] if isinstance(listing, list) else []
+    return {str(row[0]): str(row[1]) for row in rows}
+
+
+def send_artifacts(channel: Channel, job: JobDir, order: Order, limits: Limits) -> None:
+    """Send what the job wrote on this node and was asked for: each file, then what there is to say of them."""
+    patterns = patterns_of(order)
+    if not patterns or not order["ranks"] or not isinstance(order.get("cwd"), str):
+        return
+    excluded = {os.path.realpath(path) for path in (order["home"], os.path.dirname(order["run_dir"])) if path}
+    excluded -= {os.path.realpath(order["cwd"])}
+    search, refused = Search(patterns, excluded), ""
+    paths: list[str] = []
+    try:
+        paths = written_files(job, order, search, limits)
+    except Refused as error:
+        refused = str(error)
+    except OSError:
+        refused = NO_FOLDER
+    files = [row for row in (send_one(channel, order, path, search) for path in paths) if row]
+    unmatched = [pattern for number, pattern in enumerate(patterns) if number not in search.matched and not refused]
+    report: Artifacts = {"files": files, "left_out": search.left_out, "unmatched": unmatched, "refused": refused}
+    channel.send("artifacts", b"", host=order["host"], **report)
+
+
+def send_one(channel: Channel, order: Order, path: str, search: Search) -> Artifact | None:
+    """Send one file; return its path, size and digest as they were sent, or None if it cannot be read."""
+    try:
+        descriptor = open_below(order["cwd"], path)
+    except OSError:
+        search.leave_out(UNREADABLE)
+        return None
+    name, first, seen, size = f"{FOLDER}/{order['host']}/{path}", True, hashlib.sha256(), 0
+    try:
+        for block in blocks(descriptor):
+            channel.send("file", block, name=name, first=first)
+            seen.update(block)
+            first, size = False, size + len(block)
+        if first:
+            channel.send("file", b"", name=name, first=True)
+    finally:
+        os.close(descriptor)
+    return {"path": path, "bytes": size, "sha256": seen.hexdigest()}
+
+
+def open_below(root: str, path: str) -> int:
+    """Open a regular file below a directory, through no link. OSError."""
+    *folders, name = path.split("/")
+    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = below
+        found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=here)
+    finally:
+        os.close(here)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(f"{path} is no regular file")
+    return found
+
+
+def forward_artifact(channel: Channel, frame: Frame, border: Border) -> bool:
+    """Forward a frame of what the ranks of another node wrote; return whether it is one. ConnectionLost."""
+    try:
+        if not border.take(frame):
+            return False
+    except ValueError as error:
+        raise ConnectionLost(f"it sent no artifact of the job: {error}") from None
+    fields = {name: value for name, value in frame.items() if name not in ("kind", "data")}
+    channel.send(frame["kind"], frame["data"], **fields)
+    return True
+
+
+class Border:
+    """The files that one node sends of a job: each name, their order, number and bytes, checked where they come in."""
+
+    def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
+        """`hosts` that may send some, None for any; `limits`: of each of them."""
+        self.hosts, self.limits = hosts, limits
+        self.files: dict[str, set[str]] = {}
+        self.folders: dict[str, set[str]] = {}
+        self.bytes: dict[str, int] = {}
+        self.told: set[str] = set()
+
+    def take(self, frame: Frame) -> bool:
+        """Take a frame if it is about what ranks wrote; return whether it is. ValueError as in check() and end()."""
+        if frame["kind"] == "artifacts":
+            self.end(frame["host"], frame["files"])
+            return True
+        if frame["kind"] != "file" or not frame["name"].startswith(f"{FOLDER}/"):
+            return False
+        self.check(frame["name"], frame["first"], len(frame["data"]))
+        return True
+
+    def check(self, name: str, first: bool, size: int) -> tuple[str, str]:
+        """Return host and path of one block of a file. ValueError for what no honest node sends."""
+        folder, *parts = parts_of(name)
+        if folder != FOLDER or len(parts) < 2 or (self.hosts is not None and parts[0] not in self.hosts):
+            raise ValueError(f"{name[:100]!r} is no file of its ranks")
+        host, path = parts[0], "/".join(parts[1:])
+        if host in self.told:
+            raise ValueError("a file came behind the list of its files")
+        files, folders = self.files.setdefault(host, set()), self.folders.setdefault(host, set())
+        above = {"/".join(parts[1:end]) for end in range(2, len(parts))}
+        if first == (path in files) or not (first or size) or path in folders or above & files:
+            raise ValueError(f"the file {path[:100]!r} came more than once")
+        files.add(path)
+        folders |= above
+        self.bytes[host] = self.bytes.get(host, 0) + size
+        if len(files) > self.limits.files or self.bytes[host] > self.limits.bytes:
+            raise ValueError("more files or bytes came than it may send (collect_files, collect_limit)")
+        return host, path
+
+    def end(self, host: str, files: Iterable[Artifact]) -> None:
+        """Take the list of a host's files, which comes last. ValueError unless it has all that came, and no other."""
+        rows = [row["path"] for row in files]
+        allowed = self.hosts is None or host in self.hosts
+        if not allowed or host in self.told or len(set(rows)) < len(rows) or set(rows) != self.files.get(host, set()):
+            raise ValueError("its list of files is not what came")
+        self.told.add(host)

@@ -1,0 +1,119 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What ranks wrote, on the controller: `artifacts/<host>/...` in the run directory, and `artifacts.json`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
+    FOLDER,
+    LINK,
+    NAME,
+    NO_FOLDER,
+    SPECIAL,
+    TOO_LARGE,
+    TOO_MANY,
+    TOO_WIDE,
+    UNREADABLE,
+    Border,
+    Limits,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+
+from .run_directory import write_private
+
+LISTING = "artifacts.json"  # in the run directory
+WHY_REFUSED = {
+    TOO_MANY: "more files than collect_files={files} match",
+    TOO_LARGE: "what matches has more bytes than collect_limit={bytes}",
+    TOO_WIDE: "there are too many files to look through: give globs without **",
+    NO_FOLDER: "the working directory cannot be read",
+}
+WHY_LEFT_OUT = {
+    LINK: "links",
+    SPECIAL: "no regular files",
+    UNREADABLE: "unreadable",
+    NAME: "names that are too long or not printable",
+}
+
+
+class BroughtHome:
+    """The files that the nodes of a job send of what its ranks wrote: checked, hashed and listed as they come."""
+
+    def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
+        """`hosts` of the job's ranks, None if they are not known here; `limits` of each."""
+        self.border, self.limits = Border(hosts, limits), limits
+        self.seen: dict[str, Any] = {}  # a hash by name
+        self.reports: dict[str, Frame] = {}
+        self.damaged: list[str] = []
+
+    def take(self, frame: Frame) -> bool:
+        """Take a frame if it is about what ranks wrote; return whether it is. ValueError for what no head sends."""
+        if not self.border.take(frame):
+            return False
+        if frame["kind"] == "file":
+            self.seen.setdefault(frame["name"], hashlib.sha256()).update(frame["data"])
+            return True
+        host = frame["host"]
+        for row in frame["files"]:
+            name = f"{FOLDER}/{host}/{row['path']}"
+            if self.seen[name].hexdigest() != row["sha256"]:
+                self.damaged.append(f"{host}: {row['path']} is not what was sent")
+        self.reports[host] = frame
+        return True
+
+    def write(self, run_dir: Path) -> None:
+        """Write artifacts.json if any node said something. OSError."""
+        if self.reports:
+            write_private(run_dir / LISTING, json.dumps(self.listing(), indent=2) + "\n")
+
+    def listing(self) -> dict[str, Any]:
+        """Return artifacts.json: every file with host, path, bytes and sha256; what did not come, and why."""
+        reports = sorted(self.reports.items())
+        return {
+            "files": [{"host": host, **row} for host, report in reports for row in report["files"]],
+            "left_out": {host: report["left_out"] for host, report in reports if report["left_out"]},
+            "refused": {host: report["refused"] for host, report in reports if report["refused"]},
+            "unmatched": self.unmatched(),
+        }
+
+    def unmatched(self) -> list[str]:
+        """Return the globs that matched nothing on any node."""
+        lists = [report["unmatched"] for report in self.reports.values() if not report["refused"]]
+        return [text for text in lists[0] if all(text in other for other in lists)] if lists else []
+
+    @property
+    def line(self) -> str:
+        """Return one line on what came home, empty if nothing was to."""
+        rows = [row for report in self.reports.values() for row in report["files"]]
+        size = sum(row["bytes"] for row in rows)
+        hosts = fold_names(host for host, report in self.reports.items() if report["files"])
+        files = f"{len(rows):,} file" + "s" * (len(rows) != 1)
+        return f"collected: {files}, {size:,} bytes, from {hosts}: {FOLDER}/ and {LISTING}" if rows else ""
+
+    @property
+    def said(self) -> list[str]:
+        """Return the lines for the end of a job."""
+        return [*filter(None, [self.line]), *(f"warning: {text}" for text in self.warnings)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return one line for each glob that matched nothing, and for what did not come home of a node."""
+        lines = [f"collect: {pattern!r} matches nothing that the job wrote" for pattern in self.unmatched()]
+        values = {"files": f"{self.limits.files:,}", "bytes": f"{self.limits.bytes:,}"}
+        for host, report in sorted(self.reports.items()):
+            code = report["refused"]
+            if code:
+                why = WHY_REFUSED.get(code, str(code)).format(**values)
+                lines.append(f"collect: nothing came from {host}: {why}; the files stay there")
+            left = [f"{count:,} {WHY_LEFT_OUT.get(code, code)}" for code, count in report["left_out"].items()]
+            lines += [f"collect: left on {host}: {', '.join(left)}"] if left else []
+        return lines

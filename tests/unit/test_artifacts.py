@@ -1,0 +1,234 @@
+"""What ranks wrote comes home: which files match, what a node may send, and what the controller makes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import artifacts as artifacts_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
+    Border,
+    Limits,
+    Search,
+    pattern_parts,
+    patterns_of,
+    send_artifacts,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from tests.unit.nodes import STAGING, order_of_a_job
+
+MANY = Limits(100, 1 << 20)
+TOLD = {"kind": "artifacts", "host": "n1", "files": [], "left_out": {}, "unmatched": [], "refused": ""}
+
+
+def tree(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*.pt", ["a.pt"]),
+        ("**/*.pt", ["a.pt", "out/b.pt", "out/deep/c.pt"]),
+        ("out", ["out/.hidden", "out/b.pt", "out/deep/c.pt"]),
+        ("out/*", ["out/b.pt", "out/deep/c.pt"]),
+        ("out/**", ["out/b.pt", "out/deep/c.pt"]),
+        ("./out/?.pt", ["out/b.pt"]),
+        ("**/deep/[cd].pt", ["out/deep/c.pt"]),
+        ("**", ["a.pt", "log", "out/.hidden", "out/b.pt", "out/deep/c.pt"]),
+        (".secret", [".secret"]),
+        ("x*", []),
+    ],
+)
+def test_globs(tmp_path: Path, pattern: str, found: list[str]) -> None:
+    tree(tmp_path, "a.pt", "log", ".secret", "out/b.pt", "out/.hidden", "out/deep/c.pt", "out/__pycache__/d.pt")
+    search = Search([pattern])
+    assert sorted(path for path, _state in search.below(str(tmp_path))) == found
+    assert bool(search.matched) == bool(found)
+
+
+def test_links_special_files_and_odd_names_are_left_out(tmp_path: Path) -> None:
+    tree(tmp_path, "w/a.pt", "elsewhere/key", "w/\x1b[2J", "w/own/in.pt")
+    (tmp_path / "w" / "link").symlink_to(tmp_path / "elsewhere" / "key")
+    (tmp_path / "w" / "folder").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "w" / "fifo")
+    search = Search(["**"], [str(tmp_path / "w" / "own")])
+    assert [path for path, _state in search.below(str(tmp_path / "w"))] == ["a.pt"]
+    assert search.left_out == {"link": 2, "special": 1, "name": 1}
+
+
+@pytest.mark.parametrize("pattern", ["/etc/*", "../x", "a/../../b", "", "/", ".", "x" * 501, "a\0b"])
+def test_a_glob_stays_below_the_working_directory(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"glob|relative"):
+        pattern_parts(pattern)
+    with pytest.raises(InputError, match="collect"):
+        parse_request({"collect": [pattern]})
+
+
+def test_options() -> None:
+    request = parse_request({"collect": "*.pt 'my out/*'", "collect_files": "5", "collect_limit": "2M"})
+    assert request.collect == ("*.pt", "my out/*") and request.collect_limits == (5, 2 << 20)
+    assert parse_request({}).collect == ()
+    for wrong in ({"collect_files": 0}, {"collect_files": 10**6}, {"collect_limit": "much"}, {"collect": ["x"] * 101}):
+        with pytest.raises(InputError):
+            parse_request(wrong)
+    assert patterns_of({"collect": ["a", "/b", 3, "../c"]}) == ["a"]  # type: ignore[typeddict-item]
+    assert patterns_of({}) == []  # type: ignore[typeddict-item]
+
+
+def sent(root: Path, monkeypatch: pytest.MonkeyPatch, patterns: list[str], limits: Limits = MANY) -> list[Any]:
+    """Return the frames of a node on which a job of the tree below `root` is over."""
+    job = JobDir(str(root / "home" / "jobs" / "one"))
+    cwd = root / "w"
+    order = order_of_a_job(home=str(root / "home"), cwd=str(cwd), run_dir=str(cwd / "runs" / "one"), collect=patterns)
+    Path(job.path).mkdir(parents=True, exist_ok=True)
+    job.write("staging.json", {**STAGING, "started": 1e9})
+    channel, frames = Channel(-1, -1), list[Any]()
+    monkeypatch.setattr(channel, "send", lambda kind, data, **rest: frames.append({"kind": kind, "data": data, **rest}))
+    send_artifacts(channel, job, order, limits)  # type: ignore[arg-type]
+    return frames
+
+
+def test_a_node_sends_what_matches_and_the_controller_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(tmp_path / "w", "a.pt", "runs/zero/a.pt", "out/b.pt", "out/empty")
+    (tmp_path / "w" / "out" / "empty").write_text("")
+    frames = sent(tmp_path, monkeypatch, ["**/*.pt", "out", "none*"])
+    home = BroughtHome({"n1", "n2"}, MANY)
+    assert all(home.take(frame) for frame in frames) and not home.take({"kind": "file", "name": "launcher.out"})
+    home.write(tmp_path)
+    listing = json.loads((tmp_path / "artifacts.json").read_text())
+    rows = {row["path"]: (row["host"], row["bytes"], row["sha256"]) for row in listing.pop("files")}
+    assert set(rows) == {"a.pt", "out/b.pt", "out/empty"}  # not the runs
+    assert rows["a.pt"] == ("n1", 4, hashlib.sha256(b"a.pt").hexdigest())
+    assert listing == {"left_out": {}, "refused": {}, "unmatched": ["none*"]}
+    assert home.said == [
+        "collected: 3 files, 12 bytes, from n1: artifacts/ and artifacts.json",
+        "warning: collect: 'none*' matches nothing that the job wrote",
+    ]
+    assert home.damaged == []
+
+
+def test_what_was_there_before_the_job_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(tmp_path / "w", "old.pt", "new.pt")
+    since = (tmp_path / "w" / "old.pt").stat().st_ctime + 3600
+
+    def later(_job: JobDir) -> Any:
+        return {**STAGING, "started": since}
+
+    monkeypatch.setattr(JobDir, "staging", later)
+    frames = sent(tmp_path, monkeypatch, ["*.pt"])
+    assert [frame["kind"] for frame in frames] == ["artifacts"] and frames[0]["files"] == []
+
+
+def test_in_a_jobs_own_tree_what_was_shipped_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = JobDir(str(tmp_path / "jobs" / "one"))
+    tree(tmp_path / "jobs" / "one" / "src", "main.py", "config", "model.pt")
+    digest = hashlib.sha256(b"main.py").hexdigest()
+    job.write("listing.json", [["main.py", digest, False], ["config", digest, False]])
+    order = order_of_a_job(home=str(tmp_path), cwd=job.at("src"), collect=["**"])
+    channel, paths = Channel(-1, -1), list[str]()
+    monkeypatch.setattr(channel, "send", lambda _kind, _data, **rest: paths.append(rest.get("name", "")))
+    send_artifacts(channel, job, order, MANY)  # type: ignore[arg-type]
+    assert paths == ["artifacts/n1/config", "artifacts/n1/model.pt", ""]  # config was changed
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "said"),
+    [
+        (Limits(2, 1 << 20), "too_many", "more files than collect_files=2 match"),
+        (Limits(9, 10), "too_large", "what matches has more bytes than collect_limit=10"),
+    ],
+)
+def test_a_node_with_too_much_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits, code: str, said: str
+) -> None:
+    tree(tmp_path / "w", "a.pt", "b.pt", "c.pt")
+    (frame,) = sent(tmp_path, monkeypatch, ["*"], limits)
+    assert frame["refused"] == code and frame["files"] == []
+    home = BroughtHome({"n1"}, limits)
+    assert home.take(frame)
+    assert home.warnings == [f"collect: nothing came from n1: {said}; the files stay there"]
+
+
+def test_a_look_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(tmp_path / "w", "a", "b", "c")
+    monkeypatch.setattr(artifacts_module, "LOOKED_MOST", 2)
+    (frame,) = sent(tmp_path, monkeypatch, ["*.pt"])
+    assert frame["refused"] == "too_wide"
+    (frame,) = sent(tmp_path / "nowhere", monkeypatch, ["*.pt"])
+    assert frame["refused"] == "no_folder"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "artifacts/n1/../../escaped",
+        "artifacts//etc/passwd",
+        "artifacts/n9/a",
+        "artifacts/n1",
+        "artifacts/n1/",
+        "artifacts/./a",
+        "artifacts/n1/a/b",  # n1 has sent a file a
+        "artifacts/n1/a",  # which it has sent
+        "artifacts/n1/out",  # and out/b
+    ],
+)
+def test_names_that_no_honest_node_sends(name: str) -> None:
+    border = Border(["n1"], MANY)
+    for honest in ("artifacts/n1/a", "artifacts/n1/out/b"):
+        assert border.check(honest, True, 1) == ("n1", honest[13:])
+    with pytest.raises(ValueError, match=r"file|path below"):
+        border.check(name, True, 1)
+
+
+def test_what_comes_is_bounded_and_listed() -> None:
+    border = Border(["n1"], Limits(2, 10))
+    border.check("artifacts/n1/a", True, 5)
+    border.check("artifacts/n1/a", False, 5)
+    for name, first, size in (("a", False, 0), ("a", False, 1), ("b", False, 1), ("b", True, 1)):
+        with pytest.raises(ValueError, match="file"):
+            border.check(f"artifacts/n1/{name}", first, size)
+    border = Border(["n1"], Limits(1, 10))
+    border.check("artifacts/n1/a", True, 0)
+    with pytest.raises(ValueError, match="collect_files"):
+        border.check("artifacts/n1/b", True, 0)
+    border = Border(["n1"], MANY)
+    border.check("artifacts/n1/a", True, 0)
+    row: Any = {"path": "a", "bytes": 0, "sha256": ""}
+    for host, rows in (("n1", []), ("n1", [row, row]), ("n2", []), ("n1", [row, {**row, "path": "b"}])):
+        with pytest.raises(ValueError, match="list"):
+            border.end(host, rows)
+    border.end("n1", [row])
+    with pytest.raises(ValueError, match="list"):
+        border.end("n1", [row])
+    with pytest.raises(ValueError, match="behind"):
+        border.check("artifacts/n1/b", True, 0)
+
+
+def test_a_file_that_is_not_what_was_sent_is_told() -> None:
+    home = BroughtHome(None, MANY)
+    home.take({"kind": "file", "name": "artifacts/n1/a", "first": True, "data": b"x"})
+    row = {"path": "a", "bytes": 1, "sha256": "0" * 64}
+    home.take(
+        {"kind": "artifacts", "host": "n1", "files": [row], "left_out": {"link": 3}, "unmatched": [], "refused": ""}
+    )
+    assert home.damaged == ["n1: a is not what was sent"]
+    assert home.warnings == ["collect: left on n1: 3 links"]
+
+
+def test_shell_words() -> None:
+    assert parse_request({"collect": shlex.join(["a b/*", "c"])}).collect == ("a b/*", "c")
