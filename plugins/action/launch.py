@@ -58,7 +58,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.require
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, opening, summary, verdict
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import folder_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (
+    check_in_place,
+    folder_of,
+    folder_words,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
@@ -97,7 +101,7 @@ class ActionModule(Action):
         first, ended = request.job_id or run_directory.new_job_id(name), list[Ended]()
         while True:
             attempt = attempt_of(request, first, ended)
-            answer = self.launch(replace(request, job_id=attempt.job_id), cluster, script, attempt)
+            answer = self.launch(replace(request, job_id=attempt.job_id, workload=script), cluster, script, attempt)
             if not request.max_restarts or "state" not in answer:
                 return answer
             ended.append({"job_id": attempt.job_id, "state": answer["state"]})
@@ -112,13 +116,18 @@ class ActionModule(Action):
         job_id = attempt.job_id
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
         needs = environment_for(request, script)
-        folder = folder_of(script) if script and not cluster.local else None
-        program = Program(script, request.workload_args, shipped=folder is not None, module=request.module)
+        folder = folder_of(script) if script and request.ship and not cluster.local else None
+        in_place = bool(script) and not request.ship and not cluster.local
+        program = Program(
+            script, request.workload_args, shipped=folder is not None, module=request.module, in_place=in_place
+        )
         ssh = ssh_words(self._connection, cluster.head, request.lease)
-        warnings = folder.warnings if folder else ()
-        job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), warnings, attempt, needs)
+        token = secrets.token_hex(6)
+        job = Job(job_id, str(run_dir), program, entry(), token, *folder_words(folder), attempt=attempt, needs=needs)
         with StopWatch() as stop, Session(cluster.head, ssh, request.detach) as session:
             facts = session.survey(cluster, request, needs.name if needs else "")
+            if in_place:
+                check_in_place(script, cluster, facts)
             plan = plan_job(request, cluster, facts, job)
             command = render(plan)
             if self._task.check_mode:
@@ -151,7 +160,8 @@ class ActionModule(Action):
         run_directory.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
         screen = Screen()
         view = View(screen.write, [place.host for place in plan.placement], screen.is_terminal(), screen.width)
-        for line in [*(f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)), opening(plan)]:
+        warnings = [f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)]
+        for line in [*warnings, opening(plan), *filter(None, [plan.shipped])]:
             view.say(line)
         try:
             outcome = session.run(order, view.show, stop, request.detach)

@@ -137,6 +137,14 @@ options:
         and a line says so. C(clean.yml) fetches it, up to half of the free disk or its own C(fetch_limit).
     type: str
     default: 1G
+  ship:
+    description:
+      - Copy the folder of the script to every node. What C(.torchfleetignore) beside the script names is left out, in
+        the words of gitignore.
+      - With V(false) nothing is copied, for a file system that all nodes share. The script must be at the same path on
+        every node, with the same content, and ranks work in its folder.
+    type: bool
+    default: true
   collect:
     description:
       - Globs of files that ranks write, relative to their working directory, as a list or as one text that is split as
@@ -225,7 +233,7 @@ options:
     description: JMESPath expression. Its value in C(result.json) is printed as JSON at the end.
     type: str
 requirements:
-  - jmespath and rich on the controller
+  - jmespath, pathspec (for a C(.torchfleetignore)) and rich on the controller
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 from tests.driver import SCRIPTS
 from tests.lab.cluster import Cluster
@@ -29,3 +30,17 @@ def test_what_ranks_wrote_comes_home_from_each_node(cluster: Cluster) -> None:
     assert {(row["host"], row["path"]) for row in listing["files"]} == {
         (row["host"], f"out/model-{row['rank']}.pt") for row in whole.result["ranks"]
     }
+
+
+def test_nothing_is_shipped_where_nodes_share_a_file_system(cluster: Cluster, tmp_path: Path) -> None:
+    """Two nodes have the script at its path, as if they shared it; with a third that has another file it is refused."""
+    script, name = tmp_path / "main.py", str(tmp_path / "main.py")
+    script.write_text("import os\nprint(os.getcwd(), __file__)\n")
+    for node, text in (("n1", script.read_text()), ("n2", script.read_text()), ("n3", "another file")):
+        cluster.lab.root(node, "mkdir", "-p", str(tmp_path))
+        cluster.lab.root(node, "sh", "-c", 'printf %s "$1" > "$2"', "sh", text, name)
+    refused = cluster.play(workload=name, ship=False)
+    assert refused.process.returncode != 0
+    assert f'workload: got "{name}"; it is not on n4; it is another file on n3: with ship=false' in refused.output
+    job = cluster.train(workload=name, ship=False, nodes="n1,n2")
+    assert [job.stdout(rank) for rank in range(4)] == [f"{tmp_path} {name}\n"] * 4

@@ -14,11 +14,13 @@ import jsonschema
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import RANK_PROGRAM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
@@ -126,3 +128,26 @@ def test_a_node_that_cannot_stage_leaves_no_node_with_the_job(head: RemoteProces
     answer = head.ask("run", 60, order=order)
     assert answer["kind"] == "refused" and answer["reason"].startswith("cannot stage the job: n2: "), answer
     assert not (tmp_path / "n1" / "jobs" / "job").exists()
+
+
+def test_what_ranks_wrote_comes_home_from_both(head: RemoteProcess, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    order = order_of_two(surveyed(head, tmp_path), 'printf "$RANK" > model-$RANK.pt; mkdir out-$RANK; : > out-$RANK/x')
+    order["job"]["collect"] = ["model-*", "out-?", "none"]
+    for node in order["nodes"].values():
+        node["cwd"] = str(work)
+    result, _lines = run(head, order)
+    assert result["state"] == "succeeded", result
+    home = BroughtHome({"n1", "n2"}, Limits(4, 100))
+    head.channel.send("fetch", home=str(tmp_path / "n1"), job_id="job", limit=1 << 30, artifacts=[4, 100])
+    frame = head.answer(60)
+    while frame["kind"] != "fetched":
+        home.take(frame)
+        frame = head.answer(60)
+    assert frame["missing"] == [] and home.damaged == []
+    names = {"model-0.pt", "model-1.pt", "out-0/x", "out-1/x"}  # they work in one directory
+    assert [(row["host"], row["path"]) for row in home.listing()["files"]] == [
+        (host, name) for host in ("n1", "n2") for name in sorted(names)
+    ]
+    assert home.unmatched() == ["none"]

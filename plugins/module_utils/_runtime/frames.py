@@ -161,6 +161,7 @@ FACTS: dict[str, Check] = {
     "launcher": Form({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
     "backends": listed(words, 64),
     "free_bytes": whole(0, 1 << 62),
+    "script": either(like(re.compile(r"([0-9a-f]{64})?\Z"), "a digest"), ""),
     "port": optional(whole(1, 65535)),
     "jobs": listed(like(JOB_ID, "a job id"), 100_000),
     "running": RUNNING,

@@ -43,6 +43,7 @@ class SurveyRequest(TypedDict):
     port: int | None  # that is wanted for the rendezvous
     ports: tuple[int, int] | None  # first and last that a firewall lets through
     program: str  # the name of the program's environment; empty: it needs none
+    script: str  # path of a file that is to be there, and is not shipped; empty: none
 
 
 class NodeSurvey(Request):

@@ -152,6 +152,7 @@ class NodeFacts(Seat, JobState):
     launcher: FoundLauncher
     backends: list[str]
     free_bytes: int
+    script: str  # sha256 of a script that is not shipped; empty: it was not asked for, or is not there
     port: int | None
     clock_offset: float  # seconds by which the node's clock is ahead of the head's: the head measures it
     lost_address: str  # of fabric.json, which the node no longer has; empty if it has all

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import itertools
 import os
 import pwd
 import re
 import socket
+import stat
 import subprocess
 import sys
 from typing import Iterable, Sequence, cast
@@ -54,6 +56,7 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "launcher": launcher(request, home, python),
         "backends": backends(python, request["backend"]),
         "free_bytes": free_bytes(home),
+        "script": digest_of(request.get("script", "")),
         "port": free_port(request["port"], request["ports"]),
         "clock_offset": 0.0,
         "lost_address": lost_address(fabric(home)),
@@ -61,6 +64,22 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "program": program_environment.look(home, request.get("program", ""), python, torch),
         **job_state(home),
     }
+
+
+def digest_of(path: str) -> str:
+    """Return the sha256 of a file, empty if there is none that can be read."""
+    if not path:
+        return ""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return ""
+            seen = hashlib.sha256()
+            for block in iter(lambda: file.read(1 << 20), b""):
+                seen.update(block)
+    except OSError:
+        return ""
+    return seen.hexdigest()
 
 
 def seat(home: str) -> Seat:

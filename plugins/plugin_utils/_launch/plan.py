@@ -65,12 +65,14 @@ class Program:
     """What every rank runs: a script (its path on each node is the node's) with arguments.
 
     `shipped`: whether its folder is copied into the job's own tree on each node; else the script is used where it is.
+    `in_place`: it is the same file on every node, and ranks work in its folder.
     """
 
     script: str
     args: tuple[str, ...]
     shipped: bool = False
     module: str = ""  # in place of a script: what `python -m` runs
+    in_place: bool = False
 
     @property
     def runs_python(self) -> bool:
@@ -79,7 +81,7 @@ class Program:
 
     def on(self, fact: NodeFacts, job_dir: str) -> tuple[tuple[str, ...], str]:
         """Return the command line and the working directory on a node."""
-        where = f"{job_dir}/{TREE}" if self.shipped else ""
+        where = f"{job_dir}/{TREE}" if self.shipped else self.script.rpartition("/")[0] if self.in_place else ""
         script = f"{where}/{self.script.rpartition('/')[2]}" if where else self.script
         interpreter = (ranks_python(fact),) if self.runs_python else ()
         named = ("-m", self.module) if self.module else (script,)
@@ -167,6 +169,7 @@ class LaunchPlan:
     notice: float | None = None  # SIGUSR1 comes this many seconds before the end of job_timeout
     restarts: int = 0  # how often the job was started before
     exclusive: bool = False  # no other job may be on its nodes when it starts
+    shipped: str = ""  # one line on what is copied to the nodes and what is left out
     collect: tuple[str, ...] = ()  # globs of what ranks write that comes home
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     packages: tuple[str, ...] = ()  # what the program needs beside torch, for people
@@ -285,6 +288,7 @@ class Job:
     runtime: str
     token: str
     warnings: tuple[str, ...] = ()
+    shipped: str = ""
     attempt: Attempt = ONLY
     needs: ProgramEnvironment | None = None  # beside torch
 
@@ -355,6 +359,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         notice=request.notice,
         restarts=job.attempt.restarts,
         exclusive=request.exclusive,
+        shipped=job.shipped,
         collect=request.collect,
         secrets=secrets,
         packages=tuple(explained(job.needs, used_facts)),

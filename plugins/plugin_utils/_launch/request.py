@@ -112,6 +112,7 @@ class Request:
     module: str = ""  # that `python -m` runs, in place of a workload
     sha256: str | None = None  # of a workload that is an address
     python: str = ""  # an interpreter or environment on the nodes; empty: the proven one
+    ship: bool = True
     collect: tuple[str, ...] = ()
     collect_files: int = COLLECT_FILES
     collect_limit: int = COLLECT_BYTES
@@ -167,6 +168,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         module=parse_module(given.get("module"), "workload" in given),
         sha256=str(given["sha256"]) if "sha256" in given else None,
         python=parse_python(given.get("python"), given.get("requirements")),
+        ship=parse_flag("ship", given.get("ship", True)),
         collect=parse_globs(given.get("collect", ())),
         collect_files=parse_whole("collect_files", given.get("collect_files"), 1, MOST_FILES) or COLLECT_FILES,
         collect_limit=parse_bytes("collect_limit", given.get("collect_limit", COLLECT_BYTES)),

@@ -413,4 +413,5 @@ def survey_request(node: Node, request: Request, launcher_args: Sequence[str], p
         "port": request.master_port,
         "ports": request.options.ports,
         "program": program,
+        "script": "" if request.ship else request.workload,
     }
