@@ -177,7 +177,7 @@ class ActionModule(Action):
         stop.hold(f"fetching the files of job {plan.job_id}")
         try:
             placement = [(place.rank, place.host) for place in plan.placement]
-            home = BroughtHome({place.host for place in plan.placement}, request.collect_limits)
+            home = BroughtHome({host for _rank, host in placement}, request.collect_limits)
             missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted, artifacts=home)
         except OSError as error:
             return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, plan.head.name))}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -153,3 +154,37 @@ def test_a_job_beside_another_is_told_or_refused(two: TwoNodes) -> None:
     assert "runs on n" in refused.msg and "wait for its end, or " in refused.msg and "\n" not in refused.msg
     (two.root / "stop").touch()
     assert first.process.wait(60) == 0, first.log.read_text()
+
+
+def test_what_is_shipped_and_what_comes_home(two: TwoNodes) -> None:
+    """.torchfleetignore and collect on two nodes; a controller that was killed has what ranks wrote by clean.yml."""
+    write = "import os, pathlib\npathlib.Path('own-' + os.environ['RANK']).write_text('weights')\n"
+    script = two.project(train=write + "print(sorted(os.listdir('.')))\n")
+    (script.parent / "big.ckpt").write_text("x")
+    (script.parent / "kept.txt").write_text("x")
+    (script.parent / ".torchfleetignore").write_text("*.ckpt\n")
+    played = two.train(workload=str(script), job_id="one", collect="*")
+    assert "left out: 1 by .torchfleetignore; 1 hidden" in plain(played.stdout)
+    assert played.output(0).strip() == "['kept.txt', 'own-0', 'train.py']"
+    listing = json.loads((two.runs / "one" / "artifacts.json").read_text())
+    assert [(row["host"], row["path"]) for row in listing["files"]] == [("n1", "own-0"), ("n2", "own-1")]
+    assert (two.runs / "one" / "artifacts" / "n2" / "own-1").read_text() == "weights"
+    checked = two.play(check=True, workload=str(script))
+    assert "left out: 1 by .torchfleetignore; 1 hidden" in plain(checked.stdout)
+
+    for home in two.homes.values():
+        (home / "jobs" / "one" / "fetched").unlink()  # the controller was killed before it had the files
+    shutil.rmtree(two.runs / "one" / "artifacts")
+    (two.runs / "one" / "fetched.json").unlink()
+    cleaned = two.play("clean.yml")
+    assert "collected: 2 files" in plain(cleaned.stdout), cleaned.stdout
+    assert (two.runs / "one" / "artifacts" / "n2" / "own-1").read_text() == "weights"
+
+
+def test_nothing_is_shipped_where_nodes_share_the_folder(two: TwoNodes) -> None:
+    """As the homes of this machine do. Ranks work in the folder, and no copy is made."""
+    script = two.project(train="import os\nprint(os.getcwd(), __file__)\n")
+    played = two.train(workload=str(script), ship="false", show_ranks="all")
+    assert [played.output(rank) for rank in (0, 1)] == [f"{script.parent} {script}\n"] * 2
+    assert "shipped from" not in played.stdout
+    assert not list(two.root.glob("home*/jobs/*/src"))

@@ -82,7 +82,7 @@ def test_a_glob_stays_below_the_working_directory(pattern: str) -> None:
 def test_options() -> None:
     request = parse_request({"collect": "*.pt 'my out/*'", "collect_files": "5", "collect_limit": "2M"})
     assert request.collect == ("*.pt", "my out/*") and request.collect_limits == (5, 2 << 20)
-    assert parse_request({}).collect == ()
+    assert parse_request({}).collect == () and parse_request({}).collect_limits == (0, 0)
     for wrong in ({"collect_files": 0}, {"collect_files": 10**6}, {"collect_limit": "much"}, {"collect": ["x"] * 101}):
         with pytest.raises(InputError):
             parse_request(wrong)
@@ -206,6 +206,12 @@ def test_what_comes_is_bounded_and_listed() -> None:
     border.check("artifacts/n1/a", True, 0)
     with pytest.raises(ValueError, match="collect_files"):
         border.check("artifacts/n1/b", True, 0)
+    border = Border(None, Limits(2, 10))  # a job that was planned elsewhere: its hosts share what one may send
+    border.check("artifacts/n1/a", True, 6)
+    with pytest.raises(ValueError, match="collect_limit"):
+        border.check("artifacts/n2/a", True, 6)
+    with pytest.raises(ValueError, match="collect_files"):
+        border.check("artifacts/n3/a", True, 0)
     border = Border(["n1"], MANY)
     border.check("artifacts/n1/a", True, 0)
     row: Any = {"path": "a", "bytes": 0, "sha256": ""}

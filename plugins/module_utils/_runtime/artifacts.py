@@ -27,6 +27,7 @@ from .records import Artifact, Artifacts
 
 FOLDER = "artifacts"  # in the run directory
 PATTERNS_MOST, PATTERN_CHARACTERS = 100, 500
+HOSTS_MOST = 10_000  # of a job that was planned elsewhere
 LOOKED_MOST = 1_000_000  # entries of directories
 PREFIX = ("artifacts", "host")  # what a name begins with on its way
 SLACK_SECONDS = 2.0  # file systems keep times that are coarser than those of the clock
@@ -274,11 +275,12 @@ class Border:
     """The files that one node sends of a job: each name, their order, number and bytes, checked where they come in."""
 
     def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
-        """`hosts` that may send some, None for any; `limits`: of each of them."""
+        """`hosts` that may send some, `limits`: of each of them; None for any, which then share the limits."""
         self.hosts, self.limits = hosts, limits
         self.files: dict[str, set[str]] = {}
         self.folders: dict[str, set[str]] = {}
         self.bytes: dict[str, int] = {}
+        self.shared = hosts is None
         self.told: set[str] = set()
 
     def take(self, frame: Frame) -> bool:
@@ -306,7 +308,10 @@ class Border:
         files.add(path)
         folders |= above
         self.bytes[host] = self.bytes.get(host, 0) + size
-        if len(files) > self.limits.files or self.bytes[host] > self.limits.bytes:
+        count, size = len(files), self.bytes[host]
+        if self.shared:
+            count, size = sum(map(len, self.files.values())), sum(self.bytes.values())
+        if count > self.limits.files or size > self.limits.bytes:
             raise ValueError("more files or bytes came than it may send (collect_files, collect_limit)")
         return host, path
 
@@ -314,6 +319,8 @@ class Border:
         """Take the list of a host's files, which comes last. ValueError unless it has all that came, and no other."""
         rows = [row["path"] for row in files]
         allowed = self.hosts is None or host in self.hosts
+        if self.shared and len(self.told) >= HOSTS_MOST:
+            raise ValueError("lists of more hosts than a cluster has")
         if not allowed or host in self.told or len(set(rows)) < len(rows) or set(rows) != self.files.get(host, set()):
             raise ValueError("its list of files is not what came")
         self.told.add(host)

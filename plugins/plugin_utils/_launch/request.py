@@ -119,8 +119,8 @@ class Request:
 
     @property
     def collect_limits(self) -> Limits:
-        """Return how much of what ranks write may come home from each node."""
-        return Limits(self.collect_files, self.collect_limit)
+        """Return how much of what ranks write may come home from each node: nothing unless it was asked for."""
+        return Limits(self.collect_files, self.collect_limit) if self.collect else Limits(0, 0)
 
 
 def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
