@@ -88,7 +88,8 @@ class ActionModule(Action):
                 with Session(self.head, self.ssh) as session:
                     limit = min(self.limit, room_for(run_dir))
                     hosts = {host for _rank, host in placement} if placement is not None else None
-                    home = BroughtHome(hosts, Limits(COLLECT_FILES, room_for(run_dir) // max(1, len(hosts or ()))))
+                    room = room_for(run_dir) // 2 // max(1, len(hosts or ()))
+                    home = BroughtHome(hosts, Limits(COLLECT_FILES, room))
                     missing = session.fetch(run["job_id"], run_dir, placement, limit, artifacts=home)
                     for line in home.said:
                         display.display(line)

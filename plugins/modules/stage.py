@@ -116,6 +116,7 @@ def main() -> None:
         "port": None,
         "ports": None,
         "program": "",
+        "script": "",
     }
     facts = survey(request)
     absent = missing(facts, module.params["role"], module.params["launcher"])

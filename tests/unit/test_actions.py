@@ -192,8 +192,9 @@ def test_no_node_fills_the_disk_with_a_run_that_waited(
 
         def __exit__(self, *_given: Any) -> None: ...
 
-        def fetch(self, _job_id: str, _run_dir: Path, _placement: Any, most: int) -> list[str]:
+        def fetch(self, _job_id: str, _run_dir: Path, _placement: Any, most: int, artifacts: Any) -> list[str]:
             asked.append(most)
+            assert artifacts.limits.bytes == room // 2  # of all nodes: half of what the other files may take
             return []
 
     monkeypatch.setattr(gather, "Session", Session)

@@ -49,6 +49,7 @@ LONG = "x" * 100_000
 HOSTILE_FACTS: list[dict[str, Any]] = [
     {"cores": 10**9},
     {"cores": True},
+    {"script": "0" * 63},
     {"accelerators": {"nvidia": 10**9}},
     {"accelerators": {"other": 1}},
     {"gpu_targets": {"torch": ["sm_90; rm"], "gpus": []}},
@@ -102,7 +103,7 @@ def test_an_honest_survey_passes() -> None:
         {"kind": "survey", "facts": SURVEY, "nodes": {"n3": {"unreachable": "no"}}}, FROM_HEAD
     )
     unsaid = {"gpu_targets": {"torch": [], "gpus": []}, "clock_offset": 0.0, "lost_address": ""}
-    assert found["facts"] == {**SURVEY, **unsaid, "program": None, "activation": None}
+    assert found["facts"] == {**SURVEY, **unsaid, "program": None, "activation": None, "script": ""}
     assert found["nodes"] == {"n3": {"unreachable": "no"}}
 
 
