@@ -50,14 +50,18 @@ def serve_mpi(dist: Any) -> None:
     c10d = dist.distributed_c10d
     c10d.ProcessGroupMPI = ProcessGroupMPI
     c10d.is_mpi_available = available
-    moved = dist.Backend.backend_capability.setdefault("mpi", ["cpu", "cuda"])
-    moved += [kind for kind in DEVICES if kind not in moved]
     if os.environ.get("TORCHFLEET_BACKEND") == "mpi":
         dist.is_mpi_available = available
     asking = inspect.unwrap(getattr(c10d, "_new_process_group_helper", available))
     if "is_mpi_available" not in asking.__code__.co_names:
         told = "this PyTorch accepts no external backend mpi: use init_process_group('torchfleet')"
         warnings.warn(f"torchfleet-backends: {told}", stacklevel=3)
+
+
+def take_tensors_of_every_gpu(backend: Any) -> None:
+    """Have init_process_group("mpi") serve xpu too: PyTorch lists the devices by backend, and its own mpi lacks it."""
+    moved = getattr(backend, "backend_capability", {}).setdefault("mpi", [])
+    moved += [kind for kind in DEVICES if kind not in moved]
 
 
 def autoload() -> None:
@@ -69,6 +73,7 @@ def autoload() -> None:
     dist.Backend.register_backend("torchfleet", create_by_options, extended_api=True, devices=DEVICES)
     if not dist.is_mpi_available():
         serve_mpi(dist)
+        take_tensors_of_every_gpu(dist.Backend)
     from torchfleet_backends._oneccl import find
 
     if find():
