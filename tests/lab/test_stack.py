@@ -169,3 +169,22 @@ def test_an_all_reduce_goes_through_ucx_and_ucc(built: Cluster) -> None:
     for count in (4, 1_000_000):
         assert [said.count(f"sum of {count}: {{4.0}} on {node}") for node in ("n1", "n2")] == [2, 2], said
     assert "TL_UCP" in said, "UCC did not say what carries its operations"
+
+
+@pytest.mark.timeout(BUILD_SECONDS)
+def test_a_job_of_train_yml_goes_through_ucx(tmp_path: Path) -> None:
+    """Debian 13's own Open MPI and UCX: the log of each rank says which component carries its messages."""
+    with two_nodes_of("trixie", "p", tmp_path) as made:
+        for node in ("n1", "n2"):
+            made.lab.root(node, "apt-get", "install", "-y", "--no-install-recommends", "openmpi-bin")
+        job = made.play("setup.yml", "--tags", "ssh_mesh,fabric")
+        assert job.process.returncode == 0, job.output
+        made.write("group_vars/all", torchfleet_mpirun="/usr/bin/mpirun")
+        program = tmp_path / "all_reduce"  # no script of Python's for train.yml, which would ask for PyTorch
+        program.write_text(f"#!/usr/bin/env python3\n{SCRIPT.read_text()}")
+        program.chmod(0o755)
+        words = [*UCX.split(), "--mca", "pml_base_verbose", "10"]
+        job = made.train(workload=str(program), launcher="openmpi", backend="mpi", launcher_args=words)
+        for rank in range(4):
+            assert job.stdout(rank).count("{4.0} on") == 2
+            assert "select: component ucx selected" in (job.run_dir / "ranks" / str(rank) / "stderr").read_text()
