@@ -59,6 +59,7 @@ facts:
       modules support it.
     - C(modules) are the loaded kernel modules of GPU drivers. C(usable) is the number of GPUs that a program can open.
     - C(nvlink_domain) is the cluster UUID and the clique of GPUs that share NVLink with those of other machines.
+    - C(infiniband) is the number of InfiniBand controllers on the PCI bus.
     - C(secure_boot) is null if the firmware does not report it.
     - C(libraries) has the directory of each library that is installed with its headers, or an empty text. C(versions)
       are their versions, if a file of the library contains one.
@@ -76,6 +77,7 @@ facts:
         driver: nvidia
     nvswitches: 0
     nvlink_domain: ''
+    infiniband: 8
     modules: {nvidia: 580.95.05}
     secure_boot: false
     driver_library: 580.95.05

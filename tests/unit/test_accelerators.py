@@ -110,6 +110,7 @@ def test_switches_modules_and_what_can_be_used(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         put(root / "dev" / name, "")
     found = gpus.survey(str(root))
+    assert (found["infiniband"], found["nvlink_domain"]) == (0, "")
     assert found["nvswitches"] == 2 and found["usable"] == {"nvidia": 2, "amd": 0, "intel": 0}
     assert found["modules"] == {"nvidia": "580.95.05", "nouveau": ""}
     assert found["driver_library"] == "575.57.08"  # not what is loaded: a reboot is due

@@ -59,13 +59,26 @@ def test_switches_need_a_manager_in_the_version_of_the_driver_and_dcgm_is_on_dem
     assert cuda(facts_of(), dcgm=True, toolkit="12.6").packages[-1] == "datacenter-gpu-manager-4-cuda12"
 
 
+B200 = {**H100, "id": "10de:2901"}
+
+
+def board(gpus: int = 8, infiniband: int = 12) -> dict[str, Any]:
+    return {**facts_of(*[B200] * gpus), "infiniband": infiniband}
+
+
 def test_blackwell_boards_need_a_subnet_manager_too() -> None:
     """Their NVSwitches are no PCI devices of NVIDIA's. Fabric Manager starts nvlsm, and both need ib_umad."""
-    plan = cuda(facts_of({**H100, "id": "10de:2901"}))
+    plan = cuda(board())
     assert plan.same_version == {"nvidia-fabricmanager": "nvidia-open"} and "nvlsm" in plan.packages
     assert plan.kernel_modules == {"nvidia-fabricmanager": ["ib_umad"]} and plan.imex is False
-    assert cuda(facts_of({**H100, "id": "10de:2901"}), driver="none").packages == ["cuda-toolkit-13-0"]
+    assert cuda(board(), driver="none").packages == ["cuda-toolkit-13-0"]
     assert "nvlsm" not in cuda(facts_of(H100, nvswitches=4)).packages
+
+
+@pytest.mark.parametrize("part", [board(1), board(infiniband=0), facts_of(*[B200] * 8)])
+def test_a_part_of_a_blackwell_board_has_no_switches(part: dict[str, Any]) -> None:
+    """A virtual machine with one of its GPUs: Fabric Manager would fail there."""
+    assert cuda(part).same_version == {} and "nvlsm" not in cuda(part).packages
 
 
 def test_gpus_that_share_nvlink_with_other_machines_need_imex() -> None:

@@ -26,6 +26,8 @@ BY_PCI = {row.pci: name for name, row in VENDORS.items()}
 # PCI base class and subclass: VGA, 3D and other display controllers, processing accelerators.
 GPU_CLASSES = {0x0300, 0x0302, 0x0380, 0x1200}
 NVSWITCH = (VENDORS["nvidia"].pci, 0x0680)  # a bridge of another kind
+# An InfiniBand controller of Mellanox: also what NVIDIA's fabric manager reaches the NVSwitches of HGX B200 by.
+INFINIBAND = (0x15B3, 0x0207)
 # A VGA controller of Intel's is in the processor and drives a screen: what computes is of the other classes.
 SCREENS = {("intel", 0x0300)}
 FIRST_TURING = 0x1E00  # of NVIDIA's device ids: older GPUs have neither open kernel modules nor CUDA 13
@@ -59,7 +61,7 @@ PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 
 
 def survey(root: str = "/", home: str = "") -> dict[str, Any]:
-    """Return gpus, nvswitches, nvlink_domain, modules, secure_boot, driver_library, usable, libraries and versions.
+    """Return what a node has to compute with; module accelerator_facts lists the fields.
 
     `root` is where /sys, /proc, /dev and /usr are looked for; `home` is torchfleet's, which may have libraries too.
     Nothing is raised: what cannot be read is not there.
@@ -71,6 +73,7 @@ def survey(root: str = "/", home: str = "") -> dict[str, Any]:
         "gpus": gpus,
         "nvlink_domain": nvlink.domain(nvlink.fabrics(root)),
         "nvswitches": sum((device["vendor"], device["class"]) == NVSWITCH for device in devices),
+        "infiniband": sum((device["vendor"], device["class"]) == INFINIBAND for device in devices),
         "modules": modules(root),
         "secure_boot": secure_boot(root),
         "driver_library": driver_library(root),

@@ -93,7 +93,7 @@ ACCELERATORS = exact(
         "libraries": mapped(LIBRARY, empty_or(rooted)),
         "versions": mapped(LIBRARY, WORD),
     },
-    {"nvlink_domain": empty_or(NVLINK_DOMAIN)},
+    {"nvlink_domain": empty_or(NVLINK_DOMAIN), "infiniband": whole(0, 256)},
 )
 RELEASE = like(re.compile(r"[A-Za-z0-9_.+~-]{0,128}\Z"), "the release of a kernel")  # a command to type has it
 GPU_HEALTH = exact(

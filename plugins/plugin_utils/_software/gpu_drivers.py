@@ -34,9 +34,10 @@ AMD_CONFLICTS = (
 )
 
 
-# Boards whose NVSwitches (NVLink 5) nvlsm controls, through InfiniBand devices of theirs: HGX B200, HGX B300. Those of
-# GB200 and GB300 are in machines of their own.
+# GPUs of boards whose NVSwitches (NVLink 5) nvlsm controls, through four InfiniBand controllers of theirs: HGX B200 and
+# HGX B300 (pci.ids; NVIDIA, Fabric Manager User Guide). The NVSwitches of GB200 and GB300 are in machines of their own.
 NVLINK_5 = ("10de:2901", "10de:3182")
+GPUS_OF_A_BOARD, BRIDGES_OF_A_BOARD = 8, 4
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,12 @@ def text(value: Any) -> str:
 # --- NVIDIA ---------------------------------------------------------------------------------------------------------
 
 
+def has_nvlink_5(facts: Mapping[str, Any]) -> bool:
+    """Whether a machine has a whole board with NVLink 5. One with a part of it, as of a cloud, has no NVSwitches."""
+    count = sum(gpu["id"] in NVLINK_5 for gpu in facts["gpus"])
+    return count >= GPUS_OF_A_BOARD and facts.get("infiniband", 0) >= BRIDGES_OF_A_BOARD
+
+
 def plan_cuda(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPlan:
     """Return NVIDIA's packages for a machine. `options` are those of role cuda, without `cuda_`."""
     gpus = of_vendor(facts, "nvidia")
@@ -90,7 +97,7 @@ def plan_cuda(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPla
     drivers = [driver, "nvidia-persistenced"] if driver else []
     toolkits = [f"cuda-toolkit-{toolkit.replace('.', '-')}"] if toolkit else []
     dcgm = [f"datacenter-gpu-manager-4-cuda{major(toolkit or '13')}"] if options["dcgm"] else []
-    blackwell = any(gpu["id"] in NVLINK_5 for gpu in gpus)
+    blackwell = has_nvlink_5(facts)
     imex = bool(driver and facts.get("nvlink_domain"))
     # It drives the switches between GPUs, and works with the driver of its own version only.
     managers = ["nvidia-fabricmanager"] * bool(facts["nvswitches"] or blackwell) + ["nvidia-imex"] * imex
