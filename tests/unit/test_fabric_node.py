@@ -301,6 +301,10 @@ def test_a_range_of_ports_of_which_a_part_is_open_is_told(start: Start) -> None:
         (OSError(errno.EHOSTUNREACH, ""), 0x04, "rejected"),  # stale
         (OSError(errno.EHOSTUNREACH, ""), 0x20, "no-neighbour"),
         (OSError(errno.EHOSTUNREACH, ""), None, "rejected"),
+        (unreached.FromRouter(OSError(errno.EHOSTUNREACH, ""), 1), None, "no-host"),  # ICMP: host unreachable
+        (unreached.FromRouter(OSError(errno.EHOSTUNREACH, ""), 1), 0x20, "no-neighbour"),
+        (unreached.FromRouter(OSError(errno.EHOSTUNREACH, ""), 1), 0x02, "rejected"),
+        (unreached.FromRouter(OSError(errno.EHOSTUNREACH, ""), 10), None, "rejected"),  # prohibited
         (OSError(errno.EACCES, ""), None, "rejected"),
         (OSError(errno.EPERM, ""), None, "own-firewall"),
         (OSError(errno.ECONNREFUSED, ""), 0x02, "refused"),

@@ -17,7 +17,7 @@ from typing import Any, Mapping, Sequence
 
 from .netlink import route_to
 from .sysfs import read
-from .unreached import Unreached, in_words, is_there, no_answer
+from .unreached import Unreached, connect, in_words, is_there, no_answer
 
 AT_ONCE = 64  # connections that one node opens at the same time
 BUSY_SECONDS = 20.0  # time for the answer of a connected agent: 32 nodes on 2 cores took 5
@@ -91,8 +91,7 @@ def greet(
 
     `source`: the address of this node to connect from; empty for the kernel's choice.
     """
-    own = (source, 0) if source else None
-    connection = socket.create_connection((address, int(agent["port"])), timeout=seconds, source_address=own)
+    connection = connect(address, int(agent["port"]), seconds, source)
     try:
         connection.settimeout(BUSY_SECONDS)  # its kernel answered; now wait for the busy node
         line = Line(connection)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 import time
 
 from .netlink import NEIGHBOUR_GONE, NEIGHBOUR_IN_DOUBT, neighbour, neighbour_entry
@@ -28,6 +29,12 @@ UNREACHABLE = {
     False: ("no-neighbour", "no answer on the link (no route to host)"),
     None: ("rejected", "a firewall or a router rejects it (no route to host)"),
 }
+# What a router says by ICMP when it asked for the machine on its link and got no answer (RFC 1812, 5.2.7.1). A firewall
+# says that it is prohibited, with other codes.
+NO_HOST = 1
+NOBODY = ("no-host", "a router finds no machine with that address: a cut link, or a machine that is off")
+RECVERR, EXTENDED_ERROR = 11, struct.Struct("=LBBBBLL")  # ip(7): IP_RECVERR, struct sock_extended_err
+OF_ICMP = 2  # its origin
 DISCARD = 9  # the port of no service (RFC 863)
 SILENT = {
     True: ("dropped", f"{ON_THE_LINK}: a firewall drops it"),
@@ -44,12 +51,57 @@ class Unreached(Exception):
         self.code = code
 
 
+class FromRouter(OSError):
+    """A connection that failed because of an ICMP error: its code."""
+
+    def __init__(self, error: OSError, icmp: int) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.icmp = icmp
+
+
+def connect(address: str, port: int, seconds: float, source: str = "") -> socket.socket:
+    """Return a connection. Raise OSError, FromRouter if a router or the machine itself refused it by ICMP (IPv4)."""
+    connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if connection.family == socket.AF_INET:
+            connection.setsockopt(socket.IPPROTO_IP, RECVERR, 1)
+        connection.settimeout(seconds)
+        if source:
+            connection.bind((source, 0))
+        connection.connect((address, port))
+        if connection.family == socket.AF_INET:
+            connection.setsockopt(socket.IPPROTO_IP, RECVERR, 0)  # later errors are TCP's matter
+        return connection
+    except OSError as error:
+        icmp = None if isinstance(error, socket.timeout) else icmp_code(connection)
+        connection.close()
+        raise (error if icmp is None else FromRouter(error, icmp)) from None
+
+
+def icmp_code(connection: socket.socket) -> int | None:
+    """Return the code of the ICMP error (destination unreachable) that ended a connection; None if there was none.
+
+    Linux 5.9 and newer tell it of TCP.
+    """
+    try:
+        _data, ancillary, _flags, _address = connection.recvmsg(1, 1024, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)
+    except OSError:
+        return None
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.IPPROTO_IP, RECVERR) and len(data) >= EXTENDED_ERROR.size:
+            _errno, origin, _type, code, *_rest = EXTENDED_ERROR.unpack_from(data)
+            return int(code) if origin == OF_ICMP else None
+    return None
+
+
 def in_words(error: Exception, seconds: float, address: str) -> tuple[str, str]:
     """Return a code and the reason why a connection failed."""
     if isinstance(error, socket.timeout):
         return no_answer(seconds, on_link(address) if address else None)
     if isinstance(error, OSError) and error.errno == errno.EHOSTUNREACH:
-        return UNREACHABLE[on_link(address)]
+        there = on_link(address)
+        is_router = there is None and isinstance(error, FromRouter) and error.icmp == NO_HOST
+        return NOBODY if is_router else UNREACHABLE[there]
     if isinstance(error, OSError):
         return CODES.get(error.errno or 0, ("failed", error.strerror or str(error)))
     return "not-unique", "another program answers at this address: the address is not unique"
