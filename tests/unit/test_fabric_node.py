@@ -321,6 +321,35 @@ def test_a_firewall_is_told_from_a_cut_link(
     assert found == code and why
 
 
+class Queue:
+    """The queue of errors of a connection."""
+
+    def __init__(self, *messages: tuple[int, int, bytes]) -> None:
+        self.messages = list(messages)
+
+    def recvmsg(self, *_sizes: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, None]:
+        if not self.messages:
+            raise BlockingIOError
+        return b"", self.messages, 0, None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("71000000 02 03 01 00 00000000 00000000 0200000000000000", 1),  # of a router, host unreachable
+        ("71000000 02 03 0a 00 00000000 00000000 0200000000000000", 10),  # prohibited
+        ("71000000 01 00 00 00 00000000 00000000 0200000000000000", None),  # of this node itself
+        ("7100", None),
+    ],
+)
+def test_what_a_router_says_of_a_connection(text: str, code: int | None) -> None:
+    """The bytes of struct sock_extended_err (linux/errqueue.h), little endian."""
+    queue = Queue((socket.IPPROTO_IP, unreached.RECVERR, bytes.fromhex(text)))
+    assert unreached.icmp_code(queue) == code  # type: ignore[arg-type]
+    assert unreached.icmp_code(Queue((socket.IPPROTO_IP, 2, b""))) is None  # type: ignore[arg-type]
+    assert unreached.icmp_code(Queue()) is None  # type: ignore[arg-type]
+
+
 def test_what_the_kernel_doubts_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a cut it believes for 5 seconds that the neighbour is there, then asks three times."""
     states = [0x08, 0x10, 0x20]
