@@ -107,7 +107,7 @@ def test_nothing_is_exchanged_under_a_running_job(fleet: Fleet) -> None:
             assert "job one runs " in said and "ansible-playbook clean.yml -e job_id=one" in said
         assert fleet.versions() == [NEW, NEW]
     finally:
-        fleet.root("n2", f"kill $(cat {job}/pid); rm -r {job}")
+        fleet.root("n2", f"kill $(cat {job}/pid); rm -r {HOME}/jobs")
 
 
 def test_what_an_earlier_release_made_becomes_a_version(fleet: Fleet) -> None:
@@ -122,4 +122,4 @@ def test_what_an_earlier_release_made_becomes_a_version(fleet: Fleet) -> None:
     assert "changed=0" in fleet.setup(OLD)
     fleet.works("setup.yml", "--tags", "mpi", openmpi_state="absent")
     for node in NODES:
-        assert fleet.lab.root(node, "find", HOME, check=False) == ""
+        assert fleet.lab.root(node, "find", HOME, "-mindepth", "1", check=False) == ""
