@@ -246,9 +246,13 @@ def install(request: Request, state: State) -> State:
     """Install what is missing and return how the machine is then. PackageError if something is left to do."""
     if os.geteuid() != 0:
         raise PackageError("packages are installed as root: become root")
+    files = files_of(state)
     with ledger.noting(request["role"]):
-        ledger.note(request["role"], "files", files_of(state))
-        INSTALL[state["family"]](request, state)
+        ledger.note(request["role"], "files", files)  # before, for an installation that is interrupted
+        try:
+            INSTALL[state["family"]](request, state)
+        finally:
+            ledger.forget("files", [path for path in files if not os.path.lexists(path)])
     after = look(request)
     if left_to_do(after):
         raise PackageError(f"after the installation this is not as it should be: {', '.join(left_to_do(after))}")

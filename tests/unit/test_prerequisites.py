@@ -158,6 +158,23 @@ def test_a_time_service_that_is_masked_is_not_turned_on(tmp_path: Path) -> None:
     assert facts.installed_time_service(root) == ""
 
 
+@pytest.mark.parametrize(
+    ("there", "family", "manager"),
+    [
+        (["apt-get", "dnf"], "rpm", "dnf"),  # EPEL has apt, and Debian dnf
+        (["apt-get", "dnf"], "deb", "apt-get"),
+        (["dnf"], "", "dnf"),
+        (["apt-get"], "rpm", "apt-get"),
+        ([], "rpm", ""),
+    ],
+)
+def test_packages_are_installed_by_the_manager_of_the_distribution(
+    monkeypatch: pytest.MonkeyPatch, there: list[str], family: str, manager: str
+) -> None:
+    monkeypatch.setattr(facts, "program", lambda name: f"/usr/bin/{name}" if name in there else "")
+    assert facts.manager_of(family) == manager
+
+
 @pytest.mark.parametrize("manager", ["apt-get", "dnf"])
 def test_packages_are_looked_for_with_one_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manager: str

@@ -126,6 +126,7 @@ def test_dnf_trusts_no_other_key_than_the_one_that_was_checked() -> None:
         f"baseurl={CUDA}/rhel9/x86_64/",
         "gpgcheck=1",
         "gpgkey=file:///etc/pki/rpm-gpg/torchfleet-cuda",
+        "skip_if_unavailable=0",
     ]
 
 
@@ -771,6 +772,27 @@ def test_a_driver_from_elsewhere_is_seen_by_a_pattern(rocky: dict[str, str]) -> 
     conflict = {"package": "nvidia-driver*", "branch": "580", "says": "{seen} is installed: {remove} '*nvidia*'"}
     (only,) = refused(for_rocky(conflicts=[conflict]))
     assert only == "some: nvidia-driver 550.90.07-1.el9 is installed: dnf remove '*nvidia*'"
+
+
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        ("driver-0:580.95.05-1.el9.*", {"driver"}),
+        ("driver-manager-0:580.95.05-1.el9.*", set()),
+        ("some-driver-0:1.5-1.*", set()),
+        ("!driver-0:580.95.05-1.el9.*", set()),
+    ],
+)
+def test_a_version_is_held_by_a_line_of_its_own(rocky: dict[str, str], system: Path, line: str, held: set[str]) -> None:
+    rocky["driver"] = "580.95.05-1.el9"
+    (system / "versionlock.list").write_text(f"\n# Added lock on Wed Nov 25 16:10:01 2026\n{line}\n")
+    assert packages.installed("rpm", ["driver"])[1] == held
+
+
+def test_keys_that_rpm_trusts_are_told_apart(rocky: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "gpg-pubkey 350d275d-6279464b\ngpg-pubkey d42d0685-62589a51\nbash 5.1.8-9.el9"
+    monkeypatch.setattr(packages, "ask", lambda *_argv: said)
+    assert packages.every_package() == {"gpg-pubkey-350d275d-6279464b", "gpg-pubkey-d42d0685-62589a51", "bash"}
 
 
 def test_another_branch_is_not_moved_to_with_dnf(rocky: dict[str, str]) -> None:

@@ -30,7 +30,7 @@ GROUPS = ("sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice")  #
 
 def prerequisites(root: str = "/") -> dict[str, Any]:
     """Return what is there and what is missing. plugin_utils/_health/answers.py declares the fields."""
-    manager = next((name for name in MANAGERS if program(name)), "")
+    manager = manager_of(distribution.family(distribution.here(os.path.join(root, "etc/os-release"))))
     there = installed([name for part in PARTS for name in packages_of(part, manager)], manager)
     return {
         "manager": manager,
@@ -39,6 +39,12 @@ def prerequisites(root: str = "/") -> dict[str, Any]:
         "limits": limits_in(text_of(os.path.join(root, LIMITS_FILE.lstrip("/")))),
         "logins": logins_in(text_of(os.path.join(root, LOGINS_FILE.lstrip("/")))),
     }
+
+
+def manager_of(family: str) -> str:
+    """Return what installs packages here: that of the family before others, which may be installed beside it."""
+    there = [name for name in MANAGERS if program(name)]
+    return next((name for name in there if MANAGERS[name] == family), there[0] if there else "")
 
 
 def packages_of(part: str, manager: str) -> list[str]:

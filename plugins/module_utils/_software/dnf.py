@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Installs a vendor's packages with dnf, as root. As the vendors document it: the tests have no node of that family."""
+"""Installs a vendor's packages with dnf, as root. The tests run it on a Debian, which has dnf and rpm, not on RHEL."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ FAMILIES = {
 }
 OS_RELEASE = Path("/etc/os-release")
 VERSIONLOCK = Path("/etc/dnf/plugins/versionlock.list")
+RPM_KEY = "gpg-pubkey"
 LOCK_SECONDS = 300  # for which another program that installs packages may hold the lock
 RETRY_SECONDS = 5.0
 LOCKED = re.compile(r"get lock|acquire .*lock|Unable to lock|already locked by")
@@ -122,8 +123,10 @@ def installed(family: str, names: Iterable[str]) -> tuple[dict[str, str], set[st
     """Return {package: version} of those that are installed whole, and which are held. Names may be globs."""
     if family == "rpm":
         versions = {name: version for each in names for name, version in installed_rpms(each)}
-        locked = text_of(str(VERSIONLOCK))
-        return versions, {name for name in versions if re.search(rf"\b{re.escape(name)}-", locked)}
+        locked = text_of(
+            str(VERSIONLOCK)
+        )  # name-epoch:version-release.*, a line each; ! before it excludes that version
+        return versions, {name for name in versions if re.search(rf"^{re.escape(name)}-\d", locked, re.MULTILINE)}
     wanted = list(names)
     if not wanted:  # dpkg-query would list every package
         return {}, set()
@@ -142,9 +145,14 @@ def installed_rpms(name: str) -> list[tuple[str, str]]:
 
 
 def every_package() -> set[str]:
-    """Return the names of all packages of this machine, also of those that are not installed whole."""
+    """Return the names of all packages of this machine, also of those that are not installed whole.
+
+    Keys that rpm trusts are packages of one name: these are told apart by their versions.
+    """
     if read_system()[1] == "rpm":
-        return set(ask("rpm", "--query", "--all", "--queryformat", "%{NAME}\\n").split())
+        lines = ask("rpm", "--query", "--all", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\\n").splitlines()
+        pairs = [row for row in map(str.split, lines) if len(row) == 2]
+        return {"-".join(row) if row[0] == RPM_KEY else row[0] for row in pairs}
     lines = ask("dpkg-query", "--show", "--showformat", "${db:Status-Status} ${binary:Package}\\n").splitlines()
     rows = [row for row in map(str.split, lines) if len(row) == 2 and row[0] not in ("not-installed", "config-files")]
     return {row[1] for row in rows}

@@ -4,8 +4,7 @@
 
 """Doing what role prerequisites plans on a node, but for sshd: packages, limits, a time service. As root.
 
-The packages are those of the distribution: Debian and Ubuntu with apt; RHEL and its relatives with dnf, which no test
-has run.
+The packages are those of the distribution: Debian and Ubuntu with apt; RHEL and its relatives with dnf.
 """
 
 from __future__ import annotations

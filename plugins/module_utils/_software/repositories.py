@@ -89,7 +89,7 @@ def apt_file(repository: Repository, role: str) -> str:
 
 
 def dnf_file(repository: Repository, role: str) -> str:
-    """Return the text of a .repo file."""
+    """Return the text of a .repo file. A repository that cannot be read is an error, whatever is dnf's default."""
     lines = [head(repository, role), f"[{repository['name']}]", f"name=torchfleet.cluster.{role}"]
-    lines += [f"baseurl={repository['address']}", "gpgcheck=1", f"gpgkey=file://{repository['keyring']}", ""]
-    return "\n".join(lines)
+    lines += [f"baseurl={repository['address']}", "gpgcheck=1", f"gpgkey=file://{repository['keyring']}"]
+    return "\n".join([*lines, "skip_if_unavailable=0", ""])
