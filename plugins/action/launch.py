@@ -137,7 +137,9 @@ class ActionModule(Action):
                 into = Path(constants.DEFAULT_LOCAL_TMP)
                 return {
                     "changed": False,
-                    "environment": to_make(needs, facts_of_all(cluster, facts), plan.unmade, into),
+                    "environment": to_make(
+                        needs, facts_of_all(cluster, facts), [node.name for node in plan.nodes], into
+                    ),
                 }
             if folder:
                 session.ship(folder, [node.name for node in plan.nodes])

@@ -269,8 +269,9 @@ RETURN = r"""
 environment:
   description:
     - What the tasks need that make the environment of the program. Nothing was started.
-    - C(nodes) has the nodes on which it is missing, each with C(path), C(home), C(python), C(linked) (the proven
-      environment) and C(torch) (its version). C(packages), C(lock), C(index_url) and C(file) are the same for all.
+    - C(nodes) has the nodes of the job, of which some do not have it, each with C(path), C(home), C(python), C(linked)
+      (the proven environment) and C(torch) (its version). C(packages), C(lock), C(index_url) and C(file) are the same
+      for all.
   returned: if the environment of the program is missing on a node
   type: dict
 job_id:

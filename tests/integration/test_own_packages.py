@@ -79,3 +79,15 @@ def test_torch_is_not_exchanged_and_what_is_missing_is_named(fleet: Fleet, wheel
     assert "torch==1.13.1 (requirements.txt line 1)" in other.msg
     assert "is proven on localhost" in other.msg
     assert not fleet.runs.exists()
+
+
+def test_a_module_in_an_environment_of_ones_own(fleet: Fleet) -> None:
+    package = fleet.root / "package"
+    package.mkdir()
+    (package / "train.py").write_text("import os, sys\nprint(os.environ['VIRTUAL_ENV'], sys.prefix, sys.argv[1:])\n")
+    own = fleet.home / "pytorch"
+    given = {"module": "package.train", "workload_args": "--lr 1", "python": str(own)}
+    played = fleet.play(**given, job_env={"PYTHONPATH": str(fleet.root)})
+    assert played.rc == 0, played.stdout
+    assert played.output(0).split()[0] == str(own)
+    assert played.output(0).endswith("['--lr', '1']\n")
