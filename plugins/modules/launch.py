@@ -229,6 +229,14 @@ options:
   program_wheelhouse:
     description: A directory of wheels on the controller. With it no package index is used.
     type: path
+  program_wheelhouse_fill:
+    description: Whether the controller downloads wheels that are missing in that directory.
+    type: bool
+    default: false
+  program_keep:
+    description: How many environments of programs stay on each node, those that were used last. 0 keeps all.
+    type: int
+    default: 10
   result_query:
     description: JMESPath expression. Its value in C(result.json) is printed as JSON at the end.
     type: str
@@ -270,8 +278,7 @@ environment:
   description:
     - What the tasks need that make the environment of the program. Nothing was started.
     - C(nodes) has the nodes of the job, of which some do not have it, each with C(path), C(home), C(python), C(linked)
-      (the proven environment) and C(torch) (its version). C(packages), C(lock), C(index_url) and C(file) are the same
-      for all.
+      (the proven environment) and C(torch) (its version). The rest is the same for all.
   returned: if the environment of the program is missing on a node
   type: dict
 job_id:

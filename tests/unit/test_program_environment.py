@@ -138,11 +138,12 @@ def test_what_a_path_means(tmp_path: Path) -> None:
 
 # --- in a plan --------------------------------------------------------------------------------------------------------
 
-PATH = "/home/me/.torchfleet/programs/abc"
+NAME = "6c9fc347a386845561a94324"  # of a requirements.txt with the line: tiny
+PATH = f"/home/me/.torchfleet/programs/{NAME}"
 
 
-def program(content: str, kind: str = "x86_64 3.11") -> dict[str, str]:
-    return {"path": PATH, "content": content, "kind": kind}
+def program(content: str, kind: str = "x86_64 3.11", path: str = PATH) -> dict[str, str]:
+    return {"path": path, "content": content, "kind": kind}
 
 
 def plan_with(wanted: ProgramEnvironment, *nodes: dict[str, Any]) -> LaunchPlan:
@@ -180,6 +181,12 @@ def test_nodes_of_one_kind_have_one_content(tmp_path: Path) -> None:
     assert not plan_with(wanted, {"program": program("ab")}, {"program": program("cd", "aarch64 3.11")}).unmade
 
 
+def test_a_node_cannot_name_another_place(tmp_path: Path) -> None:
+    for path in ("/home/me/.ssh", f"/home/me/{NAME}", f"{PATH}/..", "/programs/other"):
+        with pytest.raises(InputError, match="n2 names another place for environments"):
+            plan_with(needs(tmp_path, "tiny\n"), {"program": program("ab")}, {"program": program("ab", path=path)})
+
+
 def test_another_torch_is_refused_with_both_sides(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r'"torch==2.4.0 \(requirements.txt line 1\)"; torch 2.13.0\+cpu is proven on n1'
@@ -207,6 +214,9 @@ def test_what_the_tasks_are_told(tmp_path: Path) -> None:
         f"tiny==1.0 --hash={HASH}",
         f'other==2 ; python_version < "3.9" --hash={HASH}',
     ]
+    given = {"program_wheelhouse": "/w", "program_wheelhouse_fill": "true", "program_keep": "0"}
+    told = to_make(needs(tmp_path, "tiny\n", **given), facts, ["n1"], tmp_path)
+    assert (told["wheelhouse"], told["wheelhouse_fill"], told["keep"]) == ("/w", True, 0)
     assert to_make(needs(tmp_path, "tiny>=1\n"), facts, ["n1"], tmp_path)["lock"] == ""
 
 

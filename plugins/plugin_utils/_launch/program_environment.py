@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.program_environment import PROGRAMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import without_password
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -42,6 +43,8 @@ class ProgramEnvironment:
     requirements: Requirements
     index_url: str
     wheelhouse: str
+    fill: bool = False  # whether the controller downloads what is missing there
+    keep: int = 0  # how many environments stay on a node
 
     @property
     def name(self) -> str:
@@ -67,7 +70,8 @@ def environment_for(request: Request, script: str) -> ProgramEnvironment | None:
         return None
     found = read_requirements(file)
     wheelhouse = os.path.realpath(os.path.expanduser(request.program_wheelhouse)) if request.program_wheelhouse else ""
-    return ProgramEnvironment(found, request.program_index_url or found.index_url, wheelhouse)
+    index, fill, keep = request.program_index_url, request.program_wheelhouse_fill, request.program_keep
+    return ProgramEnvironment(found, index or found.index_url, wheelhouse, fill, keep)
 
 
 def check_environment(wanted: ProgramEnvironment | None, facts: Mapping[str, NodeFacts]) -> None:
@@ -82,6 +86,9 @@ def check_environment(wanted: ProgramEnvironment | None, facts: Mapping[str, Nod
             "requirements", wanted.requirements.file, f"there is no torch on {bare[0]} to build on; {setup}"
         )
     refuse_other_torch(wanted.requirements, proven)
+    for name, fact in facts.items():  # it is replaced there, and on the nodes that it is sent to
+        if fact["program"] and not fact["program"]["path"].endswith(f"/{PROGRAMS}/{wanted.name}"):
+            raise InputError("requirements", fact["program"]["path"], f"{name} names another place for environments")
     contents: dict[str, dict[str, str]] = {}
     for name, fact in facts.items():
         if fact["program"] and fact["program"]["content"]:
@@ -149,6 +156,9 @@ def to_make(
         "packages": plain or [each.text for each in asked],
         "lock": str(lock or ""),
         "index_url": wanted.requirements.index_url,
+        "wheelhouse": wanted.wheelhouse,
+        "wheelhouse_fill": wanted.fill,
+        "keep": wanted.keep,
         "nodes": {name: node_part(facts[name]) for name in names},
     }
 

@@ -109,6 +109,8 @@ class Request:
     requirements: str | None = None  # a file, or "none"; None: the one beside the script
     program_index_url: str = field(default="", repr=False)  # may have a password
     program_wheelhouse: str = ""
+    program_wheelhouse_fill: bool = False
+    program_keep: int = 10  # environments of programs that stay on a node; 0: all
     module: str = ""  # that `python -m` runs, in place of a workload
     sha256: str | None = None  # of a workload that is an address
     python: str = ""  # an interpreter or environment on the nodes; empty: the proven one
@@ -165,6 +167,8 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         requirements=parse_text("requirements", given["requirements"]) if "requirements" in given else None,
         program_index_url=str(given.get("program_index_url", "")),
         program_wheelhouse=str(given.get("program_wheelhouse", "")),
+        program_wheelhouse_fill=parse_flag("program_wheelhouse_fill", given.get("program_wheelhouse_fill", False)),
+        program_keep=parse_whole("program_keep", given.get("program_keep", 10), 0, 10_000) or 0,
         module=parse_module(given.get("module"), "workload" in given),
         sha256=str(given["sha256"]) if "sha256" in given else None,
         python=parse_python(given.get("python"), given.get("requirements")),
