@@ -6,13 +6,10 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
@@ -23,10 +20,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     ssh_words,
     to_plain,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import COLLECT_FILES
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import within_room
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import (
     is_fetched,
+    room_for,
     unwritable_message,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
@@ -87,9 +84,7 @@ class ActionModule(Action):
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with Session(self.head, self.ssh) as session:
                     limit = min(self.limit, room_for(run_dir))
-                    hosts = {host for _rank, host in placement} if placement is not None else None
-                    room = room_for(run_dir) // 2 // max(1, len(hosts or ()))
-                    home = BroughtHome(hosts, Limits(COLLECT_FILES, room))
+                    home = within_room(run_dir, placement)
                     missing = session.fetch(run["job_id"], run_dir, placement, limit, artifacts=home)
                     for line in home.said:
                         display.display(line)
@@ -113,8 +108,3 @@ class ActionModule(Action):
                 return f"{run['job_id']} cannot be dropped: {'; '.join(missing)}"
         display.display(f"job {run['job_id']} {run['state']}; {why}")
         return ""
-
-
-def room_for(run_dir: Path) -> int:
-    """Return the limit of a run's bytes: half of the free space, so that no node can fill the disk."""
-    return shutil.disk_usage(run_dir).free // 2

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     ssh_words,
     to_plain,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import within_room
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import job_table, last_lines
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import (
     parse_job_id,
@@ -44,6 +46,7 @@ class ActionModule(Action):
     """One task for the head."""
 
     BYPASS_HOST_LOOP = True
+    said: Sequence[str] = ()  # of what ranks wrote and was brought home
     options_are_typed = True
 
     def act(self, given: Result, variables: Result) -> Result:
@@ -99,7 +102,7 @@ class ActionModule(Action):
             view.close()
         run_dir, missing = self.bring(session, job_id)
         where = run_dir or f"on {self.head.name}; ansible-playbook clean.yml -e job_id={job_id} fetches it"
-        for line in summary(outcome, missing, where, view.width, self.query):
+        for line in summary(outcome, missing, where, view.width, self.query, self.said):
             view.say(line)
         screen.flush(stop.reason)
         return self.answer(outcome, what == "cancel", where)
@@ -110,7 +113,10 @@ class ActionModule(Action):
             run_dir, placement = noted_run(job_id, "", self.given["runs_dir"])
         except InputError:
             return "", []
-        return str(run_dir), session.fetch(job_id, run_dir, placement, self.limit)
+        home = within_room(run_dir, placement)
+        missing = session.fetch(job_id, run_dir, placement, self.limit, artifacts=home)
+        self.said = home.said
+        return str(run_dir), missing
 
     def answer(self, outcome: JobResult, cancelled: bool, where: str) -> Result:
         """Return the result of the task: it fails as train.yml would, unless the job was to be ended."""

@@ -28,7 +28,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifa
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
-from .run_directory import write_private
+from .request import COLLECT_FILES
+from .run_directory import room_for, write_private
 
 LISTING = "artifacts.json"  # in the run directory
 WHY_REFUSED = {
@@ -117,3 +118,12 @@ class BroughtHome:
             left = [f"{count:,} {WHY_LEFT_OUT.get(code, code)}" for code, count in report["left_out"].items()]
             lines += [f"collect: left on {host}: {', '.join(left)}"] if left else []
         return lines
+
+
+def within_room(run_dir: Path, placement: Collection[tuple[int, str]] | None) -> BroughtHome:
+    """Return what takes the files of a run that was not asked for just now: they may fill a quarter of the free disk.
+
+    `placement`: ranks and their hosts, None if they are not known here. OSError.
+    """
+    hosts = {host for _rank, host in placement} if placement is not None else None
+    return BroughtHome(hosts, Limits(COLLECT_FILES, room_for(run_dir) // 2 // max(1, len(hosts or ()))))

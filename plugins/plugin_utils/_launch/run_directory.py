@@ -150,6 +150,11 @@ def fetched_run(job_id: str, runs_dir: str) -> Path:
     return run_dir
 
 
+def room_for(run_dir: Path) -> int:
+    """Return the limit of a run's bytes: half of the free space, so that no node can fill the disk. OSError."""
+    return shutil.disk_usage(run_dir).free // 2
+
+
 def unwritable_message(error: OSError, run_dir: Path, head: str) -> str:
     """Return the message for a run whose files could not be written here."""
     full = " (disk full)" if error.errno == errno.ENOSPC else ""
