@@ -33,6 +33,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import brought_home, run_directory
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import Refused, member_from
 
 RECORDED = json.loads((Path(__file__).parent / "recorded/node_facts.json").read_text())
@@ -175,7 +176,7 @@ def test_gpus_are_believed_in_their_form_only() -> None:
 
 def test_a_run_may_fill_half_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1001))
-    assert gather.room_for(tmp_path) == 500
+    assert run_directory.room_for(tmp_path) == 500
 
 
 @pytest.mark.parametrize(("room", "limit"), [(7, 7), (100, 10)])
@@ -199,7 +200,8 @@ def test_no_node_fills_the_disk_with_a_run_that_waited(
 
     monkeypatch.setattr(gather, "Session", Session)
     monkeypatch.setattr(gather, "place_for", lambda _run, _given: (tmp_path / "one", None))
-    monkeypatch.setattr(gather, "room_for", lambda _run_dir: room)
+    for module in (gather, brought_home):
+        monkeypatch.setattr(module, "room_for", lambda _run_dir: room)
     action = object.__new__(gather.ActionModule)
     action.limit, action.head, action.ssh = 10, SimpleNamespace(name="n1"), ()
     action._task = SimpleNamespace(check_mode=False)
