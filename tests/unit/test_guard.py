@@ -69,7 +69,7 @@ def rank(tmp_path: Path) -> Iterator[Any]:
     started = []
 
     def start(code: str) -> tuple[subprocess.Popen[bytes], int]:
-        shell = f"{sys.executable} -c '{code}' & echo $!; wait $!; echo ended $?"
+        shell = f"{sys.executable} -c '{code}' & echo $!; wait $!; echo ended $?; sleep 99"
         wrapper = subprocess.Popen(["/bin/sh", "-c", shell], stdout=subprocess.PIPE)
         started.append(wrapper)
         assert wrapper.stdout is not None
