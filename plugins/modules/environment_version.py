@@ -113,7 +113,6 @@ removed:
   elements: str
 """
 
-import os
 from pathlib import Path
 from typing import Any, Dict
 
@@ -158,7 +157,7 @@ def main() -> None:
     """Entry of the module."""
     module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
     given = module.params
-    paths = {name: Path(os.path.abspath(os.path.expanduser(str(path)))) for name, path in given["paths"].items()}
+    paths = {name: Path(home_path(str(path))) for name, path in given["paths"].items()}
     try:
         module.exit_json(**result_of(given, paths, module.check_mode))
     except (changed_versions.Refused, OSError, NotMadeError) as error:

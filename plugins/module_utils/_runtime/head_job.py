@@ -41,6 +41,8 @@ class Controller(Protocol):
     signalled: str
     shipment: Shipment | None
 
+    def release(self) -> None: ...
+
 
 class HeadJob:
     """One job from staging to result. OSError if staging failed: then nothing of it is left."""
@@ -92,6 +94,8 @@ class HeadJob:
         for peer in self.peers:
             peer.start()
         self.audience.send("started")
+        if self.audience.detached:
+            self.controller.release()
         while not self.node_job.over or not all(peer.over for peer in self.peers):
             self.wait()
             for peer in self.peers:

@@ -24,6 +24,7 @@ from . import orders, protocol, records
 from .alone import NotAlone
 from .artifacts import Border, Limits, forward_artifact, send_artifacts
 from .channel import BEAT_SECONDS, Channel
+from .detached import Detachment
 from .fetched_files import age, files_of, mark_fetched, own_block
 from .following import follow, row_of
 from .head_follower import HeadFollower
@@ -60,6 +61,7 @@ class Supervisor:
         self.has_job = False
         self.fetched: tuple[JobDir, list[RemoteNode]] | None = None  # a job whose files were sent, and its other nodes
         self.shipment: Shipment | None = None
+        self.detachment = Detachment()
         self.handlers: dict[str, Callable[[Any], None]] = {  # each takes the frames of one kind
             "clock": self.on_clock,
             "survey": self.on_survey,
@@ -190,13 +192,12 @@ class Supervisor:
             head_job.follow()
 
     def on_detach(self, _frame: protocol.Nothing) -> None:
-        """Go on in a child with a session of its own: the process that sshd or the controller waits for exits."""
-        if os.fork():
-            os._exit(0)
-        os.setsid()
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 2)  # sshd waits for all that hold it
-        os.close(nothing)
+        """Outlive the connection: the job that comes goes on without it."""
+        self.detachment.begin()
+
+    def release(self) -> None:
+        """Let the connection end, as the job runs: from now on it is followed over a socket of its own."""
+        self.detachment.complete(self.channel)
 
     def on_attach(self, frame: protocol.OfJob) -> None:
         """Let the controller follow a job that runs, and send its result when it is over."""
