@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import changed_versions, versions
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.changed_versions import Refused
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import RECEIPT
 from tests.unit.test_versions import make
 
 OLD = {"a": "1.0-x", "b": "1.0-x"}
@@ -43,6 +44,13 @@ def test_what_was_in_use_is_told_and_undone(paths: dict[str, Path], tmp_path: Pa
     assert changed_versions.look(paths, str(tmp_path)) == found
     changed_versions.undo(paths, OLD)
     assert used(paths) == OLD
+
+
+def test_a_version_that_is_damaged_is_none_to_go_back_to(paths: dict[str, Path], tmp_path: Path) -> None:
+    changed_versions.use(paths, NEW, str(tmp_path))
+    for name, text in (("a", "{"), ("b", "[]")):
+        (versions.store_of(paths[name]) / "1.0-x" / RECEIPT).write_text(text)
+    assert [each["before"] for each in changed_versions.look(paths, str(tmp_path)).values()] == ["", ""]
 
 
 def test_one_that_cannot_be_changed_leaves_the_other(paths: dict[str, Path], tmp_path: Path) -> None:

@@ -58,6 +58,12 @@ def test_no_node_goes_back_where_one_cannot(n2: dict[str, Any], parts: list[str]
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_nodes_with_other_gpus_go_back_to_their_own_builds_of_one_version() -> None:
+    builds = {"n1": "1.0+cu130-a", "n2": "1.0+rocm6.4-b", "n3": "1.0-c"}
+    found = back({node: {"pytorch": seen(before=name)} for node, name in builds.items()}, [])
+    assert {node: each["pytorch"] for node, each in found.items()} == builds
+
+
 def test_where_there_is_nothing_before_one_line_says_so() -> None:
     with pytest.raises(NowhereError, match="nothing to go back to"):
         back({"n1": {"pytorch": seen(before=""), "openmpi": NONE}}, [])

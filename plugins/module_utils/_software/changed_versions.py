@@ -36,11 +36,14 @@ def look(paths: Mapping[str, Path], home: str) -> dict[str, dict[str, str]]:
 
 
 def usable(path: Path, name: str) -> str:
-    """Return the name of a version, or an empty string if it is of a package that is no longer installed."""
+    """Return the name of a version; empty if it is damaged, or of a package that is no longer installed."""
     if not name:
         return ""
-    receipt = json.loads((versions.store_of(path) / name / RECEIPT).read_text(encoding="utf-8"))
-    package = receipt.get("package")
+    try:
+        receipt = json.loads((versions.store_of(path) / name / RECEIPT).read_text(encoding="utf-8"))
+        package = receipt.get("package")
+    except (OSError, ValueError, AttributeError):
+        return ""
     return name if not package or installed_version(package) == receipt.get("version") else ""
 
 

@@ -64,8 +64,8 @@ def back_of(part: str, looks: Looks) -> dict[str, str]:
 
 
 def label(name: str) -> str:
-    """Return the version that people know, of the name of a version."""
-    return name.rpartition("-")[0]
+    """Return the version that people know, of the name of a version, whatever its build (+cpu)."""
+    return name.rpartition("-")[0].partition("+")[0]
 
 
 def failures(nodes: Sequence[str], registered: Mapping[str, Mapping[str, Any]], field: str = "") -> dict[str, str]:
