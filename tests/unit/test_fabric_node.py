@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import os
 import select
 import signal
@@ -24,6 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import 
     rdma,
     unreached,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import measured_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.link_matrix import (
     rates,
     rounds,
@@ -434,6 +436,35 @@ def test_agents_measure_in_rounds(start: Start) -> None:
     assert min(matrix.values()) > 0
     assert probe.ask("n1", agents["n1"], 5.0, {"do": "stop"}) == {"stopped": True}
     assert agents["n1"]["left"].wait(5)
+
+
+@pytest.mark.parametrize("told", [{}, {"mbit": "much"}, {"mbit": math.nan}, {"mbit": 1e300}, {"mbit": -1}, "deep"])
+def test_what_a_peer_makes_up_costs_only_its_own_row(start: Start, monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
+    """The others' answer was refused for it, and what they would have measured afterwards was lost."""
+    honest = probe_server.Agent.rate
+
+    def rate(self: probe_server.Agent, line: probe.Line, *given: Any) -> None:
+        if self.name == "n3":
+            honest(self, line, *given)
+        elif told == "deep":
+            line.socket.sendall(b"[" * 100_000 + b"\n")
+        else:
+            line.send(**told)
+
+    monkeypatch.setattr(probe_server.Agent, "rate", rate)
+    agents = {name: start(name, "n1") for name in ("n1", "n2", "n3")}
+    plans: dict[str, list[dict[str, Any]]] = {"n1": []}
+    for number, name in enumerate(("n2", "n3")):
+        shared = {"round": number, "seconds": 0.02}
+        where = {"network": "127.0.0.0/8", "address": "127.0.0.1"}
+        peer = {key: agents[name][key] for key in ("node", "port", "token")}
+        plans["n1"].append({**shared, "role": "client", **where, **peer})
+        plans[name] = [{**shared, "role": "server", "node": "n1"}]
+    for name, plan in plans.items():
+        probe.ask(name, agents[name], 5.0, {"do": "schedule", "steps": plan})
+    found = probe.ask("n1", agents["n1"], 120.0, {"do": "collect"})["rows"]
+    rows = measured_of("n1", found, ["n1", "n2", "n3"])
+    assert [(row["node"], bool(row["error"])) for row in rows] == [("n2", True), ("n3", False)]
 
 
 def test_a_peer_that_is_gone_holds_up_nothing(start: Start) -> None:

@@ -220,6 +220,16 @@ def test_perftest_that_is_not_there_is_no_fault_of_the_rail(
     assert (row["code"], row["error"]) == ("no-tool", "on n2: ib_write_bw: No such file or directory")
 
 
+@pytest.mark.usefixtures("tool")
+@pytest.mark.parametrize("port", [None, "x", 1e999, 70000])
+def test_a_port_that_a_node_makes_up_is_no_end_of_the_test(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, port: Any
+) -> None:
+    monkeypatch.setattr(probe_server.Agent, "serve_rdma", lambda _self, line, _peer, _order: line.send(port=port))
+    rows = measure(RDMA, TCP)
+    assert [bool(row["code"]) for row in rows] == [True, False]
+
+
 def test_a_node_that_is_not_reached_says_nothing_of_its_rails(measure: Measure) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = listener.getsockname()[1]

@@ -32,6 +32,7 @@ NEVER_SPLIT = ((socket.IPPROTO_IP, 10, 2), (socket.IPPROTO_IPV6, 23, 2))  # ip(7
 FULL_SECONDS = 8.0  # for a few full packets between busy nodes; twice that is less than a turn
 FELL_SILENT = "it answered, and then no more: a link that loses packets, or a node that is too busy"
 NICS = "/sys/class/net"
+FASTEST = 100_000_000  # Mbit/s that are believed
 IP_MTU, IPV6_MTU = 14, 24  # ip(7), ipv6(7): the path MTU of a connected socket
 
 
@@ -55,7 +56,10 @@ class Line:
             if len(self.waiting) > 1 << 20:
                 raise ValueError("no message")
         line, self.waiting = self.waiting.split(b"\n", 1)
-        message = json.loads(line)
+        try:
+            message = json.loads(line)
+        except RecursionError:
+            raise ValueError("no message") from None
         if not isinstance(message, dict):
             raise ValueError("no message")
         return message
@@ -73,6 +77,14 @@ class Line:
         if not data:
             raise EOFError
         self.waiting += data
+
+
+def figure(message: Mapping[str, Any], name: str, most: float) -> float:
+    """Return a number from 0 to `most` of a message. Raise ValueError for anything else: another node sent it."""
+    value = message.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise ValueError(f"no {name}")
+    return float(value)
 
 
 def never_split(connection: socket.socket) -> None:
@@ -305,7 +317,7 @@ def rate_in(name: str, step: Mapping[str, Any], control: Line) -> float:
         line.send(do="source", seconds=step["seconds"])
         discard(line.socket)
     control.send(do="rate")
-    return float(control.receive()["mbit"])
+    return figure(control.receive(), "mbit", FASTEST)
 
 
 def flood(connection: socket.socket, seconds: float) -> float:

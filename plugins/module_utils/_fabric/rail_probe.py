@@ -110,12 +110,12 @@ def run_rdma(
     answer = line.receive()
     if answer.get("error"):
         raise Unreached("no-tool", f"on {step['node']}: {str(answer['error'])[:200]}")
-    end = time.monotonic() + perftest.START_SECONDS
+    port, end = int(probe.figure(answer, "port", 65535)), time.monotonic() + perftest.START_SECONDS
     text = perftest.WAITING
     try:
         while perftest.WAITING in text and time.monotonic() < end:
             time.sleep(0.1)
-            text = perftest.run_client(perftest.port_of(rail["own"]), int(answer["port"]), size, step["address"])
+            text = perftest.run_client(perftest.port_of(rail["own"]), port, size, step["address"])
     except OSError as error:
         raise Unreached("no-tool", f"{perftest.TOOL}: {error.strerror or error}") from None
     finally:

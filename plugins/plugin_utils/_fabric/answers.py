@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe import FASTEST
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     BadFrame,
     Check,
@@ -43,8 +44,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
 )
 
 Json = Any
-FASTEST = 100_000_000  # Mbit/s
-
 ADDRESS = exact(
     {"address": ip, "prefix": whole(0, 128), "stable": flag, "route": empty_or(NIC_NAME)},
     {"peer": empty_or(ip)},
