@@ -158,3 +158,10 @@ def test_a_row_that_no_node_of_ours_sends_is_refused(changed: dict[str, Any]) ->
 def test_a_failed_row_has_no_figures() -> None:
     (found,) = rails_measured_of("n1", [row("n2", "mlx5_0:1", **LOST)], NODES)
     assert "mbit" not in found and found["code"] == "rdma-lost"
+
+
+def test_a_node_that_tells_of_very_many_rails_does_not_keep_the_controller_busy() -> None:
+    """Every row was compared with every other: this took many minutes."""
+    lost = [row("n2", f"mlx5_{number}:1", **LOST) for number in range(30_000)]
+    fast = [row("n2", f"mlx5_{number}:1") for number in range(30_000, 60_000)]
+    assert len(told({"n1": [*lost, *fast]})) == 30_000

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import rail_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rail_row
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import Finding, sort_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.rails import OF_CODES, judge_rails
 from tests.unit.machines import DGX_H100, HGX_H100_ROCE, MACHINES, Machine, build, node_of
 from tests.unit.nets import net, nic
@@ -227,3 +229,27 @@ def test_a_rail_that_was_not_joined_is_in_findings_table_and_report() -> None:
     assert finding.seen == "mlx5_3:1 of n1 -> mlx5_3:1 of n3: no acknowledgement"
     assert any(line.startswith("rails, 1 links by RDMA: median 390 Gbit/s") for line in verify.show(given, [finding]))
     assert [link["code"] for link in verify.report(given, [finding], "now")["rails"]] == ["", "rdma-lost"]
+
+
+def test_silence_of_a_node_proves_no_rail(tmp_path: Path) -> None:
+    found = [publishing(node) for node in nodes_of(HGX_H100_ROCE, tmp_path)]
+    nodes = [dataclasses.replace(node, rdma_test=True) for node in found]
+    trial = trial_module.plan_trial({node.name: answer() for node in nodes}, as_heard(*nodes), "n1", ["n1", "n2", "n3"])
+    rows = {
+        name: [dict(rail, node=step["node"]) for step, rail in rails_of(steps)] for name, steps in trial.steps.items()
+    }
+    assert rail_matrix.unreported(trial.steps, rows) == ()
+    given = dataclasses.replace(outcome(), trial=trial, rails={**rows, "n2": []})
+    (finding,) = verify_untested(given)
+    assert (finding.nodes, finding.seen) == (("n1", "n2", "n3"), "n2 reported no result")
+
+
+def rails_of(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    clients = [step for step in steps if step["role"] == "client"]
+    return ((step, rail) for step in clients for rail in step.get("rails", ()))
+
+
+def verify_untested(given: verify.Outcome) -> list[Finding]:
+    good = {"code": "", "error": "", "mbit": 390000.0}
+    rails = {name: [{**row, **good} for row in rows] for name, rows in given.rails.items()}
+    return [each for each in verify.judge(dataclasses.replace(given, rails=rails)) if each.id == "TF-RAIL-UNTESTED"]

@@ -89,9 +89,13 @@ def slow_links(matrix: Matrix, factor: float = SLOW_FACTOR) -> list[Slow]:
     slow = {pair: rate for pair, rate in matrix.items() if rate * factor < median}
     found: list[Slow] = []
     covered: set[tuple[str, str]] = set()
+    sides: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
+    for pair, rate in matrix.items():
+        for side in (0, 1):
+            sides.setdefault((pair[side], side), {})[pair] = rate
     for name in sorted({name for pair in matrix for name in pair}):
         for side, ends in enumerate([(name, ""), ("", name)]):
-            own = {pair: rate for pair, rate in matrix.items() if pair[side] == name}
+            own = sides.get((name, side), {})
             if len(own) > 1 and own.keys() <= slow.keys():
                 found.append(Slow(*ends, max(own.values()), median))
                 covered |= own.keys()

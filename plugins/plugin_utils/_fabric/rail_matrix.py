@@ -153,3 +153,18 @@ def tests_of(
         elif known not in untested:
             untested.append(Untested(client, one.rail, server, other.rail, why))
     return rows
+
+
+def unreported(
+    steps: Mapping[str, Sequence[Mapping[str, Any]]], measured: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> tuple[Untested, ...]:
+    """Return the planned tests of which a node reported nothing: silence proves nothing. `measured`: by node."""
+    told = {(name, row["rail"], row["node"], row["peer"]) for name, rows in measured.items() for row in rows}
+    wanted = [
+        Untested(name, rail["rail"], step["node"], rail["peer"], f"{name} reported no result")
+        for name, own in steps.items()
+        for step in own
+        if step["role"] == "client"
+        for rail in step.get("rails", ())
+    ]
+    return tuple(each for each in wanted if each[:4] not in told)

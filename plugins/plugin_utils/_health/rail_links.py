@@ -85,8 +85,11 @@ def faults(
 ) -> Iterator[Finding]:
     """Yield the rails that fail. One that fails with every other node is told once, not with each of them."""
     told: set[tuple[str, str, str, str]] = set()
+    of_rail: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for name, row in rows:
+        of_rail.setdefault((name, row["rail"]), []).append(row)
     for node, rail in sorted({(name, row["rail"]) for name, row in failed}):
-        own = [row for name, row in rows if (name, row["rail"]) == (node, rail)]
+        own = of_rail[node, rail]
         bad = [row for row in own if row["code"] and row["code"] not in NOT_TRIED]
         if len(own) > 1 and len(bad) == len(own) and len({row["code"] for row in bad}) == 1:
             others = fold_names([row["node"] for row in bad])

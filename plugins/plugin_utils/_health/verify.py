@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.firewal
     names_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import node_net
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rail_matrix import unreported
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
@@ -210,7 +211,8 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
     if 0 <= outcome.certificate_days < RENEW_DAYS:
         yield found(RULES, "TF-VERIFY-CERTIFICATE", [], f"it ends in {outcome.certificate_days} days")
     yield from judge_links(outcome)
-    yield from judge_rail_links(outcome.rails, outcome.trial.untested, outcome.trial.left_out, gone_from(outcome))
+    untested = (*outcome.trial.untested, *unreported(outcome.trial.steps, outcome.rails))
+    yield from judge_rail_links(outcome.rails, untested, outcome.trial.left_out, gone_from(outcome))
     nets = [told["net"] for told in outcome.listened.values() if told.get("net")]
     yield from judge_rails([replace(net, worker=net.name in outcome.workers) for net in nets])
     if not outcome.runs:
