@@ -196,6 +196,19 @@ def test_a_drop_in_that_sshd_would_not_read_is_not_written(system: Path) -> None
     assert sorted(path.name for path in system.iterdir()) == ["sshd_config", "sshd_config.d"]
 
 
+def test_a_sites_own_authority_is_never_hidden(system: Path) -> None:
+    """Whoever logs in as this user with a certificate of the site would be locked out, the operator too."""
+    before = (system / "sshd_config").read_text()
+    (system / "sshd_config.d" / "10-site.conf").write_text("TrustedUserCAKeys /etc/ssh/site_ca.pub\n")
+    with pytest.raises(MeshFailed, match=r"trusts the authorities in /etc/ssh/site_ca\.pub .*ssh_mesh_become: false"):
+        apply_root({shared.part_of("mine"): part(1)}, [])
+    assert sorted(path.name for path in system.iterdir()) == ["sshd_config", "sshd_config.d"]
+    apply_root({shared.part_of("mine"): part(1, user_ca="", principals=[])}, [])  # ssh_mesh_trust: keys
+    (system / "sshd_config").write_text(f"{before}TrustedUserCAKeys none\n")
+    (system / "sshd_config.d" / "10-site.conf").unlink()
+    assert apply_root({shared.part_of("mine"): part(1)}, [])
+
+
 def test_two_clusters_share_one_sshd_and_each_goes_alone(system: Path, open_umask: None) -> None:
     os.umask(0o077)  # sshd reads these files as the user
     before = modes_below(system)

@@ -29,6 +29,7 @@ from .sshd import (
     refusal,
     reload_system,
     require_include,
+    require_no_authority,
 )
 
 
@@ -130,6 +131,8 @@ def apply_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
     is_shared = any(path.startswith(shared.PLACE) for path in work["files"])
     if is_shared:
         require_include(shared.DROP_IN, "ssh_mesh_become")
+        if any(json.loads(text)["user_ca"] for path, text in work["files"].items() if path.endswith(".json")):
+            require_no_authority("ssh_mesh_become")
         if not dry_run:
             shared.make_directories()
     with shared.alone(dry_run):

@@ -244,6 +244,19 @@ def require_include(config: str, setting: str) -> None:
         )
 
 
+def require_no_authority(setting: str) -> None:
+    """Raise MeshFailed if the system's sshd trusts another authority: for one user it takes one list of authorities.
+
+    Ours would hide it, and lock out who logs in as this user by it. `setting`: what to set to false otherwise.
+    """
+    there = sshd_settings(SSHD_CONFIG).get("trustedusercakeys", ["none"])[0]
+    if there != "none":
+        raise MeshFailed(
+            f"sshd trusts the authorities in {there} (TrustedUserCAKeys), which ours would hide for this user: "
+            f"set {setting}: false"
+        )
+
+
 def reload_system(files: list[str], removed: bool, dry_run: bool) -> list[str]:
     """Make the system's sshd read our files if it has not yet; return the changes.
 
