@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,3 +116,17 @@ def test_the_table_has_a_line_for_each_key() -> None:
 def test_a_node_that_does_not_answer_is_left_to_preflight(tmp_path: Path) -> None:
     options = ["-F", "none", "-o", f"UserKnownHostsFile={tmp_path}/none", "-o", "ConnectTimeout=5", "-p", "9"]
     assert first_contact.unknown({"n7": (["ssh", *options], "127.0.0.1")}, []) == []
+
+
+def test_without_ssh_it_is_left_to_preflight() -> None:
+    assert first_contact.unknown({"n7": (["/none/ssh"], "127.0.0.1")}, []) == []
+
+
+def test_a_name_with_capitals_is_found_where_ssh_writes_small_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ssh(argv: Sequence[str]) -> str:
+        (file,) = (word.partition("=")[2].strip('"') for word in argv if word.startswith("UserKnownHostsFile="))
+        Path(file).write_text(f"node7 {KEY}\n")
+        return ""
+
+    monkeypatch.setattr(first_contact, "said", ssh)
+    assert first_contact.shown_key(["ssh"], "192.0.2.7", Place("Node7", ("/u/known",))) == KEY

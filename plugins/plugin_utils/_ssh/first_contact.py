@@ -105,7 +105,7 @@ def shown_key(words: Sequence[str], address: str, place: Place) -> str:
         text = file.read_text() if file.exists() else ""
     for line in text.splitlines():
         name, _space, key = line.partition(" ")
-        if name == place.name:
+        if name.lower() == place.name.lower():  # ssh writes small letters
             try:
                 return strict_key(" ".join(key.split()[:2]))
             except KeyFailed:
@@ -126,14 +126,15 @@ def said(argv: Sequence[str]) -> str:
 
 def look(node: str, words: Sequence[str], address: str, replaced: bool) -> Row | None:
     """Return the unknown key of a node; None if its key is known, or nobody can tell (preflight says why)."""
-    done = subprocess.run([*words, "-G", "--", address], capture_output=True, check=False)
-    place = place_of(settings_of(done.stdout.decode(errors="replace")))
-    if done.returncode or place is None:
+    try:
+        done = subprocess.run([*words, "-G", "--", address], capture_output=True, check=False)
+        place = place_of(settings_of(done.stdout.decode(errors="replace")))
+        known = known_keys(place) if place else []
+        if done.returncode or place is None or (known and not replaced):
+            return None
+        key = shown_key(words, address, place)
+    except OSError:  # no ssh here
         return None
-    known = known_keys(place)
-    if known and not replaced:
-        return None
-    key = shown_key(words, address, place)
     return Row(node, place, key, tuple(known)) if key and key not in known else None
 
 
