@@ -69,3 +69,12 @@ def test_what_the_operator_wrote_stays_and_a_part_of_the_nodes_is_refused(rack: 
     assert "nodes_config.cfg is not ours and stays; it names 10.0.0.9, and the domain has 10.91.0.1" in said
     assert (rack.told("n1"), rack.told("n2")) == (TEXT, "10.0.0.9\n")
     assert "n2 was not asked: leave --limit out" in " ".join(rack.run("--limit", "n1").split())
+
+
+def test_check_mode_does_not_ask_what_it_did_not_write(rack: Rack) -> None:
+    """It failed on the only machines that have nvidia-imex."""
+    given = {"__cuda_plan": {"imex": True, "services": [], "kernel_modules": {}}, "__cuda_facts": {"modules": {}}}
+    role = {"name": "torchfleet.cluster.cuda", "tasks_from": "services.yml"}
+    task = {"ansible.builtin.include_role": role, "vars": {**given, "ansible_become": False}}
+    rack.write("play.yml", [{"hosts": "n1", "gather_facts": False, "tasks": [task]}])
+    assert "failed=0" in rack.run("--check")
