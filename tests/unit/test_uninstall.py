@@ -246,6 +246,15 @@ def test_a_version_that_never_came_into_use_goes(tmp_path: Path) -> None:
     assert sorted(path.name for path in home.rglob("*")) == ["mine", "mpich"]
 
 
+def test_versions_of_somebody_else_stay(tmp_path: Path) -> None:
+    """An environment may be asked for anywhere, such as /opt/pytorch, and /opt/versions be there before."""
+    mine = make(tmp_path / "versions" / "pytorch" / "2.1", "mine")
+    asked = request(tmp_path / "home", environments=[tmp_path / "pytorch"])
+    assert removal.texts(asked) == []
+    removal.remove(asked)
+    assert (mine / "mine").exists()
+
+
 def test_the_home_goes_if_nothing_of_others_is_left_in_it(tmp_path: Path) -> None:
     home = make(tmp_path / "home", "fabric.json", "notes")
     make(home / "jobs" / "one", "fetched")

@@ -119,6 +119,12 @@ def test_old_versions_go_and_those_after_the_present_one_stay(path: Path) -> Non
     assert versions.prune(path, 0) == ["2.0-b"]
 
 
+def test_a_directory_of_somebody_else_is_no_old_version(path: Path) -> None:
+    change(path, "1.0-a")
+    (versions.store_of(path) / "mine").mkdir()
+    assert versions.prune(path, 0) == ["2.0-b", "3.0-c"]
+
+
 def test_nothing_is_pruned_where_nothing_is_in_use(path: Path) -> None:
     assert versions.prune(path, 0) == [] and len(kept(path)) == 3
 

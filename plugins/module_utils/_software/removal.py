@@ -119,7 +119,7 @@ def environments(request: Request) -> Iterator[Path]:
     """Yield those that we made: a receipt or a lock tells. One that other nodes may share stays with `others_stay`."""
     for path in request.environments:
         ours = (path / RECEIPT).exists() or path.with_name(path.name + ".lock").exists() or versions.is_ours(path)
-        ours = ours or (versions.store_of(path).is_dir() and not os.path.lexists(str(path)))  # none came into use
+        ours = ours or (versions.has_any(path) and not os.path.lexists(str(path)))  # none came into use
         is_place = versions.is_ours(path) or not path.is_symlink()
         if ours and is_place and not (request.others_stay and is_shared(path)):
             yield path

@@ -210,13 +210,25 @@ def prune(path: Path, keep: int) -> list[str]:
             return []
         place = known.index(now)
         kept = known[max(0, place - keep) :]
-        gone = [entry for entry in store_of(path).iterdir() if entry.is_dir() and entry.name not in kept]
+        gone = [entry for entry in store_of(path).iterdir() if entry.name not in kept and is_made(entry)]
         write_history(path, kept)
         for entry in gone:
             remove(entry)
             with contextlib.suppress(FileNotFoundError):
                 entry.with_name(entry.name + ".lock").unlink()
         return sorted(entry.name for entry in gone)
+
+
+def is_made(entry: Path) -> bool:
+    """Whether a directory beside the versions is one that we made, or what an installation left."""
+    ours = (entry / RECEIPT).is_file() or entry.with_name(entry.name + ".lock").exists()
+    return entry.is_dir() and (ours or entry.name.startswith(".") or entry.suffix in (".new", ".old"))
+
+
+def has_any(path: Path) -> bool:
+    """Whether there is any version of a path, also one that is not finished: `versions` may be somebody else's."""
+    store = store_of(path)
+    return store.is_dir() and any(is_made(entry) or entry.suffix == ".lock" for entry in store.iterdir())
 
 
 def is_ours(path: Path) -> bool:
