@@ -246,6 +246,14 @@ def test_a_version_that_never_came_into_use_goes(tmp_path: Path) -> None:
     assert sorted(path.name for path in home.rglob("*")) == ["mine", "mpich"]
 
 
+@pytest.mark.parametrize("left", ["1-a.lock", "1-a.brought.tar"])
+def test_what_an_installation_left_before_there_was_a_version_goes(tmp_path: Path, left: str) -> None:
+    home = make(tmp_path / "home", "mine")
+    make(home / "versions" / "pytorch", left)
+    removal.remove(request(home, environments=[home / "pytorch"]))
+    assert [path.name for path in home.rglob("*")] == ["mine"]
+
+
 def test_versions_of_somebody_else_stay(tmp_path: Path) -> None:
     """An environment may be asked for anywhere, such as /opt/pytorch, and /opt/versions be there before."""
     mine = make(tmp_path / "versions" / "pytorch" / "2.1", "mine")

@@ -228,7 +228,8 @@ def is_made(entry: Path) -> bool:
 def has_any(path: Path) -> bool:
     """Whether there is any version of a path, also one that is not finished: `versions` may be somebody else's."""
     store = store_of(path)
-    return store.is_dir() and any(is_made(entry) or entry.suffix == ".lock" for entry in store.iterdir())
+    beside = (".lock", ".brought.tar")  # of one that is being made
+    return store.is_dir() and any(is_made(entry) or entry.name.endswith(beside) for entry in store.iterdir())
 
 
 def is_ours(path: Path) -> bool:
