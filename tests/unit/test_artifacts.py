@@ -71,6 +71,58 @@ def test_links_special_files_and_odd_names_are_left_out(tmp_path: Path) -> None:
     assert search.left_out == {"link": 2, "special": 1, "name": 1}
 
 
+def test_a_tree_that_is_too_deep_is_left_out_and_the_rest_comes(tmp_path: Path) -> None:
+    """Reproduced before: a program that made 500 directories in each other killed the supervisor at every fetch."""
+    tree(tmp_path, "w/a.pt")
+    here = os.open(tmp_path / "w", os.O_RDONLY)
+    for _level in range(500):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    search = Search(["**"])
+    assert [path for path, _state in search.below(str(tmp_path / "w"))] == ["a.pt"]
+    assert search.left_out == {"name": 1}
+
+
+def test_what_goes_away_or_is_closed_while_we_look_keeps_nothing_else_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reproduced before: one such file, and nothing of the node came home."""
+    tree(tmp_path / "w", "a.pt", "closed.pt", "gone.pt", "z.pt")
+    real = os.stat
+
+    def look(path: Any, **given: Any) -> os.stat_result:
+        if path in ("closed.pt", "gone.pt"):
+            raise {"closed.pt": PermissionError, "gone.pt": FileNotFoundError}[path](path)
+        return real(path, **given)
+
+    monkeypatch.setattr(os, "stat", look)
+    *files, report = sent(tmp_path, monkeypatch, ["*.pt"])
+    assert [row["path"] for row in report["files"]] == ["a.pt", "z.pt"] and len(files) == 2
+    assert (report["left_out"], report["refused"]) == ({"unreadable": 1}, "")
+
+
+@pytest.mark.parametrize("whole_blocks", [0, 1])
+def test_a_file_that_cannot_be_read_to_its_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_blocks: int
+) -> None:
+    """Reproduced before: the error killed the supervisor."""
+
+    def broken(_descriptor: int) -> Any:
+        yield from [b"x"] * whole_blocks
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(artifacts_module, "blocks", broken)
+    tree(tmp_path / "w", "a.pt")
+    frames = sent(tmp_path, monkeypatch, ["*.pt"])
+    home = BroughtHome({"n1"}, MANY)
+    assert all(home.take(frame) for frame in frames)
+    assert home.damaged == ["n1: a.pt is not what was sent"] * whole_blocks
+    assert home.reports["n1"]["left_out"] == ({} if whole_blocks else {"unreadable": 1})
+
+
 @pytest.mark.parametrize("pattern", ["/etc/*", "../x", "a/../../b", "", "/", ".", "x" * 501, "a\0b"])
 def test_a_glob_stays_below_the_working_directory(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"glob|relative"):

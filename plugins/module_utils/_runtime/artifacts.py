@@ -31,6 +31,7 @@ HOSTS_MOST = 10_000  # of a job that was planned elsewhere
 LOOKED_MOST = 1_000_000  # entries of directories
 PREFIX = ("artifacts", "host")  # what a name begins with on its way
 SLACK_SECONDS = 2.0  # file systems keep times that are coarser than those of the clock
+TORN = "0" * 64  # in place of the digest of a file that could not be read to its end: so it counts as damaged
 TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER = "too_many", "too_large", "too_wide", "no_folder"
 REFUSALS = ("", TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER)
 LINK, SPECIAL, UNREADABLE, NAME = "link", "special", "unreadable", "name"
@@ -130,17 +131,32 @@ class Search:
             if name == "__pycache__" or not (taken or states_below):
                 continue
             path = f"{above}{name}"
-            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            found = self.state_of(name, folder)
+            if found is None:
+                continue
             if stat.S_ISDIR(found.st_mode):
                 yield from self.enter(folder, name, root, path, states_below, taken)
             elif taken and self.is_fit(path, found):
                 self.matched |= taken
                 yield path, found
 
+    def state_of(self, name: str, folder: int) -> os.stat_result | None:
+        """Return the state of an entry, None for one that is gone (others may work here) or that cannot be read."""
+        try:
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError:  # the directory was closed
+            self.leave_out(UNREADABLE)
+            return None
+
     def enter(
         self, folder: int, name: str, root: str, path: str, states: set[State], whole: set[int]
     ) -> Iterator[tuple[str, os.stat_result]]:
         if os.path.realpath(os.path.join(root, path)) in self.excluded:
+            return
+        if path.count("/") + 1 > DEPTH - len(PREFIX):  # no file in it fits, and walking has its own depth
+            self.leave_out(NAME)
             return
         try:
             below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
@@ -236,6 +252,11 @@ def send_one(channel: Channel, order: Order, path: str, search: Search) -> Artif
             first, size = False, size + len(block)
         if first:
             channel.send("file", b"", name=name, first=True)
+    except OSError:  # the disk, or a file system of the network
+        if first:
+            search.leave_out(UNREADABLE)
+            return None
+        return {"path": path, "bytes": size, "sha256": TORN}
     finally:
         os.close(descriptor)
     return {"path": path, "bytes": size, "sha256": seen.hexdigest()}
