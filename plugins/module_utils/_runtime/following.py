@@ -13,13 +13,22 @@ import time
 from .audience import SEND_SECONDS, SOCKET
 from .channel import BEAT_SECONDS, Channel, ready
 from .fetched_files import age
+from .frames import STATES
 from .job_directory import JobDir, fits
-from .metrics import final_metrics
+from .metrics import last_values
 from .reap import PRIVATE
 from .records import JobRow
 
 GONE = "no job of this name runs here: it was fetched and removed, or never started"
+DEAD = "its supervisor died: ansible-playbook clean.yml ends what is left, and fetches its files"
+BUSY = "it runs, but lets nobody in just now: it begins, or too many follow it; try again"
+ROOM_SECONDS = 30.0  # for a job to let somebody in
 RESULT_SECONDS = 30.0  # for a job that is over to write its result
+
+
+def state_in(result: object) -> str:
+    """Return the state in a result.json, an empty text if it has none: a program of the job may have written it."""
+    return str(result["state"]) if fits(result, {"state": str}) and result["state"] in STATES else ""
 
 
 def row_of(job: JobDir, controller: str) -> JobRow | None:
@@ -27,9 +36,8 @@ def row_of(job: JobDir, controller: str) -> JobRow | None:
     order, staging = job.order(), job.staging()
     if not order or not staging or order["head"] != order["host"]:
         return None
-    running, result = job.running(), job.read("result.json")
-    over = fits(result, {"state": str})
-    state = "running" if running else str(result["state"]) if over and isinstance(result, dict) else "lost"
+    running = job.running()
+    state = "running" if running else state_in(job.read("result.json")) or "lost"
     return {
         "job_id": job.job_id,
         "state": state,
@@ -40,7 +48,7 @@ def row_of(job: JobDir, controller: str) -> JobRow | None:
         "hosts": list(dict.fromkeys(place["host"] for place in order["placement"])),
         "launcher": order["launcher"]["name"],
         "backend": order["backend"],
-        "values": final_metrics(job, order).last,
+        "values": last_values(job, order),
     }
 
 
@@ -61,7 +69,7 @@ def connect(job: JobDir) -> Channel | None:
 
 def follow(job: JobDir, controller: Channel) -> str:
     """Pass on what a job tells until it is over or the controller leaves, then its result. Return why there is none."""
-    channel = connect(job)
+    channel = let_in(job, controller)
     if channel:
         try:
             if not pass_on(channel, controller):
@@ -69,6 +77,16 @@ def follow(job: JobDir, controller: Channel) -> str:
         finally:
             channel.close()
     return send_result(job, controller)
+
+
+def let_in(job: JobDir, controller: Channel) -> Channel | None:
+    """Return a channel to the supervisor of a job; None if the job is over, or lets nobody in for some time."""
+    until, channel = time.monotonic() + ROOM_SECONDS, connect(job)
+    while not channel and job.running() and time.monotonic() < until:
+        controller.offer("beat")
+        time.sleep(0.1)
+        channel = connect(job)
+    return channel
 
 
 def pass_on(channel: Channel, controller: Channel) -> bool:
@@ -107,9 +125,11 @@ def send_result(job: JobDir, controller: Channel) -> str:
     while job.running() and time.monotonic() < until:
         controller.offer("beat")
         time.sleep(0.1)
+    if job.running():
+        return BUSY
     result = job.read("result.json")
-    if not fits(result, {"state": str}):
-        return "its supervisor died: ansible-playbook clean.yml ends what is left, and fetches its files"
+    if not state_in(result):
+        return DEAD
     controller.send("attached", placement=order["placement"])
     controller.send("result", result=result)
     return ""

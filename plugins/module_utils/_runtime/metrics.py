@@ -35,22 +35,40 @@ def open_new(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
-class Metrics:
+class LastValues:
+    """The last value of each name that ranks report."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, Value] = {}
+        self.rank_of: dict[str, int] = {}
+
+    def add(self, rank: int, values: dict[str, Value]) -> None:
+        """Take one report."""
+        for name, value in values.items():
+            self.note(name, rank, value)
+
+    def note(self, name: str, rank: int, value: Value) -> None:
+        """Take one value. Of several ranks that report the same name the lowest counts."""
+        if name not in self.last and len(self.last) >= NAMES:  # its rows are in the file all the same
+            return
+        if rank <= self.rank_of.get(name, rank):
+            self.rank_of[name], self.last[name] = rank, value
+
+
+class Metrics(LastValues):
     """Collects reports: each one a row of metrics.jsonl, the last value of each name for the result."""
 
     def __init__(self, job: JobDir) -> None:
+        super().__init__()
         self.file = open_new(job.at("metrics.jsonl"))
         self.rows: list[str] = []  # that are not in the file yet
-        self.last: dict[str, Value] = {}
-        self.rank_of: dict[str, int] = {}
 
     def add(self, rank: int, values: dict[str, Value]) -> None:
         """Take one report; flush() writes it."""
         self.rows.append(json.dumps({**values, "time": round(time.time(), 3), "rank": rank}))
         if len(self.rows) >= ROWS:
             self.flush()
-        for name, value in values.items():
-            self.note(name, rank, value)
+        super().add(rank, values)
 
     def flush(self) -> None:
         """Write what was taken: many rows at once, a write for each costs as much as all the rest."""
@@ -60,12 +78,14 @@ class Metrics:
             pass
         self.rows.clear()
 
-    def note(self, name: str, rank: int, value: Value) -> None:
-        """Take one value for the result. Of several ranks that report the same name the lowest counts."""
-        if name not in self.last and len(self.last) >= NAMES:  # its rows are in the file all the same
-            return
-        if rank <= self.rank_of.get(name, rank):
-            self.rank_of[name], self.last[name] = rank, value
+
+def last_values(job: JobDir, order: Order) -> dict[str, Value]:
+    """Return what this node's ranks reported last, from the end of their output; nothing is written."""
+    found = LastValues()
+    for rank in order["ranks"]:
+        path = job.rank(rank, "stdout")
+        Follower(path, rank, "stdout", False, lambda _line: None, found.add).look(last=True, until=0.0)
+    return found.last
 
 
 def final_metrics(job: JobDir, order: Order) -> Metrics:

@@ -26,10 +26,10 @@ from .artifacts import Border, Limits, forward_artifact, send_artifacts
 from .channel import BEAT_SECONDS, Channel
 from .detached import Detachment
 from .fetched_files import age, files_of, mark_fetched, own_block
-from .following import follow, row_of
+from .following import follow, row_of, state_in
 from .head_follower import HeadFollower
 from .head_job import HeadJob
-from .job_directory import JobDir, fits, jobs, ranks_on
+from .job_directory import JobDir, jobs, ranks_on
 from .link import WORK_SECONDS, ConnectionLost
 from .metrics import OwnRows, final_metrics
 from .node_job import NodeJob, node_report
@@ -401,11 +401,6 @@ def limits_of(frame: protocol.Fetch) -> Limits | None:
     """Return what a node may send of what ranks wrote, None if nothing of it is asked for."""
     found = frame.get("artifacts")
     return Limits(*found) if found else None
-
-
-def state_in(result: object) -> str:
-    """Return the state in a result.json, or an empty text."""
-    return str(result["state"]) if fits(result, {"state": str}) else ""
 
 
 def main() -> None:
