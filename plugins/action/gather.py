@@ -25,6 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
     is_fetched,
     room_for,
     unwritable_message,
+    written_alone,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting_runs import (
@@ -82,7 +83,7 @@ class ActionModule(Action):
         try:
             if not self._task.check_mode:
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with Session(self.head, self.ssh) as session:
+                with written_alone(run_dir), Session(self.head, self.ssh) as session:
                     limit = min(self.limit, room_for(run_dir))
                     home = within_room(run_dir, placement)
                     missing = session.fetch(run["job_id"], run_dir, placement, limit, artifacts=home)

@@ -33,7 +33,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request
     parse_query,
     parse_ranks,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import noted_run
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import (
+    is_fetched,
+    noted_run,
+    unwritable_message,
+    written_alone,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, summary, verdict
 
@@ -65,6 +70,9 @@ class ActionModule(Action):
                 if given["do"] == "logs":
                     return self.logs(session, self.job_id or "")
                 return self.follow(session, stop, self.job_id or "")
+        except OSError as error:
+            run_dir = Path(given["runs_dir"]) / (self.job_id or "")
+            return {"failed": True, "msg": unwritable_message(error, run_dir, self.head.name)}
         except Stopped:
             return {"changed": False, "state": "running", "msg": f"job {self.job_id} goes on"}
         except HeadLost as error:
@@ -79,7 +87,9 @@ class ActionModule(Action):
     def logs(self, session: Session, job_id: str) -> Result:
         """Fetch what ranks have written until now, and show the end of it."""
         run_dir, placement = noted_run(job_id, "", self.given["runs_dir"])
-        missing = session.fetch(job_id, run_dir, placement, self.limit, over=False)
+        with written_alone(run_dir):
+            home = is_fetched(run_dir)  # then it is whole, and nobody is to write over it
+            missing = [] if home else session.fetch(job_id, run_dir, placement, self.limit, over=False)
         for line in last_lines(run_dir, placement, self.shown):
             display.display(line)
         return {"changed": False, "run_dir": str(run_dir), "warnings": missing}
@@ -100,21 +110,24 @@ class ActionModule(Action):
             )
         finally:
             view.close()
-        run_dir, missing = self.bring(session, job_id)
+        run_dir, missing = self.bring(session, stop, job_id)
         where = run_dir or f"on {self.head.name}; ansible-playbook clean.yml -e job_id={job_id} fetches it"
         for line in summary(outcome, missing, where, view.width, self.query, self.said):
             view.say(line)
         screen.flush(stop.reason)
         return self.answer(outcome, what == "cancel", where)
 
-    def bring(self, session: Session, job_id: str) -> tuple[str, list[str]]:
+    def bring(self, session: Session, stop: StopWatch, job_id: str) -> tuple[str, list[str]]:
         """Fetch the files of a job that this controller started; return where they are, and what is missing."""
         try:
             run_dir, placement = noted_run(job_id, "", self.given["runs_dir"])
         except InputError:
             return "", []
-        home = within_room(run_dir, placement)
-        missing = session.fetch(job_id, run_dir, placement, self.limit, artifacts=home)
+        with written_alone(run_dir, stop.insisted):
+            if is_fetched(run_dir):  # train.yml, which started it, may have followed it as well
+                return str(run_dir), []
+            home = within_room(run_dir, placement)
+            missing = session.fetch(job_id, run_dir, placement, self.limit, stop.insisted, artifacts=home)
         self.said = home.said
         return str(run_dir), missing
 

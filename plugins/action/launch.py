@@ -180,7 +180,10 @@ class ActionModule(Action):
         try:
             placement = [(place.rank, place.host) for place in plan.placement]
             home = BroughtHome({host for _rank, host in placement}, request.collect_limits)
-            missing = session.fetch(plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted, artifacts=home)
+            with run_directory.written_alone(run_dir, stop.insisted):
+                missing = session.fetch(
+                    plan.job_id, run_dir, placement, request.fetch_limit, stop.insisted, artifacts=home
+                )
         except OSError as error:
             return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, plan.head.name))}
         lines = list(summary(outcome, missing, plan.run_dir, view.width, request.result_query, home.said))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import json
 import shutil
 import stat
@@ -21,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.action import (
     firewall,
     firewall_plan,
     gather,
+    jobs,
     node_facts,
     preflight,
     publish,
@@ -207,6 +209,45 @@ def test_no_node_fills_the_disk_with_a_run_that_waited(
     action._task = SimpleNamespace(check_mode=False)
     assert action.bring({"job_id": "one", "state": "lost"}, {}) == ""
     assert asked == [limit] and stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o700
+
+
+def jobs_of(run_dir: Path, fetch: Callable[..., list[str]]) -> tuple[Any, Any]:
+    """Return the action, for a run that was planned here, and a session whose head sends what `fetch` says."""
+    run_dir.mkdir()
+    place = {"rank": 0, "host": "n1"}
+    (run_dir / "plan.json").write_text(json.dumps({"job_id": run_dir.name, "placement": [place]}))
+    action: Any = object.__new__(jobs.ActionModule)
+    action.given = {"do": "logs", "runs_dir": str(run_dir.parent)}
+    action.limit, action.shown, action.head = 10, (0,), SimpleNamespace(name="n1")
+    return action, SimpleNamespace(fetch=fetch)
+
+
+def test_a_run_that_is_home_is_not_written_over(tmp_path: Path) -> None:
+    """Reproduced before: the head could send other files, and other results, of a job that was fetched long ago."""
+
+    def fetch(*_given: Any, **_more: Any) -> list[str]:
+        raise AssertionError("it asked for files")
+
+    action, session = jobs_of(tmp_path / "one", fetch)
+    (tmp_path / "one" / "fetched.json").write_text('{"missing": []}')
+    assert action.bring(session, SimpleNamespace(insisted=lambda: False), "one") == (str(tmp_path / "one"), [])
+    assert action.logs(session, "one")["warnings"] == []
+
+
+def test_a_run_that_cannot_be_written_is_a_failure_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: a full disk was a traceback."""
+
+    def fetch(*_given: Any, **_more: Any) -> list[str]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    action, session = jobs_of(tmp_path / "one", fetch)
+    given = {"do": "logs", "job_id": "one", "runs_dir": str(tmp_path), "fetch_limit": "1G", "show_ranks": [0]}
+    monkeypatch.setattr(jobs, "cluster_from_hostvars", lambda *_given: SimpleNamespace(head=action.head))
+    monkeypatch.setattr(jobs, "ssh_words", lambda *_given: ())
+    monkeypatch.setattr(jobs, "Session", lambda *_given: contextlib.nullcontext(session))
+    action._connection = None
+    answer = action.act({**given, "result_query": None}, {"groups": {}, "hostvars": {}})
+    assert answer["failed"] and answer["msg"].startswith(f"the run could not be written to {tmp_path}/one (disk full)")
 
 
 # --- what is known already --------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def test_a_time_has_its_two_largest_units(seconds: float, text: str) -> None:
 def test_the_time_that_is_left_comes_from_what_ranks_report() -> None:
     assert time_left(ROW) == "5 min 0 s"
     assert time_left({**ROW, "values": {"loss": 1.0}}) == ""
+    assert time_left({**ROW, "values": {"step": 5e-324, "steps": 1}}) == ""  # reproduced before: OverflowError
 
 
 def test_the_table_says_what_runs_and_what_waits_to_be_fetched() -> None:

@@ -83,3 +83,24 @@ def test_job_ids_are_new_and_valid() -> None:
     ids = {run_directory.new_job_id("/x/my naïve train$(script).py") for _ in range(50)}
     assert len(ids) == 50
     assert all(JOB_ID.match(name) for name in ids)
+
+
+def test_two_playbooks_do_not_write_into_one_run_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """train.yml and jobs.yml may follow one job to its end: each truncated and appended to the files of the other."""
+    asked: list[bool] = []
+
+    def third_time() -> bool:
+        asked.append(len(asked) == 2)
+        return asked[-1]
+
+    with run_directory.written_alone(tmp_path):
+        with run_directory.written_alone(tmp_path, third_time):
+            assert asked == [False, False, True]
+        monkeypatch.setattr(run_directory, "WRITER_SECONDS", 0.0)
+        with pytest.raises(TimeoutError, match="another ansible-playbook"), run_directory.written_alone(tmp_path):
+            pass
+    for path in (tmp_path, tmp_path / "removed meanwhile"):
+        with run_directory.written_alone(path):
+            pass

@@ -16,7 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import JobRow
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
-from .view import describe, fraction, rendered
+from .view import ETA_MOST, describe, fraction, rendered
 
 RUNNING = "running"
 LINES, END_BYTES = 10, 1 << 14  # of each stream that are shown
@@ -73,7 +73,8 @@ def cells(row: JobRow) -> tuple[str, ...]:
 def time_left(row: JobRow) -> str:
     """Return how long a job will still run at its pace, an empty text if its ranks do not tell."""
     done = fraction(row["values"])
-    return duration(row["seconds"] / done * (1 - done)) if done else ""
+    left = row["seconds"] / done * (1 - done) if done else ETA_MOST
+    return duration(left) if left < ETA_MOST else ""
 
 
 def duration(seconds: float) -> str:

@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from .requirements import LEAST_FREE_BYTES
 
 FETCHED = "fetched.json"  # in a run directory, written last: where it is, all is that could be had; `missing` is not
 FETCHED_BYTES = 1 << 20  # of it that are read: more is of a run that misses much
+WRITER_SECONDS = 600.0  # for another playbook to be done with a run directory
 HELPER_PREFIX = "_"  # files in workloads/ that are no workloads
 
 
@@ -153,6 +156,35 @@ def fetched_run(job_id: str, runs_dir: str) -> Path:
 def room_for(run_dir: Path) -> int:
     """Return the limit of a run's bytes: half of the free space, so that no node can fill the disk. OSError."""
     return shutil.disk_usage(run_dir).free // 2
+
+
+@contextlib.contextmanager
+def written_alone(run_dir: Path, give_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """While it is entered, no other playbook fetches into a run directory: two may follow one job to its end.
+
+    It waits for another one, unless `give_up` says not to. OSError.
+    """
+    deadline = time.monotonic() + WRITER_SECONDS
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(FileNotFoundError):  # somebody removed it: it is made again
+            descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, descriptor)
+            while not give_up() and not is_locked(descriptor):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(errno.ETIMEDOUT, "another ansible-playbook still writes into it")
+                time.sleep(0.1)
+        yield
+
+
+def is_locked(descriptor: int) -> bool:
+    """Lock a directory until it is closed; return False if somebody else has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without such locks
+        return True
+    return True
 
 
 def unwritable_message(error: OSError, run_dir: Path, head: str) -> str:
