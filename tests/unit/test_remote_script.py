@@ -57,6 +57,9 @@ UNPINNED = [
     ("http://host/train.py", DIGEST, "give https://"),
     ("file:///train.py", DIGEST, "give https://"),
     ("https://host/", DIGEST, "the address must end in the name of the script"),
+    ("https://[::1/train.py", DIGEST, "it is no address"),
+    ("https://me:hush@[::1/train.py", DIGEST, "it is no address"),
+    ("https://a..b/train.py", DIGEST, "it cannot be fetched"),
     ("https://me:hush@host/train.py", DIGEST, "no password in an address"),
     ("git+https://host/repository", None, "pin the commit"),
     ("git+https://host/repository@main#train.py", None, "pin the commit"),
@@ -98,9 +101,8 @@ def test_a_file_is_fetched_once(server: tuple[str, Path], home: Path) -> None:
 def test_another_content_is_refused(server: tuple[str, Path], home: Path) -> None:
     url, place = server
     (place / "train.py").write_text("other\n")
-    with pytest.raises(
-        InputError, match=f"it has the sha256 {hashlib.sha256(b'other' + bytes([10])).hexdigest()}, not {DIGEST}"
-    ):
+    other = hashlib.sha256(b"other\n").hexdigest()
+    with pytest.raises(InputError, match=f'train.py"; it has the sha256 {other}, not {DIGEST}'):
         fetched(f"{url}/train.py", DIGEST)
     assert not list(home.rglob("train.py"))
 

@@ -46,7 +46,10 @@ def find_script(request: Request, workloads: Path) -> str:
 
 def script_at(address: str, sha256: str | None) -> str:
     """Return the path of a script that an address names, fetched unless it is here. InputError if it is not pinned."""
-    hide = urlsplit(address.removeprefix("git+"))
+    try:
+        hide = urlsplit(address.removeprefix("git+"))
+    except ValueError as error:  # brackets that hold no IPv6 address
+        raise InputError("workload", address.rpartition("@")[2], f"it is no address: {error}") from None
     if hide.password or (hide.username and hide.scheme == "https"):
         raise InputError("workload", f"{hide.scheme}://...", "no password in an address: git has a store for these")
     if address.startswith("git+"):
@@ -85,7 +88,9 @@ def fetched(url: str, sha256: str) -> str:
         if name.endswith(".sh"):
             os.chmod(file.name, 0o700)
         Path(file.name).replace(place / name)
-    except (OSError, HTTPException) as error:
+    except InputError:
+        raise
+    except (OSError, HTTPException, ValueError) as error:  # the last: a name of a host that is none
         raise InputError("workload", url, f"it cannot be fetched: {' '.join(str(error).split())}") from None
     return str(place / name)
 
