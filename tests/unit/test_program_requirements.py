@@ -167,3 +167,21 @@ def test_torch_is_never_exchanged(tmp_path: Path, line: str, proven: str, fits: 
         refuse_other_torch(found, {"n1": proven})
     assert f"{line} (requirements.txt line 2)" in str(caught.value)
     assert f"torch {proven} is proven on n1" in str(caught.value)
+
+
+@pytest.mark.parametrize("marker", ["\\n--index-url https://other.example/simple", "os_name is 'posix'"])
+def test_a_lock_has_one_requirement_in_each_line(tmp_path: Path, marker: str) -> None:
+    """Reproduced before: what stood behind the end of a line in a marker was an option of pip."""
+    lock = f"""
+    [[package]]
+    name = "mine"
+    source = {{ virtual = "." }}
+    dependencies = [{{ name = "tiny", marker = "{marker}" }}]
+    [[package]]
+    name = "tiny"
+    version = "1.0"
+    source = {{ registry = "https://index.example/simple" }}
+    wheels = [{{ hash = "sha256:{"0" * 64}" }}]
+    """
+    with pytest.raises(InputError, match=r"no requirement|path or an address"):
+        read_requirements(written(tmp_path, lock, "uv.lock"))

@@ -86,7 +86,8 @@ def read_requirements(file: str) -> Requirements:
     """Return what a file asks for. InputError for what cannot be had on every node alike."""
     path, index = Path(file), list[str]()
     if path.name == "uv.lock":
-        asked = [Asked(text, path.name, hashes) for text, hashes in locked_packages(toml_of(path), file, TORCH)]
+        locked = locked_packages(toml_of(path), file, TORCH)
+        asked = [Asked(one_requirement(text, path.name), path.name, hashes) for text, hashes in locked]
     elif path.suffix == ".toml":
         asked = [parsed(text, f"{path.name} dependencies") for text in dependencies(toml_of(path), file)]
     else:
@@ -239,6 +240,12 @@ def parsed(text: str, where: str, hashes: tuple[str, ...] = ()) -> Asked:
     )  # with hashes all are listed
     marker = f" ; {found.marker}" if found.marker else ""
     return Asked(f"{canonical(found.name)}{extras}{found.specifier}{marker}", where, hashes)
+
+
+def one_requirement(text: str, where: str) -> str:
+    """Return a requirement as it is. InputError for what is none, such as one with a second line: options, to pip."""
+    parsed(text, where)
+    return text
 
 
 # --- torch ------------------------------------------------------------------------------------------------------------
