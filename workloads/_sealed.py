@@ -6,6 +6,7 @@ One is written beside its place, brought to the disk and renamed; the whole one 
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -89,6 +90,16 @@ def digest(stream: BinaryIO, end: int) -> str:
         found.update(block)
         left -= len(block)
     return found.hexdigest()
+
+
+def foreign(directory: Path, manifest: str, ours: str) -> str:
+    """Return the name of something in a directory that is no checkpoint, an empty text if there is nothing.
+
+    A checkpoint has a manifest. `ours`: the pattern of names that one which was stopped may have left.
+    """
+    if (directory / manifest).exists():
+        return ""
+    return next((path.name for path in sorted(directory.iterdir()) if not re.fullmatch(ours, path.name)), "")
 
 
 def sync_directory(path: Path) -> None:

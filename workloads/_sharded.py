@@ -8,6 +8,7 @@ written beside its place and renamed; the whole one before it stays, as `<name>.
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import warnings
@@ -20,11 +21,12 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from _basics import Mistake, prepare
 from _common import Rank, complain, from_rank_zero, say
-from _sealed import before, located, sync_directory
+from _sealed import before, foreign, located, sync_directory
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 MANIFEST = "manifest.json"
+SIGN = r"\.[0-9a-f]{16}"  # by which ranks find out whether they see the same directory
 
 
 class ShardedCheckpoints:
@@ -35,8 +37,8 @@ class ShardedCheckpoints:
         self.shared = True
 
     def prepare(self) -> None:
-        """Find out whether the place can be written, and whether all ranks see it. Raise Mistake if it cannot."""
-        from_rank_zero(lambda: prepare(self.path / "x"))
+        """Find out whether the place can be written and is ours, and whether all ranks see it. Raise Mistake if not."""
+        from_rank_zero(self._claim)
         sign = self.path / f".{from_rank_zero(lambda: secrets.token_hex(8))}"
         from_rank_zero(sign.touch)
         seen = torch.tensor(float(sign.exists()), device=self.rank.device)
@@ -78,6 +80,12 @@ class ShardedCheckpoints:
         parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
         set_state_dict(self.model, self.optimizer, **parts, options=StateDictOptions(full_state_dict=not self.shared))
         return numbers
+
+    def _claim(self) -> None:
+        prepare(self.path / "x")
+        other = foreign(self.path, MANIFEST, SIGN)
+        if other:  # the whole directory is replaced by each checkpoint
+            raise Mistake(f"{self.path} has {other} and is no checkpoint: give a directory of its own, or a new one")
 
     def _attempt(self, write: Callable[[], Any]) -> None:
         try:
@@ -122,10 +130,10 @@ def alone(function: Callable[..., Any], state: dict[str, Any], path: Path) -> di
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file but the manifest, by name, and have them on the disk."""
+    """Return the SHA-256 of each file but the manifest and a left SIGN, by name, and have them on the disk."""
     found = {}
     for path in sorted(directory.iterdir()):
-        if path.name != MANIFEST:
+        if path.name != MANIFEST and not re.fullmatch(SIGN, path.name):
             with path.open("rb") as stream:
                 found[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
                 os.fsync(stream.fileno())

@@ -5,7 +5,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from _sealed import before, located, newest, replace, restarted, whole
+from _sealed import before, foreign, located, newest, replace, restarted, whole
 
 
 def archive(text: str) -> bytes:
@@ -96,3 +96,15 @@ def test_a_relative_path_is_below_the_directory_that_the_job_names():
 def test_a_job_that_was_run_again_knows_it(count, again):
     assert restarted({"TORCHFLEET_RESTART_COUNT": count}) is again
     assert restarted({}) is False
+
+
+def test_a_directory_with_other_things_is_no_place_for_a_checkpoint(tmp_path):
+    """Reproduced before: `llm --checkpoint DIR` removed whatever was in that directory, to put its own there."""
+    ours = r"\.[0-9a-f]{16}"
+    assert foreign(tmp_path, "manifest.json", ours) == ""
+    (tmp_path / ".0123456789abcdef").touch()  # a run was killed
+    assert foreign(tmp_path, "manifest.json", ours) == ""
+    (tmp_path / "thesis.tex").touch()
+    assert foreign(tmp_path, "manifest.json", ours) == "thesis.tex"
+    (tmp_path / "manifest.json").touch()
+    assert foreign(tmp_path, "manifest.json", ours) == ""
