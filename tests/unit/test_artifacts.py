@@ -264,6 +264,11 @@ def test_what_comes_is_bounded_and_listed() -> None:
         border.check("artifacts/n2/a", True, 6)
     with pytest.raises(ValueError, match="collect_files"):
         border.check("artifacts/n3/a", True, 0)
+    border = Border(["n1"], Limits(1, 1 << 20))
+    border.check("artifacts/n1/a", True, 1)
+    with pytest.raises(ValueError, match="blocks of next to nothing"):  # reproduced before: a byte at a time, for days
+        for _block in range(400):
+            border.check("artifacts/n1/a", False, 1)
     border = Border(["n1"], MANY)
     border.check("artifacts/n1/a", True, 0)
     row: Any = {"path": "a", "bytes": 0, "sha256": ""}

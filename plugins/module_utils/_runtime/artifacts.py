@@ -30,6 +30,7 @@ PATTERNS_MOST, PATTERN_CHARACTERS = 100, 500
 HOSTS_MOST = 10_000  # of a job that was planned elsewhere
 LOOKED_MOST = 1_000_000  # entries of directories
 PREFIX = ("artifacts", "host")  # what a name begins with on its way
+LEAST_BLOCK, SPARE_BLOCKS = 1 << 12, 100  # bytes; one that sends a byte at a time would take days for what it may send
 SLACK_SECONDS = 2.0  # file systems keep times that are coarser than those of the clock
 TORN = "0" * 64  # in place of the digest of a file that could not be read to its end: so it counts as damaged
 TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER = "too_many", "too_large", "too_wide", "no_folder"
@@ -301,6 +302,7 @@ class Border:
         self.files: dict[str, set[str]] = {}
         self.folders: dict[str, set[str]] = {}
         self.bytes: dict[str, int] = {}
+        self.blocks: dict[str, int] = {}
         self.shared = hosts is None
         self.told: set[str] = set()
 
@@ -329,11 +331,15 @@ class Border:
         files.add(path)
         folders |= above
         self.bytes[host] = self.bytes.get(host, 0) + size
-        count, size = len(files), self.bytes[host]
+        self.blocks[host] = self.blocks.get(host, 0) + 1
+        count, size, number = len(files), self.bytes[host], self.blocks[host]
         if self.shared:
             count, size = sum(map(len, self.files.values())), sum(self.bytes.values())
+            number = sum(self.blocks.values())
         if count > self.limits.files or size > self.limits.bytes:
             raise ValueError("more files or bytes came than it may send (collect_files, collect_limit)")
+        if number > 2 * self.limits.files + self.limits.bytes // LEAST_BLOCK + SPARE_BLOCKS:
+            raise ValueError("its files came in blocks of next to nothing")
         return host, path
 
     def end(self, host: str, files: Iterable[Artifact]) -> None:
