@@ -36,6 +36,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
+    ATTEMPTS,
     Attempt,
     Ended,
     attempt_of,
@@ -105,7 +106,10 @@ class ActionModule(Action):
             if not request.max_restarts or "state" not in answer:
                 return answer
             ended.append({"job_id": attempt.job_id, "state": answer["state"]})
-            note_attempts(Path(answer["run_dir"]), ended)
+            try:
+                note_attempts(Path(answer["run_dir"]), ended)
+            except OSError as error:  # what became of the job is told all the same
+                display.warning(f"{answer['run_dir']}/{ATTEMPTS} cannot be written: {error.strerror}")
             if self.interrupted or not goes_on(request, ended):
                 return {**answer, "attempts": len(ended)}
             state, times = answer["state"], f"{len(ended)} of at most {request.max_restarts}"

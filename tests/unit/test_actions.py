@@ -23,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.action import (
     firewall_plan,
     gather,
     jobs,
+    launch,
     node_facts,
     preflight,
     publish,
@@ -36,6 +37,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import brought_home, run_directory
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import Refused, member_from
 
 RECORDED = json.loads((Path(__file__).parent / "recorded/node_facts.json").read_text())
@@ -248,6 +250,25 @@ def test_a_run_that_cannot_be_written_is_a_failure_of_one_line(tmp_path: Path, m
     action._connection = None
     answer = action.act({**given, "result_query": None}, {"groups": {}, "hostvars": {}})
     assert answer["failed"] and answer["msg"].startswith(f"the run could not be written to {tmp_path}/one (disk full)")
+
+
+def test_a_list_of_attempts_that_cannot_be_written_hides_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reproduced before: a disk that was full after the job was a traceback, and its outcome was not told."""
+
+    def full(*_given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    said: list[str] = []
+    monkeypatch.setattr(launch, "note_attempts", full)
+    monkeypatch.setattr(launch, "check_cluster", lambda _cluster: None)
+    monkeypatch.setattr(launch, "display", SimpleNamespace(warning=said.append))
+    action = object.__new__(launch.ActionModule)
+    answer = {"state": "succeeded", "run_dir": str(tmp_path)}
+    monkeypatch.setattr(action, "launch", lambda *_given: answer)
+    assert action.run_job(parse_request({"max_restarts": 1}), None) == {**answer, "attempts": 1}
+    assert said == [f"{tmp_path}/attempts.json cannot be written: No space left on device"]
 
 
 # --- what is known already --------------------------------------------------------------------------------------------

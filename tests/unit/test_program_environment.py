@@ -269,3 +269,10 @@ def test_a_module_is_run_as_python_does() -> None:
             parse_request({"module": wrong})
     with pytest.raises(InputError, match="give either workload or module"):
         parse_request({"module": "package.train", "workload": "mnist"})
+
+
+@pytest.mark.parametrize(("python", "linked"), [("/opt/env/bin/python", "/opt/env"), ("/python", "/"), ("", "")])
+def test_where_a_node_says_its_python_is(tmp_path: Path, python: str, linked: str) -> None:
+    """Reproduced before: a node that named one in the root directory was a traceback."""
+    facts: Any = {"n1": facts_of_a_node(python=python)}
+    assert to_make(needs(tmp_path, "tiny\n"), facts, ["n1"], tmp_path)["nodes"]["n1"]["linked"] == linked

@@ -169,7 +169,7 @@ def node_part(fact: NodeFacts) -> dict[str, str]:
         "path": fact["program"]["path"] if fact["program"] else "",
         "home": fact["home"],
         "python": fact["python"],
-        "linked": str(Path(fact["python"]).parents[1]),
+        "linked": os.path.dirname(os.path.dirname(fact["python"])),
         "torch": fact["torch"]["version"] if fact["torch"] else "",
     }
 
