@@ -25,6 +25,10 @@ class Mistake(Exception):
     """A user's mistake, in one line; `_common.run` prints it and exits with code 2."""
 
 
+class OwnMistake(Mistake):
+    """One that a rank finds alone, such as a damaged file: the others go on, and wait for it in vain."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser with `--backend` and `--device`, whose errors take one line (argparse prints the usage as well)."""
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
-from _basics import PROGRAM, Mistake, Place, line, place
+from _basics import PROGRAM, Mistake, OwnMistake, Place, line, place
 from _device import ACCELERATORS, Seat, seat, told
 
 T = TypeVar("T")
@@ -146,10 +146,15 @@ def leave(status: int = 0) -> NoReturn:
 def run(main: Callable[[], int]) -> NoReturn:
     """Run a program and exit with what it returns, or with one line on stderr and 2 if the user made a mistake.
 
-    A `Mistake` after `join` must be raised by all ranks together, as `from_rank_zero` does: they leave together.
+    A `Mistake` after `join` must be raised by all ranks together, as `from_rank_zero` does: they leave together. A rank
+    with an `OwnMistake` says so itself and leaves at once: the launcher ends the others.
     """
     try:
         status = main()
+    except OwnMistake as mistake:
+        sys.stderr.write(f"{PROGRAM}: {mistake}\n")
+        sys.stderr.flush()
+        os._exit(2)  # without the barrier, which nobody else comes to
     except Mistake as mistake:
         complain(str(mistake))
         status = 2

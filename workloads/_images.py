@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy
 import torch
-from _basics import Mistake
+from _basics import Mistake, OwnMistake
 from torch import Tensor
 
 CIFAR_SIDE = 32
@@ -173,13 +173,13 @@ def cifar_python(content: bytes) -> tuple[Any, Any]:
 
 
 def read_picture(path: Path) -> Tensor:
-    """Read a picture as uint8 [3, height, width]. Raise Mistake if it is damaged."""
+    """Read a picture as uint8 [3, height, width]. Raise OwnMistake if it is damaged."""
     try:
         return reader(path.suffix.lower(), path)(path)
     except Mistake:
         raise
     except Exception as problem:  # of damaged files, whatever their reader raises
-        raise Mistake(f"{path} is damaged, or no picture of three colours or grey: {problem}") from problem
+        raise OwnMistake(f"{path} is damaged, or no picture of three colours or grey: {problem}") from problem
 
 
 def reader(suffix: str, where: Path) -> Callable[[Path], Tensor]:

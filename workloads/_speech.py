@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
-from _basics import Mistake
+from _basics import Mistake, OwnMistake
 from torch import Tensor
 
 RATE = 22050  # samples a second: LJSpeech's
@@ -96,7 +96,7 @@ class LJSpeech:
         return len(self.rows)
 
     def clip(self, number: int) -> Clip:
-        """Return one of them. Raise Mistake if its file is damaged."""
+        """Return one of them. Raise OwnMistake if its file is damaged."""
         name, *_others, text = self.rows[number]
         return Clip(ids(text), spectrogram(read_wave(self.directory / "wavs" / f"{name}.wav")))
 
@@ -129,16 +129,16 @@ def tone(letter: str) -> Tensor:
 
 
 def read_wave(path: Path) -> Tensor:
-    """Return the samples of a WAV file, -1 to 1. Raise Mistake if it is damaged, or not 22,050 Hz, mono, 16 bit."""
+    """Return the samples of a WAV file, -1 to 1. Raise OwnMistake if it is damaged, or not 22,050 Hz, mono, 16 bit."""
     try:
         with wave.open(str(path), "rb") as stream:
             kind = stream.getframerate(), stream.getnchannels(), stream.getsampwidth()
             content = bytearray(stream.readframes(stream.getnframes()))
     except (OSError, EOFError, wave.Error) as problem:
-        raise Mistake(f"{path}: {problem}") from problem
+        raise OwnMistake(f"{path}: {problem}") from problem
     if kind != (RATE, 1, 2) or len(content) < 2 * WINDOW:
         told = f"{kind[0]} Hz, {kind[1]} channels, {8 * kind[2]} bit, {len(content)} bytes"
-        raise Mistake(f"{path}: {told}; {RATE} Hz, mono, 16 bit and {2 * WINDOW} bytes at least are needed")
+        raise OwnMistake(f"{path}: {told}; {RATE} Hz, mono, 16 bit and {2 * WINDOW} bytes at least are needed")
     return torch.frombuffer(content, dtype=torch.int16).float() / 32768
 
 
