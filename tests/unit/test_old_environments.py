@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import old_environments
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.old_environments import remove_old
 
 
@@ -43,6 +44,20 @@ def test_none_goes_that_a_running_job_uses(programs: Path) -> None:
     assert sorted(remove_old(programs / "e", 1, str(home))) == ["a", "c", "d"]
     os.close(held)
     assert remove_old(programs / "e", 1, str(home)) == ["b"]
+
+
+def test_one_that_cannot_be_removed_keeps_nothing_back(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: with two playbooks that made room at once, the environment of one was not used."""
+    real = old_environments.remove
+
+    def slow(path: Path) -> None:
+        if path.name == "b":
+            raise FileNotFoundError(path)
+        real(path)
+
+    monkeypatch.setattr(old_environments, "remove", slow)
+    assert sorted(remove_old(programs / "e", 1, str(programs.parent))) == ["a", "c", "d"]
+    assert old_environments.last_use(programs / "gone") == 0.0
 
 
 def test_what_lies_elsewhere_is_left_alone(programs: Path) -> None:
