@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
@@ -102,6 +106,24 @@ def planned(
 
 
 STAGING = {"started": 1.0, "private_tmp": "/tmp/torchfleet-0123456789abcdef"}
+
+
+@contextlib.contextmanager
+def nested(place: Path, depth: int, name: str = "") -> Iterator[None]:
+    """Make directories in each other, and a file in the innermost. They are taken away here: pytest cannot."""
+    here = os.open(place, os.O_RDONLY)
+    try:
+        for _level in range(depth):
+            os.mkdir("d", dir_fd=here)
+            below = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = below
+        if name:
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=here))
+        yield
+    finally:
+        os.close(here)
+        subprocess.run(["rm", "-rf", "--", str(place / "d")], check=True)
 
 
 def order_of_a_job(**given: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
-from tests.unit.nodes import STAGING, order_of_a_job
+from tests.unit.nodes import STAGING, nested, order_of_a_job
 
 MANY = Limits(100, 1 << 20)
 TOLD = {"kind": "artifacts", "host": "n1", "files": [], "left_out": {}, "unmatched": [], "refused": ""}
@@ -74,15 +74,9 @@ def test_links_special_files_and_odd_names_are_left_out(tmp_path: Path) -> None:
 def test_a_tree_that_is_too_deep_is_left_out_and_the_rest_comes(tmp_path: Path) -> None:
     """Reproduced before: a program that made 500 directories in each other killed the supervisor at every fetch."""
     tree(tmp_path, "w/a.pt")
-    here = os.open(tmp_path / "w", os.O_RDONLY)
-    for _level in range(500):
-        os.mkdir("d", dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
     search = Search(["**"])
-    assert [path for path, _state in search.below(str(tmp_path / "w"))] == ["a.pt"]
+    with nested(tmp_path / "w", 500):
+        assert [path for path, _state in search.below(str(tmp_path / "w"))] == ["a.pt"]
     assert search.left_out == {"name": 1}
 
 

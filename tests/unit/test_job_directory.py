@@ -28,10 +28,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
     remove,
     write_in_thread,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import outputs, remove_tree
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import final_metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import Follower, last_line
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
-from tests.unit.nodes import STAGING, order_of_a_job
+from tests.unit.nodes import STAGING, nested, order_of_a_job
 
 
 @contextmanager
@@ -377,3 +378,14 @@ def test_a_job_that_version_0_4_left_is_still_known(tmp_path: Path) -> None:
     job.write("order.json", of_0_4(host="n2", peers=None))
     order = job.order()
     assert order is not None and (order["ranks"], order["head"], job.routes()) == ([1], "", [])
+
+
+def test_a_tree_of_any_depth_is_counted_and_removed(tmp_path: Path) -> None:
+    """Reproduced before: a program that made 1,200 directories in each other was the end of every clean.yml there."""
+    job = JobDir(str(tmp_path / "one"))
+    job.create([0])
+    os.mkdir(job.at("src"))
+    with nested(Path(job.at("src")), 1200, "model.pt"):
+        assert outputs(job) == (1, 0)
+        remove_tree(job)
+        assert not os.path.exists(job.at("src"))

@@ -68,10 +68,17 @@ def unique() -> str:
 
 
 def remove(path: str) -> None:
-    """Take away a directory with all in it. The import is late: a rank must not pay for it."""
+    """Take away a directory with all in it. The imports are late: a rank must not pay for them."""
     import shutil
 
-    shutil.rmtree(path, ignore_errors=True)
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+    except RecursionError:
+        pass
+    if os.path.isdir(path) and not os.path.islink(path):  # such as a thousand directories in each other
+        import subprocess
+
+        subprocess.run(["rm", "-rf", "--", path], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def output_of(command: list[str]) -> str:

@@ -11,6 +11,7 @@ Where the file system can share blocks until they are written (Btrfs, XFS), a co
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -115,12 +116,16 @@ def outputs(job: JobDir) -> tuple[int, int]:
 def written(root: str, shipped: dict[str, str]) -> Iterator[int]:
     """Yield the size of each file below a directory that differs from what was shipped there, by path and digest."""
     unreadable: list[OSError] = []
-    for folder, folders, names in os.walk(root, onerror=unreadable.append):
-        for name in [*names, *(name for name in folders if os.path.islink(os.path.join(folder, name)))]:
+    for folder, _folders, names in walk(root, unreadable):
+        for name in names:
             path = os.path.join(folder, name)
             if os.path.basename(folder) == "__pycache__" and name.endswith(".pyc"):
                 continue
-            found = os.lstat(path)
+            try:
+                found = os.lstat(path)
+            except OSError as error:
+                unreadable.append(error)
+                continue
             if stat.S_ISLNK(found.st_mode):
                 yield 0
             elif stat.S_ISREG(found.st_mode) and not is_as_shipped(
@@ -130,6 +135,27 @@ def written(root: str, shipped: dict[str, str]) -> Iterator[int]:
     for error in unreadable:
         if not isinstance(error, FileNotFoundError):  # as if nothing was shipped
             yield 0
+
+
+def walk(root: str, unreadable: list[OSError]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each directory, its directories and what else it has, links among that.
+
+    os.walk calls itself before Python 3.12: a program that makes a thousand directories in each other would end us.
+    """
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        folders: list[str] = []
+        names: list[str] = []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    (folders if entry.is_dir(follow_symlinks=False) else names).append(entry.name)
+        except OSError as error:
+            unreadable.append(error)
+            continue
+        yield folder, folders, names
+        waiting += [os.path.join(folder, name) for name in folders]
 
 
 def is_as_shipped(path: str, size: int, digest: str | None) -> bool:
@@ -152,9 +178,8 @@ def remove_tree(job: JobDir) -> None:
     if os.path.islink(root) or not os.path.isdir(root):
         return  # the job directory goes with it
     os.chmod(root, 0o700)
-    for folder, folders, _names in os.walk(root):
+    for folder, folders, _names in walk(root, []):
         for name in folders:
-            path = os.path.join(folder, name)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
+            with contextlib.suppress(OSError):  # its path may be longer than the system takes
+                os.chmod(os.path.join(folder, name), 0o700)
     remove(root)
