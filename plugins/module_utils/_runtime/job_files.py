@@ -132,8 +132,8 @@ def written(root: str, shipped: dict[str, str]) -> Iterator[int]:
                 path, found.st_size, shipped.get(os.path.relpath(path, root))
             ):
                 yield found.st_size
-    for error in unreadable:
-        if not isinstance(error, FileNotFoundError):  # as if nothing was shipped
+    for problem in unreadable:
+        if not isinstance(problem, FileNotFoundError):  # as if nothing was shipped
             yield 0
 
 
