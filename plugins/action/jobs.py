@@ -56,7 +56,7 @@ class ActionModule(Action):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, and jobs, or state and run_dir."""
-        self.given, self.job_id = given, parse_job_id(given["job_id"])
+        self.given, self.job_id = given, parse_job_id(given["job_id"] or None)
         self.limit, self.query = parse_bytes("fetch_limit", given["fetch_limit"]), parse_query(given["result_query"])
         self.shown = parse_ranks(given["show_ranks"])
         if given["do"] != "list" and not self.job_id:
