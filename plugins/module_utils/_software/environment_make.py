@@ -185,8 +185,10 @@ def make_bare(request: Request, place: str) -> None:
         script.write_text(PIP_SCRIPT.format(path / "bin" / "python"), encoding="utf-8")
         script.chmod(0o755)
     if linked:
-        further = linked / LINK  # links of linked environments are not followed by themselves
-        text = further.read_text(encoding="utf-8") if further.is_file() else ""
+        # Links of linked environments are not followed by themselves. Only what programs bring goes beside all of them:
+        # pip would take another build of our backends for installed that lies there already.
+        further = linked / LINK
+        text = further.read_text(encoding="utf-8") if request.kept and further.is_file() else ""
         (packages / LINK).write_text(f"{linked}\n{text}", encoding="utf-8")
 
 
