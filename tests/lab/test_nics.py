@@ -31,6 +31,7 @@ nft delete table inet trial 2>/dev/null || true
 nft delete table arp cut 2>/dev/null || true
 for number in 0 1; do
   tc qdisc del dev eth$number root 2>/dev/null || true
+  ethtool -K eth$number tso on gso on gro on >/dev/null
   ip addr flush dev eth$number scope global
   ip link set eth$number up mtu 1500
   ip route flush dev eth$number
