@@ -71,7 +71,7 @@ class Fleet:
         stdout = run.stdout.read()
         shutil.rmtree(data, ignore_errors=True)
         last: dict[str, Any] = next((found for found in reversed(results) if found), {})
-        run_dir = Path(last["run_dir"]) if "run_dir" in last else None
+        run_dir = next((Path(found["run_dir"]) for found in reversed(results) if "run_dir" in found), None)
         return Played(run.rc, stdout, str(last.get("msg", "")), events, run_dir)
 
     def start(

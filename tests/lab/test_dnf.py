@@ -44,7 +44,8 @@ def package(name: str, version: str = "1", **more: str) -> dict[str, str]:
 
 def repositories() -> dict[str, Any]:
     """Return what the node offers, in the form of rpm_repository.py."""
-    plain = ["libibverbs", "rdma-core", "openssh-clients", "some-library", "python3-dnf-plugin-versionlock"]
+    plain = ["libibverbs", "rdma-core", "perftest", "libibverbs-utils", "openssh-clients"]
+    plain += ["some-library", "python3-dnf-plugin-versionlock"]
     version, _dash, release = os.uname().release.partition("-")
     kernel = package("kernel-devel", version, release=release.replace("-", ".") or "1")
     some = [package("some-driver", version, requires="some-library") for version in ("1.5", "2.0")]
@@ -121,8 +122,8 @@ def test_prerequisites_come_by_dnf_and_go(node: Node) -> None:
     before = node.root(STATE)
     switches = {"rdma": "true", "clock": "true", "ssh_client": "true", "limits": "false", "logins": "false"}
     done = node.module("prerequisites", **switches)
-    wanted = ["libibverbs", "rdma-core", "chrony", "openssh-clients"]
-    assert done["changes"] == [*(f"{name} installed" for name in wanted), "chronyd.service turned on"]
+    wanted = ["libibverbs", "rdma-core", "perftest", "libibverbs-utils", "chrony", "openssh-clients"]
+    assert done["changes"] == [*(f"{name} installed" for name in wanted), "chronyd.service turned on"], done
     assert node.root("systemctl is-active chronyd; systemctl is-enabled chronyd").split() == ["active", "enabled"]
     assert node.module("prerequisites", **switches)["changed"] is False
     assert node.module("uninstall", role="prerequisites", files=[])["changed"] is True

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,16 @@ class OneByOne:
 @pytest.fixture
 def mesh(monkeypatch: pytest.MonkeyPatch) -> Mesh:
     return Mesh(monkeypatch)
+
+
+def test_texts_are_read_before_the_threads_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads in inspect.getsource of modules in a zip file fail each other: "could not get source code"."""
+    readers: list[str] = []
+    monkeypatch.setattr(environment_copy, "SENT_FILES", [])
+    monkeypatch.setattr("inspect.getsource", lambda _module: readers.append(threading.current_thread().name) or "")
+    monkeypatch.setattr(environment_copy, "send_to", lambda transfer, _host: str(environment_copy.order("x", transfer)))
+    environment_copy.send(replace(EVERYONE, senders=[]))
+    assert set(readers) == {threading.main_thread().name}
 
 
 def test_those_who_have_it_send_it_on(mesh: Mesh) -> None:

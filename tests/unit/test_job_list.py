@@ -38,10 +38,19 @@ def test_the_time_that_is_left_comes_from_what_ranks_report() -> None:
 def test_the_table_says_what_runs_and_what_waits_to_be_fetched() -> None:
     rows = [ROW, {**ROW, "job_id": "old", "state": "failed", "own": False, "seconds": 3600.0}]
     text = " ".join(job_table(rows, "n1", 200).split())
-    assert "run7 running yours 4 n1 n2 openmpi 1 min 40 s 5 min 0 s step 1/4 loss 0.5" in text
-    assert "old failed, not fetched another's 4 n1 n2 openmpi 1 h 0 min ago" in text
+    assert "run7 running yours 4 n1 n2 1 min 40 s, 5 min 0 s left step 1/4 loss 0.5" in text
+    assert "old failed another's 4 n1 n2 1 h 0 min ago, not fetched" in text
     assert job_table([], "n1", 80).startswith("n1 knows no job")
     assert "-e job_id=run7 -e do=attach" in detached_line("run7", "n1")
+
+
+def test_names_and_states_are_whole_in_a_narrow_terminal() -> None:
+    job_id = "20261125-201615-train-066295"
+    rows = [{**ROW, "job_id": job_id, "seconds": 90061.0}, {**ROW, "job_id": job_id, "state": "succeeded"}]
+    table = job_table(rows, "n1", 80)
+    words = table.split()
+    assert words.count(job_id) == 2 and {"running", "succeeded", "yours", "ranks"} < set(words)
+    assert max(map(len, table.splitlines())) <= 80
 
 
 def test_the_end_of_what_ranks_wrote_is_shown_without_what_moves_a_terminal(tmp_path: Path) -> None:

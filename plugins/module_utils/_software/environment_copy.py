@@ -114,13 +114,15 @@ def serve(order: dict[str, Any]) -> None:
 
 # --- on the machine that sends ----------------------------------------------------------------------------------------
 
-SENT_FILES: list[tuple[str, str]] = []  # the modules that this machine was sent; empty where they are imported
+SENT_FILES: list[tuple[str, str]] = []  # what was sent here, or read at the first use where the modules are imported
 
 
 def files() -> list[tuple[str, str]]:
     """Return name and text of the files that another machine needs, this one last."""
-    modules = [*FILES, sys.modules[__name__]]
-    return SENT_FILES or [(module.__name__.rpartition(".")[2], inspect.getsource(module)) for module in modules]
+    if not SENT_FILES:
+        modules = [*FILES, sys.modules[__name__]]
+        SENT_FILES.extend((module.__name__.rpartition(".")[2], inspect.getsource(module)) for module in modules)
+    return SENT_FILES
 
 
 def on_host(transfer: Transfer, host: str, argv: Sequence[str]) -> list[str]:
@@ -201,6 +203,7 @@ def send(transfer: Transfer) -> dict[str, str]:
     answer: dict[str, str] = {}
     from concurrent.futures import ThreadPoolExecutor  # takes long to import, and only sending needs it
 
+    files()  # here, for two threads that read texts with `inspect` at once fail each other
     with ThreadPoolExecutor(len(branches) or 1) as pool:
         for part in pool.map(lambda some: branch(transfer, some), branches):
             answer.update(part)

@@ -71,7 +71,11 @@ class OnNode(Action):
         """
         node = str(self._task.delegate_to or variables["inventory_hostname"])
         args = self._task.args if options is None else options
-        return module_answer(node, to_plain(self._execute_module(module_args=args, task_vars=variables)))
+        told = self._execute_module(module_args=args, task_vars=variables)
+        crash = getattr(getattr(told.get("exception"), "event", None), "msg", "")  # an answer with it has no message
+        if told.get("failed") and not told.get("msg"):
+            told = {**told, "msg": f"{node}: module {self._task.action} failed: {crash or 'it gave no reason'}"}
+        return module_answer(node, to_plain(told))
 
     def refused_root(self) -> str | None:
         """Return why becoming root fails; None if it works. Ansible reports a missing password itself."""

@@ -20,7 +20,8 @@ from .view import ETA_MOST, describe, fraction, rendered
 
 RUNNING = "running"
 LINES, END_BYTES = 10, 1 << 14  # of each stream that are shown
-COLUMNS = ("job", "state", "whose", "ranks", "on", "launcher", "time", "left", "progress")
+COLUMNS = ("job", "state", "whose", "ranks", "on", "time", "progress")
+WHOLE = ("job", "state", "whose", "ranks")  # never folded: people copy them and look for them
 
 
 def detached_line(job_id: str, head: str) -> str:
@@ -48,26 +49,30 @@ def empty_table() -> Any:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
-        table.add_column(name, no_wrap=name == "job", overflow="fold")
+        table.add_column(name, no_wrap=name in WHOLE, overflow="fold")
     return table
 
 
 def cells(row: JobRow) -> tuple[str, ...]:
     """Return one row of the table."""
-    runs = row["state"] == RUNNING
-    waits = "" if runs or row["fetched"] else ", not fetched"
-    took = duration(row["seconds"]) if runs else f"{duration(row['seconds'])} ago"
     return (
         row["job_id"],
-        row["state"] + waits,
+        row["state"],
         "yours" if row["own"] else "another's",
         str(row["ranks"]),
         fold_names(row["hosts"]),
-        row["launcher"],
-        took,
-        time_left(row) if runs else "",
+        times(row),
         describe(row["values"]),
     )
+
+
+def times(row: JobRow) -> str:
+    """Return how long a job runs, and will; or when it ended, and that its files are still on the nodes."""
+    took = duration(row["seconds"])
+    if row["state"] != RUNNING:
+        return f"{took} ago" + ("" if row["fetched"] else ", not fetched")
+    left = time_left(row)
+    return took + (f", {left} left" if left else "")
 
 
 def time_left(row: JobRow) -> str:
