@@ -72,9 +72,9 @@ lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
 # Three lanes at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster and of hostile
-# nodes; the roles, and then the other tests of nodes; what needs no node, and then the lab, the choice of NICs and the
-# removal. They take about the same time. A lane goes on after a failure, and its log is printed at the end whatever the
-# others came to.
+# nodes; the roles, and then the other tests of nodes; what needs no node, and then the lab, the choice of NICs, old
+# Pythons and the removal. They take about the same time. A lane goes on after a failure, and its log is printed at the end
+# whatever the others came to.
 LANE = $(MAKE) --no-print-directory --keep-going
 test: $(DEV_READY)
 	@mkdir -p .cache; trap 'kill $$nodeless $$cluster; wait; exit 1' INT TERM; \
@@ -92,7 +92,7 @@ CLUSTER := $(wildcard tests/lab/test_across*.py tests/lab/test_hostile_nodes.py)
 cluster: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(CLUSTER))
 
-NETWORKS := tests/lab/test_lab.py tests/lab/test_nics.py tests/lab/test_remove.py
+NETWORKS := $(addprefix tests/lab/test_,lab.py nics.py old_python.py remove.py)
 OTHERS := $(CLUSTER) $(NETWORKS) tests/lab/test_stack.py
 nodes: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(filter-out $(OTHERS),$(wildcard tests/lab/test_*.py)))

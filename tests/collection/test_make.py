@@ -109,7 +109,7 @@ def test_where_everything_fails_everything_was_tried_and_is_told(nothing: Path) 
     others = (
         "tests/collection",
         "tests/unit tests/integration torch_backends/tests",
-        "tests/lab/test_lab.py tests/lab/test_nics.py tests/lab/test_remove.py",
+        "tests/lab/test_lab.py tests/lab/test_nics.py tests/lab/test_old_python.py tests/lab/test_remove.py",
     )
     for tests in (*others, "tests/lab/test_across.py", "tests/lab/test_software.py"):
         assert re.search(rf"\npython -m pytest .*{tests}\n", said), said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -16,7 +17,10 @@ def test_a_second_setup_changes_nothing_and_skips_little(tmp_path: Path) -> None
     reports = {name: str(tmp_path / name) for name in ("preflight_report", "verify_report", "verify_runs")}
     given = json.dumps({**reports, "verify_launchers": ["openmpi"]})
     command = ["ansible-playbook", "setup.yml", "-e", given]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=300)
+    shows_skipped = {**os.environ, "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "true"}
+    done = subprocess.run(
+        command, cwd=REPO, env=shows_skipped, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[WARNING]" not in done.stdout + done.stderr
     found = re.search(r"^localhost +: ok=\d+ +changed=(\d+) .* skipped=(\d+) ", done.stdout, re.MULTILINE)
