@@ -11,9 +11,10 @@
 Needs PyTorch 2.6 or newer.
 """
 
+import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -104,6 +105,21 @@ def from_rank_zero(make: Callable[[], T]) -> T:
         raise Mistake(answer[1])
     result: T = answer[0]
     return result
+
+
+def check_same(what: str, parts: Iterable[Any]) -> None:
+    """Raise Mistake, on every rank, if ranks have read different data, given as bytes or arrays.
+
+    Ranks that read another number of samples would take another number of steps, and wait for each other for ever.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, digest.hexdigest())
+    other = next((number for number, digest in enumerate(told) if digest != told[0]), 0)
+    if other:
+        raise Mistake(f"rank {other} has read other {what} than rank 0: give --data with the same files on every node")
 
 
 def say(text: str) -> None:

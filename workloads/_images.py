@@ -5,7 +5,7 @@ Every set gives batches by their indices, as float32 [count, 3, size, size] with
 
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -37,6 +37,9 @@ class Set(Protocol):
     def __getitem__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         """Return pictures float32 [count, 3, size, size] and labels int64 [count]."""
 
+    def content(self) -> Iterator[Any]:
+        """Yield bytes and arrays that are the same where the set is the same."""
+
 
 class Sets(NamedTuple):
     """What to train with and what to test with."""
@@ -64,6 +67,10 @@ class Synthetic:
         labels = numbers % self.classes
         return (self.patterns[labels] + self.noises[numbers % NOISES]) / 2**0.5, labels
 
+    def content(self) -> Iterator[Any]:
+        """Yield nothing: all ranks have the same options."""
+        yield from ()
+
 
 class Arrays:
     """Pictures in memory: uint8 [count, 3, size, size]."""
@@ -77,6 +84,10 @@ class Arrays:
 
     def __getitem__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         return normal(self.pictures[indices]), self.labels[indices]
+
+    def content(self) -> Iterator[Any]:
+        """Yield all of them."""
+        yield from (self.pictures.numpy(), self.labels.numpy())
 
 
 class Folder:
@@ -100,6 +111,10 @@ class Folder:
         chosen = [self.files[index] for index in indices]
         pictures = torch.stack([normal(fitted(read_picture(path), self.size)) for path, _label in chosen])
         return pictures, torch.tensor([label for _path, label in chosen])
+
+    def content(self) -> Iterator[Any]:
+        """Yield the names: reading all files would take as long as an epoch."""
+        yield from (f"{path.parent.name}/{path.name}\n".encode() for path, _label in self.files)
 
 
 def normal(pictures: Tensor) -> Tensor:

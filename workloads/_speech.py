@@ -8,6 +8,7 @@ WaveNet on mel spectrogram predictions", 2017): about 46 ms windows every 12 ms,
 import functools
 import math
 import wave
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -42,6 +43,9 @@ class Corpus(Protocol):
     def clip(self, number: int) -> Clip:
         """Return one of them."""
 
+    def content(self) -> Iterator[bytes]:
+        """Yield bytes that are the same where the corpus is the same."""
+
 
 class Batch(NamedTuple):
     """Clips of different lengths: padded, with their true lengths (in CPU memory)."""
@@ -74,6 +78,10 @@ class Tones:
         word = self.words[number]
         return Clip(ids(word), spectrogram(torch.cat([tone(letter) for letter in word])))
 
+    def content(self) -> Iterator[bytes]:
+        """Yield nothing: all ranks have the same options."""
+        yield from ()
+
 
 class LJSpeech:
     """A folder: metadata.csv has `id|text|normalised text` in each line, wavs/<id>.wav 22,050 Hz, mono, 16 bit."""
@@ -100,6 +108,10 @@ class LJSpeech:
         name, *_others, text = self.rows[number]
         return Clip(ids(text), spectrogram(read_wave(self.directory / "wavs" / f"{name}.wav")))
 
+    def content(self) -> Iterator[bytes]:
+        """Yield the rows: reading all clips would take as long as an epoch."""
+        yield from ("|".join(row).encode() + b"\n" for row in self.rows)
+
 
 class Part:
     """Some clips of a corpus."""
@@ -113,6 +125,10 @@ class Part:
     def clip(self, number: int) -> Clip:
         """Return one of them."""
         return self.corpus.clip(self.numbers[number])
+
+    def content(self) -> Iterator[bytes]:
+        """Yield that of the whole corpus."""
+        return self.corpus.content()
 
 
 def ids(text: str) -> Tensor:

@@ -4,7 +4,6 @@ Without --data it learns the workloads' own source code, which every node has.
 """
 
 import argparse
-import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from _basics import Mistake, Parser, positive, positive_number
 from _checkpoint import RUN_ME_AGAIN, Notice, resumes
-from _common import Rank, complain, join, report, run, say
+from _common import Rank, check_same, complain, join, report, run, say
 from _gpt import GPT, Shape, operations_per_token
 from _sharded import ShardedCheckpoints
 from _training import Loop, Plan, mean_of_all, warm_up
@@ -168,15 +166,6 @@ def read_text(paths: list[Path], context: int) -> Tensor:
     return torch.frombuffer(content, dtype=torch.uint8)
 
 
-def check_same(text: Tensor) -> None:
-    """Raise Mistake, on every rank, if ranks have read different texts."""
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, hashlib.sha256(text.numpy().tobytes()).hexdigest())
-    other = next((number for number, digest in enumerate(told) if digest != told[0]), 0)
-    if other:
-        raise Mistake(f"rank {other} has read another text than rank 0: give --data with the same files on every node")
-
-
 def parse() -> argparse.Namespace:
     """Read the command line; errors end the program with exit code 2."""
     parser = Parser(__doc__)
@@ -212,7 +201,7 @@ def main() -> int:
     own = sorted(Path(__file__).parent.glob("*.py"))
     text = read_text(options.data or own, options.context)
     rank = join(options.backend)
-    check_same(text)
+    check_same("text", [text.numpy()])
     task = LanguageModel(text, options, rank)
     if rank.rank == 0:
         parameters = sum(part.numel() for part in task.model.parameters())

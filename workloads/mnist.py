@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from _basics import Every, Parser, positive, positive_number, prepare, replacing, share
 from _checkpoint import RUN_ME_AGAIN, Checkpoints, Notice, resumes
-from _common import Rank, complain, from_rank_zero, join, report, run, say
+from _common import Rank, check_same, complain, from_rank_zero, join, report, run, say
 from _digits import Digits, load
 from _sealed import DIRECTORY, located
 from _training import Speed
@@ -189,6 +189,7 @@ def main() -> int:
     options = parse()
     digits = load(options.data)
     rank = join(options.backend, options.device)
+    check_same("digits", (part.numpy() for kind in digits for part in kind.tensors))
     if options.save_model:
         from_rank_zero(functools.partial(prepare, located(options.save_model, os.environ)))
     training = Training(digits, options, rank, notice)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from _basics import Parser, positive, positive_number, share
 from _checkpoint import RUN_ME_AGAIN, Checkpoints, Notice, resumes
-from _common import Rank, complain, join, report, run
+from _common import Rank, check_same, complain, join, report, run
 from _images import Sets, Synthetic, load
 from _resnet import ARCHITECTURES, resnet
 from _training import KEYS, Loop, Plan, in_batches, mean_of_all, order, same_buffers, steps_of, warm_up
@@ -145,6 +145,7 @@ def main() -> int:
     options = parse()
     sets = sets_of(options)
     rank = join(options.backend)
+    check_same("pictures", (part for each in sets for part in each.content()))
     task = Classifier(sets, options, rank)
     checkpoints = Checkpoints(options.model_dir / options.model_filename, {*task.parts(), *KEYS})
     plan = Plan(options.num_epochs, options.random_seed, options.batch_size, save_steps=options.save_steps)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from _basics import Parser, positive, positive_number
 from _checkpoint import RUN_ME_AGAIN, Checkpoints, Notice, resumes
-from _common import Rank, complain, join, report, run
+from _common import Rank, check_same, complain, join, report, run
 from _speech import BANDS, Batch, Clip, Corpus, LJSpeech, Part, Tones, collate
 from _tacotron2 import Tacotron2, losses, on_diagonal
 from _training import KEYS, Loop, Plan, in_batches, mean_of_all, order, same_buffers, steps_of, warm_up
@@ -125,6 +125,7 @@ def main() -> int:
     options = parse()
     train, test = corpora(options)
     rank = join(options.backend)
+    check_same("speech", train.content())
     task = Speaking(train, test, options, rank)
     checkpoints = Checkpoints(options.checkpoint, {*task.parts(), *KEYS})
     plan = Plan(options.num_epochs, options.seed, options.batch_size, save_steps=options.save_steps)

@@ -8,6 +8,8 @@ import struct
 import wave
 from pathlib import Path
 
+import pytest
+
 from tests.integration.test_workloads import WORKLOADS, mistaken, start
 
 SMALL = ["--arch", "resnet18", "--width", "4", "--num_epochs", "1", "--batch_size", "8"]
@@ -136,6 +138,37 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
         f"{tmp_path}/b.txt: No such file or directory",
     ]
     assert not Path("evil").exists()
+
+
+# Starts the workload of its arguments with the data of this rank.
+OWN_DATA = """
+import os, runpy, sys
+sys.argv = [*sys.argv[1:], "--data", os.path.join(os.environ["PLACE"], os.environ["RANK"])]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("workload", "what"), [("resnet", "pictures"), ("tacotron2", "speech"), ("llm", "text"), ("mnist", "digits")]
+)
+def test_ranks_with_different_data_are_refused(tmp_path: Path, workload: str, what: str) -> None:
+    """They would take another number of steps, and wait for each other until the job is ended from outside."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(OWN_DATA)
+    for rank in range(2):
+        made = tmp_path / str(rank)
+        for name in ("train/dark", "val/dark"):
+            (made / name).mkdir(parents=True)
+            (made / name / f"{rank}.pgm").write_bytes(b"P5 8 8 255\n" + bytes(64))
+        (made / "metadata.csv").write_text(f"one|one\ntwo|{'two' * (rank + 1)}\n")
+        for name in ("train", "t10k"):
+            (made / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 2, 8, 8) + bytes([0, rank] * 64))
+            (made / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 2) + bytes(2))
+        (made / "text.txt").write_text("some text " * 200)
+    done = start(driver, WORKLOADS / f"{workload}.py", ranks=2, PLACE=str(tmp_path))
+    assert done.returncode != 0
+    assert done.stderr.count(f"rank 1 has read other {what} than rank 0: give --data with") == 1, done.stderr
 
 
 def speech(directory: Path, name: str, rate: int = 22050) -> None:
