@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     ssh_words,
     to_plain,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import within_room
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import PLACE, within_room
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import job_table, last_lines
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import (
     parse_job_id,
@@ -67,8 +68,9 @@ class ActionModule(Action):
             with StopWatch() as stop, Session(self.head, ssh) as session:
                 if given["do"] == "list":
                     return self.show_all(session)
-                if given["do"] == "logs":
-                    return self.logs(session, self.job_id or "")
+                fetches = {"logs": self.logs, "collect": self.collect}.get(given["do"])
+                if fetches:
+                    return fetches(session, self.job_id or "")
                 return self.follow(session, stop, self.job_id or "")
         except OSError as error:
             run_dir = Path(given["runs_dir"]) / (self.job_id or "")
@@ -93,6 +95,31 @@ class ActionModule(Action):
         for line in last_lines(run_dir, placement, self.shown):
             display.display(line)
         return {"changed": False, "run_dir": str(run_dir), "warnings": missing}
+
+    def collect(self, session: Session, job_id: str) -> Result:
+        """Fetch what ranks have written until now of what the job collects."""
+        run_dir, placement = noted_run(job_id, "", self.given["runs_dir"])
+        with written_alone(run_dir):
+            if is_fetched(run_dir):
+                return {
+                    "changed": False,
+                    "run_dir": str(run_dir),
+                    "msg": f"job {job_id} is over, and its files are here",
+                }
+            home = within_room(run_dir, placement, run_dir / PLACE)
+            shutil.rmtree(run_dir / PLACE, ignore_errors=True)  # of a playbook that was killed
+            try:
+                missing = session.fetch(job_id, run_dir, placement, self.limit, over=False, artifacts=home)
+                if home.reports:
+                    home.settle(run_dir)
+            finally:
+                shutil.rmtree(run_dir / PLACE, ignore_errors=True)
+        if not home.reports and not missing:
+            raise InputError("job_id", job_id, "it collects nothing: give train.yml -e collect=GLOB")
+        for line in home.said:
+            display.display(line)
+        found: Result = {"changed": bool(home.line), "run_dir": str(run_dir), "warnings": missing}
+        return {**found, "failed": True, "msg": missing[0]} if missing else found
 
     def follow(self, session: Session, stop: StopWatch, job_id: str) -> Result:
         """Follow a job to its end, or end it. The controller that started it fetches its files."""

@@ -21,9 +21,10 @@ options:
     description:
       - V(list) shows the jobs. With V(attach) the job's output and progress are shown until it is over, with V(wait)
         only how it ended. Ctrl-C leaves the job alone.
-      - V(logs) fetches what ranks have written until now. V(cancel) ends the job.
+      - V(logs) fetches what ranks have written to stdout and stderr until now, V(collect) also the files that match
+        O(torchfleet.cluster.launch#module:collect). V(cancel) ends the job.
     type: str
-    choices: [list, attach, wait, logs, cancel]
+    choices: [list, attach, wait, logs, collect, cancel]
     default: list
   job_id:
     description: The job. Required unless O(do=list).

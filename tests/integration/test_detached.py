@@ -102,6 +102,42 @@ def test_what_ranks_have_written_until_now(fleet: Fleet, script: str) -> None:
     assert "tick 5" in (fleet.runs / "away" / "ranks" / "1" / "stdout").read_text()  # the rest came too
 
 
+SAVES = """
+import os, pathlib, sys, time
+saved = pathlib.Path("model-" + os.environ["RANK"])
+for step in range(1000):
+    pathlib.Path(f"{saved}.new").write_text(f"{step} " * 100_000)
+    os.replace(f"{saved}.new", saved)
+    if os.path.exists(sys.argv[2]):
+        break
+    time.sleep(0.05)
+saved.write_text("last")
+"""
+
+
+def test_models_come_home_while_the_job_runs(fleet: Fleet) -> None:
+    """Each whole, over the one before; the last ones when it is over."""
+    script = fleet.root / "saves.py"
+    script.write_text(SAVES)
+    go = detached(fleet, str(script), collect=["model-?"])
+    models = [fleet.runs / "away" / "artifacts" / "localhost" / f"model-{rank}" for rank in range(2)]
+    wait_until(lambda: "collected: 2 files" in jobs(fleet, do="collect", job_id="away").stdout, 60)
+    texts = [path.read_text() for path in models]
+    for text in texts:
+        assert len(set(text.split())) == 1 and len(text.split()) == 100_000
+    wait_until(lambda: jobs(fleet, do="collect", job_id="away").rc == 0 and models[0].read_text() != texts[0], 60)
+    assert not (fleet.runs / "away" / ".collecting").exists()
+    listing = json.loads((fleet.runs / "away" / "artifacts.json").read_text())
+    assert {row["path"]: row["bytes"] for row in listing["files"]} == {p.name: p.stat().st_size for p in models}
+    go.touch()
+    assert jobs(fleet, do="wait", job_id="away").rc == 0
+    assert [path.read_text() for path in models] == ["last", "last"]
+    detached(fleet, str(script), job_id="none").touch()
+    refused = jobs(fleet, do="collect", job_id="none")
+    assert refused.rc != 0 and "it collects nothing: give train.yml -e collect=GLOB" in refused.msg
+    assert jobs(fleet, do="wait", job_id="none").rc == 0
+
+
 def test_a_detached_job_is_ended_by_its_name(fleet: Fleet, script: str) -> None:
     detached(fleet, script)
     ended = jobs(fleet, do="cancel", job_id="away")
@@ -125,7 +161,7 @@ def test_a_detached_job_that_fails_says_so_and_is_brought_home_by_clean(fleet: F
     ("given", "message"),
     [
         ({"do": "attach"}, "job_id: got null; name a job; ansible-playbook playbooks/jobs.yml lists them"),
-        ({"do": "stop"}, 'do of jobs: got "stop"; choose one of list, attach, wait, logs, cancel'),
+        ({"do": "stop"}, 'do of jobs: got "stop"; choose one of list, attach, wait, logs, collect, cancel'),
         (
             {"do": "attach", "job_id": "never"},
             'job_id: got "never"; no job of this name runs here: it was fetched and removed, or never started',

@@ -113,8 +113,58 @@ def test_a_file_that_cannot_be_read_to_its_end_is_told(
     frames = sent(tmp_path, monkeypatch, ["*.pt"])
     home = BroughtHome({"n1"}, MANY)
     assert all(home.take(frame) for frame in frames)
-    assert home.damaged == ["n1: a.pt is not what was sent"] * whole_blocks
+    assert home.damaged == ["n1: a.pt changed while it was read, or ends too soon"] * whole_blocks
     assert home.reports["n1"]["left_out"] == ({} if whole_blocks else {"unreadable": 1})
+
+
+def test_a_file_that_is_written_while_it_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def growing(_descriptor: int) -> Any:
+        yield b"a.pt"
+        (tmp_path / "w" / "a.pt").write_text("more than it was")
+
+    monkeypatch.setattr(artifacts_module, "blocks", growing)
+    tree(tmp_path / "w", "a.pt")
+    home = BroughtHome({"n1"}, MANY)
+    assert all(home.take(frame) for frame in sent(tmp_path, monkeypatch, ["*.pt"]))
+    assert home.damaged == ["n1: a.pt changed while it was read, or ends too soon"]
+
+
+def bring(run_dir: Path, *hosts: str, damaged: str = "", refused: str = "") -> None:
+    """Bring what hosts have written now of a job that runs, as jobs.yml does."""
+    number = len(list(run_dir.iterdir()))
+    home = BroughtHome(set(hosts), MANY, run_dir / ".collecting")
+    for host in hosts:
+        rows = []
+        for name in (f"model-{number}", "log") if host != refused else ():
+            data = f"{name} of {number}".encode()
+            path = run_dir / ".collecting" / "artifacts" / host / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            home.take({"kind": "file", "name": f"artifacts/{host}/{name}", "first": True, "data": data})
+            digest = hashlib.sha256(data).hexdigest()
+            rows.append({"path": name, "bytes": len(data), "sha256": "0" * 64 if host == damaged else digest})
+        told = {**TOLD, "host": host, "files": rows, "refused": "too_many" if host == refused else ""}
+        home.take(told)
+    home.settle(run_dir)
+
+
+def test_what_came_before_stays_unless_all_of_a_host_came_now(tmp_path: Path) -> None:
+    bring(tmp_path, "n1", "n2", "n3")
+    there = {str(path.relative_to(tmp_path / "artifacts")) for path in (tmp_path / "artifacts").rglob("model-*")}
+    assert there == {"n1/model-0", "n2/model-0", "n3/model-0"}
+    bring(tmp_path, "n1", "n2", damaged="n2")
+    (tmp_path / "mark").touch()
+    bring(tmp_path, "n3", refused="n3")
+    there = {str(path.relative_to(tmp_path / "artifacts")) for path in (tmp_path / "artifacts").rglob("model-*")}
+    assert there == {"n1/model-3", "n2/model-0", "n3/model-0"}
+    listing = json.loads((tmp_path / "artifacts.json").read_text())
+    assert {(row["host"], row["path"]) for row in listing["files"]} == {
+        ("n1", "model-3"), ("n1", "log"), ("n2", "model-0"), ("n2", "log"), ("n3", "model-0"), ("n3", "log"),
+    }  # fmt: skip
+    assert listing["refused"] == {"n3": "too_many"}
+    for row in listing["files"]:
+        content = (tmp_path / "artifacts" / row["host"] / row["path"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == row["sha256"]
 
 
 @pytest.mark.parametrize("pattern", ["/etc/*", "../x", "a/../../b", "", "/", ".", "x" * 501, "a\0b"])
@@ -279,7 +329,7 @@ def test_what_comes_is_bounded_and_listed() -> None:
 def test_a_file_that_is_not_what_was_sent_is_told() -> None:
     home = BroughtHome(None, MANY)
     home.take({"kind": "file", "name": "artifacts/n1/a", "first": True, "data": b"x"})
-    row = {"path": "a", "bytes": 1, "sha256": "0" * 64}
+    row = {"path": "a", "bytes": 1, "sha256": "f" * 64}
     home.take(
         {"kind": "artifacts", "host": "n1", "files": [row], "left_out": {"link": 3}, "unmatched": [], "refused": ""}
     )

@@ -32,7 +32,7 @@ LOOKED_MOST = 1_000_000  # entries of directories
 PREFIX = ("artifacts", "host")  # what a name begins with on its way
 LEAST_BLOCK, SPARE_BLOCKS = 1 << 12, 100  # bytes; one that sends a byte at a time would take days for what it may send
 SLACK_SECONDS = 2.0  # file systems keep times that are coarser than those of the clock
-TORN = "0" * 64  # in place of the digest of a file that could not be read to its end: so it counts as damaged
+TORN = "0" * 64  # in place of the digest of a file that changed or could not be read to its end: it counts as damaged
 TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER = "too_many", "too_large", "too_wide", "no_folder"
 REFUSALS = ("", TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER)
 LINK, SPECIAL, UNREADABLE, NAME = "link", "special", "unreadable", "name"
@@ -246,6 +246,7 @@ def send_one(channel: Channel, order: Order, path: str, search: Search) -> Artif
         search.leave_out(UNREADABLE)
         return None
     name, first, seen, size = f"{FOLDER}/{order['host']}/{path}", True, hashlib.sha256(), 0
+    before = os.fstat(descriptor)
     try:
         for block in blocks(descriptor):
             channel.send("file", block, name=name, first=first)
@@ -253,6 +254,8 @@ def send_one(channel: Channel, order: Order, path: str, search: Search) -> Artif
             first, size = False, size + len(block)
         if first:
             channel.send("file", b"", name=name, first=True)
+        if is_changed(before, os.fstat(descriptor)):  # the job runs
+            return {"path": path, "bytes": size, "sha256": TORN}
     except OSError:  # the disk, or a file system of the network
         if first:
             search.leave_out(UNREADABLE)
@@ -261,6 +264,11 @@ def send_one(channel: Channel, order: Order, path: str, search: Search) -> Artif
     finally:
         os.close(descriptor)
     return {"path": path, "bytes": size, "sha256": seen.hexdigest()}
+
+
+def is_changed(before: os.stat_result, now: os.stat_result) -> bool:
+    """Whether a file was written between two looks at it."""
+    return (before.st_size, before.st_mtime_ns) != (now.st_size, now.st_mtime_ns)
 
 
 def open_below(root: str, path: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,20 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifa
     TOO_LARGE,
     TOO_MANY,
     TOO_WIDE,
+    TORN,
     UNREADABLE,
     Border,
     Limits,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .request import COLLECT_FILES
 from .run_directory import room_for, write_private
 
 LISTING = "artifacts.json"  # in the run directory
+PLACE = ".collecting"  # beside it: where files of a job that runs lie until they are whole
 WHY_REFUSED = {
     TOO_MANY: "more files than collect_files={files} match",
     TOO_LARGE: "what matches has more bytes than collect_limit={bytes}",
@@ -49,12 +53,17 @@ WHY_LEFT_OUT = {
 class BroughtHome:
     """The files that the nodes of a job send of what its ranks wrote: checked, hashed and listed as they come."""
 
-    def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
-        """`hosts` of the job's ranks, None if they are not known here; `limits` of each."""
-        self.border, self.limits = Border(hosts, limits), limits
+    def __init__(self, hosts: Collection[str] | None, limits: Limits, place: Path | None = None) -> None:
+        """`hosts` of the job's ranks, None if they are not known here; `limits` of each.
+
+        `place`: where files are written until `settle`, None for the run directory.
+        """
+        self.border, self.limits, self.place = Border(hosts, limits), limits, place
         self.seen: dict[str, Any] = {}  # a hash by name
         self.reports: dict[str, Frame] = {}
         self.damaged: list[str] = []
+        self.torn: set[str] = set()  # hosts with damaged files
+        self.kept: dict[str, list[Any]] = {}  # rows of what came before, by the hosts of which it stays
 
     def take(self, frame: Frame) -> bool:
         """Take a frame if it is about what ranks wrote; return whether it is. ValueError for what no head sends."""
@@ -67,9 +76,28 @@ class BroughtHome:
         for row in frame["files"]:
             name = f"{FOLDER}/{host}/{row['path']}"
             if self.seen[name].hexdigest() != row["sha256"]:
-                self.damaged.append(f"{host}: {row['path']} is not what was sent")
+                why = "changed while it was read, or ends too soon" if row["sha256"] == TORN else "is not what was sent"
+                self.damaged.append(f"{host}: {row['path']} {why}")
+                self.torn.add(host)
         self.reports[host] = frame
         return True
+
+    def settle(self, run_dir: Path) -> None:
+        """Put what came in the place of what came before, host by host, for half of a checkpoint is none. OSError.
+
+        What came of a host before stays if it sent nothing now, or something that is damaged.
+        """
+        for host, rows in files_by_host(run_dir).items():
+            report = self.reports.get(host)
+            if report is None or report["refused"] or host in self.torn:
+                self.kept[host] = rows
+        for host in self.reports.keys() - self.kept.keys() - self.torn:
+            there = run_dir / FOLDER / host
+            shutil.rmtree(there, ignore_errors=True)
+            if self.reports[host]["files"]:
+                there.parent.mkdir(mode=0o700, exist_ok=True)
+                ((self.place or run_dir) / FOLDER / host).rename(there)
+        self.write(run_dir)
 
     def write(self, run_dir: Path) -> None:
         """Write artifacts.json if any node said something. OSError."""
@@ -79,8 +107,9 @@ class BroughtHome:
     def listing(self) -> dict[str, Any]:
         """Return artifacts.json: every file with host, path, bytes and sha256; what did not come, and why."""
         reports = sorted(self.reports.items())
+        files = {**{host: report["files"] for host, report in reports if host not in self.torn}, **self.kept}
         return {
-            "files": [{"host": host, **row} for host, report in reports for row in report["files"]],
+            "files": [{"host": host, **row} for host, rows in sorted(files.items()) for row in rows],
             "left_out": {host: report["left_out"] for host, report in reports if report["left_out"]},
             "refused": {host: report["refused"] for host, report in reports if report["refused"]},
             "unmatched": self.unmatched(),
@@ -120,10 +149,23 @@ class BroughtHome:
         return lines
 
 
-def within_room(run_dir: Path, placement: Collection[tuple[int, str]] | None) -> BroughtHome:
+def files_by_host(run_dir: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of artifacts.json by host, none if it is not there."""
+    try:
+        with open(open_file(str(run_dir / LISTING))) as file:
+            found = json.load(file)["files"]
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in found:
+            rows.setdefault(str(row["host"]), []).append({name: row[name] for name in ("path", "bytes", "sha256")})
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    return rows
+
+
+def within_room(run_dir: Path, placement: Collection[tuple[int, str]] | None, place: Path | None = None) -> BroughtHome:
     """Return what takes the files of a run that was not asked for just now: they may fill a quarter of the free disk.
 
-    `placement`: ranks and their hosts, None if they are not known here. OSError.
+    `placement`: ranks and their hosts, None if they are not known here; `place`: as of BroughtHome. OSError.
     """
     hosts = {host for _rank, host in placement} if placement is not None else None
-    return BroughtHome(hosts, Limits(COLLECT_FILES, room_for(run_dir) // 2 // max(1, len(hosts or ()))))
+    return BroughtHome(hosts, Limits(COLLECT_FILES, room_for(run_dir) // 2 // max(1, len(hosts or ()))), place)

@@ -360,7 +360,7 @@ class Session:
                 what = f"it sent no artifact of the job: {error}"
                 raise HeadLost(f"invalid answer from head {self.head.name}: {what}") from None
             if frame["kind"] == "file":
-                self.store(frame, run_dir)
+                self.store(frame, artifacts.place or run_dir)
 
     @staticmethod
     def store(frame: Frame, run_dir: Path) -> None:
