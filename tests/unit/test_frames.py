@@ -254,7 +254,7 @@ def test_what_ranks_wrote_comes_home_and_is_no_part_of_fetch_limit(
     assert (tmp_path / "artifacts" / "n1" / "a").read_text() == "12345"
     assert json.loads((tmp_path / "artifacts.json").read_text())["files"] == [{"host": "n1", **row}]
     assert any('"received"}' in text for text in head.sent)
-    told["files"] = [{**row, "sha256": "0" * 64}]
+    told["files"] = [{**row, "sha256": "f" * 64}]
     head = Head(monkeypatch, *files)
     home = BroughtHome({"n1"}, Limits(9, 99))
     assert head.session.fetch("one", tmp_path, [(0, "n1")], 1, artifacts=home) == ["n1: a is not what was sent"]
