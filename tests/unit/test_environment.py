@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_variables import RENDEZVOUS, VARIABLES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import (
     build_errors,
     environment,
@@ -18,6 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import interpreter as interpreters
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import Request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import PLACE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from tests.unit.nodes import facts_of_a_node
 from tests.wheels import request_for
@@ -222,6 +224,15 @@ def test_accelerate_is_told_where_there_is_no_gpu(plan_two: Planner) -> None:
     assert told(job_env={"ACCELERATE_USE_CPU": "false"}) == [("false", "user")] * 2
     own = {"n1": {"ACCELERATE_USE_CPU": "0"}}
     assert told(env=own) == [("0", "inventory"), cpu]
+
+
+def test_people_are_shown_every_variable_of_a_ranks_place() -> None:
+    shown = []
+    for word in PLACE.split():
+        before, _brace, rest = word.partition("{")
+        names, _brace, after = rest.partition("}")
+        shown += [f"{before}{name}{after}" for name in names.split(",")]
+    assert sorted(shown) == sorted(set(VARIABLES) - set(RENDEZVOUS))
 
 
 def test_nccl_gets_an_exact_interface(plan: Planner) -> None:

@@ -11,6 +11,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank i
     misplaced,
     rank_environment,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_variables import VARIABLES
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OPENMPI = {
@@ -65,6 +66,10 @@ def test_rank_environment_serves_both_kinds_of_script() -> None:
     assert (told["GROUP_RANK"], told["NODE_RANK"], told["GROUP_WORLD_SIZE"], told["ROLE_RANK"]) == ("1", "1", "2", "3")
     assert told["TORCHELASTIC_RUN_ID"] == "one" and "TORCHELASTIC_USE_AGENT_STORE" not in told  # there is no agent
     assert rank_environment({**order, "path_first": ""}, (3, 4, 1, 2), {"PATH": "/bin"})["PATH"] == "/bin"
+    assert set(VARIABLES) <= set(told)
+    agent = {"GROUP_RANK": "0", "ROLE_RANK": "2", "TORCHELASTIC_RUN_ID": "agent's"}  # it may count nodes otherwise
+    told = rank_environment({**order, "launcher": {"name": "torchrun"}}, (3, 4, 1, 2), agent)
+    assert {name: told[name] for name in agent} == agent and told["NODE_RANK"] == "0"
     own = {**order, "tmpdir": "/node's", "environment": {"TMPDIR": "/mine", "PATH": "/only"}}
     told = rank_environment(own, (0, 1, 0, 1), {})
     assert (told["TMPDIR"], told["PATH"]) == ("/mine", "/only")

@@ -29,13 +29,13 @@ from .processes import (
     listen_for_children,
 )
 from .rank_output import CHUNK, Stream, open_streams
+from .rank_variables import ELASTIC, IDENTITY, NODE, PLACE, RENDEZVOUS, named
 from .reasons import DISK_FULL, MISPLACED, OUTPUT_LOST, RANK_FAILED
 
 if TYPE_CHECKING:  # a rank must not pay for the types
     from .orders import Order, Staging
     from .records import RankRecord
 
-GIVEN = ("torchrun", "openmpi")  # every program gets these names: scripts are written for the one or the other
 TEARDOWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)  # of which a process dies by itself
 MARKS = ("TORCHFLEET_JOB_ID", "TORCHFLEET_JOB_DIR")
 LOOK_SECONDS = 1.0  # between two checks whether the job still runs, while nothing happens
@@ -62,40 +62,34 @@ def identify(order: Order, environ: Mapping[str, str]) -> tuple[int, int, int, i
 
 def rank_environment(order: Order, identity: tuple[int, int, int, int], inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of a program: the same names whatever the launcher was, the user's last."""
-    texts = [str(number) for number in identity]
     variables = dict(inherited)
     variables.pop("TMPDIR", None)  # the launcher's private one; the program gets the node's own back
     if order["tmpdir"]:
         variables["TMPDIR"] = order["tmpdir"]
     places = (order["path_first"], inherited.get("PATH", os.defpath))  # the first is empty where there is no Python
     variables["PATH"] = os.pathsep.join(filter(None, places))
-    for launcher in GIVEN:
-        variables.update(zip(LAUNCHERS[launcher].identity, texts))
+    values = place_of(order, identity)
+    variables.update(named({**PLACE, **RENDEZVOUS}, values))
     if LAUNCHERS[order["launcher"]["name"]].started_by != AGENTS:  # which have set them
-        variables.update(elastic_environment(order, identity))
-    variables.update(MASTER_ADDR=order["master_addr"], MASTER_PORT=str(order["master_port"]))
+        variables.update(named(ELASTIC, values))
+    variables[NODE] = variables.get("GROUP_RANK", str(values["node"]))  # agents count nodes in an order of their own
     variables.update(order["environment"])
     return variables
 
 
-def elastic_environment(order: Order, identity: tuple[int, int, int, int]) -> dict[str, str]:
-    """Return what torchrun sets in addition to rank and size: without it Lightning takes every node for node 0.
-
-    The names are those of torch.distributed.elastic's LocalElasticAgent; NODE_RANK is Lightning's own.
-    """
-    rank, size, _local_rank, _local_size = identity
+def place_of(order: Order, identity: tuple[int, int, int, int]) -> dict[str, object]:
+    """Return what the tables of rank_variables name."""
     hosts = list(dict.fromkeys(place["host"] for place in order["placement"]))
-    group = str(hosts.index(order["host"]))
     return {
-        "GROUP_RANK": group,
-        "NODE_RANK": group,
-        "GROUP_WORLD_SIZE": str(len(hosts)),
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(size),
-        "ROLE_NAME": "default",
-        "TORCHELASTIC_RUN_ID": order["job_id"],
-        "TORCHELASTIC_RESTART_COUNT": str(order["restarts"]),
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        **dict(zip(IDENTITY, identity)),
+        "master_addr": order["master_addr"],
+        "master_port": order["master_port"],
+        "node": hosts.index(order["host"]),
+        "nodes": len(hosts),
+        "role": "default",
+        "job_id": order["job_id"],
+        "restarts": order["restarts"],
+        "max_restarts": 0,
     }
 
 

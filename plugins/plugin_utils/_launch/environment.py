@@ -23,9 +23,10 @@ from .backends import BACKENDS, Choice
 from .program_environment import activation
 from .secrets import HIDDEN
 
+# The names of _runtime/rank_variables.py, but for those of the rendezvous, in the least words.
 PLACE = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE} "
-    "{GROUP,NODE,ROLE}_RANK {GROUP,ROLE}_WORLD_SIZE TORCHELASTIC_RUN_ID"
+    "{GROUP,NODE,ROLE}_RANK {GROUP,ROLE}_WORLD_SIZE ROLE_NAME TORCHELASTIC_{RUN_ID,RESTART_COUNT,MAX_RESTARTS}"
 )
 
 
