@@ -205,6 +205,7 @@ REJECTED = [rejection("not-reached", "10.9.0.2 does not answer")]
     [
         ("GLOO_SOCKET_IFNAME", "eth9", [], "NIC eth9 does not exist, only eth0, eth1, lo on n1"),
         ("NCCL_SOCKET_IFNAME", "=eth9", [], "NIC eth9 does not exist"),
+        ("TP_SOCKET_IFNAME", "eth9", [], "NIC eth9 does not exist"),
         ("FI_TCP_IFACE", "lo", [], "lo reaches no other node: a job would hang on n1"),
         ("I_MPI_HYDRA_IFACE", "eth0", REJECTED, "role fabric rejected eth0 (10.9.0.2 does not answer) on n2"),
     ],

@@ -87,6 +87,7 @@ def test_every_library_is_told_the_nic() -> None:
         "OMPI_MCA_btl_tcp_if_include": A,
         "OMPI_MCA_oob_tcp_if_include": A,
         "PRTE_MCA_prte_if_include": "eth0",
+        "TP_SOCKET_IFNAME": "eth0",
         "UCX_NET_DEVICES": "eth0",
     }
 

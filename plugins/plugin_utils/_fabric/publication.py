@@ -104,6 +104,8 @@ def fabric_environment(fabric: Mapping[str, Any]) -> dict[str, str]:
         "NCCL_SOCKET_IFNAME": f"={nic}",
         "NCCL_SOCKET_FAMILY": f"AF_INET{'6' * (network.version == 6)}",
         "GLOO_SOCKET_IFNAME": nic,
+        # Else TensorPipe listens where the host name leads: on Debian that is 127.0.1.1, where no other node gets to.
+        "TP_SOCKET_IFNAME": nic,
         # UCX needs a TCP device beside the RDMA ports, to connect them and as a fallback.
         "UCX_NET_DEVICES": ",".join([*ports, nic]),
         "FI_TCP_IFACE": nic,

@@ -31,7 +31,7 @@ FABRIC = "ansible-playbook setup.yml --tags fabric"
 # Variables whose value is the name of a NIC. A wrong one is ignored by some libraries and hangs others for ever.
 NIC_NAMES = (
     *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "I_MPI_HYDRA_IFACE"),
-    *("HYDRA_IFACE", "CCL_KVS_IFACE"),
+    *("HYDRA_IFACE", "CCL_KVS_IFACE", "TP_SOCKET_IFNAME"),
 )
 
 
