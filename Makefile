@@ -30,7 +30,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack gpu lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat gpu lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -42,6 +42,7 @@ help:
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make collection   the collection as it is installed, its roles and documents'
 	@echo 'make stack        Open MPI with UCX and UCC, built from its source on lab nodes (some ten minutes)'
+	@echo 'make compat       programs of others, unchanged, with their packages from the index (half an hour; docs/frameworks.md)'
 	@echo 'make gpu          what needs a GPU, on a machine that has one; also without network (docs/gpus.md)'
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
@@ -106,6 +107,10 @@ nodeless: $(DEV_READY) $(NEEDS)
 # Open MPI built from its source, which takes both cores longer than all else: not part of `make test`.
 stack: $(DEV_READY)
 	$(call in_venv,python -m pytest -q --durations=5 tests/lab/test_stack.py)
+
+# Programs that nobody here wrote, with packages that the index may lack tomorrow: not part of `make test`.
+compat: $(DEV_READY)
+	$(call in_venv,$(PYTEST) tests/compat)
 
 # What needs a GPU, on a machine that has one: not part of `make test`. Such a machine may have no network, so no .venv is
 # made; GPU_PYTHON is an interpreter with PyTorch, else one is looked for.

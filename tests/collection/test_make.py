@@ -151,6 +151,11 @@ def test_check_runs_what_is_fast_and_starts_no_job(nothing: Path) -> None:
     assert commands == ["ruff check", "ruff format --check", "mypy", fast], done.stdout + done.stderr
 
 
+def test_programs_of_others_are_run_by_make_compat_alone(nothing: Path) -> None:
+    assert what_make_runs("compat").endswith("python -m pytest -q --durations=15 tests/compat")
+    assert "tests/compat" not in run(["make", "--dry-run", "test"], nothing).stdout
+
+
 @pytest.fixture
 def committed(nothing: Path) -> Path:
     """The same with what a release takes, committed."""
