@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import detached_line
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report, route_to
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
     environment_for,
@@ -98,11 +100,14 @@ class ActionModule(Action):
         """Run the job, and start it again as often as it may be."""
         check_cluster(cluster)
         script = "" if request.module else find_script(request, WORKLOADS)
+        data = data_set_for(request, cluster)  # once: each attempt has the same
         name = script or request.module.replace(".", "-")
         first, ended = request.job_id or run_directory.new_job_id(name), list[Ended]()
         while True:
             attempt = attempt_of(request, first, ended)
-            answer = self.launch(replace(request, job_id=attempt.job_id, workload=script), cluster, script, attempt)
+            answer = self.launch(
+                replace(request, job_id=attempt.job_id, workload=script), cluster, script, attempt, data
+            )
             if not request.max_restarts or "state" not in answer:
                 return answer
             ended.append({"job_id": attempt.job_id, "state": answer["state"]})
@@ -115,7 +120,7 @@ class ActionModule(Action):
             state, times = answer["state"], f"{len(ended)} of at most {request.max_restarts}"
             display.display(f"job {attempt.job_id} {state}: restart {times}")
 
-    def launch(self, request: Request, cluster: Cluster, script: str, attempt: Attempt) -> Result:
+    def launch(self, request: Request, cluster: Cluster, script: str, attempt: Attempt, data: DataSet | None) -> Result:
         """Plan the job with the facts of the nodes, then show or run it."""
         job_id = attempt.job_id
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
@@ -127,9 +132,10 @@ class ActionModule(Action):
         )
         ssh = ssh_words(self._connection, cluster.head, request.lease)
         token = secrets.token_hex(6)
-        job = Job(job_id, str(run_dir), program, entry(), token, *folder_words(folder), attempt=attempt, needs=needs)
+        words = folder_words(folder)
+        job = Job(job_id, str(run_dir), program, entry(), token, *words, attempt=attempt, needs=needs, data=data)
         with StopWatch() as stop, Session(cluster.head, ssh, request.detach) as session:
-            facts = session.survey(cluster, request, needs.name if needs else "")
+            facts = session.survey(cluster, request, needs.name if needs else "", data.name if data else "")
             if in_place:
                 check_in_place(script, cluster, facts)
             plan = plan_job(request, cluster, facts, job)
@@ -147,8 +153,19 @@ class ActionModule(Action):
                 }
             if folder:
                 session.ship(folder, [node.name for node in plan.nodes])
+            if data and plan.lacking:
+                self.lay(session, data, plan, request.data_keep, stop)
             order = order_for(plan, command, identity())
             return self.execute(session, plan, command, order, request, stop)
+
+    def lay(self, session: Session, data: DataSet, plan: LaunchPlan, keep: int, stop: StopWatch) -> None:
+        """Bring the data set to the nodes that do not have it, and say what that took."""
+        nodes = {node.name: route_to(node) for node in plan.nodes}
+        display.display(plan.data)
+        began = time.monotonic()
+        sent = session.lay(data, plan.lacking, nodes, keep, stop.check)
+        seconds = time.monotonic() - began
+        display.display(f"data {data.path}: laid in {seconds:.1f} s, {sent:,} bytes were sent from here")
 
     def execute(
         self,
@@ -167,7 +184,7 @@ class ActionModule(Action):
         screen = Screen()
         view = View(screen.write, [place.host for place in plan.placement], screen.is_terminal(), screen.width)
         warnings = [f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)]
-        for line in [*warnings, opening(plan), *filter(None, [plan.shipped])]:
+        for line in [*warnings, opening(plan), *filter(None, [plan.shipped, "" if plan.lacking else plan.data])]:
             view.say(line)
         try:
             outcome = session.run(order, view.show, stop, request.detach)

@@ -116,6 +116,7 @@ def main() -> None:
         "port": None,
         "ports": None,
         "program": "",
+        "data": "",
         "script": "",
     }
     facts = survey(request)

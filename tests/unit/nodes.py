@@ -47,6 +47,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "port": 23456,
         "fabric": None,
         "lost_address": "",
+        "data": None,
         "program": None,
         "activation": None,
         "jobs": [],
@@ -61,9 +62,13 @@ def fabric(nic: str, address: str) -> Facts:
     return {"version": 1, "nic": nic, "address": address, "network": "10.1.0.0/24", "mtu": 1500, "rdma": []}
 
 
-def plan_here(facts: Facts | None = None, script: str = "/w/mnist.py", **options: Any) -> LaunchPlan:
+def plan_here(
+    facts: Facts | None = None, script: str = "/w/mnist.py", data_set: Any = None, **options: Any
+) -> LaunchPlan:
     """Plan a job on this machine: facts may be changed, the rest is the user's options."""
-    return planned(Cluster(HERE, (HERE,)), {HERE.name: facts or facts_of_a_node()}, Program(script, ()), options)
+    return planned(
+        Cluster(HERE, (HERE,)), {HERE.name: facts or facts_of_a_node()}, Program(script, ()), options, data=data_set
+    )
 
 
 def plan_on_two(
@@ -72,6 +77,7 @@ def plan_on_two(
     n1: Facts | None = None,
     env: dict[str, dict[str, str]] | None = None,
     slots: dict[str, int] | None = None,
+    data_set: Any = None,
     **options: Any,
 ) -> LaunchPlan:
     """Plan a job on two nodes; `n1`, `n2` change their facts, `env`, `slots` are by node."""
@@ -90,18 +96,23 @@ def plan_on_two(
         )
         for name, address in (("n1", "192.0.2.1"), ("n2", "192.0.2.2"))
     )
-    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), shipped=True), options)
+    return planned(Cluster(nodes[0], nodes), facts, Program("/w/mnist.py", (), shipped=True), options, data=data_set)
 
 
 def planned(
-    cluster: Cluster, facts: dict[str, Facts], program: Program, options: dict[str, Any], needs: Any = None
+    cluster: Cluster,
+    facts: dict[str, Facts],
+    program: Program,
+    options: dict[str, Any],
+    needs: Any = None,
+    data: Any = None,
 ) -> LaunchPlan:
-    """Plan a job of the workload mnist with the user's options. `needs`: the program's environment."""
+    """Plan a job of the workload mnist with the user's options. `needs`: its environment; `data`: its data set."""
     request = parse_request({"workload": "mnist", **options})
     program = dataclasses.replace(program, args=request.workload_args)
     attempt = attempt_of(request, request.job_id or "job", ())
     runtime, token = "lib/d/torchfleet.py", "0123456789ab"
-    job = Job(request.job_id or "job", "/runs/job", program, runtime, token, attempt=attempt, needs=needs)
+    job = Job(request.job_id or "job", "/runs/job", program, runtime, token, attempt=attempt, needs=needs, data=data)
     return plan_job(request, cluster, cast(Mapping[str, AnyFacts], facts), job)
 
 

@@ -54,6 +54,7 @@ VALUES_MOST = 4_000_000  # of one frame: a line of empty lists takes thirty time
 DIGITS_MOST = 4300  # of a whole number, as Python from 3.11 on has it: reading one takes the square of that
 CPUS_MOST = 1 << 13  # of a node: as many as Linux has
 ROWS = 1000  # of leftovers, of metrics
+MOST_PIECES = 400_000  # of a data set
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@eth0
 STATES = ("succeeded", "saved", "failed", "timed_out", "cancelled", "lost")
@@ -108,6 +109,7 @@ def checked(frame: Mapping[str, object], accepted: Mapping[str, Mapping[str, Che
 
 HOST = like(NAME, "the name of a host")
 RANK = whole(0, 9_999_999)
+PIECE = whole(0, MOST_PIECES)
 TIME = optional(number)
 PORT = Form(
     {
@@ -161,6 +163,7 @@ FACTS: dict[str, Check] = {
     "launcher": Form({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
     "backends": listed(words, 64),
     "free_bytes": whole(0, 1 << 62),
+    "data": optional(Form({"whole": flag, "missing": whole(-1, 1 << 62), "free": whole(0, 1 << 62)})),
     "script": either(like(re.compile(r"([0-9a-f]{64})?\Z"), "a digest"), ""),
     "port": optional(whole(1, 65535)),
     "jobs": listed(like(JOB_ID, "a job id"), 100_000),
@@ -222,6 +225,13 @@ def pair(value: object) -> tuple[str, str]:
     if not isinstance(value, list) or len(value) != 2:
         raise BadFrame("a stream and a line were expected")
     return one_of("stdout", "stderr")(value[0]), short(value[1])
+
+
+def pieces(value: object) -> tuple[int, int]:
+    """Return the numbers of the first and the last of some pieces of a data set."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise BadFrame("first and last of some pieces were expected")
+    return PIECE(value[0]), PIECE(value[1])
 
 
 def measured(value: object) -> list[object]:
@@ -304,6 +314,7 @@ ARTIFACTS: dict[str, Check] = {  # their names are checked by artifacts.Border, 
 }
 WANTED: dict[str, Check] = {"wanted": listed(words)}
 FILES_CHECKED: dict[str, Check] = {"reason": words}
+DATA_WANTED: dict[str, Check] = {"wanted": listed(pieces, MOST_PIECES), "unreached": listed(HOST), "reason": words}
 WAITING = Form(
     {"job_id": like(JOB_ID, "a job id"), "run_dir": words, "state": one_of(*STATES), "own": flag, "seconds": number}
 )
@@ -327,6 +338,8 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "survey": {"facts": facts, "nodes": mapped(HOST, facts)},
     "wanted": WANTED,
     "files_checked": FILES_CHECKED,
+    "data_wanted": DATA_WANTED,
+    "data_laid": FILES_CHECKED,
     "refused": {"reason": words, "running": either(mapped(HOST, RUNNING), {})},
     "started": {},
     "beat": {},
@@ -352,6 +365,8 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "survey": {"facts": facts},
     "wanted": WANTED,
     "files_checked": FILES_CHECKED,
+    "data_wanted": DATA_WANTED,
+    "data_laid": FILES_CHECKED,
     "staged": {"reason": either(words, ""), "running": either(RUNNING, [])},
     "beat": {},
     "line": LINE,

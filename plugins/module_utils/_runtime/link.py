@@ -93,12 +93,14 @@ class RemoteProcess:
             raise ConnectionLost(f"it answered {kind} with {frame['kind']}")
         return frame
 
-    def answer(self, seconds: float | None = None) -> Frame:
+    def answer(self, seconds: float | None = None, times: int = 1) -> Frame:
         """Return the next frame. ConnectionLost if there will be none, or nothing comes for `seconds`.
 
-        A node that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS and MOST_BEATS at most.
+        A node that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS and MOST_BEATS at most,
+        or so many `times` that.
         """
-        deadline, beats = time.monotonic() + WORK_SECONDS, 0
+        work, beats, most_beats = WORK_SECONDS * times, 0, MOST_BEATS * times
+        deadline = time.monotonic() + work
         while True:
             try:
                 frame = self.channel.receive(seconds)
@@ -109,10 +111,10 @@ class RemoteProcess:
             if frame["kind"] != "beat":
                 return frame
             beats += 1
-            if beats > MOST_BEATS:
-                raise ConnectionLost(f"it sent more than {MOST_BEATS} heartbeats, but no answer")
+            if beats > most_beats:
+                raise ConnectionLost(f"it sent more than {most_beats} heartbeats, but no answer")
             if time.monotonic() > deadline:
-                raise ConnectionLost(f"still at work after {WORK_SECONDS:.0f} s: its disk may hang")
+                raise ConnectionLost(f"still at work after {work:.0f} s: its disk may hang")
 
     def failure_text(self, before: str = "") -> str:
         """Return why there is no answer: the protocol error, else the last line of stderr.

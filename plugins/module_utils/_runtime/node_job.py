@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Collection, Mapping, Protocol, Sequence
 
-from . import processes, program_environment
+from . import data_store, processes, program_environment
 from .alone import ONE_NODE, check_alone, staging_lock
 from .channel import BEAT_SECONDS, Frame, ready
 from .frames import ROWS
@@ -103,6 +103,7 @@ class NodeJob:
             self.job.write("routes.json", routes)
         self.job.write("order.json", self.order)
         program_environment.note_use(self.order)
+        data_store.note_use(self.order)
         self.job.write("supervisor.json", processes.identity(os.getpid()))
         self.output = OutputFollower(self.job, self.order)
 

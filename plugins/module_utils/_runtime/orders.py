@@ -75,6 +75,7 @@ class NodeOrder(LocalNames):
     path_first: str  # directory of the ranks' Python; empty: none
     environment: dict[str, str]
     checkpoint_dir: str  # is made if it is not there; empty: none
+    data: str  # the name of the data set of ours that the ranks read (data_store.py); empty: none
     secret_names: list[str]  # of variables whose values are in no file (secrets.py)
     known_jobs: list[str]  # that ran on this node when the job was planned
     programs: dict[str, list[str]]  # that launchers start by name: their command lines

@@ -43,6 +43,7 @@ class SurveyRequest(TypedDict):
     port: int | None  # that is wanted for the rendezvous
     ports: tuple[int, int] | None  # first and last that a firewall lets through
     program: str  # the name of the program's environment; empty: it needs none
+    data: str  # the name of the data set; empty: it needs none
     script: str  # path of a file that is to be there, and is not shipped; empty: none
 
 
@@ -84,8 +85,26 @@ class Wanted(TypedDict):
     wanted: list[str]  # digests
 
 
+class DataOffer(Request):
+    """A data set. Its list of files follows as `file` frames, then pieces by their number (data_manifest.py)."""
+
+    home: str
+    name: str
+    list_bytes: int
+    token: str  # of this start
+    keep: int  # data sets that stay on a node; 0: all
+    here: str  # the name of this node; empty if it needs none
+    nodes: list[Route]  # those that this one sends it on to
+
+
+class DataWanted(TypedDict):
+    wanted: list[tuple[int, int]]  # first and last number of pieces
+    unreached: list[str]  # hosts
+    reason: Text  # why a node cannot take it; empty if all can
+
+
 class FilesChecked(TypedDict):
-    reason: Text  # why a node cannot use the folder; empty if all can
+    reason: Text  # why a node cannot use what was sent; empty if all can
 
 
 class RunLate(Request, total=False):
@@ -213,7 +232,8 @@ CONTROLLER_TO_HEAD: Messages = {
     "survey": Survey,
     "folder": FolderOffer,
     "file": File,
-    "files_sent": Request,  # all files of the folder are sent
+    "data_set": DataOffer,
+    "files_sent": Request,  # all files of the folder, or pieces of the data set, are sent
     "run": Run,
     "end": Ending,
     "fetch": Fetch,
@@ -228,6 +248,8 @@ HEAD_TO_CONTROLLER: Messages = {
     "survey": Surveyed,
     "wanted": Wanted,
     "files_checked": FilesChecked,
+    "data_wanted": DataWanted,
+    "data_laid": FilesChecked,
     "refused": Refused,
     "started": Nothing,
     "beat": Nothing,
@@ -247,6 +269,7 @@ HEAD_TO_NODE: Messages = {
     "survey": NodeSurvey,
     "folder": FolderOffer,
     "file": File,
+    "data_set": DataOffer,
     "files_sent": Request,
     "stage": Stage,
     "start": Nothing,  # the job is staged on every node
@@ -266,6 +289,8 @@ NODE_TO_HEAD: Messages = {
     "survey": NodeSurveyed,
     "wanted": Wanted,
     "files_checked": FilesChecked,
+    "data_wanted": DataWanted,
+    "data_laid": FilesChecked,
     "staged": Staged,
     "beat": Nothing,
     "line": Line,

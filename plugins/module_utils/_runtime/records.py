@@ -135,6 +135,14 @@ class ProgramEnvironment(TypedDict):
     kind: str  # of machine: others may need other packages
 
 
+class DataFacts(TypedDict):
+    """What of a data set is on a node (data_store.py). In bytes."""
+
+    whole: bool  # it is there, and as it was when it was checked
+    missing: int  # -1: not known
+    free: int
+
+
 @final  # so that a field tells the one from the other
 class NodeFacts(Seat, JobState):
     """What a plan is made of (survey.py)."""
@@ -156,6 +164,7 @@ class NodeFacts(Seat, JobState):
     port: int | None
     clock_offset: float  # seconds by which the node's clock is ahead of the head's: the head measures it
     lost_address: str  # of fabric.json, which the node no longer has; empty if it has all
+    data: DataFacts | None  # None: it was not asked for
     program: ProgramEnvironment | None  # None: it was not asked for
     activation: Activation | None  # None: the interpreter is the usual one, or in no environment
 

@@ -24,6 +24,7 @@ from . import orders, protocol, records
 from .alone import NotAlone
 from .artifacts import Border, Limits, forward_artifact, send_artifacts
 from .channel import BEAT_SECONDS, Channel
+from .data_relay import Relay
 from .detached import Detachment
 from .fetched_files import age, files_of, mark_fetched, own_block
 from .following import follow, row_of, state_in
@@ -66,6 +67,7 @@ class Supervisor:
             "clock": self.on_clock,
             "survey": self.on_survey,
             "folder": self.on_folder,
+            "data_set": self.on_data_set,
             "run": self.on_run,
             "stage": self.on_stage,
             "fetch": self.on_fetch,
@@ -175,6 +177,13 @@ class Supervisor:
             self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
             peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
             relay(self.channel, self.shipment, frame["here"], peers, frame["files"])
+
+    def on_data_set(self, frame: protocol.DataOffer) -> None:
+        """Take a data set for this node if `here` names it, and send it on. Who goes away may go on later."""
+        home, known = home_path(frame["home"]), set(self.peers)
+        with self.sending_beats(frame), contextlib.suppress(EOFError):
+            Relay(self.channel, frame, home, lambda route: self.reach(route, home)).run()
+        in_parallel(lambda name: self.peers.pop(name).remote.close(), self.peers.keys() - known)
 
     def on_run(self, frame: protocol.Run) -> None:
         """Run a job as its head and send the result."""

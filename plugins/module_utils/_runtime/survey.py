@@ -19,7 +19,8 @@ import subprocess
 import sys
 from typing import Iterable, Sequence, cast
 
-from . import job_directory, processes, program_environment
+from . import data_store, job_directory, processes, program_environment
+from .data_store import free_bytes
 from .frames import ROWS
 from .gpu_targets import gpu_targets
 from .gpu_vendors import BUILDS, accelerators
@@ -56,6 +57,7 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "launcher": launcher(request, home, python),
         "backends": backends(python, request["backend"]),
         "free_bytes": free_bytes(home),
+        "data": data_store.look(home, request.get("data", "")),
         "script": digest_of(request.get("script", "")),
         "port": free_port(request["port"], request["ports"]),
         "clock_offset": 0.0,
@@ -247,14 +249,6 @@ def _ask_for_torch(python: str) -> str:
     origin = done.stdout.strip()
     path = os.path.join(os.path.dirname(origin), "version.py")
     return path if origin and os.path.isfile(path) else ""
-
-
-def free_bytes(path: str) -> int:
-    """Return the bytes this user can still write where `path` is or would be."""
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
 
 
 def port_is_free(port: int) -> bool:

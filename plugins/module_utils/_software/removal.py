@@ -12,7 +12,7 @@ import pwd
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_store, processes, reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, jobs
 
 from . import versions
@@ -167,6 +167,8 @@ def remove(request: Request) -> None:
         drop_empty(path.parent)
     for path in files(request):
         if path.is_dir() and not path.is_symlink():
+            if path.name == data_store.DATA:
+                data_store.make_removable(str(path))
             remove_directory(path)
         else:
             path.unlink()

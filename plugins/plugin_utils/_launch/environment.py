@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 
 from .attempts import ONLY, Attempt
 from .backends import BACKENDS, Choice
+from .data_set import REASON, VARIABLE, DataSet
 from .program_environment import activation
 from .secrets import HIDDEN
 
@@ -67,6 +68,7 @@ class JobEnvironment:
     ports: tuple[int, int] | None = None
     attempt: Attempt = ONLY
     job_timeout: float | None = None
+    data: DataSet | None = None
 
     def on(self, node: Node, fact: NodeFacts, threads: int) -> tuple[Setting, ...]:
         """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins.
@@ -79,6 +81,7 @@ class JobEnvironment:
             Setting("TORCHFLEET_BACKEND", *self.backend),
             Setting("TORCHFLEET_JOB_ID", self.job_id, "marks the processes of this job", "default"),
             *self.for_restarts(fact),
+            *([Setting(VARIABLE, self.data.path_on(fact["home"]), *REASON)] if self.data else []),
             *self.for_cpus(fact),
             *(Setting(name, value, "activates this environment", "user") for name, value in activation(fact).items()),
             *(self.for_network(fact) if self.several_nodes else self.within_a_machine()),

@@ -20,7 +20,7 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
     """Return the lines that `train.yml --check` prints."""
     lines = [
         f"job {plan.job_id}: {plan.world_size} ranks, backend {plan.backend} ({plan.backend_reason})",
-        *([plan.shipped] if plan.shipped else []),
+        *filter(None, [plan.shipped, plan.data]),
         "",
         "placement",
     ]

@@ -85,6 +85,7 @@ def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> Node
         "path_first": node.path_first,
         "environment": {setting.name: setting.value for setting in node.environment if not setting.secret},
         "checkpoint_dir": node.checkpoint_dir,
+        "data": node.data,
         "secret_names": [setting.name for setting in node.environment if setting.secret],
         "known_jobs": list(node.known_jobs),
         "programs": {RANK_PROGRAM: list(node.wrapper), AGENT_PROGRAM: [*node.runtime, "shell", node.job_dir]},

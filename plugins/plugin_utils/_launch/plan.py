@@ -25,6 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 
 from .attempts import ONLY, Attempt
 from .backends import choose_backend
+from .data_set import DataSet, lacking, line_of
 from .environment import JobEnvironment, Setting
 from .gpus import check_targets, idle_gpus
 from .program_environment import (
@@ -115,6 +116,7 @@ class NodePlan:
     wrapper_environment: tuple[Setting, ...] = ()  # what the rank wrapper adds to it, for people
     known_jobs: tuple[str, ...] = ()  # that ran there when the job was planned
     checkpoint_dir: str = ""  # is made if it is not there; empty: none
+    data: str = ""  # the name of the data set of ours that its ranks read; empty: none
 
     @property
     def vendors(self) -> str:
@@ -170,6 +172,8 @@ class LaunchPlan:
     restarts: int = 0  # how often the job was started before
     exclusive: bool = False  # no other job may be on its nodes when it starts
     shipped: str = ""  # one line on what is copied to the nodes and what is left out
+    data: str = ""  # one line on the data set
+    lacking: tuple[str, ...] = ()  # nodes on which it is not, or not whole
     collect: tuple[str, ...] = ()  # globs of what ranks write that comes home
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     packages: tuple[str, ...] = ()  # what the program needs beside torch, for people
@@ -275,6 +279,7 @@ def plan_node(
         wrapper_environment=environment.set_by_wrapper(path_first, settings) if ranks else (),
         known_jobs=tuple(job["job_id"] for job in fact["running"]),
         checkpoint_dir=job.attempt.directory_on(fact) if ranks else "",
+        data=job.data.name if ranks and job.data else "",
     )
 
 
@@ -291,6 +296,7 @@ class Job:
     shipped: str = ""
     attempt: Attempt = ONLY
     needs: ProgramEnvironment | None = None  # beside torch
+    data: DataSet | None = None
 
 
 def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts], job: Job) -> LaunchPlan:
@@ -317,6 +323,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     facts = with_rails_of(workers, facts)
     used_facts = {node.name: facts[node.name] for node in workers}
     check_environment(job.needs, used_facts)
+    without_data = lacking(job.data, used_facts)
     check_addresses({cluster.head.name, *(node.name for node in workers)}, facts)
     check_nics(workers, facts, request.job_env, secrets)
     check_alone(request, workers, cluster, facts)
@@ -325,8 +332,9 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     master = (address_of(first, facts[first.name]) if several else "127.0.0.1", port)
     open_ports = beside(request.options.ports, port)
     environment = JobEnvironment(
-        job.job_id, backend, several, request.job_env, secrets, master, open_ports, job.attempt, request.job_timeout
-    )
+        job.job_id, backend, several, request.job_env, secrets, master, open_ports, job.attempt, request.job_timeout,
+        job.data,
+    )  # fmt: skip
     nodes = tuple(plan_node(node, facts[node.name], placement, slots[node.name], job, environment) for node in workers)
     head = next((node for node in nodes if node.name == cluster.head.name), None)
     head = head or plan_node(cluster.head, facts[cluster.head.name], placement, 0, job, environment)
@@ -360,12 +368,15 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         restarts=job.attempt.restarts,
         exclusive=request.exclusive,
         shipped=job.shipped,
+        data=line_of(job.data, {name: fact["home"] for name, fact in used_facts.items()}, without_data),
+        lacking=without_data,
         collect=request.collect,
         secrets=secrets,
         packages=tuple(explained(job.needs, used_facts)),
         unmade=tuple(unmade(job.needs, used_facts)),
         warnings=(
             *job.warnings,
+            *(job.data.warnings if job.data else ()),
             *unrun_scripts(used_facts),
             *(idle_gpus(backend, worker_facts, given, ranks_of(placement), np_source == "user") if python else ()),
             *warnings_for(request, workers, facts, request.options.ports, secrets),

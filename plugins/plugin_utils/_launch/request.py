@@ -115,6 +115,8 @@ class Request:
     sha256: str | None = None  # of a workload that is an address
     python: str = ""  # an interpreter or environment on the nodes; empty: the proven one
     ship: bool = True
+    data: str = ""  # a folder or file on the controller that ranks read; empty: none
+    data_keep: int = 2  # data sets that stay on a node; 0: all
     collect: tuple[str, ...] = ()
     collect_files: int = COLLECT_FILES
     collect_limit: int = COLLECT_BYTES
@@ -173,6 +175,8 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         sha256=str(given["sha256"]) if "sha256" in given else None,
         python=parse_python(given.get("python"), given.get("requirements")),
         ship=parse_flag("ship", given.get("ship", True)),
+        data=parse_text("data", given["data"]) if "data" in given else "",
+        data_keep=parse_whole("data_keep", given.get("data_keep", 2), 0, 10_000) or 0,
         collect=parse_globs(given.get("collect", ())),
         collect_files=parse_whole("collect_files", given.get("collect_files"), 1, MOST_FILES) or COLLECT_FILES,
         collect_limit=parse_bytes("collect_limit", given.get("collect_limit", COLLECT_BYTES)),

@@ -1,0 +1,173 @@
+"""A data set on its way to nodes, which are homes of this machine: real supervisors, and a program called ssh."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import Route
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+
+# ssh -F <home>/ssh/config -o <option> <host> <command>: notes who reached whom, and is refused where a file says so.
+SSH = """#!/bin/sh
+for command; do host=$previous; previous=$command; done
+echo "$2 $host" >> {root}/logins
+[ -e "$(dirname "$2")/no-$host" ] && echo "no way to $host" >&2 && exit 255
+exec /bin/sh -c "$command"
+"""
+SIZES = {"a.bin": 3_000_000, "sub/b.bin": 10, "sub/c.bin": 0, "z.bin": 1}
+
+
+class Fleet:
+    """Nodes with homes below one directory; n1 is the head."""
+
+    def __init__(self, root: Path, count: int) -> None:
+        self.root, self.names = root, [f"n{number}" for number in range(1, count + 1)]
+        self.homes = {name: root / name for name in self.names}
+        for name, home in self.homes.items():
+            (home / "ssh").mkdir(parents=True)
+            (home / "ssh" / "config").write_text(name)
+        (root / "bin").mkdir()
+        (root / "bin" / "ssh").write_text(SSH.format(root=root))
+        (root / "bin" / "ssh").chmod(0o755)
+        self.set = root / "set"
+        for path, size in SIZES.items():
+            (self.set / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.set / path).write_bytes(os.urandom(size))
+
+    def node(self, name: str) -> Node:
+        return Node(name, name, local=name == "n1", home=str(self.homes[name]), interpreter=sys.executable)
+
+    def data(self) -> DataSet:
+        found = data_set_for(Request("mnist", data=str(self.set)), Cluster(self.node("n2"), (self.node("n2"),)))
+        assert found
+        return found
+
+    def lay(self, workers: list[str] | None = None, change: Callable[[], object] | None = None) -> int:
+        """Lay the data set on the workers that do not have it; return how many bytes were sent."""
+        workers = workers or self.names
+        data, cluster = self.data(), Cluster(self.node("n1"), tuple(self.node(name) for name in workers))
+        routes: dict[str, Route] = {
+            name: {"host": name, "home": str(self.homes[name]), "interpreter": sys.executable} for name in workers
+        }
+        with Session(cluster.head, ()) as session:
+            facts = session.survey(cluster, Request("mnist"), "", data.name)
+            lacking = [name for name in workers if not facts[name]["data"]["whole"]]  # type: ignore[typeddict-item]
+            if change:
+                change()
+            return session.lay(data, lacking, routes, 2, lambda: None)
+
+    def root_of(self, name: str) -> Path:
+        return Path(data_store.root_of(str(self.homes[name]), self.data().name))
+
+    def has(self, name: str) -> bool:
+        root = self.root_of(name)
+        return all((root / path).read_bytes() == (self.set / path).read_bytes() for path in SIZES)
+
+    def logins(self) -> set[tuple[str, str]]:
+        """Return who reached whom."""
+        rows = [line.split() for line in (self.root / "logins").read_text().splitlines()]
+        return {(Path(config).parent.parent.name, host) for config, host in rows}
+
+
+@pytest.fixture
+def four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "controller"))
+    yield Fleet(tmp_path, 4)
+
+
+TOTAL = sum(SIZES.values())
+
+
+def test_each_byte_leaves_the_controller_once_and_goes_on_from_node_to_node(four: Fleet) -> None:
+    assert four.lay() == TOTAL
+    assert all(map(four.has, four.names))
+    assert four.logins() == {*(("n1", name) for name in four.names[1:]), ("n2", "n4")}
+    assert four.lay() == 0
+
+
+def test_a_head_that_only_launches_keeps_nothing(four: Fleet) -> None:
+    assert four.lay(workers=["n2", "n3", "n4"]) == TOTAL
+    assert all(map(four.has, ["n2", "n3", "n4"])) and not (four.homes["n1"] / "data").exists()
+
+
+def test_a_node_that_was_added_gets_it_from_its_neighbours(four: Fleet) -> None:
+    four.lay(workers=["n1", "n2"])
+    assert four.lay() == 0
+    assert all(map(four.has, four.names))
+
+
+def test_what_one_node_is_missing_is_sent_alone(four: Fleet) -> None:
+    four.lay()
+    damaged = four.root_of("n4") / "sub" / "b.bin"
+    damaged.chmod(0o600)
+    damaged.write_bytes(b"x" * 10)
+    head = four.root_of("n1") / "z.bin"
+    head.chmod(0o600)
+    head.write_bytes(b"")
+    assert four.lay() == 1  # the head's own; n4's comes from the head
+    assert all(map(four.has, four.names))
+
+
+def test_a_node_that_another_does_not_reach_is_sent_to_by_the_head(four: Fleet) -> None:
+    (four.homes["n2"] / "ssh" / "no-n4").touch()
+    assert four.lay() == TOTAL
+    assert all(map(four.has, four.names)) and ("n2", "n4") in four.logins()
+
+
+def test_a_node_that_cannot_take_it_is_named_before_anything_is_sent(four: Fleet) -> None:
+    (four.homes["n4"] / "data").write_text("a file")
+    with pytest.raises(InputError, match=r"cannot be laid: n4: (File exists|Not a directory)"):
+        four.lay()
+    assert not any((four.root_of(name) / "a.bin").exists() for name in four.names)
+
+
+def test_what_changes_after_it_was_read_is_refused(four: Fleet) -> None:
+    with pytest.raises(InputError, match=r"'z\.bin' changed while it was read"):
+        four.lay(change=lambda: (four.set / "z.bin").write_bytes(b"?"))
+    assert not any(map(data_store.is_whole, [str(four.root_of(name).parent) for name in four.names]))
+
+
+def test_an_interrupted_start_goes_on_where_it_ended(four: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller is gone after the first file. What came of it stays on every node."""
+    usual = DataSet.blocks
+
+    def ends(data: DataSet, pieces: list[int]) -> Iterator[tuple[int, bytes, bool]]:
+        yield from usual(data, pieces[:1])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DataSet, "blocks", ends)
+    with pytest.raises(KeyboardInterrupt):
+        four.lay()
+    monkeypatch.setattr(DataSet, "blocks", usual)
+    assert four.lay() == TOTAL - SIZES["a.bin"]
+    assert all(map(four.has, four.names))
+
+
+def test_nodes_that_share_a_home_are_sent_it_once(four: Fleet) -> None:
+    four.homes["n3"] = four.homes["n2"]
+    assert four.lay(workers=["n2", "n3"]) == TOTAL
+    assert four.has("n2") and len(list((four.homes["n2"] / "data").glob("*/files"))) == 1
+
+
+def test_a_head_that_asks_for_what_is_not_there_is_not_believed(four: Fleet) -> None:
+    data = four.data()
+    session = object.__new__(Session)
+    session.head = four.node("n1")
+    for wanted in ([(0, 99)], [(1, 0)]):
+        with pytest.raises(HeadLost, match="pieces were asked for that are not there"):
+            session.believed_wants({"kind": "data_wanted", "wanted": wanted, "unreached": [], "reason": ""}, data)
+    with pytest.raises(HeadLost):
+        session.believed_wants({"kind": "beat"}, data)
+    with pytest.raises(InputError, match="cannot be laid: not reached from another node: n9"):
+        session.believed_wants({"kind": "data_wanted", "wanted": [], "unreached": ["n9"], "reason": ""}, data)
