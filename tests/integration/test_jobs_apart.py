@@ -188,3 +188,57 @@ def test_nothing_is_shipped_where_nodes_share_the_folder(two: TwoNodes) -> None:
     assert [played.output(rank) for rank in (0, 1)] == [f"{script.parent} {script}\n"] * 2
     assert "shipped from" not in played.stdout
     assert not list(two.root.glob("home*/jobs/*/src"))
+
+
+READS = """
+import os
+root = os.environ["TORCHFLEET_DATA"]
+found = {}
+for folder, _folders, names in os.walk(root):
+    for name in names:
+        path = os.path.join(folder, name)
+        found[os.path.relpath(path, root)] = open(path).read()
+print(root, sorted(found.items()), flush=True)
+"""
+
+
+def test_a_data_set_is_laid_on_both_nodes_once(two: TwoNodes) -> None:
+    """Ranks find it, a second start sends nothing, --check changes nothing, and the oldest data set goes."""
+    script = two.project(train=READS)
+    data = two.root / "set"
+    (data / "train").mkdir(parents=True)
+    (data / "train" / "a.txt").write_text("one")
+    (data / "labels.txt").write_text("two")
+    given = {"workload": str(script), "data": str(data)}
+    checked = plain(two.play(check=True, **given).stdout)
+    assert f"data {data}: 2 files, 6 bytes, to be laid on n1-n2:" in checked and "TORCHFLEET_DATA=" in checked
+    assert not list(two.root.glob("home*/data"))
+    played = two.train(**given)
+    for rank, name in enumerate(("n1", "n2")):
+        root, found = played.output(rank).strip().split(" ", 1)
+        assert Path(root).parent.parent == two.homes[name] / "data"
+        assert found == "[('labels.txt', 'two'), ('train/a.txt', 'one')]"
+    assert re.search(rf"data {data}: laid in \S+ s, 6 bytes were sent from here", plain(played.stdout))
+    again = plain(two.train(**given, job_id="again").stdout)
+    assert f"data {data}: 2 files, 6 bytes, is there:" in again and "laid" not in again
+    (data / "labels.txt").write_text("three")
+    other = plain(two.train(**given, job_id="other", data_keep=1).stdout)
+    assert "5 bytes were sent" not in other and "8 bytes were sent from here" in other
+    assert [len(list((home / "data").glob("*/files"))) for home in two.homes.values()] == [1, 1]
+
+
+def test_a_data_set_on_one_machine_is_used_where_it_is(fleet: Fleet) -> None:
+    (fleet.root / "set").mkdir()
+    (fleet.root / "set" / "labels.txt").write_text("two")
+    script = fleet.root / "train.py"
+    script.write_text(READS)
+    given = {"workload": str(script), "np": 1, "data": str(fleet.root / "set")}
+    played = fleet.play(**given)
+    assert played.output(0) == f"{fleet.root}/set [('labels.txt', 'two')]\n"
+    assert f"data {fleet.root}/set: used where it is (TORCHFLEET_DATA)" in plain(played.stdout)
+    assert not (fleet.home / "data").exists()
+    refused = fleet.play(**{**given, "data": str(fleet.root / "nothing")})
+    assert refused.rc != 0 and refused.msg == (
+        f'data: got "{fleet.root}/nothing"; cannot be read (No such file or directory): '
+        "give a folder or a file on this machine"
+    )
