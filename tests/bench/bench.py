@@ -25,6 +25,9 @@ MPIRUN = HOME / "openmpi" / "bin" / "mpirun"
 RANKS = 2
 LINES = 1_000_000
 ONE_TASK = "- hosts: localhost\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: nothing}}]\n"
+DATA_FILES = 10_000  # of 1,000 bytes
+# ssh -F <config> -o <option> <host> <command>: two nodes are homes of this machine.
+SSH = '#!/bin/sh\nfor command; do :; done\nexec /bin/sh -c "$command"\n'
 PRINTER = f"for n in range({LINES}): print('line', n, 'of a rank that talks a lot')\n"
 
 
@@ -146,11 +149,52 @@ class Bench:
         print(f"  ratio train.yml / bare                 {spread(ratios)}")
         print(f"  whole lines in the bare launcher's file: {whole:,} of {RANKS * LINES:,}")
 
+    def data(self) -> None:
+        """Wall time of a second start with an unchanged data set on two nodes, which are homes of this machine."""
+        inventory, folder = self.two_homes(), self.scratch / "set"
+        for number in range(DATA_FILES):
+            path = folder / str(number % 100) / str(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"%01000d" % number)
+        time.sleep(3)  # files that were written just now are read again
+
+        def start(**given: str) -> float:
+            extra = {"workload": str(self.nothing), "launcher": "torchrun", "runs_dir": str(self.scratch / "runs")}
+            words = ["ansible-playbook", "-i", str(inventory), "train.yml", "-e", json.dumps({**extra, **given})]
+            path = f"{self.scratch}/bin{os.pathsep}{os.environ['PATH']}"
+            return run(words, PATH=path, HOME=str(self.scratch / "home"))
+
+        first = start(data=str(folder))
+        figures = take_turns({"with": lambda: start(data=str(folder)), "without": start}, self.rounds)
+        extra = [mine - theirs for mine, theirs in zip(*figures.values(), strict=True)]
+        ratios = [mine / theirs for mine, theirs in zip(*figures.values(), strict=True)]
+        print(f"a data set of {DATA_FILES:,} files on two nodes, seconds of wall time of train.yml")
+        print(f"  the first start, which lays it         {first:.3f}")
+        for name, values in figures.items():
+            print(f"  later starts {name + ' it':<25} {spread(values)}")
+        print(f"  difference                             {spread(extra)}")
+        print(f"  ratio                                  {spread(ratios)}")
+
+    def two_homes(self) -> Path:
+        """Make two nodes of this machine, each with a home of its own; return their inventory."""
+        (self.scratch / "bin").mkdir()
+        self.write("bin/ssh", SSH).chmod(0o755)
+        hosts = {}
+        for number in (1, 2):
+            home = self.scratch / f"home{number}"
+            (home / "ssh").mkdir(parents=True)
+            (home / "ssh" / "config").touch()
+            (home / "pytorch").symlink_to(HOME / "pytorch")
+            common = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "slots": 1}
+            hosts[f"n{number}"] = {**common, "ansible_host": f"127.0.0.{number}", "torchfleet_home": str(home)}
+        groups = {"head": {"hosts": {"n1": None}}, "workers": {"hosts": hosts}}
+        return self.write("two.json", json.dumps({"all": {"children": groups}}))
+
 
 def main() -> None:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["launch", "throughput", "output"])
+    parser.add_argument("parts", nargs="*", default=["launch", "throughput", "output", "data"])
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     if not MPIRUN.exists():

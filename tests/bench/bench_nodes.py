@@ -1,14 +1,16 @@
 """What setting up costs as the cluster grows, as ratios within one run: `make bench-nodes` (needs root, for the lab).
 
 For each number of lab nodes: the second run of setup.yml and of verify.yml against `ansible -m ping` of the same nodes,
-in turns; and PyTorch sent from one node to all others against one copy of it by tar and ssh. Nothing here passes or
-fails: these machines are noisy, people read the figures.
+in turns; PyTorch sent from one node to all others against one copy of it by tar and ssh; and a data set laid on all
+nodes: the bytes that came to the head and to each other node against those of the set. Nothing here passes or fails:
+these machines are noisy, people read the figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
 
 from tests.driver import REPO
 from tests.lab.lab import BIN, ENVIRONMENT, Lab
+
+DATA_BYTES = 256 << 20
 
 
 def timed(*argv: str) -> float:
@@ -53,6 +57,29 @@ def send(lab: Lab, play: Callable[[], float], usual: float) -> None:
     print(f"  PyTorch to {len(others)} others  {took:.1f} s = {took / once:.2f} copies of {once:.1f} s", flush=True)
 
 
+def received(lab: Lab, name: str) -> int:
+    """Return the bytes that came to a node by its NICs."""
+    counters = "cat /sys/class/net/[!l]*/statistics/rx_bytes"
+    return sum(map(int, lab.root(name, "sh", "-c", counters).split()))
+
+
+def lay(lab: Lab, words: tuple[str, ...], scratch: Path) -> None:
+    """Lay a data set on all nodes, and print what came to each, in sizes of the set: the head's came from here."""
+    place, program = scratch / "set.bin", scratch / "nothing" / "nothing.py"
+    program.parent.mkdir(exist_ok=True)
+    program.touch()
+    place.write_bytes(os.urandom(DATA_BYTES))
+    start = ("ansible-playbook", *words, "train.yml", "-e", f"workload={program} runs_dir={scratch}/runs")
+    usual = timed(*start)
+    before = {name: received(lab, name) for name in lab.hosts()}
+    took = timed(*start, "-e", f"data={place}") - usual
+    came = [(received(lab, name) - count) / DATA_BYTES for name, count in before.items()]
+    print(
+        f"  {DATA_BYTES >> 20} MiB of data  {took:.1f} s; came to the head {came[0]:.2f} of it, to the others ", end=""
+    )
+    print(f"{spread(came[1:])}; again {timed(*start, '-e', f'data={place}') - usual:.1f} s", flush=True)
+
+
 def measure(nodes: int, rounds: int, skipped: str, scratch: Path) -> None:
     """Bring up so many nodes, set them up, and print what the second time costs."""
     lab = Lab(f"bench{nodes}", scratch / f"inventory{nodes}", nodes=nodes, nics=1, slots=1)
@@ -80,6 +107,7 @@ def measure(nodes: int, rounds: int, skipped: str, scratch: Path) -> None:
             print(f"  {name:<20} {spread(values)} s   {spread(ratios)} pings", flush=True)
         if not skipped:
             send(lab, sides["setup again"], statistics.median(figures["setup again"]))
+            lay(lab, words, scratch)
     finally:
         lab.down()
 
