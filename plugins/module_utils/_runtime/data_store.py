@@ -20,7 +20,7 @@ import os
 import stat
 from typing import Iterator, NamedTuple, Sequence, Tuple
 
-from .data_manifest import MOST_BYTES, NAME, Manifest, name_of, read_manifest
+from .data_manifest import MOST_BYTES, NAME, Manifest, known_manifest, name_of
 from .job_directory import fits, jobs, open_file, remove, unique
 from .job_files import walk
 from .records import DataFacts
@@ -84,7 +84,7 @@ def manifest_at(place: str) -> Manifest | None:
     try:
         with open(open_file(os.path.join(place, MANIFEST)), "rb") as file:
             text = file.read(MOST_BYTES + 1)
-        return read_manifest(text) if name_of(text) == os.path.basename(place) else None
+        return known_manifest(text) if name_of(text) == os.path.basename(place) else None
     except (OSError, ValueError):
         return None
 
