@@ -7,6 +7,9 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
+import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_m
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import free_bytes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import removal
 
+NOBODY = 65534
 CONTENT = {"a.bin": b"0123456789", "sub/b.bin": b"abcd", "sub/deep/c.bin": b"", "z.bin": b"zzzzz"}
 
 
@@ -411,6 +416,61 @@ def test_all_can_be_removed(tmp_path: Path) -> None:
     data_store.make_removable(str(tmp_path / "data"))
     modes = {path.stat().st_mode & 0o700 for path in (tmp_path / "data").rglob("*") if path.is_dir()}
     assert modes == {0o700}
+
+
+def as_a_user(work: Callable[[Path], None]) -> None:
+    """Do something as a user that is not root, with a home of its own: no mode stops root."""
+    home = Path(tempfile.mkdtemp(prefix="torchfleet-test-"))
+    try:
+        if os.getuid() == 0:
+            os.chown(home, NOBODY, NOBODY)
+            child = os.fork()
+            if not child:
+                be_nobody(work, home)
+            assert os.waitpid(child, 0)[1] == 0
+        else:
+            work(home)
+        assert not home.exists()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def be_nobody(work: Callable[[Path], None], home: Path) -> None:
+    """In a child: become another user, do it, and exit."""
+    status = 1
+    try:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        work(home)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(status)
+
+
+def test_its_owner_cannot_write_there_by_accident_and_can_mend_and_remove_it() -> None:
+    def work(home: Path) -> None:
+        source = Source()
+        source.lay(home)
+        root = source.root(home)
+        for attempt in (
+            lambda: (root / "a.bin").write_bytes(b"x"),
+            (root / "a.bin").unlink,
+            lambda: (root / "sub" / "cache").write_bytes(b"x"),
+        ):
+            with pytest.raises(PermissionError):
+                attempt()
+        unlink(root / "sub" / "deep" / "c.bin")
+        write(root / "a.bin", b"x")
+        source.lay(home, token="2")
+        assert contents(root) == CONTENT
+        (other,) = others(1)
+        other.lay(home, keep=1)
+        assert names(home) == {other.name}
+        removal.remove(removal.Request("jobs", home, [], ["data"], False, False))
+
+    as_a_user(work)
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"[0]\n", b'[0, "a", 1, 2]\n', b'{"": [1]}\n', b'{"": 1}\n', b"[[0]]\n"])
