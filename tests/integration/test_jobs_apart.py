@@ -220,7 +220,7 @@ def test_a_data_set_is_laid_on_both_nodes_once(two: TwoNodes) -> None:
         assert found == "[('labels.txt', 'two'), ('train/a.txt', 'one')]"
     assert re.search(rf"data {data}: laid in \S+ s, 6 bytes were sent from here", plain(played.stdout))
     again = plain(two.train(**given, job_id="again").stdout)
-    assert f"data {data}: 2 files, 6 bytes, is there:" in again and "laid" not in again
+    assert f"data {data}: 2 files, 6 bytes, is there:" in again and "were sent from here" not in again
     (data / "labels.txt").write_text("three")
     other = plain(two.train(**given, job_id="other", data_keep=1).stdout)
     assert "5 bytes were sent" not in other and "8 bytes were sent from here" in other
