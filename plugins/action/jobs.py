@@ -28,7 +28,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     to_plain,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import PLACE, within_room
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import job_table, last_lines
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
+    WAITING,
+    job_table,
+    last_lines,
+    waits_of,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import (
     parse_job_id,
     parse_query,
@@ -41,6 +46,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
     written_alone,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import take_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, summary, verdict
 
 ASKED_TO = Reason(CANCELLED, "playbooks/jobs.yml -e do=cancel")
@@ -71,7 +77,7 @@ class ActionModule(Action):
                 fetches = {"logs": self.logs, "collect": self.collect}.get(given["do"])
                 if fetches:
                     return fetches(session, self.job_id or "")
-                return self.follow(session, stop, self.job_id or "")
+                return self.take_out(session, self.job_id or "") or self.follow(session, stop, self.job_id or "")
         except OSError as error:
             run_dir = Path(given["runs_dir"]) / (self.job_id or "")
             return {"failed": True, "msg": unwritable_message(error, run_dir, self.head.name)}
@@ -85,6 +91,18 @@ class ActionModule(Action):
         rows = session.jobs(identity())
         display.display(job_table(rows, self.head.name, max(80, int(display.columns))))
         return {"changed": False, "jobs": rows}
+
+    def take_out(self, session: Session, job_id: str) -> Result | None:
+        """Take a job out of the queue that is to be ended and waits with its controller. None: it does not."""
+        if self.given["do"] != "cancel":
+            return None
+        if self._task.check_mode:
+            waits = any(row["job_id"] == job_id and row["state"] == WAITING for row in session.jobs(identity()))
+            return {"changed": True, "msg": f"job {job_id} would be taken out of the queue"} if waits else None
+        if not take_out(session, job_id):
+            return None
+        display.display(f"job {job_id} is taken out of the queue of {self.head.name}; nothing of it was started")
+        return {"changed": True, "state": "cancelled"}
 
     def logs(self, session: Session, job_id: str) -> Result:
         """Fetch what ranks have written until now, and show the end of it."""
@@ -130,7 +148,8 @@ class ActionModule(Action):
             f"job {job_id} goes on without this terminal", f"follow it again with -e job_id={job_id} -e do=attach"
         )
         screen = Screen()
-        view = View(screen.write, [host for _rank, host in planned], screen.is_terminal(), screen.width)
+        hosts = [host for _rank, host in planned]
+        view = View(screen.write, hosts, screen.is_terminal(), screen.width, waits_of(job_id))
         try:
             outcome = session.follow(
                 job_id, planned, view.show if what == "attach" else ignore, stop, ASKED_TO if what == "cancel" else None

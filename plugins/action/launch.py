@@ -48,7 +48,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import detached_line
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import detached_line, waits_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report, route_to
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
@@ -60,6 +60,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import facts_of_all
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import Facts, Turn
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, opening, summary, verdict
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (
     check_in_place,
@@ -135,28 +136,32 @@ class ActionModule(Action):
         words = folder_words(folder)
         job = Job(job_id, str(run_dir), program, entry(), token, *words, attempt=attempt, needs=needs, data=data)
         with StopWatch() as stop, Session(cluster.head, ssh, request.detach) as session:
-            facts = session.survey(cluster, request, needs.name if needs else "", data.name if data else "")
-            if in_place:
-                check_in_place(script, cluster, facts)
-            plan = plan_job(request, cluster, facts, job)
-            command = render(plan)
+
+            def plan_now() -> tuple[LaunchPlan, Facts]:
+                facts = session.survey(cluster, request, needs.name if needs else "", data.name if data else "")
+                if in_place:
+                    check_in_place(script, cluster, facts)
+                return plan_job(request, cluster, facts, job), facts
+
+            plan, facts = plan_now()
+            who = "" if self._task.check_mode else identity()
+            turn = Turn(session, request, who, stop, display.display) if request.queue else None
+            command = render(plan)  # what it cannot do is refused before the job waits, and before anything is sent
             if self._task.check_mode:
-                display.display("\n".join(explain(plan, command)))
+                display.display("\n".join([*explain(plan, command), *([turn.would_wait(plan)] if turn else [])]))
                 return {"changed": False, "job_id": job_id, "command": list(command.argv)}
+            if turn and not plan.unmade and not request.detach:
+                plan, facts = turn.take(plan, facts, plan_now)
+                command = render(plan)
             if needs and plan.unmade:
                 into = Path(constants.DEFAULT_LOCAL_TMP)
-                return {
-                    "changed": False,
-                    "environment": to_make(
-                        needs, facts_of_all(cluster, facts), [node.name for node in plan.nodes], into
-                    ),
-                }
+                names = [node.name for node in plan.nodes]
+                return {"changed": False, "environment": to_make(needs, facts_of_all(cluster, facts), names, into)}
             if folder:
                 session.ship(folder, [node.name for node in plan.nodes])
             if data and plan.lacking:
                 self.lay(session, data, plan, request.data_keep, stop)
-            order = order_for(plan, command, identity())
-            return self.execute(session, plan, command, order, request, stop)
+            return self.execute(session, plan, command, order_for(plan, command, who), request, stop)
 
     def lay(self, session: Session, data: DataSet, plan: LaunchPlan, keep: int, stop: StopWatch) -> None:
         """Bring the data set to the nodes that do not have it, and say what that took."""
@@ -182,19 +187,20 @@ class ActionModule(Action):
         stop.check()
         run_directory.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
         screen = Screen()
-        view = View(screen.write, [place.host for place in plan.placement], screen.is_terminal(), screen.width)
+        hosts = [place.host for place in plan.placement]
+        view = View(screen.write, hosts, screen.is_terminal(), screen.width, waits_of(plan.job_id))
         warnings = [f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)]
         for line in [*warnings, opening(plan), *filter(None, [plan.shipped, "" if plan.lacking else plan.data])]:
             view.say(line)
         try:
-            outcome = session.run(order, view.show, stop, request.detach)
+            outcome = session.run(order, view.show, stop, request.detach, request.queue, request.queue_timeout)
         except (InputError, Stopped):
             run_directory.remove_run_dir(run_dir)
             raise
         finally:
             view.close()
         if outcome is None:
-            view.say(detached_line(plan.job_id, plan.head.name))
+            view.say(detached_line(plan.job_id, plan.head.name, session.queued))
             screen.flush(stop.reason)
             return {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir}
         stop.hold(f"fetching the files of job {plan.job_id}")

@@ -22,7 +22,7 @@ options:
       - V(list) shows the jobs. With V(attach) the job's output and progress are shown until it is over, with V(wait)
         only how it ended. Ctrl-C leaves the job alone.
       - V(logs) fetches what ranks have written to stdout and stderr until now, V(collect) also the files that match
-        O(torchfleet.cluster.launch#module:collect). V(cancel) ends the job.
+        O(torchfleet.cluster.launch#module:collect). V(cancel) ends the job, or takes one that waits out of the queue.
     type: str
     choices: [list, attach, wait, logs, collect, cancel]
     default: list
@@ -70,7 +70,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 jobs:
-  description: One entry for each job.
+  description: One entry for each job. C(position) is the place of one that waits in the queue, else 0.
   returned: with O(do=list)
   type: list
   elements: dict
@@ -80,13 +80,14 @@ jobs:
       own: true
       fetched: false
       seconds: 12.5
+      position: 0
       ranks: 4
       hosts: [n1, n2]
       launcher: openmpi
       backend: gloo
       values: {loss: 0.25}
 state:
-  description: C(running), or how the job ended.
+  description: C(running), or how the job ended. C(cancelled) of one that was taken out of the queue, too.
   returned: unless O(do=list)
   type: str
   sample: succeeded

@@ -85,8 +85,8 @@ options:
     type: int
   job_timeout:
     description:
-      - Seconds after which the job is ended as C(timed_out). The default is no limit. Under V(srun) and V(sbatch) the
-        time begins when the first ranks start, not while the job waits in the queue.
+      - Seconds after which the job is ended as C(timed_out). The default is no limit. Time in a queue does not count;
+        under V(srun) and V(sbatch) the time begins when the first ranks start.
     type: float
   job_env:
     description:
@@ -193,6 +193,22 @@ options:
       - It cannot be combined with O(max_restarts).
     type: bool
     default: false
+  queue:
+    description:
+      - Wait until no job of this cluster runs on the nodes of this one, and none that came before waits for them. The
+        default is to start at once, with a warning.
+      - The queue is that of C(torchfleet_home) on the head. It is first come, first served. A job that needs none of
+        the nodes that jobs before it need does not wait for them.
+      - What can be refused is refused before the job waits. The nodes are looked at anew just before it starts.
+      - With O(detach) the head waits and starts the job. Otherwise the job waits with this controller, and leaves the
+        queue when that ends or says nothing for O(lease). In both cases C(playbooks/jobs.yml) lists it, and
+        C(-e do=cancel) takes it out.
+      - Not for V(srun) and V(sbatch), which have a queue of their own. Each start of O(max_restarts) waits anew.
+    type: bool
+    default: false
+  queue_timeout:
+    description: Seconds that a job waits at most with O(queue). Then it is not started, and the task fails.
+    type: float
   checkpoint_dir:
     description:
       - Absolute path of a directory on the nodes. It is made if it is not there, and programs find it in
@@ -262,7 +278,9 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes.once
 attributes:
   check_mode:
-    description: Prints placement, host file, environment and command, each with its reason, and starts nothing.
+    description:
+      - Prints placement, host file, environment and command, each with its reason, and starts nothing. With O(queue)
+        also whether the job would wait, and for whom.
 seealso:
   - module: torchfleet.cluster.jobs
   - module: torchfleet.cluster.gather

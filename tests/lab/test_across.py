@@ -90,6 +90,27 @@ def test_a_detached_job_goes_on_without_its_controller_and_is_ended_by_name(clus
     assert [row["state"] for row in job.result["ranks"]] == ["ended"] * 4
 
 
+def test_two_controllers_wait_in_one_queue(cluster: Cluster, tmp_path: Path) -> None:
+    """The second job is another person's, detached. The third waits behind it for n3, on which nobody runs."""
+    other = Cluster(cluster.lab, tmp_path)
+    other.environment["HOME"] = str(tmp_path)
+    first, _programs = sleepers(cluster, queue=True, job_id=f"first-{os.getpid()}")
+    name = f"second-{os.getpid()}"
+    second = other.play(workload=SLEEPER, np=3, nodes="n2,n3", queue=True, detach=True, job_id=name)
+    assert second.process.returncode == 0 and f"job {name} waits in the queue of n1" in second.output, second.output
+    third = cluster.start(workload=TELL, nodes="n3", queue=True, job_id=f"third-{os.getpid()}")
+    third.wait_until(lambda: f"job {third.job_id} waits: 1 ahead, the first is {name} of fleet" in third.output)
+    assert "waiting another's 3 n2 n3" in cluster.play("playbooks/jobs.yml", job_id="").output
+    first.process.send_signal(signal.SIGINT)
+    first.process.wait(60)
+    second.wait_for_programs("sleeper.py", n2=2, n3=1)
+    assert third.process.poll() is None and not third.run_dir.exists()
+    ended = other.play("playbooks/jobs.yml", do="cancel", job_id=name)
+    assert ended.process.returncode == 0 and second.result["state"] == "cancelled", ended.output
+    assert third.process.wait(60) == 0, third.output
+    assert cluster.lab.root("n1", "ls", "/home/fleet/.torchfleet/queue").split() == ["lock"]
+
+
 def test_four_nodes_that_differ(cluster: Cluster) -> None:
     """Users, SSH ports, homes, NIC names and slots are each node's own."""
     job = cluster.train(workload=TELL)

@@ -13,10 +13,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_lis
     job_table,
     last_lines,
     time_left,
+    waits_line,
 )
 
 ROW: Any = {
-    "job_id": "run7", "state": "running", "own": True, "fetched": False, "seconds": 100.0, "ranks": 4,
+    "job_id": "run7", "state": "running", "own": True, "fetched": False, "seconds": 100.0, "position": 0, "ranks": 4,
     "hosts": ["n1", "n2"], "launcher": "openmpi", "backend": "gloo", "values": {"step": 1, "steps": 4, "loss": 0.5},
 }  # fmt: skip
 
@@ -42,6 +43,17 @@ def test_the_table_says_what_runs_and_what_waits_to_be_fetched() -> None:
     assert "old failed another's 4 n1 n2 1 h 0 min ago, not fetched" in text
     assert job_table([], "n1", 80).startswith("n1 knows no job")
     assert "-e job_id=run7 -e do=attach" in detached_line("run7", "n1")
+
+
+def test_jobs_that_wait_have_their_place_and_say_whom_they_wait_for() -> None:
+    rows = [{**ROW, "job_id": "later", "state": "waiting", "values": {}, "position": 2}]
+    assert "later waiting yours 4 n1 n2 1 min 40 s, place 2" in " ".join(job_table(rows, "n1", 200).split())
+    ahead: Any = {"job_id": "run5", "owner": "alice", "state": "waiting", "seconds": 61.0}
+    told = "job run7 waits: 3 ahead, the first is run5 of alice, which"
+    assert waits_line("run7", 3, ahead) == f"{told} has waited for 1 min 1 s"
+    assert waits_line("run7", 3, {**ahead, "state": "running", "seconds": 0.0}) == f"{told} runs"
+    assert waits_line("run7", 0, None) == "job run7 waits: none is ahead, its nodes are looked at"
+    assert detached_line("run7", "n1", waits=True).startswith("job run7 waits in the queue of n1 without this terminal")
 
 
 def test_names_and_states_are_whole_in_a_narrow_terminal() -> None:

@@ -190,6 +190,16 @@ def test_another_job_on_the_nodes_is_a_warning(plan_two: Planner) -> None:
     assert not [text for text in plan_two(n2=RUNS, np=2).warnings if "alice" in text]  # n2 is not used
 
 
+def test_a_job_in_the_queue_is_not_told_of_those_that_it_waits_for(plan_two: Planner) -> None:
+    """Jobs of other homes are in no queue that it knows: nobody waits for them."""
+    ours = {**RUNS, "jobs": ["first"]}
+    assert [text for text in plan_two(n2=ours).warnings if text.endswith(", -e queue=true waits for its end")]
+    assert not [text for text in plan_two(n2=ours, queue=True, exclusive=True).warnings if "alice" in text]
+    assert [text for text in plan_two(n2=RUNS, queue=True).warnings if text.endswith("exclusive=true refuses that")]
+    with pytest.raises(InputError, match="job first of alice runs on n2"):
+        plan_two(n2=RUNS, queue=True, exclusive=True)
+
+
 def test_a_job_that_is_to_be_alone_is_refused_beside_another(plan_two: Planner) -> None:
     assert plan_two(exclusive=True).world_size == 4
     assert plan_two(n2=RUNS, np=2, exclusive=True).world_size == 2

@@ -16,14 +16,15 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
-SENDERS = [*(PLUGINS / "module_utils" / "_runtime").glob("*.py"), PLUGINS / "plugin_utils" / "_launch" / "session.py"]
+LAUNCH = PLUGINS / "plugin_utils" / "_launch"
+SENDERS = [*(PLUGINS / "module_utils" / "_runtime").glob("*.py"), LAUNCH / "session.py", LAUNCH / "turn.py"]
 TABLES = (
     *(protocol.CONTROLLER_TO_HEAD, protocol.HEAD_TO_CONTROLLER, protocol.HEAD_TO_NODE, protocol.NODE_TO_HEAD),
     *(protocol.SUPERVISOR_TO_GUARD, protocol.GUARD_TO_SUPERVISOR),
 )
 # Who sends in one direction only. The supervisor is head and node, and its guard's messages go on to the head.
 DIRECTIONS = {
-    "session.py": (protocol.CONTROLLER_TO_HEAD,),
+    **dict.fromkeys(("session.py", "turn.py"), (protocol.CONTROLLER_TO_HEAD,)),
     "peer.py": (protocol.HEAD_TO_NODE,),
     "guard.py": (protocol.GUARD_TO_SUPERVISOR,),
 }
@@ -55,10 +56,23 @@ def test_what_is_checked_is_what_the_table_has(checks: dict[str, dict[str, Any]]
         (frames.LAUNCHER.names, records.LauncherExit),
         (frames.LEFTOVER.names, records.Leftover),
         (frames.WAITING.names, records.WaitingRun),
+        (frames.JOB_ROW.names, records.JobRow),
+        (frames.AHEAD.names, records.Ahead),
         (frames.CHOICE.names, records.Fabric),
         (frames.PORT.names, records.Port),
     ],
-    ids=["facts", "record", "report", "launcher", "leftover", "waiting run", "fabric", "port"],
+    ids=[
+        "facts",
+        "record",
+        "report",
+        "launcher",
+        "leftover",
+        "waiting run",
+        "row of a job",
+        "job ahead",
+        "fabric",
+        "port",
+    ],
 )
 def test_what_a_node_tells_is_what_its_type_has(checked: set[str], kept: Any) -> None:
     assert checked == fields(kept)

@@ -126,3 +126,24 @@ def test_options_of_the_launcher() -> None:
     assert options == LauncherOptions("node", "core", (20000, 20999), "c10d", ("--mca", "a", "b c"))
     assert parse_request({}).options == LauncherOptions("slot", "none", None, "static", ())
     assert (options.source("map_by"), LauncherOptions().source("map_by")) == ("user", "default")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"queue_timeout": 60}, "queue_timeout: got 60; it is for jobs that wait: add -e queue=true"),
+        ({"queue": True, "queue_timeout": 0}, "queue_timeout: got 0; give seconds greater than 0"),
+        ({"queue": "maybe"}, 'queue: got "maybe"'),
+        ({"queue": True, "launcher": "sbatch"}, "sbatch puts the job into the queue of Slurm: leave out queue"),
+    ],
+)
+def test_what_cannot_wait_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_request(given)
+    assert told in str(caught.value)
+
+
+def test_a_job_waits_if_it_is_asked_to() -> None:
+    assert (parse_request({}).queue, parse_request({}).queue_timeout) == (False, None)
+    found = parse_request({"queue": "true", "queue_timeout": "90", "detach": True})
+    assert (found.queue, found.queue_timeout) == (True, 90.0)

@@ -90,6 +90,16 @@ def test_a_job_of_another_home_is_known_by_its_mark(tmp_path: Path) -> None:
     os.close(held_too)
 
 
+def test_a_job_that_is_over_has_no_ranks_though_its_files_are_still_fetched(tmp_path: Path) -> None:
+    """Its lock is held until they are home: with many files that takes long, and others may use the node."""
+    job = job_of(tmp_path, "one")
+    held = job.lock()
+    assert {"job_id": "one", "owner": ME} in survey.running_jobs(str(tmp_path), [job])
+    job.note_over()
+    assert job.running() and {"job_id": "one", "owner": ME} not in survey.running_jobs(str(tmp_path), [job])
+    os.close(held)
+
+
 @pytest.mark.parametrize("order", ["[]", "7", '{"host": 3}', '{"host": "n1", "placement": [3, null]}', "{"])
 def test_an_odd_order_stops_no_survey(tmp_path: Path, order: str) -> None:
     job = JobDir(str(tmp_path / "jobs" / "odd"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.action import uninstall as action
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import (
     groups,
     ledger,
@@ -300,6 +302,19 @@ def test_nothing_goes_while_a_job_runs(tmp_path: Path) -> None:
         removal.refuse_running(request(tmp_path))
     removal.refuse_running(request(tmp_path, force=True))
     os.close(held)
+    removal.refuse_running(request(tmp_path))
+
+
+def test_nothing_goes_while_a_job_waits(tmp_path: Path) -> None:
+    wish: Any = {"job_id": "one", "controller": "me", "hosts": ["n1"], "ranks": 1, "launcher": "openmpi"}
+    ticket = Queue(str(tmp_path)).enter({**wish, "backend": "gloo", "detached": False, "private_tmp": ""})
+    with pytest.raises(removal.Refused, match=r"job one waits in the queue here: .* -e do=cancel -e job_id=one"):
+        removal.refuse_running(request(tmp_path))
+    leaving = threading.Timer(0.1, ticket.leave)  # as its process does when the ticket is gone
+    leaving.start()
+    removal.end_jobs(str(tmp_path))
+    assert not ticket.valid and Queue(str(tmp_path)).entries() == []
+    leaving.join()
     removal.refuse_running(request(tmp_path))
 
 

@@ -18,6 +18,7 @@ from .orders import Order
 
 SOCKET = "followers"  # in the private directory of the launcher, which only the user may enter
 MOST = 16  # that come later, at a time
+QUEUED = -1  # among the ranks whose last report is kept: what the job waits for
 SEND_SECONDS = 5.0  # after which one that reads nothing is lost
 
 
@@ -32,8 +33,10 @@ class Audience:
         self.last: dict[int, Frame] = {}  # the last report of each rank, for those that come later
 
     def open(self, directory: str, order: Order) -> None:
-        """Take followers from now on. OSError."""
+        """Take followers from now on, in this directory and no other. Those that are there stay. OSError."""
         self.order = order
+        if self.listener:
+            self.listener.close()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(os.path.join(directory, SOCKET))
         self.listener.listen(MOST)
@@ -65,6 +68,10 @@ class Audience:
 
     def send(self, kind: str, **fields: object) -> None:
         """Send a frame to all."""
+        if kind == "queued":
+            self.last[QUEUED] = {"kind": kind, **fields}
+        elif kind == "started":
+            self.last.pop(QUEUED, None)
         for channel in self.channels:
             channel.send(kind, b"", **fields)
 

@@ -36,9 +36,12 @@ class Detachment:
 
     def complete(self, channel: Channel) -> None:
         """Let the connection end. What was sent on the channel arrives; nothing more is sent or taken."""
+        if self.waiter < 0:  # it has ended: the job had waited in the queue
+            return
         channel.lost = True
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (channel.incoming, channel.outgoing):
             os.dup2(nothing, descriptor)
         os.close(nothing)
         os.close(self.waiter)
+        self.waiter = -1

@@ -11,8 +11,8 @@ import time
 from typing import Collection, Iterator
 
 from .channel import Frame
-from .frames import RANK_FILE
-from .job_directory import FETCHED_MARK, JobDir, remove
+from .frames import RANK_FILE, STATES
+from .job_directory import FETCHED_MARK, JobDir, fits, remove
 from .link import ConnectionLost
 
 
@@ -21,6 +21,11 @@ def mark_fetched(job: JobDir) -> None:
     remove(job.at("ranks"))
     job.drop_ballast()
     open(job.at(FETCHED_MARK), "w").close()
+
+
+def state_in(result: object) -> str:
+    """Return the state in a result.json, an empty text if it has none: a program of the job may have written it."""
+    return str(result["state"]) if fits(result, {"state": str}) and result["state"] in STATES else ""
 
 
 def age(job: JobDir) -> float:

@@ -12,23 +12,19 @@ import time
 
 from .audience import SEND_SECONDS, SOCKET
 from .channel import BEAT_SECONDS, Channel, ready
-from .fetched_files import age
-from .frames import STATES
-from .job_directory import JobDir, fits
+from .fetched_files import age, state_in
+from .job_directory import JobDir
+from .job_queue import Entry, Queue
 from .metrics import last_values
 from .reap import PRIVATE
 from .records import JobRow
 
 GONE = "no job of this name runs here: it was fetched and removed, or never started"
+WAITS = "it waits in the queue with the controller that started it, which alone can follow it until it runs"
 DEAD = "its supervisor died: ansible-playbook clean.yml ends what is left, and fetches its files"
 BUSY = "it runs, but lets nobody in just now: it begins, or too many follow it; try again"
 ROOM_SECONDS = 30.0  # for a job to let somebody in
 RESULT_SECONDS = 30.0  # for a job that is over to write its result
-
-
-def state_in(result: object) -> str:
-    """Return the state in a result.json, an empty text if it has none: a program of the job may have written it."""
-    return str(result["state"]) if fits(result, {"state": str}) and result["state"] in STATES else ""
 
 
 def row_of(job: JobDir, controller: str) -> JobRow | None:
@@ -44,6 +40,7 @@ def row_of(job: JobDir, controller: str) -> JobRow | None:
         "own": order["controller"] == controller,
         "fetched": job.is_fetched(),
         "seconds": time.time() - staging["started"] if running else age(job),
+        "position": 0,
         "ranks": len(order["placement"]),
         "hosts": list(dict.fromkeys(place["host"] for place in order["placement"])),
         "launcher": order["launcher"]["name"],
@@ -52,14 +49,31 @@ def row_of(job: JobDir, controller: str) -> JobRow | None:
     }
 
 
+def place_of_followers(job: JobDir) -> str:
+    """Return the directory where a job that runs, or waits by itself, lets followers in; empty if there is none."""
+    staging = job.staging()
+    if staging and job.running():
+        return staging["private_tmp"]
+    entry = entry_of(job)
+    return entry["private_tmp"] if entry else ""
+
+
+def entry_of(job: JobDir) -> Entry | None:
+    """Return the place of a job in the queue, None if it is in none."""
+    try:
+        return Queue(os.path.dirname(os.path.dirname(job.path))).find(job.job_id)
+    except OSError:
+        return None
+
+
 def connect(job: JobDir) -> Channel | None:
     """Return a channel to the supervisor of a job that runs here; None if there is none."""
-    staging = job.staging()
-    if not staging or not PRIVATE.search(staging["private_tmp"]) or not job.running():
+    place = place_of_followers(job)
+    if not PRIVATE.search(place):
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(os.path.join(staging["private_tmp"], SOCKET))
+        connection.connect(os.path.join(place, SOCKET))
     except OSError:  # it is just over
         connection.close()
         return None
@@ -120,7 +134,7 @@ def send_result(job: JobDir, controller: Channel) -> str:
     """Send the result of a job when it is over. Return why there is none."""
     order = job.order()
     if not order or order["head"] != order["host"]:
-        return GONE
+        return WAITS if entry_of(job) else GONE
     until = time.monotonic() + RESULT_SECONDS
     while job.running() and time.monotonic() < until:
         controller.offer("beat")

@@ -55,6 +55,7 @@ DIGITS_MOST = 4300  # of a whole number, as Python from 3.11 on has it: reading 
 CPUS_MOST = 1 << 13  # of a node: as many as Linux has
 ROWS = 1000  # of leftovers, of metrics
 MOST_PIECES = 400_000  # of a data set
+WAITING_MOST = 1_000_000  # jobs in a queue
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@eth0
 STATES = ("succeeded", "saved", "failed", "timed_out", "cancelled", "lost")
@@ -321,15 +322,24 @@ WAITING = Form(
 JOB_ROW = Form(
     {
         "job_id": like(JOB_ID, "a job id"),
-        "state": one_of("running", *STATES),
+        "state": one_of("running", "waiting", *STATES),
         "own": flag,
         "fetched": flag,
         "seconds": number,
+        "position": either(whole(0, WAITING_MOST), 0),
         "ranks": whole(1, 9_999_999),
         "hosts": listed(HOST, 100_000),
         "launcher": words,
         "backend": words,
         "values": mapped(metric_name, metric, ROWS),
+    }
+)
+AHEAD = Form(
+    {
+        "job_id": like(JOB_ID, "a job id"),
+        "owner": short,
+        "state": one_of("running", "waiting"),
+        "seconds": number,
     }
 )
 
@@ -353,6 +363,9 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "forgotten": {"missing": listed(words, 100_000)},
     "attached": {"placement": listed(Form({"rank": RANK, "local_rank": RANK, "host": HOST}))},
     "jobs": {"jobs": listed(JOB_ROW, 100_000)},
+    "queued": {"ahead": whole(0, WAITING_MOST), "first": optional(AHEAD)},
+    "turn": {},
+    "unqueued": {"found": flag},
 }
 # What a job takes from those that follow it: any program of its user may connect.
 FROM_FOLLOWER: dict[str, dict[str, Check]] = {

@@ -10,17 +10,18 @@ import json
 import os
 import socket
 import time
-from typing import Mapping, Protocol
+from typing import Callable, ContextManager, Mapping, Protocol
 
 from . import reasons
-from .alone import WHOLE_JOB, staging_lock
+from .alone import WHOLE_JOB, NotAlone, staging_lock
 from .audience import Audience
 from .channel import BEAT_SECONDS, Channel, Frame, ready
 from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
 from .orders import Order, RunOrder
-from .peer import RemoteNode, stage_on_all
+from .peer import NotStaged, RemoteNode, stage_on_all
+from .protocol import Refused, Request
 from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, Reason
 from .records import Result
 from .remote_shell import SHELL_SOCKET, localized
@@ -40,18 +41,20 @@ class Controller(Protocol):
     channel: Channel
     signalled: str
     shipment: Shipment | None
+    peers: dict[str, RemoteNode]
 
     def release(self) -> None: ...
+    def sending_beats(self, frame: Request) -> ContextManager[None]: ...
 
 
 class HeadJob:
     """One job from staging to result. OSError if staging failed: then nothing of it is left."""
 
     def __init__(
-        self, controller: Controller, run_order: RunOrder, peers: Mapping[str, RemoteNode], detached: bool = False
+        self, controller: Controller, run_order: RunOrder, peers: Mapping[str, RemoteNode], audience: Audience
     ) -> None:
-        """`peers`: the connected nodes by host. `detached`: the job goes on without the controller."""
-        self.controller, self.audience = controller, Audience(controller.channel, detached)
+        """`peers`: the connected nodes by host. `audience`: who follows it; a detached one outlives the controller."""
+        self.controller, self.audience = controller, audience
         self.started = time.monotonic()
         self.peers = [peers[route["host"]] for route in run_order["routes"]]
         self.order = order = order_of(run_order, run_order["job"]["head"])
@@ -242,6 +245,23 @@ class HeadJob:
         for connection, wanted in list(self.shells.items()):
             if wanted is peer:
                 answer(connection, rc, text)
+
+
+def run_job(
+    controller: Controller, run_order: RunOrder, audience: Audience, staged: Callable[[], None]
+) -> Refused | None:
+    """Run a job to its end, and call `staged` when all nodes have it. Return why it is refused, if it is."""
+    try:
+        with controller.sending_beats({"beats": True}):
+            head_job = HeadJob(controller, run_order, controller.peers, audience)
+    except NotAlone as error:
+        return Refused(reason=str(error), running=dict(error.running))
+    except (OSError, ValueError) as error:
+        where = "" if isinstance(error, NotStaged) else f" on {run_order['job']['head']}"
+        return Refused(reason=f"cannot stage the job{where}: {error}")
+    staged()
+    head_job.follow()
+    return None
 
 
 def order_of(run_order: RunOrder, host: str) -> Order:

@@ -5,12 +5,12 @@
 """The directory of one job on one node: the files by which its processes share what they know, and which outlive them.
 
 `<home>/jobs/<job id>/`: order.json (all that this node is told of the job), staging.json (what it added when it staged
-the job), hostfile, bin/ (what launchers call), events
-(a FIFO: a byte wakes the guard), gate (a FIFO: opened when ranks may begin, or when the job is ended), lock (held while
-the job runs), launcher.json, launcher.out, end.json (why the job was ended, first writer wins), leftovers.json,
-metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes (rank_output), and where
-a folder was shipped src/ (the job's own tree, job_files) with listing.json. On the head also routes.json (how it
-reaches the other nodes) and result.json.
+the job), hostfile, bin/ (what launchers call), events (a FIFO: a byte wakes the guard), gate (a FIFO: opened when ranks
+may begin, or when the job is ended), lock (held while the job runs, and until its files were fetched), launcher.json,
+launcher.out, end.json (why the job was ended, first writer wins), over.json (nothing of it runs here any more),
+leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes
+(rank_output), and where a folder was shipped src/ (the job's own tree, job_files) with listing.json. On the head also
+routes.json (how it reaches the other nodes) and result.json.
 """
 
 from __future__ import annotations
@@ -283,6 +283,17 @@ class JobDir:
                     os.close(descriptor)
                     raise
             time.sleep(0.001)
+
+    def note_over(self) -> None:
+        """Note that nothing of the job runs on this node any more: its lock is held until its files were fetched."""
+        try:
+            self.write("over.json", {"at": time.time()})
+        except OSError:  # there is no room: it counts as running until then
+            pass
+
+    def is_over(self) -> bool:
+        """Whether nothing of the job runs on this node any more."""
+        return os.path.lexists(self.at("over.json"))
 
     def is_fetched(self) -> bool:
         """Whether the controller has all files of the job: the next clean.yml removes what is left of it."""

@@ -223,6 +223,7 @@ class NodeJob:
             if self.keeper:
                 self.keeper.close()
             self.output.finish()
+        self.job.note_over()
         if self.order["host"] != self.order["head"]:
             self.final_report = node_report(self.job, self.order, self.output.metrics)
             self.job.drop_ballast()

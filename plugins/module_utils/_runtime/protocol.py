@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Dict, List, Tuple, TypedDict
 
 from .orders import Order, Place, Route, RunOrder
-from .records import AnyFacts, Artifacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
+from .records import Ahead, AnyFacts, Artifacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
 
 Listing = List[Tuple[str, str, bool]]  # of shipped files: path, sha256, whether executable
 
@@ -109,6 +109,8 @@ class FilesChecked(TypedDict):
 
 class RunLate(Request, total=False):
     detached: bool  # the job goes on without the controller
+    waits: bool  # it has its turn in the queue, or if it is detached enters that now
+    queue_timeout: float | None  # seconds that a detached one waits at most
 
 
 class Run(RunLate):
@@ -219,6 +221,32 @@ class OfController(Request):
     controller: str
 
 
+class QueueWish(Request):
+    """Enter the queue, or go on waiting. `hosts`: the nodes of the job as they are planned now."""
+
+    home: str
+    job_id: str
+    controller: str
+    hosts: list[str]
+    ranks: int
+    launcher: str
+    backend: str
+    lease: float  # seconds without a word of the controller, after which it has left
+    queue_timeout: float | None
+    look: bool  # only say whether it would wait
+
+
+class Queued(TypedDict):
+    """A job waits, and for whom."""
+
+    ahead: int  # jobs
+    first: Ahead | None  # of these
+
+
+class Unqueued(TypedDict):
+    found: bool  # whether a job of this name waited with its controller
+
+
 class Jobs(TypedDict):
     jobs: list[JobRow]
 
@@ -243,6 +271,9 @@ CONTROLLER_TO_HEAD: Messages = {
     "detach": Nothing,  # go on in a session of your own: the job that comes outlives this connection
     "attach": OfJob,
     "jobs": OfController,
+    "queue": QueueWish,
+    "beat": Nothing,  # while the job waits in the queue
+    "unqueue": OfJob,  # take a job out of the queue that waits with its controller
 }
 HEAD_TO_CONTROLLER: Messages = {
     "survey": Surveyed,
@@ -263,6 +294,9 @@ HEAD_TO_CONTROLLER: Messages = {
     "forgotten": Missing,
     "attached": Attached,
     "jobs": Jobs,
+    "queued": Queued,
+    "turn": Nothing,  # the nodes of the job are free
+    "unqueued": Unqueued,
 }
 HEAD_TO_NODE: Messages = {
     "clock": Request,

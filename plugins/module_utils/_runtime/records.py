@@ -305,14 +305,35 @@ class Result(TypedDict):
     notes: list[Note]
 
 
+class Wish(TypedDict):
+    """A job that is to wait for its nodes (job_queue.py)."""
+
+    job_id: str
+    controller: str  # who started it (plugin_utils/_controller/identity.py)
+    hosts: list[str]
+    ranks: int
+    launcher: str
+    backend: str
+    detached: bool  # it waits without its controller
+    private_tmp: str  # where a detached one lets followers in; else empty
+
+
+class Ahead(RunningJob):
+    """A job that one in the queue waits for."""
+
+    state: str  # "running" or "waiting"
+    seconds: float  # that it does
+
+
 class JobRow(TypedDict):
     """A job that the head knows."""
 
     job_id: str
-    state: str  # "running", or that of its result
+    state: str  # "running", "waiting", or that of its result
     own: bool  # the controller that asks had started it
     fetched: bool
-    seconds: float  # that it runs, or since it ended
+    seconds: float  # that it runs or waits, or since it ended
+    position: int  # of one that waits: 1 is the first in the queue; else 0
     ranks: int
     hosts: list[str]
     launcher: str

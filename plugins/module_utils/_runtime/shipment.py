@@ -80,8 +80,13 @@ class Shipment:
     def make_tree(self, job: JobDir) -> None:
         """Make the job's tree, and release the store. OSError."""
         make_tree(job, self.listing, self.store)
-        os.close(self.lock)
-        self.lock = -1
+        self.release()
+
+    def release(self) -> None:
+        """Let others clear the store: what was shipped stays for some days."""
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
 
 
 def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[RemoteNode], listing: Listing) -> None:

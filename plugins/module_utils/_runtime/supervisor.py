@@ -23,29 +23,32 @@ from typing import Any, Callable, Collection, Iterator
 from . import orders, protocol, records
 from .alone import NotAlone
 from .artifacts import Border, Limits, forward_artifact, send_artifacts
+from .audience import Audience
 from .channel import BEAT_SECONDS, Channel
 from .data_relay import Relay
 from .detached import Detachment
-from .fetched_files import age, files_of, mark_fetched, own_block
-from .following import follow, row_of, state_in
+from .fetched_files import age, files_of, mark_fetched, own_block, state_in
+from .following import follow, row_of
 from .head_follower import HeadFollower
-from .head_job import HeadJob
+from .head_job import run_job
 from .job_directory import JobDir, jobs, ranks_on
+from .job_queue import Queue
 from .link import WORK_SECONDS, ConnectionLost
 from .metrics import OwnRows, final_metrics
 from .node_job import NodeJob, node_report
 from .open_files import raise_files
 from .peer import (
     ANSWER_SECONDS,
-    NotStaged,
     RemoteNode,
     in_head_time,
     in_parallel,
     own_ranks_report,
 )
+from .queue_desk import QueueDesk
 from .result import write_result
 from .shipment import Shipment, relay
 from .survey import home_path, ssh_config, survey
+from .waiting_job import OWN, WaitingJob, bury_dead, waiting_rows
 
 SIGNAL_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
 SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
@@ -63,6 +66,10 @@ class Supervisor:
         self.fetched: tuple[JobDir, list[RemoteNode]] | None = None  # a job whose files were sent, and its other nodes
         self.shipment: Shipment | None = None
         self.detachment = Detachment()
+        self.desk = QueueDesk(channel)
+        self.asked: protocol.Survey | None = None  # the last survey, its facts by host, and the last folder
+        self.facts: dict[str, records.AnyFacts] = {}
+        self.offered: protocol.FolderOffer | None = None
         self.handlers: dict[str, Callable[[Any], None]] = {  # each takes the frames of one kind
             "clock": self.on_clock,
             "survey": self.on_survey,
@@ -78,6 +85,8 @@ class Supervisor:
             "detach": self.on_detach,
             "attach": self.on_attach,
             "jobs": self.on_jobs,
+            "queue": self.desk.on_queue,
+            "unqueue": self.desk.on_unqueue,
         }
 
     def serve(self) -> None:
@@ -87,12 +96,15 @@ class Supervisor:
             signal.signal(number, signal.SIG_IGN)
         while True:
             try:
-                frame = self.channel.receive()
+                frame = self.channel.receive(self.desk.lease)
             except EOFError:
                 break
+            if frame is None:  # it is the job's turn, and its controller says nothing: others wait
+                self.desk.leave()
             handler = self.handlers.get(frame["kind"]) if frame else None
             if frame and handler:
                 handler(frame)
+        self.desk.leave()
         in_parallel(lambda peer: peer.remote.close(), self.peers.values())
 
     def on_signal(self, number: int, _frame: object) -> None:
@@ -138,7 +150,10 @@ class Supervisor:
         with self.sending_beats(frame):
             found = in_parallel(lambda route: self.survey_node(route, home), routes)
             own = survey(frame["request"])
+            if "nodes" in frame:  # this node is the head: jobs that wait have their names as well
+                own["jobs"] += self.desk.others(home)
         facts = {route["host"]: answer for route, answer in zip(routes, found)}
+        self.asked, self.facts = frame, {OWN: own, **facts}
         self.channel.send("survey", facts=own, nodes=facts)
 
     def survey_node(self, route: protocol.SurveyRoute, home: str) -> records.AnyFacts:
@@ -173,6 +188,7 @@ class Supervisor:
 
     def on_folder(self, frame: protocol.FolderOffer) -> None:
         """Receive a folder: for this node if `here` names it, and for the other nodes in `nodes`."""
+        self.offered = frame
         with self.sending_beats(frame):
             self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
             peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
@@ -186,19 +202,17 @@ class Supervisor:
         in_parallel(lambda name: self.peers.pop(name).remote.close(), self.peers.keys() - known)
 
     def on_run(self, frame: protocol.Run) -> None:
-        """Run a job as its head and send the result."""
+        """Run a job as its head and send the result. One that waits does so first."""
         with self.ended_by_signals():
-            try:
-                with self.sending_beats(frame):
-                    head_job = HeadJob(self, frame["order"], self.peers, frame.get("detached", False))
-            except NotAlone as refused:
-                self.channel.send("refused", reason=str(refused), running=refused.running)
+            detached, waits = frame.get("detached", False), frame.get("waits", False)
+            if waits and detached:
+                WaitingJob(self, frame).run()
                 return
-            except (OSError, ValueError) as error:
-                where = "" if isinstance(error, NotStaged) else f" on {frame['order']['job']['head']}"
-                self.channel.send("refused", reason=f"cannot stage the job{where}: {error}")
-                return
-            head_job.follow()
+            refused = self.desk.refusal() if waits else None
+            refused = refused or run_job(self, frame["order"], Audience(self.channel, detached), self.desk.leave)
+            if refused:
+                self.desk.leave()
+                self.channel.send("refused", **refused)
 
     def on_detach(self, _frame: protocol.Nothing) -> None:
         """Outlive the connection: the job that comes goes on without it."""
@@ -218,8 +232,12 @@ class Supervisor:
     def on_jobs(self, frame: protocol.OfController) -> None:
         """Send the jobs of which this node is the head, those that are over too, until clean.yml removes them."""
         with self.sending_beats(frame):
-            rows = [row_of(job, frame["controller"]) for job in jobs(home_path(frame["home"]))]
-        self.channel.send("jobs", jobs=[row for row in rows if row])
+            home = home_path(frame["home"])
+            waiting: list[records.JobRow] = []
+            with contextlib.suppress(OSError):  # somebody keeps the queue: the other jobs are told
+                waiting = waiting_rows(Queue(home), frame["controller"])
+            rows = [row_of(job, frame["controller"]) for job in jobs(home)]
+        self.channel.send("jobs", jobs=[*(row for row in rows if row), *waiting])
 
     def on_stage(self, frame: protocol.Stage) -> None:
         """Stage the job on this node and run it when the head sends `start`."""
@@ -336,6 +354,8 @@ class Supervisor:
         """
         waiting: list[records.WaitingRun] = []
         with self.sending_beats(frame):
+            with contextlib.suppress(OSError):
+                bury_dead(Queue(home_path(frame["home"])))
             for job in jobs(home_path(frame["home"])):
                 order, staging = job.order(), job.staging()
                 if not order or not staging or order["head"] != order["host"] or job.is_fetched() or job.running():

@@ -164,7 +164,12 @@ def jobs_here(home: str, known: Sequence[JobDir]) -> dict[str, RunningJob]:
 
 
 def has_ranks(job: JobDir) -> bool:
-    """Whether a job has ranks on this node, and not only its launcher. One that is being staged has."""
+    """Whether a job has ranks on this node, and not only its launcher. One that is being staged has.
+
+    One that is over has none, though its lock is held until its files were fetched.
+    """
+    if job.is_over():
+        return False
     order = job.read_order()
     return bool(order["ranks"]) if fits(order, {"ranks": list}) else True
 

@@ -14,6 +14,7 @@ from typing import Iterator, NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_store, processes, reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, jobs
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
 
 from . import versions
 from .environment_files import RECEIPT, locked
@@ -63,6 +64,11 @@ def refuse_running(request: Request) -> None:
                 f"job {job.job_id} of {owner_of(job.path)} runs here: wait for its end, or end it: "
                 f"ansible-playbook clean.yml -e job_id={job.job_id}; -e force=true ends every job here"
             )
+    for entry in Queue(str(request.home)).entries():
+        raise Refused(
+            f"job {entry['job_id']} waits in the queue here: take it out: ansible-playbook playbooks/jobs.yml "
+            f"-e do=cancel -e job_id={entry['job_id']}; -e force=true does so"
+        )
     if "jobs" not in request.files:
         return
     for job in known:
@@ -90,7 +96,10 @@ def refuse_other_users() -> None:
 
 
 def end_jobs(home: str) -> None:
-    """End all jobs of a home, and what they left. Refused if one cannot be ended."""
+    """End all jobs of a home, those that wait first, and what they left. Refused if one cannot be ended."""
+    queue = Queue(home)
+    for entry in queue.entries():
+        queue.take_out(entry["job_id"])
     for job in jobs(home):
         if job.running():
             reap.cancel(job)

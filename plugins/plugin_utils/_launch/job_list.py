@@ -7,27 +7,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import JobRow
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Ahead, JobRow
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .view import ETA_MOST, describe, fraction, rendered
 
-RUNNING = "running"
+RUNNING, WAITING = "running", "waiting"
 LINES, END_BYTES = 10, 1 << 14  # of each stream that are shown
 COLUMNS = ("job", "state", "whose", "ranks", "on", "time", "progress")
 WHOLE = ("job", "state", "whose", "ranks")  # never folded: people copy them and look for them
 
 
-def detached_line(job_id: str, head: str) -> str:
+def detached_line(job_id: str, head: str, waits: bool = False) -> str:
     """Return what to type to follow a detached job, or to end it."""
     play = f"ansible-playbook playbooks/jobs.yml -e job_id={job_id}"
-    return f"job {job_id} runs on {head} without this terminal; follow it: {play} -e do=attach; end it: -e do=cancel"
+    does = f"waits in the queue of {head}" if waits else f"runs on {head}"
+    return f"job {job_id} {does} without this terminal; follow it: {play} -e do=attach; end it: -e do=cancel"
+
+
+def waits_line(job_id: str, ahead: int, first: Ahead | None) -> str:
+    """Return what a job in the queue waits for."""
+    if first is None:
+        return f"job {job_id} waits: none is ahead, its nodes are looked at"
+    does, did = ("runs", "has run") if first["state"] == RUNNING else ("waits", "has waited")
+    how = f"{did} for {duration(first['seconds'])}" if first["seconds"] else does
+    return f"job {job_id} waits: {ahead} ahead, the first is {first['job_id']} of {first['owner']}, which {how}"
+
+
+def waits_of(job_id: str) -> Callable[[Frame], str]:
+    """Return a function from the frame that tells of a job in the queue to its line."""
+    return lambda frame: waits_line(job_id, frame["ahead"], frame["first"])
 
 
 def job_table(rows: Sequence[JobRow], head: str, width: int) -> str:
@@ -67,8 +83,10 @@ def cells(row: JobRow) -> tuple[str, ...]:
 
 
 def times(row: JobRow) -> str:
-    """Return how long a job runs, and will; or when it ended, and that its files are still on the nodes."""
+    """Return how long a job runs, and will; its place in the queue; or when it ended, and whether files are there."""
     took = duration(row["seconds"])
+    if row["state"] == WAITING:
+        return f"{took}, place {row['position']}"
     if row["state"] != RUNNING:
         return f"{took} ago" + ("" if row["fetched"] else ", not fetched")
     left = time_left(row)

@@ -17,7 +17,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifa
     pattern_parts,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import (
+    DEFAULT,
+    LAUNCHERS,
+    STARTED_BY_SLURMD,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     LEASE_SECONDS,
@@ -102,6 +106,8 @@ class Request:
     fetch_limit: int = 1 << 30
     exclusive: bool = False
     detach: bool = False
+    queue: bool = False  # wait until the nodes are free
+    queue_timeout: float | None = None  # seconds that it waits at most
     checkpoint_dir: str | None = None
     notice: float | None = None
     max_restarts: int = 0
@@ -162,6 +168,8 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
         exclusive=parse_flag("exclusive", given.get("exclusive", False)),
         detach=parse_detach(given),
+        queue=parse_queue(given),
+        queue_timeout=parse_seconds("queue_timeout", given.get("queue_timeout"), 3600),
         checkpoint_dir=parse_directory("checkpoint_dir", given.get("checkpoint_dir")),
         notice=parse_notice(given),
         max_restarts=max_restarts,
@@ -279,6 +287,16 @@ def parse_detach(given: Mapping[str, Any]) -> bool:
             "detach", True, "it is the controller that starts a job again: leave out max_restarts, or detach"
         )
     return detach
+
+
+def parse_queue(given: Mapping[str, Any]) -> bool:
+    """Return whether the job waits until its nodes are free. InputError for what waits in no queue, or in another."""
+    queue, launcher = parse_flag("queue", given.get("queue", False)), given.get("launcher")
+    if given.get("queue_timeout") is not None and not queue:
+        raise InputError("queue_timeout", given["queue_timeout"], "it is for jobs that wait: add -e queue=true")
+    if queue and launcher in STARTED_BY_SLURMD:
+        raise InputError("queue", True, f"{launcher} puts the job into the queue of Slurm: leave out queue")
+    return queue
 
 
 def parse_notice(given: Mapping[str, Any]) -> float | None:

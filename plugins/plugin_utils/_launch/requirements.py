@@ -105,9 +105,22 @@ def by_job(running: Mapping[str, Sequence[RunningJob]]) -> dict[tuple[str, str],
     return found
 
 
+def kept_away(
+    request: Request, nodes: Sequence[Node], facts: Mapping[str, NodeFacts]
+) -> dict[tuple[str, str], list[str]]:
+    """Return the jobs that run beside this one, as jobs_on() does; not those for whose end it waits in the queue."""
+    ours = ids_of_cluster(nodes, facts) if request.queue else set[str]()
+    return {name: hosts for name, hosts in jobs_on(nodes, facts).items() if name[0] not in ours}
+
+
+def ids_of_cluster(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> set[str]:
+    """Return the ids of the jobs that these nodes have in their homes: others that run there are of other homes."""
+    return {name for node in nodes for name in facts[node.name]["jobs"]}
+
+
 def check_alone(request: Request, nodes: Sequence[Node], cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
     """InputError if the job is exclusive, and another runs on one of its nodes."""
-    jobs = jobs_on(nodes, facts)
+    jobs = kept_away(request, nodes, facts)
     if not request.exclusive or not jobs:
         return
     raise not_alone(jobs, [node.name for node in cluster.workers if not facts[node.name]["running"]])
@@ -238,9 +251,11 @@ def warnings_for(
         yield "ports: gloo and NCCL take any port: open the firewalls for the nodes: setup.yml -e firewall_open=true"
     if ports and request.launcher in STARTED_BY_SLURMD:
         yield "ports: srun uses SrunPortRange of slurm.conf; if that is not set, any port"
-    for (job_id, owner), hosts in jobs_on(nodes, facts).items():
+    ours = ids_of_cluster(nodes, facts)
+    for (job_id, owner), hosts in kept_away(request, nodes, facts).items():
+        waits = ", -e queue=true waits for its end" if job_id in ours else ""
         shared = f"job {job_id} of {owner} also runs on {fold_names(hosts)}: both jobs share cores and GPUs"
-        yield f"{shared}; -e exclusive=true refuses that"
+        yield f"{shared}; -e exclusive=true refuses that{waits}"
     yield from leftover_warnings(nodes, facts)
     as_root = [node.name for node in nodes if facts[node.name]["uid"] == 0]
     if as_root:

@@ -61,6 +61,7 @@ ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
 SILENT_SECONDS = 60.0  # without a sign of life, after which a head is lost; while a job runs it is the lease
 LAY_SILENT_SECONDS = 300.0  # in which a head takes nothing of a data set: a node below it may be slow, or lost
 LEAVE_SECONDS = 30.0  # for the head to exit after the session is closed
+QUEUE_SECONDS = 5.0  # for the head to take a job out of the queue whose user stops it
 RESULT_BYTES = 64 << 20  # of result.json, which is fetched whatever the limit
 FRAME_BYTES = 256  # that a frame without data counts for
 FILES_MOST = 100_000  # of a run that was not planned here: of 33,000 ranks. A planned one has the files of its ranks
@@ -80,6 +81,7 @@ class Session:
         """
         self.head = head
         self.home = head.home or DEFAULT_HOME
+        self.queued = False  # the job waits in the queue, or has waited there
         start = bootstrap.bootstrap(head.interpreter, self.home, runtime_archive.digest())
         entry = os.path.join(os.path.abspath(os.path.expanduser(self.home)), runtime_archive.entry())
         known = head.local and os.path.exists(entry)
@@ -124,20 +126,27 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if kind is Stopped:
+        if kind is Stopped and not self.queued:
             self.drop()
             return
         self.remote.channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it still ends a job, and needs nobody for that
-            self.remote.process.wait(LEAVE_SECONDS)
+        try:
+            self.remote.process.wait(QUEUE_SECONDS if kind is Stopped else LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:  # it still ends a job, and needs nobody for that
+            if kind is Stopped:
+                self.kill()
         self.remote.stderr_reader.join(ERROR_SECONDS)
 
     def drop(self) -> None:
         """Kill the connection to the head at once: no job was started."""
-        with contextlib.suppress(OSError):  # it may be gone
-            os.killpg(self.remote.process.pid, signal.SIGKILL)  # it has a session of its own
+        self.kill()
         with contextlib.suppress(OSError):  # the channel may be closed
             self.remote.close()
+
+    def kill(self) -> None:
+        """Kill the program that is the connection to the head."""
+        with contextlib.suppress(OSError):  # it may be gone
+            os.killpg(self.remote.process.pid, signal.SIGKILL)  # it has a session of its own
 
     def ask(self, kind: str, **fields: object) -> Frame:
         """Send a frame and return the next answer. HeadLost if there will be none."""
@@ -267,16 +276,24 @@ class Session:
             raise HeadLost(f"invalid answer from head {self.head.name}: {error}") from None
 
     def run(
-        self, order: RunOrder, show: Callable[[Frame], None], stop: StopWatch, detached: bool = False
+        self,
+        order: RunOrder,
+        show: Callable[[Frame], None],
+        stop: StopWatch,
+        detached: bool = False,
+        waits: bool = False,
+        queue_timeout: float | None = None,
     ) -> Result | None:
         """Run a job and return its result; frames in between go to `show`. None: it is `detached`, and goes on there.
 
+        `waits`: it has its turn in the head's queue; a detached one enters that, for `queue_timeout` seconds at most.
         `stop` is asked several times a second. Stopped if the job was not started, HeadLost if the user insists.
         InputError if the job could not be staged.
         """
         stop.check()
         job = order["job"]
-        self.remote.channel.send("run", order=order, detached=detached, beats=True)
+        late = {"waits": waits, "queue_timeout": queue_timeout}
+        self.remote.channel.send("run", b"", order=order, detached=detached, beats=True, **late)
         end_sent = False
 
         def listen() -> bool:
@@ -294,7 +311,10 @@ class Session:
             if frame["kind"] == "result":
                 planned = [(place["rank"], place["host"]) for place in job["placement"]]
                 return self.believed(frame["result"], job["job_id"], planned)
-            if frame["kind"] == "started" and detached:
+            if frame["kind"] == "queued":
+                self.queued = True
+                show(frame)
+            if frame["kind"] in ("started", "queued") and detached:
                 return None
             if frame["kind"] == "started" or (
                 frame["kind"] in ("line", "report") and frame["rank"] < len(job["placement"])
@@ -336,7 +356,7 @@ class Session:
                 raise HeadLost(frame["reason"])
             if frame["kind"] == "result":
                 return self.believed(frame["result"], job_id, planned)
-            if frame["kind"] in ("line", "report") and frame["rank"] < len(planned):
+            if frame["kind"] == "queued" or (frame["kind"] in ("line", "report") and frame["rank"] < len(planned)):
                 show(frame)
 
     def jobs(self, controller: str) -> list[JobRow]:

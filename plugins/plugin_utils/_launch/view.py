@@ -110,8 +110,16 @@ def plain_pause(values: Mapping[str, Metric]) -> float:
 class View:
     """Shows frames of the supervisor. `write(text, newline, keep)` puts text on the screen; `keep`: in any case."""
 
-    def __init__(self, write: Callable[[str, bool, bool], None], hosts: list[str], terminal: bool, width: int) -> None:
-        self.write, self.hosts, self.terminal = write, hosts, terminal
+    def __init__(
+        self,
+        write: Callable[[str, bool, bool], None],
+        hosts: list[str],
+        terminal: bool,
+        width: int,
+        waits: Callable[[Frame], str] = str,
+    ) -> None:
+        """`waits` returns the line for a job that waits in the queue."""
+        self.write, self.hosts, self.terminal, self.waits = write, hosts, terminal, waits
         self.width = max(40, min(width, 120))
         self.gauge = ""
         self.first: tuple[float, float] | None = (
@@ -130,6 +138,8 @@ class View:
             self.line(frame["rank"], frame["text"])
         elif frame["kind"] == "report":
             self.report(frame["rank"], frame["values"])
+        elif frame["kind"] == "queued":
+            self.say(self.waits(frame))
 
     def line(self, rank: int, text: str) -> None:
         """Show one line of a rank with its prefix."""

@@ -1,0 +1,304 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A detached job that waits in the queue on the head, without its controller, and starts when its nodes are free.
+
+It was planned before it waits. Its nodes are looked at anew when its turn comes: one that is not as it was planned for
+ends it. So does whatever ends a job that runs. It then leaves a result as any other job does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Mapping, Protocol, Sequence
+
+from . import protocol, reasons
+from .audience import Audience
+from .channel import ready
+from .head_job import Controller, order_of, run_job
+from .job_directory import JobDir, remove
+from .job_queue import Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, over_text
+from .link import ConnectionLost
+from .metrics import final_metrics
+from .node_job import private_directory
+from .orders import Order, Staging
+from .peer import in_parallel
+from .reap import PRIVATE
+from .reasons import CANCELLED, LOST, NOT_STARTED, TIMED_OUT, Reason
+from .records import Ahead, AnyFacts, FirstFailure, JobRow, Result
+from .result import write_result
+from .shipment import Shipment
+from .survey import survey
+
+LOOK_SECONDS = 0.5  # between two looks at the queue
+NODES_SECONDS = 5.0  # between two looks at nodes on which a job of another head runs
+OWN = ""  # among the facts by host: those of the head
+DIED = Reason(LOST, "the head restarted, or the process that waited was killed: it was in the queue and never started")
+REMOVED = Reason(CANCELLED, "its ticket was taken out of the queue")
+# What of a node's facts a plan is made of, with the words for people.
+PLANNED_WITH = {
+    **{"home": "torchfleet_home", "uid": "the user", "interpreter": "Python", "python": "the Python of programs"},
+    **{"torch": "PyTorch", "launcher": "the launcher", "accelerators": "GPUs", "fabric": "the chosen NIC"},
+    **{"lost_address": "an address", "program": "the environment of the program", "script": "the script"},
+}
+
+
+class Head(Controller, Protocol):
+    """What a waiting job needs of the supervisor: the nodes as they were planned with, and the way to them."""
+
+    given_up: dict[str, str]
+    asked: protocol.Survey | None
+    facts: dict[str, AnyFacts]
+    offered: protocol.FolderOffer | None
+
+    def survey_node(self, route: protocol.SurveyRoute, home: str) -> AnyFacts: ...
+
+
+class WaitingJob:
+    """A detached job from its order to its turn, or to its end before that."""
+
+    def __init__(self, head: Head, frame: protocol.Run) -> None:
+        self.head, self.run_order, self.timeout = head, frame["order"], frame.get("queue_timeout")
+        self.order = order_of(self.run_order, self.run_order["job"]["head"])
+        self.hosts = list(dict.fromkeys(place["host"] for place in self.order["placement"]))
+        self.facts = {**head.facts, self.order["head"]: head.facts[OWN]} if OWN in head.facts else head.facts
+        self.queue = Queue(self.order["home"])
+        self.audience = Audience(head.channel, detached=True)
+        self.waited = False
+        self.private = ""
+        self.ticket: Ticket | None = None
+
+    def run(self) -> None:
+        """Wait, and run the job. One that did not wait is refused as any other is."""
+        try:
+            reason = self.wait(self.enter())
+            refused = None if reason else run_job(self.head, self.run_order, self.audience, self.leave)
+        except (OSError, ValueError) as error:
+            reason, refused = None, protocol.Refused(reason=f"cannot wait in the queue: {error}")
+        if refused and not self.waited:
+            self.head.channel.send("refused", **refused)
+        elif refused:
+            self.give_up(Reason(NOT_STARTED, text_of(refused)))
+        elif reason:
+            self.give_up(reason)
+        self.leave()
+
+    def enter(self) -> Ticket:
+        """Take the last place in the queue, and let followers in. OSError, ValueError."""
+        bury_dead(self.queue)
+        self.private = private_directory()
+        self.audience.open(self.private, self.order)
+        job = self.order
+        ticket = self.ticket = self.queue.enter(
+            {
+                "job_id": job["job_id"],
+                "controller": job["controller"],
+                "hosts": self.hosts,
+                "ranks": len(job["placement"]),
+                "launcher": job["launcher"]["name"],
+                "backend": job["backend"],
+                "detached": True,
+                "private_tmp": self.private,
+            }
+        )
+        note_order(ticket.path, job)
+        return ticket
+
+    def leave(self) -> None:
+        """Leave the queue: the job runs, or is over."""
+        ticket, self.ticket = self.ticket, None
+        if ticket:
+            ticket.leave()
+            remove(place_of(ticket.path))
+        if self.private:
+            remove(self.private)
+
+    def wait(self, ticket: Ticket) -> Reason | None:
+        """Return when it is the job's turn; or why it ends before. OSError."""
+        told: object = None
+        facts, looked = self.facts, time.monotonic()
+        ahead: Sequence[Ahead] = ()
+        while True:
+            ahead = self.queue.ahead_of(ticket, ahead)
+            if not ahead and self.waited and time.monotonic() >= looked:
+                facts, looked = self.look_anew(), time.monotonic() + NODES_SECONDS
+                problem = self.changed(facts)
+                if problem:
+                    return Reason(NOT_STARTED, problem)
+            ahead = ahead or busy_on_nodes(self.hosts, facts)
+            if not ahead and not is_over(ticket, self.timeout):
+                problem = ship_again(self.head, self.order["home"]) if self.waited else ""
+                return Reason(NOT_STARTED, problem) if problem else None
+            if news_of(ahead) != told:
+                told = news_of(ahead)
+                self.audience.send("queued", ahead=len(ahead), first=ahead[0] if ahead else None)
+            self.begin_to_wait()
+            reason = self.reason_to_end(ticket, ahead)
+            if reason:
+                return reason
+            ready(self.audience.inputs(), LOOK_SECONDS)
+
+    def begin_to_wait(self) -> None:
+        """Let go of the controller, and of the other nodes: they may restart meanwhile."""
+        if self.waited:
+            return
+        self.waited = True
+        self.head.release()
+        if self.head.shipment:
+            self.head.shipment.release()
+        in_parallel(lambda peer: peer.remote.close(), self.head.peers.values())
+        self.head.peers.clear()
+
+    def reason_to_end(self, ticket: Ticket, ahead: Sequence[Ahead]) -> Reason | None:
+        """Return why the job must not wait any longer, or None."""
+        if self.head.signalled:
+            return reasons.signalled(self.head.signalled, "the supervisor")
+        frame = self.audience.receive()
+        if frame and frame["kind"] == "end":
+            return Reason(frame["reason"], frame["detail"])
+        if not ticket.valid:
+            return REMOVED
+        return Reason(TIMED_OUT, over_text(self.timeout or 0.0, ahead)) if is_over(ticket, self.timeout) else None
+
+    def look_anew(self) -> dict[str, AnyFacts]:
+        """Return the facts of the job's nodes as they are now."""
+        asked, port = self.head.asked, self.order["master_port"]
+        if asked is None:
+            return {}
+        self.head.given_up.clear()
+        wanted = {route["host"] for route in self.run_order["routes"]}
+        routes = [route for route in asked.get("nodes", []) if route["host"] in wanted]
+        for route in routes:
+            route["request"]["port"] = port
+        found = in_parallel(lambda route: self.head.survey_node(route, self.order["home"]), routes)
+        own = survey({**asked["request"], "port": port})
+        return {self.order["head"]: own, **{route["host"]: row for route, row in zip(routes, found)}}
+
+    def changed(self, facts: Mapping[str, AnyFacts]) -> str:
+        """Return why the plan of the job is no longer right, or an empty text."""
+        for host, now in facts.items():
+            before = self.facts.get(host)
+            if "unreachable" in now:
+                return f"{host} was not reached when its turn came: {now['unreachable']}"
+            if before is None or "unreachable" in before:
+                continue
+            other = [text for name, text in PLANNED_WITH.items() if before.get(name) != now.get(name)]
+            if other:
+                return f"{host} changed while it waited: {', '.join(other)}; start it again"
+            if host == self.hosts[0] and now["port"] != self.order["master_port"]:
+                return f"port {self.order['master_port']} of rank 0 is taken on {host} by now; start it again"
+        return ""
+
+    def give_up(self, reason: Reason) -> None:
+        """End the job before it began: with a result, as any other."""
+        ticket = self.ticket
+        try:
+            result = leave_result(self.order, ticket.entry["since"] if ticket else time.time(), reason)
+            self.audience.send("result", result=result)
+        except OSError:  # there is no room: its ticket stays without a holder, and the next who looks finds it lost
+            if ticket:
+                os.close(ticket.descriptor)
+            self.ticket = None
+        self.audience.close()
+
+
+def text_of(refused: protocol.Refused) -> str:
+    """Return why a job was refused, with the jobs that kept it away."""
+    names = {row["job_id"] for rows in refused.get("running", {}).values() for row in rows}
+    return ": ".join([refused["reason"], *sorted(names)])
+
+
+def place_of(ticket: str) -> str:
+    """Return the directory beside a ticket, which has the order of a detached job."""
+    return ticket[: -len(".json")]
+
+
+def note_order(ticket: str, order: Order) -> None:
+    """Keep the order of a job that waits: if its process dies, it is known what it was. OSError."""
+    os.mkdir(place_of(ticket), 0o700)
+    JobDir(place_of(ticket)).write("order.json", order)
+
+
+def leave_result(order: Order, since: float, reason: Reason) -> Result:
+    """Make the directory of a job that never started, with its result, and return that. OSError."""
+    job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
+    job.create([])
+    staging: Staging = {"started": since, "private_tmp": ""}
+    job.write("order.json", order)
+    job.write("staging.json", staging)
+    job.claim_end(*reason)
+    result = write_result(job, order, staging, final_metrics(job, order), {}, max(0.0, time.time() - since))
+    if result["first_failure"]:  # no rank is to blame, for none was started
+        place, cause = order["head"], reason.detail
+        result["first_failure"] = FirstFailure(rank=None, host=place, cause=cause, message="", log=order["run_dir"])
+        job.write("result.json", result)
+    return result
+
+
+def bury_dead(queue: Queue) -> None:
+    """Take away the tickets whose processes are gone. OSError.
+
+    A detached job is lost then, and leaves a result that says so: whoever asks for it shall hear of it.
+    """
+    if not queue.has_dead():
+        return
+    with queue.held(alone=True):
+        for path in queue.dead():
+            entry, place = entry_in(path), JobDir(place_of(path))
+            order = place.order() if entry and entry["detached"] else None
+            if entry and order and order["job_id"] == entry["job_id"]:
+                with contextlib.suppress(FileExistsError):  # it had just been started
+                    leave_result({**order, "home": queue.home}, entry["since"], DIED)
+            if entry and PRIVATE.search(entry["private_tmp"]):
+                remove(entry["private_tmp"])
+            remove(place.path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def ship_again(head: Head, home: str) -> str:
+    """Bring the folder of the script to the nodes as they are now, from the stores. Return why it cannot be."""
+    offer = head.offered
+    if offer is None:
+        return ""
+    head.shipment = own = Shipment(home, offer["files"]) if offer["here"] else None
+    said = own.finish() if own else ""
+    if said:
+        return f"{offer['here']}: {said}; start it again"
+    for name in offer["nodes"]:
+        try:
+            peer = head.peers[name]
+            for digest in sorted(peer.ask_for_folder(offer["files"])):
+                if own:
+                    peer.channel.send_file(digest, own.store.path(digest))
+            said = peer.check_folder()
+        except (ConnectionLost, KeyError) as error:
+            said = f"{name}: {error}"
+        if said:
+            return f"{said}; start it again"
+    return ""
+
+
+def waiting_rows(queue: Queue, controller: str) -> list[JobRow]:
+    """Return what a list of jobs has of those that wait, first come first. OSError."""
+    bury_dead(queue)
+    return [
+        {
+            "job_id": entry["job_id"],
+            "state": "waiting",
+            "own": entry["controller"] == controller,
+            "fetched": False,
+            "seconds": max(0.0, time.time() - entry["since"]),
+            "position": position,
+            "ranks": entry["ranks"],
+            "hosts": entry["hosts"],
+            "launcher": entry["launcher"],
+            "backend": entry["backend"],
+            "values": {},
+        }
+        for position, entry in enumerate(queue.entries(), 1)
+        if not os.path.lexists(os.path.join(queue.home, "jobs", entry["job_id"]))
+    ]
