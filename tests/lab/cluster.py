@@ -26,7 +26,7 @@ class Cluster:
     def __init__(self, lab: Lab, root: Path) -> None:
         self.lab, self.root = lab, root
         self.runs = root / "runs"
-        self.environment = dict(ENVIRONMENT)
+        self.environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": "1"}  # Python holds lines back that go to a file
 
     def make_nodes_differ(self) -> None:
         """Give n3 another name for its second NIC, and n4 another home for torchfleet.
