@@ -42,7 +42,7 @@ help:
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make collection   the collection as it is installed, its roles and documents'
 	@echo 'make stack        Open MPI with UCX and UCC, built from its source on lab nodes (some ten minutes)'
-	@echo 'make compat       programs of others, unchanged, with their packages from the index (half an hour; docs/frameworks.md)'
+	@echo 'make compat       programs of others, unchanged, with packages of the index (up to an hour; docs/frameworks.md)'
 	@echo 'make gpu          what needs a GPU, on a machine that has one; also without network (docs/gpus.md)'
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'

@@ -19,7 +19,7 @@ WEIGHTS = r"^(?:loss \S+, )?weights (\S+)$"
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework. `reads`: which of our variables its own code looks at, under a launcher other than torchrun's.
+    """A framework. `reads`: which of a rank's variables its own code looks at, under every launcher.
 
     `told`: what it needs to be told beside them, for people. `folder`: below this one; empty for PyTorch itself, which
     needs no packages.
