@@ -135,7 +135,7 @@ class Laying:
         rows = [row_of(number, mark) for number, mark in sorted(journal.files.items()) if number not in gone]
         write_whole(os.path.join(self.place, JOURNAL), "".join(rows).encode())
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
-        self.journal = open(os.open(os.path.join(self.place, JOURNAL), flags), "w")  # noqa: SIM115  closed in close()
+        self.journal = os.fdopen(os.open(os.path.join(self.place, JOURNAL), flags), "w")  # closed in close()
 
     def look_at(self, number: int) -> None:
         """Note which pieces of a file are missing. One that is whole is noted as that. OSError."""

@@ -64,13 +64,13 @@ class Relay:
 
     def take_list(self) -> bytes:
         """Return the list of files, which comes first. EOFError."""
-        text = b""
+        text = bytearray()  # bytes would be copied as a whole with each block
         while len(text) < min(self.offer["list_bytes"], MOST_BYTES):
             frame = self.channel.receive() or {}
             if frame.get("kind") != "file" or frame["name"] != LIST:
                 break
             text += frame["data"]
-        return text
+        return bytes(text)
 
     def ask(self, text: bytes) -> None:
         """Find out what is missing here and below, and ask for that."""
