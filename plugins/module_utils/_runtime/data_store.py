@@ -21,6 +21,7 @@ import stat
 from typing import Iterator, NamedTuple, Sequence, Tuple
 
 from .data_manifest import MOST_BYTES, NAME, Manifest, known_manifest, name_of
+from .file_store import try_lock
 from .job_directory import fits, jobs, open_file, remove, unique
 from .job_files import walk
 from .records import DataFacts
@@ -244,16 +245,7 @@ def by_use(home: str) -> list[str]:
 
 def lock_of(home: str, name: str) -> int | None:
     """Return a descriptor that holds the lock of one data set, None if somebody lays it just now. OSError."""
-    path = f"{place_of(home, name)}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno != errno.EWOULDBLOCK:
-            raise
-        return None
-    return descriptor
+    return try_lock(f"{place_of(home, name)}.lock", fcntl.LOCK_EX)
 
 
 def make_removable(path: str) -> None:

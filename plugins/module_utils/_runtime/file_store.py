@@ -29,6 +29,19 @@ BLOCK = 1 << 20
 FICLONE = 0x40049409  # linux/fs.h: both files have the same blocks until one of them is written (Btrfs, XFS, bcachefs)
 
 
+def try_lock(path: str, how: int) -> int | None:
+    """Return a descriptor that holds the lock of a file, which is made; None if others hold it. OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno != errno.EWOULDBLOCK:
+            raise
+        return None
+    return descriptor
+
+
 class Store:
     """The store below a torchfleet home."""
 
@@ -53,15 +66,7 @@ class Store:
 
     def lock(self, how: int) -> int | None:
         """Return a descriptor that holds the store's lock, None if others hold it. OSError."""
-        descriptor = os.open(os.path.join(self.root, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno != errno.EWOULDBLOCK:
-                raise
-            return None
-        return descriptor
+        return try_lock(os.path.join(self.root, "lock"), how)
 
     def has(self, digest: str) -> bool:
         """Whether a file with this content is here; if so it was asked for now."""
