@@ -12,6 +12,7 @@ import signal
 from typing import Collection, Iterable, Mapping, NamedTuple
 
 from . import reasons
+from .hang import Verdict
 from .orders import JobOrder
 from .rank_record import cause_of, ended_at, rank_state
 from .reasons import LAUNCHER_DIED, LOST, RANK_FAILED, TIMED_OUT, WRAPPER_DIED
@@ -145,8 +146,12 @@ def first_failure(
     end: End | None,
     launcher: BlamedLauncher,
     last_lines: Mapping[int, tuple[str, str]],
+    hang: Verdict | None = None,
 ) -> FirstFailure | None:
-    """Return rank, host, cause, message and log of what went wrong first; null if nothing did, or a person ended it."""
+    """Return rank, host, cause, message and log of what went wrong first; null if nothing did, or a person ended it.
+
+    `hang`: who kept a job from going on that took too long.
+    """
     if state in ("succeeded", "saved", "cancelled"):
         return None
     if blamed is not None and state == "failed":
@@ -155,7 +160,9 @@ def first_failure(
     if end and end["reason"] in (TIMED_OUT, LOST):
         undone = [row for row in rows if row["state"] != "succeeded"] or rows
         late = next((row for row in undone if row["host"] == end.get("host")), undone[0])
-        return failure_of_rank(order, late, end["detail"], last_lines[late["rank"]][0])
+        culprit = next((row for row in rows if hang and row["rank"] in hang.ranks[:1]), late)
+        cause = f"{end['detail']}: {hang.sentence}" if hang else end["detail"]
+        return failure_of_rank(order, culprit, cause, last_lines[culprit["rank"]][0])
     silent = next((row for row in rows if row["state"] == "silent"), None)
     if silent and not launcher.get("rc") and (not end or end["reason"] == LAUNCHER_DIED):
         how = f"it left no record, and {order['launcher']['name']} ended with status 0"

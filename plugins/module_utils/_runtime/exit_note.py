@@ -10,7 +10,8 @@ run writes the exit status the program had reached, so that such a death is told
 nothing of that: SystemExit is what it is in plain Python, also in threads and in C. It acts in the rank's own process
 only, then hands over to the sitecustomize that would have been there without it.
 
-The guard asks before it ends a job that took too long: every thread's stack goes to stderr, also if it waits in C.
+The guard asks before it ends a job that took too long: every thread's stack goes to stderr, also if it waits in C. A
+look at a running job asks as well (look_note): then they go to a file.
 """
 
 from __future__ import annotations
@@ -102,10 +103,12 @@ def _hand_over() -> None:
     sys.modules.setdefault(__name__, ours)
 
 
-def _watch_groups(pid: str, path: str) -> None:
+def _watch(pid: str, directory: str) -> None:
+    look = importlib.import_module("_torchfleet_look_note")
+    look.listen_for_looks(directory)
     if pid == str(os.getpid()):
         watch = importlib.import_module("_torchfleet_group_note").Watch
-        watch(os.path.join(os.path.dirname(path), "group"))
+        watch(os.path.join(directory, "group"), lambda: look.start_recorder(directory))
 
 
 def _start() -> None:
@@ -113,7 +116,7 @@ def _start() -> None:
     if path:  # this is the first Python of the rank; below a shell script it is not the rank's own process
         faulthandler.register(STACKS_SIGNAL)
         _install(pid, path)
-        _watch_groups(pid, path)
+        _watch(pid, os.path.dirname(path))
     _hand_over()
 
 

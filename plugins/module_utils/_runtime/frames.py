@@ -16,6 +16,7 @@ import re
 import sys
 from typing import Mapping
 
+from .evidence import ALL_EVIDENCE
 from .forms import (
     BadFrame,
     Check,
@@ -261,6 +262,7 @@ REPORT = shaped(
         "leftovers": listed(LEFTOVER, ROWS),
         "launcher": launcher,
         "metrics": listed(measured, ROWS),
+        "evidence": ALL_EVIDENCE,
     }
 )
 RESULT = shaped(
@@ -343,6 +345,8 @@ AHEAD = Form(
     }
 )
 
+PLACES = listed(Form({"rank": RANK, "local_rank": RANK, "host": HOST}))
+
 # What the controller takes from the head.
 FROM_HEAD: dict[str, dict[str, Check]] = {
     "survey": {"facts": facts, "nodes": mapped(HOST, facts)},
@@ -361,11 +365,12 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "fetched": {"missing": listed(words, 100_000)},
     "waiting": {"jobs": listed(WAITING, 100_000)},
     "forgotten": {"missing": listed(words, 100_000)},
-    "attached": {"placement": listed(Form({"rank": RANK, "local_rank": RANK, "host": HOST}))},
+    "attached": {"placement": PLACES},
     "jobs": {"jobs": listed(JOB_ROW, 100_000)},
     "queued": {"ahead": whole(0, WAITING_MOST), "first": optional(AHEAD)},
     "turn": {},
     "unqueued": {"found": flag},
+    "looked": {"placement": PLACES, "evidence": ALL_EVIDENCE, "missing": listed(words, 100_000)},
 }
 # What a job takes from those that follow it: any program of its user may connect.
 FROM_FOLLOWER: dict[str, dict[str, Check]] = {
@@ -394,4 +399,5 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "artifacts": ARTIFACTS,
     "fetched": {"missing": listed(words, 100_000)},
     "forgotten": {"missing": listed(words, 100_000)},
+    "looked": {"evidence": ALL_EVIDENCE},
 }

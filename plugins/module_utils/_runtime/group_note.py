@@ -18,7 +18,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import Any
+from typing import Any, Callable
 
 C10D = "torch.distributed.distributed_c10d"
 RPC = "torch.distributed.rpc.api"
@@ -38,8 +38,9 @@ CHILD_SECONDS = 0.5  # of CPU: less than the import of torch takes
 class Watch:
     """Looks on as modules are imported until torch.distributed is there, then at its table of groups."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, at_first: Callable[[], None] = lambda: None) -> None:
+        """`at_first` is called when this process makes its first group."""
+        self.path, self.at_first = path, at_first
         self.pid = os.getpid()
         self.largest = 0
         self.forks = 0
@@ -68,6 +69,9 @@ class Watch:
         """Note a new group of a forked child at once: such children leave without at_end()."""
         if os.getpid() != self.pid:
             self.note(len(ranks))
+            return
+        at_first, self.at_first = self.at_first, lambda: None
+        at_first()
 
     def left(self, group: Any, ranks: Any) -> None:
         """Note a group that will not be used any more."""

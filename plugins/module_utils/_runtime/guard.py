@@ -26,6 +26,7 @@ from . import reasons
 from .channel import BEAT_SECONDS, ready
 from .ending import Ending, Trees, signal_programs, trees_below
 from .job_directory import JobDir, write_in_thread
+from .last_look import note_evidence
 from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .orders import Order
@@ -350,6 +351,7 @@ class Guard:
         deadline = time.monotonic() + 2 * processes_module.longest(self.order["grace"]) + OTHER_NODES_SECONDS
         ending = Ending(lambda: self.snapshot().trees, self.order["grace"])
         if stacks:
+            note_evidence(self.job, self.order)
             ending.ask_for_stacks()
         ending.run()
         self.wait_for_records()

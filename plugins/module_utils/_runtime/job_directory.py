@@ -9,8 +9,9 @@ the job), hostfile, bin/ (what launchers call), events (a FIFO: a byte wakes the
 may begin, or when the job is ended), lock (held while the job runs, and until its files were fetched), launcher.json,
 launcher.out, end.json (why the job was ended, first writer wins), over.json (nothing of it runs here any more),
 leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes
-(rank_output), and where a folder was shipped src/ (the job's own tree, job_files) with listing.json. On the head also
-routes.json (how it reaches the other nodes) and result.json.
+(rank_output) and those files through which ranks tell where they are (look_note), look.lock, evidence.json (of a job
+that took too long), and where a folder was shipped src/ (the job's own tree, job_files) with listing.json. On the head
+also routes.json (how it reaches the other nodes) and result.json.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from .channel import BEAT_SECONDS, Frame, ready
 from .frames import ROWS
 from .guard import STOPPED_SECONDS, Guard
 from .job_directory import JobDir, remove
+from .last_look import noted_evidence
 from .metrics import Metrics
 from .orders import JobRoute, Order, Staging
 from .output_follower import OutputFollower
@@ -261,6 +262,7 @@ def node_report(job: JobDir, order: Order, metrics: Metrics) -> NodeReport:
         "leftovers": leftovers_of(job, records)[:ROWS],
         "launcher": {**launcher, "last_line": last_line(job.at("launcher.out"))},
         "metrics": [(name, metrics.rank_of[name], value) for name, value in metrics.last.items()][:ROWS],
+        "evidence": noted_evidence(job),
     }
 
 

@@ -147,9 +147,10 @@ class RemoteNode:
 
 
 def own_ranks_report(name: str, report: NodeReport) -> NodeReport:
-    """Return a node's report without the records of ranks that did not come up on it."""
+    """Return a node's report without what it says of ranks that did not come up on it."""
     records = {rank: record for rank, record in report["records"].items() if record["host"] == name}
-    return {**report, "records": records}
+    evidence = [row for row in report.get("evidence", []) if row["host"] == name]
+    return {**report, "records": records, "evidence": evidence}
 
 
 def in_head_time(report: NodeReport, offset: float) -> NodeReport:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Tuple, TypedDict
 
+from .evidence import Evidence
 from .orders import Order, Place, Route, RunOrder
 from .records import Ahead, AnyFacts, Artifacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
 
@@ -132,6 +133,10 @@ class Ending(TypedDict):
 class OfJob(Request):
     home: str
     job_id: str
+
+
+class Look(OfJob):
+    asks: bool  # ranks are asked for their stacks; else /proc alone is read
 
 
 class FetchLate(OfJob, total=False):
@@ -255,6 +260,14 @@ class Attached(TypedDict):
     placement: list[Place]
 
 
+class NodeLooked(TypedDict):
+    evidence: list[Evidence]
+
+
+class Looked(NodeLooked, Attached):
+    missing: list[Text]  # nodes of which nothing is known, each with the reason
+
+
 Messages = Dict[str, type]  # the type of the fields by kind
 CONTROLLER_TO_HEAD: Messages = {
     "survey": Survey,
@@ -274,6 +287,7 @@ CONTROLLER_TO_HEAD: Messages = {
     "queue": QueueWish,
     "beat": Nothing,  # while the job waits in the queue
     "unqueue": OfJob,  # take a job out of the queue that waits with its controller
+    "look": Look,
 }
 HEAD_TO_CONTROLLER: Messages = {
     "survey": Surveyed,
@@ -297,6 +311,7 @@ HEAD_TO_CONTROLLER: Messages = {
     "queued": Queued,
     "turn": Nothing,  # the nodes of the job are free
     "unqueued": Unqueued,
+    "looked": Looked,
 }
 HEAD_TO_NODE: Messages = {
     "clock": Request,
@@ -317,6 +332,7 @@ HEAD_TO_NODE: Messages = {
     "received": Nothing,
     "forget": OfJob,
     "node_report": OfJob,
+    "look": Look,
 }
 NODE_TO_HEAD: Messages = {
     "clock": Clock,
@@ -339,6 +355,7 @@ NODE_TO_HEAD: Messages = {
     "artifacts": NodeArtifacts,
     "fetched": Missing,
     "forgotten": Missing,
+    "looked": NodeLooked,
 }
 SUPERVISOR_TO_GUARD: Messages = {
     kind: HEAD_TO_NODE[kind] for kind in ("beat", "all_placed", "start_daemon", "all_done", "end")

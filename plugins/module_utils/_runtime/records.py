@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TypedDict, Union, final
 
+from .evidence import Evidence
 from .orders import Place, UsedLauncher
 
 Text = str  # for people
@@ -233,7 +234,11 @@ class End(EndLate):
     at: float
 
 
-class NodeReport(TypedDict):
+class NodeReportLate(TypedDict, total=False):
+    evidence: list[Evidence]  # of where its ranks hung, if job_timeout ended the job
+
+
+class NodeReport(NodeReportLate):
     """What the head needs to know of a node for the result. `records` and `lines` by rank."""
 
     records: dict[str, RankRecord]

@@ -15,7 +15,9 @@ from typing import Mapping, NamedTuple
 
 from .blame import blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
 from .frames import ROWS
+from .hang import Verdict
 from .job_directory import JobDir, ranks_on
+from .last_look import noted_evidence, verdict_at_end
 from .metrics import Metrics
 from .orders import JobOrder, Order, Place, Staging
 from .output_lines import last_line
@@ -48,6 +50,7 @@ class Found(NamedTuple):
     started: float  # seconds since the epoch
     ended: float
     seconds: float | None = None  # that the job took; None: the difference of its times
+    hang: Verdict | None = None  # of a job that job_timeout ended: who kept it from going on
 
 
 def timestamp(seconds: float) -> str:
@@ -111,7 +114,7 @@ def summarize(
         "command": order["shown_command"],
         "placement": [place_row(place, records.get(place["rank"])) for place in planned],
         "ranks": rows,
-        "first_failure": first_failure(order, state, rows, blamed, records, end, launcher, last_lines),
+        "first_failure": first_failure(order, state, rows, blamed, records, end, launcher, last_lines, found.hang),
         "silent_ranks": [row["rank"] for row in rows if row["state"] == "silent"],
         "leftovers": found.leftovers,
         "metrics": found.metrics,
@@ -196,7 +199,9 @@ def write_result(
     host = end.get("host", "") if end else ""
     blamed = host if host in launchers else head
     culprit: BlamedLauncher = {**launchers[blamed], "host": blamed}
-    found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds)
+    evidence = [row for report in node_reports.values() for row in report.get("evidence", [])]
+    hang = verdict_at_end(end, [*noted_evidence(job), *evidence], hosts)
+    found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang)
     result = summarize(order, records, end, lines, culprit, found)
     job.write("result.json", result)
     job.drop_ballast()

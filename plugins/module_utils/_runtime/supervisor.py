@@ -34,6 +34,7 @@ from .head_job import run_job
 from .job_directory import JobDir, jobs, ranks_on
 from .job_queue import Queue
 from .link import WORK_SECONDS, ConnectionLost
+from .look_job import look_on_all
 from .metrics import OwnRows, final_metrics
 from .node_job import NodeJob, node_report
 from .open_files import raise_files
@@ -87,6 +88,7 @@ class Supervisor:
             "jobs": self.on_jobs,
             "queue": self.desk.on_queue,
             "unqueue": self.desk.on_unqueue,
+            "look": self.on_look,
         }
 
     def serve(self) -> None:
@@ -238,6 +240,21 @@ class Supervisor:
                 waiting = waiting_rows(Queue(home), frame["controller"])
             rows = [row_of(job, frame["controller"]) for job in jobs(home)]
         self.channel.send("jobs", jobs=[*(row for row in rows if row), *waiting])
+
+    def on_look(self, frame: protocol.Look) -> None:
+        """Look at the ranks of a job that another supervisor runs: here, and on its other nodes if this is its head.
+
+        A job that does not run here has no placement.
+        """
+        home = home_path(frame["home"])
+        job = JobDir(os.path.join(home, "jobs", frame["job_id"]))
+        with self.sending_beats(frame):
+            order = job.order() if job.running() else None
+            evidence, missing = (
+                look_on_all(job, order, frame["asks"], lambda route: self.reach(route, home)) if order else ([], [])
+            )
+        placement = order["placement"] if order else []
+        self.channel.send("looked", placement=placement, evidence=evidence, missing=missing)
 
     def on_stage(self, frame: protocol.Stage) -> None:
         """Stage the job on this node and run it when the head sends `start`."""

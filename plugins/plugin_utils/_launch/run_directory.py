@@ -26,6 +26,7 @@ from .requirements import LEAST_FREE_BYTES
 FETCHED = "fetched.json"  # in a run directory, written last: where it is, all is that could be had; `missing` is not
 FETCHED_BYTES = 1 << 20  # of it that are read: more is of a run that misses much
 WRITER_SECONDS = 600.0  # for another playbook to be done with a run directory
+DIAGNOSIS = "diagnosis"  # in a run directory: what looks at the job found
 HELPER_PREFIX = "_"  # files in workloads/ that are no workloads
 
 
@@ -145,12 +146,26 @@ def is_fetched(run_dir: Path) -> bool:
     return isinstance(found, dict) and found.get("missing") == []
 
 
+def run_dir_of(job_id: str, runs_dir: str) -> Path:
+    """Return where the run of a job lies, or would lie, on this controller. InputError."""
+    try:
+        return Path(runs_dir).expanduser().absolute() / job_id
+    except RuntimeError as error:  # no such ~user
+        raise InputError("runs_dir", runs_dir, f"{error}: -e runs_dir=<a directory of yours>") from None
+
+
 def fetched_run(job_id: str, runs_dir: str) -> Path:
-    """Return where a run goes that another controller had planned. InputError if something is there."""
+    """Return where a run goes that another controller had planned. InputError if more than a diagnosis is there."""
     run_dir = Path(runs_dir).expanduser().absolute() / job_id
-    if run_dir.is_symlink() or run_dir.exists():
+    if run_dir.is_symlink() or (run_dir.exists() and not is_diagnosis_only(run_dir)):
         raise InputError("job_id", job_id, f"{run_dir} is there already: move it away, or give another runs_dir")
     return run_dir
+
+
+def is_diagnosis_only(run_dir: Path) -> bool:
+    """Whether a directory has nothing but what look.yml wrote of a job that another controller had started."""
+    found = list(run_dir.iterdir()) if run_dir.is_dir() else []
+    return [path.name for path in found] == [DIAGNOSIS] and not found[0].is_symlink()
 
 
 def room_for(run_dir: Path) -> int:

@@ -15,7 +15,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootst
 PACKAGE = "_runtime"
 SOURCES = Path(__file__).parents[2] / "module_utils" / PACKAGE
 # What a rank's Python starts with, and the name of each there.
-HOOKS = {"exit_note.py": "sitecustomize.py", "group_note.py": "_torchfleet_group_note.py"}
+HOOKS = {
+    "exit_note.py": "sitecustomize.py",
+    "group_note.py": "_torchfleet_group_note.py",
+    "look_note.py": "_torchfleet_look_note.py",
+}
 ENTRY_SOURCE = f"""import sys
 sys.path.insert(0, __file__.rpartition("/")[0])
 from {PACKAGE}.main import main

@@ -31,6 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, Route, RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+    Looked,
     Refused,
     SurveyRequest,
     SurveyRoute,
@@ -283,11 +284,13 @@ class Session:
         detached: bool = False,
         waits: bool = False,
         queue_timeout: float | None = None,
+        tick: Callable[[], None] = lambda: None,
     ) -> Result | None:
         """Run a job and return its result; frames in between go to `show`. None: it is `detached`, and goes on there.
 
         `waits`: it has its turn in the head's queue; a detached one enters that, for `queue_timeout` seconds at most.
-        `stop` is asked several times a second. Stopped if the job was not started, HeadLost if the user insists.
+        `stop` is asked several times a second, and `tick` is called. Stopped if the job was not started, HeadLost if
+        the user insists.
         InputError if the job could not be staged.
         """
         stop.check()
@@ -298,6 +301,7 @@ class Session:
 
         def listen() -> bool:
             nonlocal end_sent
+            tick()
             reason = None if end_sent else stop.reason()
             if reason:
                 end_sent = True
@@ -362,6 +366,15 @@ class Session:
     def jobs(self, controller: str) -> list[JobRow]:
         """Return the jobs that the head knows, oldest first."""
         return list(self.ask("jobs", home=self.home, controller=controller).get("jobs", ()))
+
+    def look(self, job_id: str, asks: bool = True) -> Looked:
+        """Look at the ranks of a job that runs; with `asks` they tell where they are. InputError if there is none."""
+        answer = self.ask("look", home=self.home, job_id=job_id, asks=asks)
+        if answer["kind"] != "looked":
+            raise HeadLost(f"invalid answer from head {self.head.name}: it answers another question")
+        if not answer["placement"]:
+            raise InputError("job_id", job_id, "no such job runs; ansible-playbook playbooks/jobs.yml lists them")
+        return {"placement": answer["placement"], "evidence": answer["evidence"], "missing": answer["missing"]}
 
     def believed(self, result: Result, job_id: str, planned: list[tuple[int, str]]) -> Result:
         """Return a result that is one of this job: its id and its ranks on their hosts. HeadLost for another."""

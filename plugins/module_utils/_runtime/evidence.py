@@ -1,0 +1,195 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a look at a running job finds of each rank: its type, its form at the border, and how it is read.
+
+All of it is written by the user's program or about it, so it is hostile: bounded and typed here, and once more where it
+comes in from another node.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TypedDict
+
+from .forms import Check, Fields, Form, either, flag, listed, number, one_of, optional, short, whole
+
+RANK_MOST = 9_999_999
+PID_MOST = 1 << 31
+SEQUENCE_MOST = 1 << 62
+THREADS_MOST, FRAMES_MOST, GROUPS_MOST, WORKERS_MOST = 8, 48, 64, 16
+FILE_MOST, NAME_MOST = 300, 100  # characters
+ENTRIES_MOST = 100_000  # of a flight recorder: it has 2,000 unless the user asked for more
+SECONDS_MOST = 1e9
+ENDED, RUNNING, ABSENT = "ended", "running", "absent"  # ABSENT: no record, or no process
+THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+\b.*\(most recent call first\):\s*\Z")
+FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.+)\Z')
+OURS = "_torchfleet_look_note.py"
+
+
+class Frame(TypedDict):
+    """A frame of a Python stack."""
+
+    file: str
+    line: int  # 0: not known
+    function: str
+
+
+class Group(TypedDict):
+    """What the flight recorder has of one process group."""
+
+    name: str
+    sequence: int  # of the last collective that the rank has begun
+    before: int  # the same at the first look
+    operation: str
+    open: bool  # it has not ended
+    seconds: float  # since it began
+    longest: float  # seconds between two collectives until then; 0: there were fewer than three
+
+
+class Worker(TypedDict):
+    """A process below a rank's program."""
+
+    pid: int
+    state: str
+    command: str
+    frames: list[Frame]  # of its main thread, innermost first; none: it cannot be asked
+
+
+class Evidence(TypedDict):
+    """What is known of one rank. Texts are empty, and lists too, where nothing is known."""
+
+    rank: int
+    host: str
+    status: str  # ENDED, RUNNING, ABSENT
+    rc: int | None
+    pid: int
+    state: str  # a letter of /proc/PID/stat
+    kernel: str  # the kernel's function in which it sleeps
+    command: str
+    seconds: float  # between the two looks
+    cpu: float  # seconds of CPU of all its processes between them
+    wrote: bool  # output between them
+    python: bool  # it can be asked for its stacks
+    moved: bool  # its main thread was elsewhere at the first look
+    threads: list[list[Frame]]  # the main thread is the first
+    groups: list[Group]
+    workers: list[Worker]
+
+
+FRAMES = listed(
+    Form({"file": short, "line": whole(0, 999_999_999), "function": short}),
+    FRAMES_MOST,
+)
+GROUP = Form(
+    {
+        "name": short,
+        "sequence": whole(0, SEQUENCE_MOST),
+        "before": whole(0, SEQUENCE_MOST),
+        "operation": short,
+        "open": flag,
+        "seconds": number,
+        "longest": number,
+    }
+)
+WORKER = Form({"pid": whole(0, PID_MOST), "state": short, "command": short, "frames": FRAMES})
+EVIDENCE = Form(
+    {
+        "rank": whole(0, RANK_MOST),
+        "host": short,
+        "status": one_of(ENDED, RUNNING, ABSENT),
+        "rc": optional(whole(0, 255)),
+        "pid": whole(0, PID_MOST),
+        "state": short,
+        "kernel": short,
+        "command": short,
+        "seconds": number,
+        "cpu": number,
+        "wrote": flag,
+        "python": flag,
+        "moved": flag,
+        "threads": listed(FRAMES, THREADS_MOST),
+        "groups": listed(GROUP, GROUPS_MOST),
+        "workers": listed(WORKER, WORKERS_MOST),
+    }
+)
+MANY_RANKS = 100_000
+NOTHING: list[Fields] = []
+ALL_EVIDENCE: Check = either(listed(EVIDENCE, MANY_RANKS), NOTHING)
+
+
+def read_stacks(text: str) -> list[list[Frame]]:
+    """Return the threads that faulthandler wrote, the main thread first: it is the oldest, and comes last.
+
+    A thread without a Python frame is left out, and so is ours.
+    """
+    threads: list[list[Frame]] = []
+    for line in text.split("\n"):
+        frame = FRAME.match(line)
+        if THREAD.match(line):
+            threads.append([])
+        elif frame and threads and len(threads[-1]) < FRAMES_MOST:
+            file, number_of_line, function = frame.groups()
+            at = int(number_of_line) if number_of_line.isdigit() else 0
+            threads[-1].append({"file": short(file[-FILE_MOST:]), "line": at, "function": short(function[:NAME_MOST])})
+    found = [frames for frames in reversed(threads) if frames and not any(row["file"].endswith(OURS) for row in frames)]
+    return found[:THREADS_MOST]
+
+
+def read_recorder(text: bytes, now: float) -> list[Group]:
+    """Return what a flight recorder's JSON has of each group. `now`: seconds since the epoch on the same machine."""
+    try:
+        entries = json.loads(text)["entries"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return []
+    groups: dict[str, Group] = {}
+    last: dict[str, tuple[float, int]] = {}  # by group: when the last one began, and how many there were
+    for entry in entries[:ENTRIES_MOST] if isinstance(entries, list) else ():
+        found = read_entry(entry)
+        if found is None:
+            continue
+        name, sequence, operation, began, is_open = found
+        if name not in groups and len(groups) >= GROUPS_MOST:
+            continue
+        before, count = last.get(name, (began, 0))
+        longest = max(groups[name]["longest"], began - before) if count > 1 else 0.0
+        last[name] = began, count + 1
+        seconds = min(max(0.0, now - began), SECONDS_MOST)
+        longest = round(min(longest, SECONDS_MOST), 3)
+        groups[name] = group_of(name, sequence, operation, is_open, round(seconds, 3), longest)
+    return list(groups.values())
+
+
+def group_of(name: str, sequence: int, operation: str, is_open: bool, seconds: float, longest: float) -> Group:
+    return {
+        "name": name,
+        "sequence": sequence,
+        "before": sequence,
+        "operation": operation,
+        "open": is_open,
+        "seconds": seconds,
+        "longest": longest,
+    }
+
+
+def read_entry(entry: object) -> tuple[str, int, str, float, bool] | None:
+    """Return group, sequence number, operation, begin in seconds and whether it is open, of a collective; else None."""
+    if not isinstance(entry, dict) or entry.get("is_p2p"):
+        return None
+    group, sequence, began = entry.get("process_group"), entry.get("collective_seq_id"), entry.get("time_created_ns")
+    name, retired = entry.get("profiling_name"), entry.get("retired")
+    if not isinstance(group, list) or not all(isinstance(word, str) for word in group) or not isinstance(name, str):
+        return None
+    if type(sequence) is not int or type(began) is not int or not isinstance(retired, bool):
+        return None
+    if not 0 <= sequence <= SEQUENCE_MOST or not 0 <= began <= 1 << 62:
+        return None
+    return (
+        short(" ".join(group)[:NAME_MOST]),
+        sequence,
+        short(name.rpartition(":")[2][:NAME_MOST]),
+        began / 1e9,
+        not retired,
+    )

@@ -1,0 +1,56 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The look at a job that took too long, before its guard ends it: who kept it from going on is named in its result."""
+
+from __future__ import annotations
+
+import threading
+from typing import Collection, Mapping, cast
+
+from .evidence import ALL_EVIDENCE, Evidence
+from .forms import BadFrame
+from .hang import HUNG, Verdict, judge
+from .job_directory import JobDir
+from .looking import look
+from .orders import Order
+from .reasons import TIMED_OUT
+from .records import End
+
+FILE = "evidence.json"  # in a job directory
+BETWEEN_SECONDS = 0.4  # two looks: the job has had its time
+MOST_SECONDS = 1.5  # that the end of the job waits for all of it: a disk may hang
+
+
+def note_evidence(job: JobDir, order: Order) -> None:
+    """Write what the ranks of this node do. It is done in a thread, and waited for no longer than MOST_SECONDS."""
+
+    def note() -> None:
+        try:
+            job.write(FILE, look(job, order, seconds=BETWEEN_SECONDS))
+        except OSError:  # the job ends all the same
+            pass
+
+    thread = threading.Thread(target=note, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the job has all threads that its user may have
+        return
+    thread.join(MOST_SECONDS)
+
+
+def noted_evidence(job: JobDir) -> list[Evidence]:
+    """Return what was written; nothing if a program of the job changed it beyond use."""
+    try:
+        return cast("list[Evidence]", ALL_EVIDENCE(job.read(FILE)))
+    except (BadFrame, ValueError, OverflowError):
+        return []
+
+
+def verdict_at_end(end: End | None, evidence: Collection[Evidence], hosts: Mapping[int, str]) -> Verdict | None:
+    """Return who kept a job from going on that job_timeout ended, None if nobody is known to. `hosts` by rank."""
+    if end is None or end["reason"] != TIMED_OUT or not evidence:
+        return None
+    verdict = judge(evidence, hosts)
+    return verdict if verdict.code in HUNG else None

@@ -1,0 +1,92 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Staged with the exit note: lets a look (see looking.py) ask a rank where it is, also if it waits in C.
+
+Nothing of it runs before somebody looks. Stacks are written by faulthandler's handler, which needs no GIL. PyTorch's
+flight recorder is read by a thread that sleeps in a read until it is asked, and takes the signal for the others; it
+starts with the first process group, so that a program without one has no thread of ours. PyTorch's own server for the
+recorder would have nine, and write to stderr.
+"""
+
+from __future__ import annotations
+
+import _thread
+import faulthandler
+import fcntl
+import os
+import signal
+import sys
+
+LOOK_SIGNAL = signal.SIGRTMAX - 6  # of a rank that is asked for its stacks: nobody's, as that of exit_note
+STACKS, PIPE, RECORDER = "stacks", "look.pipe", "recorder.json"  # in the directory of a rank
+THREAD_NAME = "torchfleet-look"  # of at most 15 characters
+HIGH = (1000, 200)  # descriptors below are left alone, as far as possible: a program finds those that it expects
+
+
+def listen_for_looks(directory: str) -> None:
+    """Write the stacks of all threads into the rank's directory whenever LOOK_SIGNAL comes."""
+    try:
+        opened = os.open(os.path.join(directory, STACKS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return
+    try:
+        faulthandler.register(LOOK_SIGNAL, file=moved_up(opened))
+    except (OSError, RuntimeError):  # no descriptor is left
+        pass
+
+
+def start_recorder(directory: str) -> None:
+    """Answer with what the flight recorder has whenever a byte comes through the pipe."""
+    path = os.path.join(directory, PIPE)
+    try:
+        if not os.path.exists(path):
+            os.mkfifo(path, 0o600)
+        opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW)  # also for writing: without a writer it would end
+        _thread.start_new_thread(answer, (moved_up(opened), directory))
+    except (OSError, RuntimeError):
+        pass
+
+
+def moved_up(descriptor: int) -> int:
+    """Return a descriptor in place of another one, out of the program's way. OSError."""
+    for least in HIGH:
+        try:
+            found = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+        except OSError:  # fewer are allowed
+            continue
+        os.close(descriptor)
+        return found
+    return descriptor
+
+
+def answer(pipe: int, directory: str) -> None:
+    """Write the flight recorder's entries to a file each time that they are asked for."""
+    place = os.path.join(directory, RECORDER)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {LOOK_SIGNAL})  # they are the program's
+    take_name()
+    while True:
+        try:
+            if not os.read(pipe, 512):
+                return
+            entries = recorded()
+            with open(place + ".tmp", "wb") as file:
+                file.write(entries)
+            os.replace(place + ".tmp", place)
+        except Exception:  # whatever torch or a full disk makes of it: the rank goes on without an answer
+            continue
+
+
+def take_name() -> None:
+    """Let this thread be found: it is sent LOOK_SIGNAL, so that no call of the program is interrupted."""
+    try:
+        with open(f"/proc/self/task/{_thread.get_native_id()}/comm", "w") as file:
+            file.write(THREAD_NAME)
+    except OSError:  # the process gets the signal then
+        pass
+
+
+def recorded() -> bytes:
+    """Return the entries as JSON. Any exception of a torch that has no recorder, or another one."""
+    return bytes(vars(sys.modules["torch._C._distributed_c10d"])["_dump_fr_trace_json"]())

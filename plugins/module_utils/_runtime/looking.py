@@ -1,0 +1,346 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Looks at the ranks of a job on this node, twice, and tells what each does. Nothing is ended, stopped or changed.
+
+Only processes that have a handler for it are sent LOOK_SIGNAL: it would end another one. One that is stopped is sent
+nothing. hang.py judges what is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from typing import Callable, Iterator, NamedTuple
+
+from . import processes
+from .ending import Tree, handles, trees_below
+from .evidence import (
+    ABSENT,
+    ENDED,
+    NAME_MOST,
+    RUNNING,
+    WORKERS_MOST,
+    Evidence,
+    Frame,
+    Group,
+    Worker,
+    read_recorder,
+    read_stacks,
+)
+from .forms import short
+from .job_directory import JobDir, open_file
+from .look_note import LOOK_SIGNAL, PIPE, RECORDER, STACKS, THREAD_NAME
+from .orders import Order
+from .processes import Process
+from .records import RankRecord
+
+BETWEEN_SECONDS = 2.0  # the two looks: what moves in between is slow, and does not hang
+SAMPLES = (0.17, 0.43, 0.71)  # of that time, when stacks are asked for as well: a program in a loop moves
+ANSWER_SECONDS = 0.5  # for all ranks to write their stacks, and again for what their recorders have
+WORKER_SECONDS = 0.1  # for each worker of a rank to write its stack
+PAUSE = 0.005
+STACKS_BYTES, STACKS_FILE = (
+    1 << 17,
+    32 << 20,
+)  # that are read of one answer; of the file, beyond which none is asked for
+THREADS_MOST = 4096  # of a process among which ours is looked for
+RECORDER_BYTES = 32 << 20
+OTHERS_SECONDS = 10.0  # for another look at this job to be over
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Seen(NamedTuple):
+    """What one look found of one rank."""
+
+    record: RankRecord | None
+    tree: Tree
+    asked: Process | None  # the Python that can be asked for its stacks
+    ticks: dict[tuple[int, int], int]  # of CPU, by process
+    written: int  # bytes of output
+    threads: list[list[Frame]]
+    groups: list[Group]
+
+
+def look(job: JobDir, order: Order, asks: bool = True, seconds: float = BETWEEN_SECONDS) -> list[Evidence]:
+    """Return what is known of each rank of this node, from two looks that are so many seconds apart.
+
+    Unless it `asks`, ranks are sent nothing: only /proc and their files are read.
+    """
+    with alone(job):
+        began = time.monotonic()
+        first = look_once(job, order, asks)
+        moved: set[int] = set()
+        for share in SAMPLES if asks else ():
+            pause(began + share * seconds)
+            moved |= moved_since(job, first)
+        pause(began + seconds)
+        second = look_once(job, order, asks)
+        between = time.monotonic() - began
+        moved |= {rank for rank, seen in second.items() if is_elsewhere(first[rank].threads, seen.threads)}
+        until = time.monotonic() + (seconds if asks else 0.0)
+        workers = {rank: workers_of(job, rank, seen, until) for rank, seen in second.items()}
+        return [
+            evidence_of(order["host"], rank, first[rank], second[rank], between, rank in moved, workers[rank])
+            for rank in second
+        ]
+
+
+def pause(until: float) -> None:
+    """Sleep until a moment of the monotonic clock."""
+    time.sleep(max(0.0, until - time.monotonic()))
+
+
+def moved_since(job: JobDir, first: dict[int, Seen]) -> set[int]:
+    """Return the ranks whose main thread is elsewhere than at the first look."""
+    asked = {rank: seen.asked for rank, seen in first.items() if seen.asked and processes.read(seen.asked.pid)}
+    stacks = ask_for_stacks(job, asked, ANSWER_SECONDS)
+    return {rank for rank, threads in stacks.items() if is_elsewhere(first[rank].threads, threads)}
+
+
+def is_elsewhere(before: list[list[Frame]], after: list[list[Frame]]) -> bool:
+    return bool(before and after and before[0] != after[0])
+
+
+@contextlib.contextmanager
+def alone(job: JobDir) -> Iterator[None]:
+    """While it is entered no other look asks ranks: their answers would come into one file. It waits, not for ever."""
+    try:
+        descriptor = os.open(job.at("look.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        wait_for(lambda: is_locked(descriptor), OTHERS_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without such locks
+        pass
+    return True
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until a condition holds, no longer than so many seconds."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(PAUSE)
+
+
+def look_once(job: JobDir, order: Order, asks: bool) -> dict[int, Seen]:
+    """Return what this node's ranks do now."""
+    records = {rank: job.record(rank) for rank in order["ranks"]}
+    alive = {rank: record for rank, record in records.items() if record and "rc" not in record}
+    children = processes.by_parent()
+    trees = trees_below({record["wrapper_pid"]: record.get("pid") for record in alive.values()}, children)
+    found = {rank: trees[record["wrapper_pid"]] for rank, record in alive.items()}
+    asked = {rank: python_of(tree) for rank, tree in found.items()}
+    ticks = {rank: {process.identity: ticks_of(process.pid) for process in tree.all} for rank, tree in found.items()}
+    targets = {rank: process for rank, process in asked.items() if process and asks}
+    threads = ask_for_stacks(job, targets, ANSWER_SECONDS)
+    groups = ask_recorders(job, [rank for rank, process in targets.items() if process.state not in "Tt"])
+    return {
+        rank: Seen(
+            records[rank],
+            found.get(rank, Tree([], [])),
+            asked.get(rank),
+            ticks.get(rank, {}),
+            sum(size_of(job.rank(rank, name)) for name in ("stdout", "stderr")),
+            threads.get(rank, []),
+            groups.get(rank, []),
+        )
+        for rank in order["ranks"]
+    }
+
+
+def python_of(tree: Tree) -> Process | None:
+    """Return the uppermost process of a rank that has a handler for LOOK_SIGNAL."""
+    return next((process for process in tree.all if handles(process.pid, LOOK_SIGNAL)), None)
+
+
+def ask(process: Process) -> bool:
+    """Ask a process for its stacks, unless it is stopped: the signal would wait for it, and come too late.
+
+    Where our thread is there it gets the signal: a call of another one would be interrupted (EINTR).
+    """
+    now = processes.read(process.pid)
+    if now is None or now.started != process.started or now.state in "Tt":
+        return False
+    thread = our_thread(process.pid)
+    return bool(thread and send_to_thread(process.pid, thread)) or processes.send(process, LOOK_SIGNAL)
+
+
+def our_thread(pid: int) -> int:
+    """Return the id of our thread in a process (look_note), 0 if there is none."""
+    try:
+        for name in os.listdir(f"/proc/{pid}/task")[:THREADS_MOST]:
+            with open(f"/proc/{pid}/task/{name}/comm") as file:
+                if name != str(pid) and file.read(64).strip() == THREAD_NAME:
+                    return int(name)
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def send_to_thread(pid: int, thread: int) -> bool:
+    """Send LOOK_SIGNAL to one thread (tgkill(2)); return whether it was there."""
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None).tgkill(pid, thread, int(LOOK_SIGNAL)) == 0)
+    except AttributeError:  # glibc before 2.30
+        return False
+
+
+def ticks_of(pid: int) -> int:
+    """Return the clock ticks of CPU that a process has used, 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rsplit(b")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def kernel_function(pid: int) -> str:
+    """Return the kernel's function in which a process sleeps, if it may be known."""
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            name = file.read(NAME_MOST)
+    except (OSError, ValueError):
+        return ""
+    return "" if name == "0" else short(name)
+
+
+def size_of(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def ask_for_stacks(job: JobDir, asked: dict[int, Process], seconds: float) -> dict[int, list[list[Frame]]]:
+    """Return the stacks of one process of each rank; nothing of a rank that does not answer in time."""
+    before = {rank: size_of(job.rank(rank, STACKS)) for rank in asked}
+    waiting = [rank for rank in asked if before[rank] < STACKS_FILE and ask(asked[rank])]
+    sizes = dict(before)
+    until = time.monotonic() + seconds
+    while waiting and time.monotonic() < until:
+        time.sleep(2 * PAUSE)
+        for rank in list(waiting):
+            size = size_of(job.rank(rank, STACKS))
+            if size > before[rank] and size == sizes[rank]:  # it does not grow any more
+                waiting.remove(rank)
+            sizes[rank] = size
+    found: dict[int, list[list[Frame]]] = {}
+    for rank in asked:
+        if sizes[rank] > before[rank]:
+            found[rank] = read_stacks(
+                read_part(job.rank(rank, STACKS), before[rank], STACKS_BYTES).decode(errors="replace")
+            )
+    return found
+
+
+def read_part(path: str, start: int, most: int) -> bytes:
+    """Return a part of a file; nothing of what is no file."""
+    try:
+        with open(open_file(path), "rb") as file:
+            file.seek(start)
+            return file.read(most)
+    except OSError:
+        return b""
+
+
+def ask_recorders(job: JobDir, ranks: list[int]) -> dict[int, list[Group]]:
+    """Return what the flight recorder of each rank has; nothing of a rank that does not answer in time."""
+    waiting = [rank for rank in ranks if ask_recorder(job, rank)]
+    found: dict[int, list[Group]] = {}
+    until = time.monotonic() + ANSWER_SECONDS
+    while waiting and time.monotonic() < until:
+        for rank in list(waiting):
+            if os.path.lexists(job.rank(rank, RECORDER)):
+                waiting.remove(rank)
+                text = read_part(job.rank(rank, RECORDER), 0, RECORDER_BYTES + 1)
+                found[rank] = read_recorder(text, time.time()) if len(text) <= RECORDER_BYTES else []
+        time.sleep(PAUSE)
+    return found
+
+
+def ask_recorder(job: JobDir, rank: int) -> bool:
+    """Ask a rank for what its flight recorder has. Return whether anybody will answer."""
+    try:
+        os.unlink(job.rank(rank, RECORDER))  # an old answer
+    except OSError:
+        pass
+    try:
+        pipe = os.open(job.rank(rank, PIPE), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:  # it has no process group, or is no Python
+        return False
+    try:
+        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"?") == 1
+    except OSError:
+        return False
+    finally:
+        os.close(pipe)
+
+
+def workers_of(job: JobDir, rank: int, seen: Seen, until: float) -> list[Worker]:
+    """Return the processes below a rank's Python, or all of a rank that has none.
+
+    They are asked for their stacks until a moment of the monotonic clock: the end of a job does not wait for hundreds.
+    """
+    tops = {seen.asked.pid} if seen.asked else {process.parent for process in seen.tree.program}
+    below: list[Process] = []
+    for process in seen.tree.all:  # parents before children
+        if process.parent in tops:
+            tops.add(process.pid)
+            below.append(process)
+    rows: list[Worker] = []
+    for process in below[:WORKERS_MOST]:
+        asked = time.monotonic() < until and handles(process.pid, LOOK_SIGNAL)
+        stacks = ask_for_stacks(job, {rank: process}, WORKER_SECONDS) if asked else {}
+        frames = next(iter(stacks.get(rank, [])), [])
+        command = short(processes.command_of(process.pid))
+        rows.append({"pid": process.pid, "state": process.state, "command": command, "frames": frames})
+    return rows
+
+
+def evidence_of(
+    host: str, rank: int, first: Seen, second: Seen, between: float, moved: bool, workers: list[Worker]
+) -> Evidence:
+    """Return what two looks tell of a rank."""
+    record = second.record
+    top = second.asked or next(iter(second.tree.all), None)
+    before = {group["name"]: group["sequence"] for group in first.groups}
+    groups: list[Group] = [{**row, "before": before.get(row["name"], row["sequence"])} for row in second.groups]
+    used = sum(ticks - first.ticks.get(process, 0) for process, ticks in second.ticks.items())
+    status = ENDED if record and "rc" in record else RUNNING if top else ABSENT
+    return {
+        "rank": rank,
+        "host": host,
+        "status": status,
+        "rc": record.get("rc") if record else None,
+        "pid": top.pid if top else 0,
+        "state": top.state if top else "",
+        "kernel": kernel_function(top.pid) if top else "",
+        "command": short(processes.command_of(top.pid)) if top else "",
+        "seconds": round(between, 3),
+        "cpu": round(max(0, used) / TICKS, 3),
+        "wrote": second.written > first.written,
+        "python": second.asked is not None,
+        "moved": moved,
+        "threads": second.threads,
+        "groups": groups,
+        "workers": workers,
+    }

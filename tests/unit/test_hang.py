@@ -1,0 +1,279 @@
+"""Who keeps a job from going on: the judge, with what was recorded of a real hang, changed as each test asks for."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import hang
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import ALL_EVIDENCE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import is_alive, judged, write_bundle
+
+# Three ranks on n1; rank 1 matches a regular expression in C, and the others wait for it in their fourth collective.
+RECORDED = json.loads((Path(__file__).parent / "recorded/look.json").read_text())["evidence"]
+WAITS, COMPUTES = RECORDED[0], RECORDED[1]
+TORCH = "/usr/lib/python3.11/site-packages/torch/"
+
+
+def frame(file: str, line: int, function: str) -> dict[str, Any]:
+    return {"file": file, "line": line, "function": function}
+
+
+def own(line: int, function: str = "train") -> dict[str, Any]:
+    return frame("/home/me/train.py", line, function)
+
+
+def in_call(function: str, line: int) -> list[dict[str, Any]]:
+    return [frame(f"{TORCH}distributed/distributed_c10d.py", 1, function), own(line)]
+
+
+def group(sequence: int, operation: str = "all_reduce", **changed: Any) -> dict[str, Any]:
+    row = {"name": "0 default_pg", "sequence": sequence, "before": sequence, "operation": operation, "open": True}
+    return {**row, "seconds": 90.0, "longest": 0.5, **changed}
+
+
+def rank(*frames: dict[str, Any], groups: tuple[dict[str, Any], ...] = (), **changed: Any) -> dict[str, Any]:
+    """Return what is known of a rank that sleeps in these frames, innermost first."""
+    threads = [list(frames)] if frames else []
+    return {**copy.deepcopy(WAITS), "threads": threads, "groups": list(groups), "cpu": 0.0, **changed}
+
+
+def waiting(call: str = "all_reduce", line: int = 31, sequence: int = 17, **changed: Any) -> dict[str, Any]:
+    return rank(*in_call(call, line), groups=(group(sequence, call, **changed),))
+
+
+def verdict(*ranks: dict[str, Any] | None, missing: int = 0) -> Verdict:
+    """Return the verdict on ranks 0, 1, ... on n1; None: nothing came of it."""
+    rows = [{**row, "rank": number} for number, row in enumerate(ranks) if row]
+    return judge(ALL_EVIDENCE(rows), dict.fromkeys(range(len(ranks) + missing), "n1"))
+
+
+def test_a_recorded_hang() -> None:
+    found = verdict(*RECORDED)
+    assert found.code == hang.BLAMED and found.ranks == [1]
+    assert found.sentence == (
+        "rank 1 on n1 is computing at __init__.py:166 in match (hangs.py:34); "
+        "ranks 0,2 wait for it in all_reduce #4 at hangs.py:98"
+    )
+
+
+ASLEEP = rank(own(40, "load"), own(12, "main"))
+NO_STACK = rank(state="S")
+OPAQUE = rank(python=False, command="sleep 600", kernel="hrtimer_nanosleep")
+
+
+@pytest.mark.parametrize(
+    ("culprit", "said"),
+    [
+        (ASLEEP, "is sleeping or waiting at train.py:40 in load"),
+        (rank(frame("/usr/lib/python3.11/queue.py", 7, "get"), own(9)), "waiting at queue.py:7 in get (train.py:9)"),
+        (rank(state="T"), "is stopped by a signal (state T)"),
+        (rank(state="D", kernel="nfs_wait"), "is in disk wait (state D, in nfs_wait)"),
+        (rank(status="ended", rc=0, python=False), "is over, with exit status 0"),
+        (OPAQUE, "is running `sleep 600`, which is no Python that can be asked, in hrtimer_nanosleep"),
+        (rank(*in_call("all_reduce", 8)[:1], own(8), state="T"), "is stopped by a signal"),
+    ],
+    ids=["own code", "queue", "stopped", "disk", "ended", "no Python", "stopped in a collective"],
+)
+def test_who_does_not_wait_is_named_whatever_their_number(culprit: dict[str, Any], said: str) -> None:
+    one, most = verdict(waiting(), culprit, waiting()), verdict(culprit, waiting(), culprit)
+    assert (one.code, one.ranks, most.ranks) == (hang.BLAMED, [1], [0, 2])
+    assert said in one.sentence
+    assert one.sentence.endswith("; ranks 0,2 wait for it in all_reduce #17 at train.py:31")
+    assert most.sentence.endswith("; rank 1 waits for them in all_reduce #17 at train.py:31")
+
+
+def test_workers_of_a_data_loader_say_where_they_are() -> None:
+    loader = rank(
+        frame("/usr/lib/python3.11/multiprocessing/connection.py", 5, "poll"),
+        frame(f"{TORCH}utils/data/dataloader.py", 9, "_next_data"),
+        own(20),
+        workers=[{"pid": 77, "state": "S", "command": "python", "frames": [own(14, "__getitem__")]}],
+    )
+    said = "rank 1 on n1 is waiting for its data loader, whose worker 77 is at train.py:14 (train.py:20)"
+    assert verdict(waiting(), loader).sentence.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "smaller", "said"),
+    [
+        (
+            [waiting("barrier", 9), waiting("broadcast", 5)],
+            [0],
+            "rank 0 on n1 in barrier #17 at train.py:9; rank 1 on n1",
+        ),
+        (
+            [waiting(), waiting("broadcast", 5), waiting()],
+            [1],
+            "rank 1 on n1 in broadcast #17 at train.py:5; ranks 0,2 on",
+        ),
+        (
+            [waiting(), rank(*in_call("recv", 5)), waiting()],
+            [1],
+            "rank 1 on n1 in recv at train.py:5; ranks 0,2 on n1 in",
+        ),
+        (
+            [waiting(), waiting(sequence=16)],
+            [0],
+            "rank 0 on n1 in all_reduce #17 at train.py:31; rank 1 on n1 in all_reduce #16",
+        ),
+    ],
+    ids=["two equal sides", "one of three", "no sender", "another number"],
+)
+def test_different_calls_are_both_shown(ranks: list[dict[str, Any]], smaller: list[int], said: str) -> None:
+    found = verdict(*ranks)
+    assert (found.code, found.ranks) == (hang.MISMATCH, smaller)
+    assert found.sentence.startswith(f"ranks wait for each other in different calls: {said}")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([waiting(before=15), {**ASLEEP, "moved": True}], "ranks went from collective #15 to #17 in"),
+        (
+            [waiting(seconds=3.0, longest=4.0), ASLEEP],
+            "ranks wait for 3.0 s, and have waited 4.0 s before",
+        ),
+        ([waiting(seconds=4.0, longest=0.0), {**ASLEEP, "wrote": True}], "those that the others wait for are at work"),
+        (
+            [waiting(seconds=4.0, longest=1.0), {**ASLEEP, "moved": True, "cpu": 9.0}],
+            "those that the others wait for are at",
+        ),
+        ([rank(*in_call("all_reduce", 3), moved=True), ASLEEP], "ranks that wait for others go on"),
+    ],
+    ids=["progress", "usual pause", "output", "stack moves", "no recorder"],
+)
+def test_a_slow_job_has_no_culprit(ranks: list[dict[str, Any]], said: str) -> None:
+    found = verdict(*ranks)
+    assert (found.code, found.ranks) == (hang.SLOW, [])
+    assert found.sentence.startswith(f"slow, not hung: {said}") and "rank 1" not in found.sentence
+
+
+def test_who_is_stopped_or_gone_does_not_come_back_as_before() -> None:
+    for row in (rank(state="T"), rank(status="ended", rc=0)):
+        assert verdict(waiting(seconds=3.0, longest=4.0), row).ranks == [1]
+
+
+def test_who_computes_for_ever_is_named_when_the_others_wait_too_long() -> None:
+    spins = {**ASLEEP, "moved": True, "cpu": 9.0}
+    assert verdict(waiting(seconds=90.0, longest=0.5), spins).ranks == [1]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "missing", "said"),
+    [
+        ([waiting(), waiting(), None], 0, "ranks 0-1 wait in all_reduce #17 at train.py:31; rank 2 on n1 is unknown"),
+        ([waiting(), NO_STACK], 0, "rank 1 on n1 is silent: no answer came (pid"),
+        ([None, None], 0, "nothing is known of any rank"),
+        ([], 2, "nothing is known of any rank"),
+        ([rank(*in_call("all_reduce", 3)), rank(*in_call("all_reduce", 3))], 0, "whether in the same one is not known"),
+    ],
+    ids=["a node is missing", "no answer", "nothing", "no evidence at all", "no recorder"],
+)
+def test_nobody_is_named_for_what_is_not_known(ranks: list[Any], missing: int, said: str) -> None:
+    found = verdict(*ranks, missing=missing)
+    assert (found.code, found.ranks) == (hang.UNKNOWN, []) and said in found.sentence
+
+
+def test_what_else_there_is() -> None:
+    same = verdict(waiting(), waiting())
+    assert (same.code, same.ranks) == (hang.ALL_WAIT, []) and "none is missing" in same.sentence
+    alone = verdict(ASLEEP)
+    assert (alone.code, alone.ranks) == (hang.NO_WAIT, [])
+    assert alone.sentence == "no rank waits for another; rank 0 on n1 is sleeping or waiting at train.py:40 in load"
+    both = verdict(waiting(), ASLEEP, None)
+    assert both.ranks == [1] and both.sentence.endswith("; rank 2 on n1 is unknown: nothing came of it")
+
+
+def test_a_rank_that_waits_for_work_is_no_culprit() -> None:
+    """work.wait() has no frame of PyTorch's; backward() has one that also computes."""
+    work = rank(own(50), groups=(group(17),))
+    assert verdict(work, rank(own(60), groups=(group(16, open=False),))).ranks == [1]
+    backward = rank(frame(f"{TORCH}autograd/graph.py", 1, "_engine_run_backward"), own(70), groups=(group(17),))
+    assert verdict(backward, ASLEEP).ranks == [1]
+    assert verdict(waiting(), {**backward, "groups": [], "cpu": 9.0}).ranks == [1]
+    threaded = rank(own(80))
+    threaded["threads"].append(in_call("all_reduce", 81))
+    assert verdict(threaded, ASLEEP).sentence.endswith("rank 0 waits for it in all_reduce at train.py:81")
+
+
+def test_a_node_speaks_for_its_own_ranks_only() -> None:
+    assert verdict(waiting(), {**ASLEEP, "host": "n2"}).code == hang.UNKNOWN
+
+
+def test_many_ranks_are_judged_at_once() -> None:
+    found = verdict(*[waiting() if number != 500 else ASLEEP for number in range(1000)])
+    assert found.ranks == [500] and "ranks 0-499,501-999 wait for it in" in found.sentence
+
+
+def looked(*ranks: dict[str, Any], missing: tuple[str, ...] = ()) -> Any:
+    rows = [{**row, "rank": number} for number, row in enumerate(ranks)]
+    places = [{"rank": number, "local_rank": number, "host": "n1"} for number in range(len(rows))]
+    return {"placement": places, "evidence": rows, "missing": list(missing)}
+
+
+def test_stacks_that_are_the_same_are_told_once(tmp_path: Path) -> None:
+    main = own(12, "main")
+    rows = [waiting(), rank(own(40, "load")), waiting(), rank(state="T")]
+    for row in rows[:3]:
+        row["threads"][0].append(main)
+    autopsy = judged("run7", looked(*rows, missing=("n4: it does not answer",)))
+    assert autopsy.lines == [
+        "job run7: rank 3 on n1 is stopped by a signal (state T); "
+        "ranks 0,2 wait for it in all_reduce #17 at train.py:31",
+        "ranks 0-2: main train.py:12",
+        "  ranks 0,2: train train.py:31 > all_reduce distributed_c10d.py:1 [all_reduce #17]",
+        "  rank 1: load train.py:40",
+        "rank 3 is stopped by a signal (state T)",
+        "warning: nothing is known of the ranks of n4: it does not answer",
+    ]
+    place = write_bundle(tmp_path / "run7", autopsy)
+    assert json.loads((place / "look.json").read_text())["evidence"] == autopsy.looked["evidence"]
+    assert "stopped by a signal" in (place / "look.txt").read_text()
+    assert {path.name: path.stat().st_mode & 0o777 for path in place.iterdir()} == {
+        "look.json": 0o600,
+        "look.txt": 0o600,
+    }
+
+
+def test_what_is_alive() -> None:
+    busy, wrote = rank(own(1), cpu=9.0), rank(own(1), wrote=True)
+    assert is_alive(looked(busy, busy)) and is_alive(looked(rank(own(1)), wrote))
+    assert not is_alive(looked(busy, rank(own(1)))) and not is_alive(looked(waiting(), waiting()))
+    assert not is_alive({**looked(busy), "placement": looked(busy, busy)["placement"]})
+
+
+LIES: list[Any] = [
+    {"rank": -1},
+    {"rank": True},
+    {"status": "happy"},
+    {"cpu": float("inf")},
+    {"cpu": None},
+    {"threads": [[frame("/x", 1, "f")] * 1000]},
+    {"threads": [[{"file": 3, "line": 1, "function": "f"}]]},
+    {"threads": "none"},
+    {"groups": [group(1 << 70)]},
+    {"groups": [group(-1)]},
+    {"groups": [group(1)] * 1000},
+    {"workers": [{"pid": "x", "state": "", "command": "", "frames": []}]},
+    {"wrote": "yes"},
+]
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_is_no_evidence_is_refused_at_the_border(lie: dict[str, Any]) -> None:
+    assert ALL_EVIDENCE([WAITS])
+    with pytest.raises((ValueError, OverflowError)):
+        ALL_EVIDENCE([{**WAITS, **lie}])
+
+
+def test_hostile_texts_are_one_printable_line() -> None:
+    mean = rank(own(1, "a\nrank 5 on n9 \x1b[31m\u202e" + "x" * 5000), command="\x1b]0;x\x07", kernel="\n")
+    sentence = verdict(waiting(), mean).sentence
+    assert sentence.isprintable() and len(sentence) < 2000
+    assert verdict(waiting(), rank(python=False, command="\x1b[2J\n" + "y" * 9999)).sentence.isprintable()

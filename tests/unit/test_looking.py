@@ -1,0 +1,229 @@
+"""Looking at ranks: what their files and processes tell, whoever wrote them; nothing is ended by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import last_look, looking
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import (
+    ALL_EVIDENCE,
+    FRAMES_MOST,
+    GROUPS_MOST,
+    THREADS_MOST,
+    read_recorder,
+    read_stacks,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.look_note import PIPE, RECORDER, STACKS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
+from tests.driver import running, wait_until
+
+PROGRAM = """
+import sys, threading, time
+def others():
+    time.sleep(600)
+def waits():
+    print("up", flush=True)
+    time.sleep(600)
+threading.Thread(target=others, daemon=True).start()
+waits()
+"""
+Order = Any
+
+
+@pytest.fixture(scope="module")
+def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that a rank has in front of its PYTHONPATH."""
+    root = tmp_path_factory.mktemp("runtime")
+    (root / "hook").mkdir()
+    for name, data in runtime_archive.sources().items():
+        if name.startswith("hook/"):
+            (root / name).write_bytes(data)
+    return root / "hook"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> JobDir:
+    made = JobDir(str(tmp_path / "jobs" / "one"))
+    made.create([0, 1])
+    return made
+
+
+ORDER: Order = {"host": "n1", "ranks": [0, 1]}
+
+
+def record(job: JobDir, rank: int, pid: int) -> None:
+    """Write the record of a rank whose program runs; this process counts as its wrapper."""
+    row = {"rank": rank, "local_rank": rank, "host": "n1", "wrapper_pid": os.getpid(), "pid": pid, "cpus": []}
+    job.write(f"ranks/{rank}/record.json", {**row, "started": 1.0})
+
+
+@pytest.fixture
+def started(job: JobDir, hook: Path) -> Iterator[subprocess.Popen[str]]:
+    """Rank 0: a Python with the hook, as its wrapper starts it."""
+    code = f"import os, sys\nos.environ['TORCHFLEET_EXIT_NOTE'] = f'{{os.getpid()}}:{job.rank(0, 'exit')}'\n"
+    code += "os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])"
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    argv = [sys.executable, "-S", "-c", code, PROGRAM]
+    with subprocess.Popen(argv, env={**own, "PYTHONPATH": str(hook)}, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdout.readline() == "up\n"
+        record(job, 0, process.pid)
+        yield process
+        process.kill()
+
+
+def test_a_python_tells_where_it_is_and_goes_on(job: JobDir, started: subprocess.Popen[str]) -> None:
+    row, other = looking.look(job, ORDER, seconds=0.1)
+    assert ALL_EVIDENCE([row, other]) == [row, other]
+    assert (row["status"], row["python"], row["state"], row["moved"], row["wrote"]) == (
+        "running",
+        True,
+        "S",
+        False,
+        False,
+    )
+    assert [frame["function"] for frame in row["threads"][0]] == ["waits", "<module>"]  # the main thread is the first
+    assert row["threads"][1][0]["function"] == "others"
+    assert (other["status"], other["threads"], other["pid"]) == ("absent", [], 0)
+    assert started.poll() is None and running(started.pid)
+
+
+def test_who_may_not_be_asked_gets_nothing(job: JobDir, started: subprocess.Popen[str]) -> None:
+    before = looking.size_of(job.rank(0, STACKS))
+    row = looking.look(job, ORDER, asks=False, seconds=0.1)[0]
+    assert (row["threads"], row["status"], looking.size_of(job.rank(0, STACKS))) == ([], "running", before)
+    os.kill(started.pid, signal.SIGSTOP)
+    wait_until(lambda: looking.look(job, ORDER, seconds=0.0)[0]["state"] == "T")
+    assert looking.size_of(job.rank(0, STACKS)) == before  # no answer comes when it goes on, either
+    os.kill(started.pid, signal.SIGCONT)
+
+
+def test_a_program_without_our_handler_is_sent_nothing(job: JobDir) -> None:
+    """The signal would end it."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        record(job, 0, process.pid)
+        row = looking.look(job, ORDER, seconds=0.1)[0]
+        assert (row["python"], row["threads"], row["command"]) == (False, [], "sleep 600")
+        assert process.poll() is None
+        process.kill()
+
+
+@pytest.mark.parametrize("name", [STACKS, RECORDER, PIPE])
+@pytest.mark.parametrize("what", ["link", "pipe", "directory", "device"])
+def test_what_lies_in_place_of_an_answer_is_not_followed_nor_waited_for(
+    job: JobDir, started: subprocess.Popen[str], tmp_path: Path, name: str, what: str
+) -> None:
+    place, secret = Path(job.rank(0, name)), tmp_path / "secret"
+    secret.write_text('  File "secret", line 1 in me\n' * 1000)
+    if place.exists():
+        place.unlink()
+    if what == "link":
+        place.symlink_to(secret)
+    elif what == "pipe":
+        os.mkfifo(place)
+    elif what == "directory":
+        place.mkdir()
+    else:
+        place.symlink_to("/dev/zero")
+    row = looking.look(job, ORDER, seconds=0.0)[0]
+    assert row["groups"] == [] and not any("secret" in str(frames) for frames in row["threads"])
+    assert started.poll() is None and secret.read_text().startswith("  File")
+
+
+STACK = 'Thread 0x00007f [x] (most recent call first):\n  File "/a/other.py", line 2 in run\n\n'
+MAIN = """Current thread 0x00008f (most recent call first):
+  File "/a/t.py", line ??? in f
+  File "/a/t.py", line 9 in <module>
+"""
+
+
+def test_stacks_are_read_with_the_main_thread_first() -> None:
+    ours = STACK.replace("other.py", "_torchfleet_look_note.py")
+    threads = read_stacks(ours + STACK + "Thread 0x0 (most recent call first):\n  <no Python frame>\n\n" + MAIN)
+    assert [[frame["function"] for frame in frames] for frames in threads] == [["f", "<module>"], ["run"]]
+    assert threads[0][0] == {"file": "/a/t.py", "line": 0, "function": "f"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n\0\xff", '  File "x", line 1 in y\n' * 9, "Thread 0x1 (most recent call first):\n" * 99, "F" * 100000],
+)
+def test_what_is_no_stack_is_none(text: str) -> None:
+    assert read_stacks(text) == []
+
+
+def test_stacks_are_bounded() -> None:
+    deep = STACK.partition("\n")[0] + "\n" + f'  File "{"d/" * 900}x.py", line 1 in {"f" * 900}\n' * 999
+    threads = read_stacks(deep * 99)
+    assert len(threads) == THREADS_MOST and {len(frames) for frames in threads} == {FRAMES_MOST}
+    assert ALL_EVIDENCE([]) == [] and all(len(frame["file"]) <= 300 for frames in threads for frame in frames)
+
+
+def entry(
+    sequence: Any, at: float, retired: Any = True, name: str = "gloo:all_reduce", **changed: Any
+) -> dict[str, Any]:
+    row = {"process_group": ["0", "default_pg"], "collective_seq_id": sequence, "profiling_name": name}
+    return {**row, "time_created_ns": int(at * 1e9), "retired": retired, "is_p2p": False, **changed}
+
+
+def test_a_flight_recorder_tells_the_last_collective_of_each_group() -> None:
+    rows = [entry(1, 100), entry(2, 103), entry(3, 104), entry(1, 104.5, process_group=["1", "undefined"])]
+    rows += [entry(4, 106, retired=False, name="gloo:barrier"), entry(9, 107, is_p2p=True)]
+    first, second = read_recorder(json.dumps({"entries": rows}).encode(), 116.0)
+    assert (first["name"], first["sequence"], first["operation"], first["open"]) == ("0 default_pg", 4, "barrier", True)
+    assert (first["seconds"], first["longest"]) == (10.0, 2.0)  # the first pause does not count: the program came up
+    assert (second["sequence"], second["open"], second["longest"]) == (1, False, 0.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b"\xff", b"[]", b"{}", b"3", b"[" * 100000, b'{"entries": 3}', b'{"entries": [1, null, {}]}',
+        json.dumps({"entries": [entry("x", 1)]}).encode(), json.dumps({"entries": [entry(1 << 99, 1)]}).encode(),
+        json.dumps({"entries": [entry(1, 1, retired="no")]}).encode(),
+        json.dumps({"entries": [entry(1, 1, process_group=[1, 2])]}).encode(),
+        json.dumps({"entries": [entry(True, 1)]}).encode(),
+    ],
+)  # fmt: skip
+def test_what_is_no_recorder_tells_nothing(text: bytes) -> None:
+    assert read_recorder(text, 1.0) == []
+
+
+def test_a_recorder_is_bounded() -> None:
+    rows = [entry(1, 1, process_group=[str(number)], name="o" * 999) for number in range(999)]
+    found = read_recorder(json.dumps({"entries": rows}).encode(), 1.0)
+    assert len(found) == GROUPS_MOST and all(len(group["operation"]) <= 100 for group in found)
+
+
+def test_a_look_waits_for_another_one(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "OTHERS_SECONDS", 0.05)
+    with looking.alone(job):
+        before = time.monotonic()
+        assert len(looking.look(job, ORDER, seconds=0.0)) == 2  # not for ever
+        assert time.monotonic() - before >= 0.05
+
+
+@pytest.mark.parametrize("written", [None, "text", [1], [{"rank": 0}], {"rank": 0}])
+def test_evidence_that_a_program_changed_is_none(job: JobDir, written: object) -> None:
+    job.write(last_look.FILE, written)
+    assert last_look.noted_evidence(job) == []
+
+
+def test_the_last_look_is_kept_for_the_result(job: JobDir, started: subprocess.Popen[str]) -> None:
+    last_look.note_evidence(job, ORDER)
+    noted = last_look.noted_evidence(job)
+    assert [row["rank"] for row in noted] == [0, 1] and noted[0]["threads"]
+    at_end: Any = {"reason": "timed_out", "detail": "job_timeout of 9 s", "at": 1.0}
+    assert last_look.verdict_at_end(at_end, noted, {0: "n1", 1: "n1"}) is None  # nobody waits for another
+    assert last_look.verdict_at_end({**at_end, "reason": "lost"}, noted, {0: "n1"}) is None
+    assert started.poll() is None
