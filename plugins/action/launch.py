@@ -48,6 +48,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.hang_watch import HangWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import detached_line, waits_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report, route_to
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
@@ -192,12 +193,16 @@ class ActionModule(Action):
         warnings = [f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)]
         for line in [*warnings, opening(plan), *filter(None, [plan.shipped, "" if plan.lacking else plan.data])]:
             view.say(line)
+        ssh = ssh_words(self._connection, session.head, request.lease)
+        watch = HangWatch(plan.job_id, run_dir, request.hang_look, lambda: Session(session.head, ssh), view.say)
         try:
-            outcome = session.run(order, view.show, stop, request.detach, request.queue, request.queue_timeout)
+            show = watch.seeing(view.show)
+            outcome = session.run(order, show, stop, request.detach, request.queue, request.queue_timeout, watch.tick)
         except (InputError, Stopped):
             run_directory.remove_run_dir(run_dir)
             raise
         finally:
+            watch.close()
             view.close()
         if outcome is None:
             view.say(detached_line(plan.job_id, plan.head.name, session.queued))

@@ -88,6 +88,13 @@ options:
       - Seconds after which the job is ended as C(timed_out). The default is no limit. Time in a queue does not count;
         under V(srun) and V(sbatch) the time begins when the first ranks start.
     type: float
+  hang_look:
+    description:
+      - Seconds in which nothing comes from the job (no output or report that is shown), after which its ranks are
+        looked at. If they neither write nor all compute, and some rank keeps the others waiting, a warning names it.
+        The job goes on. V(0) is never. M(torchfleet.cluster.look) looks at any time.
+    type: float
+    default: 60
   job_env:
     description:
       - Environment variables of every rank. Values may contain any character but NUL, and appear on no command line of

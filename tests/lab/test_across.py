@@ -111,6 +111,28 @@ def test_two_controllers_wait_in_one_queue(cluster: Cluster, tmp_path: Path) -> 
     assert cluster.lab.root("n1", "ls", "/home/fleet/.torchfleet/queue").split() == ["lock"]
 
 
+def test_a_hang_on_four_nodes(cluster: Cluster) -> None:
+    """A rank on the third node is named from the controller; the others are on all nodes."""
+    script = SCRIPTS / "hangs.py"
+    rows = script.read_text().splitlines()
+    sleeps, reduces = (
+        max(number for number, row in enumerate(rows, 1) if row.strip() == text)
+        for text in ("time.sleep(1000)", "dist.all_reduce(values)")
+    )
+    said = f"rank 4 on n3 is sleeping or waiting at hangs.py:{sleeps} in own_code; ranks 0-3,5-7 wait for it in "
+    job = cluster.start(workload=str(script), workload_args="own_code", job_env={"CULPRIT": "4"}, backend="gloo")
+
+    def looked_at() -> bool:
+        looked = cluster.play("playbooks/look.yml", job_id=job.job_id)
+        return f"job {job.job_id}: {said}all_reduce #4 at hangs.py:{reduces}" in looked.output
+
+    job.wait_until(looked_at, 120)
+    job.process.send_signal(signal.SIGINT)
+    job.process.wait(60)
+    job.all_gone("n1", "n2", "n3", "n4")
+    assert {row["state"] for row in job.result["ranks"]} == {"ended"}
+
+
 def test_four_nodes_that_differ(cluster: Cluster) -> None:
     """Users, SSH ports, homes, NIC names and slots are each node's own."""
     job = cluster.train(workload=TELL)

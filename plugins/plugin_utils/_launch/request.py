@@ -51,6 +51,7 @@ RENDEZVOUS = ("static", "c10d")
 STATES = ("saved", "failed", "lost", "timed_out")  # in which a job may end and be started again
 RESTART_ON = ("saved", "failed", "lost")
 MOST_RESTARTS = 1000
+HANG_LOOK = 60.0
 COLLECT_FILES, COLLECT_BYTES = 10_000, 10 << 30  # of each node
 MOST_FILES = 100_000  # of what may be asked for: the list of them is one message
 
@@ -126,6 +127,7 @@ class Request:
     collect: tuple[str, ...] = ()
     collect_files: int = COLLECT_FILES
     collect_limit: int = COLLECT_BYTES
+    hang_look: float = HANG_LOOK  # seconds without a sign of life; 0: never
 
     @property
     def collect_limits(self) -> Limits:
@@ -188,6 +190,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         collect=parse_globs(given.get("collect", ())),
         collect_files=parse_whole("collect_files", given.get("collect_files"), 1, MOST_FILES) or COLLECT_FILES,
         collect_limit=parse_bytes("collect_limit", given.get("collect_limit", COLLECT_BYTES)),
+        hang_look=parse_hang_look(given.get("hang_look", HANG_LOOK)),
     )
 
 
@@ -306,6 +309,16 @@ def parse_notice(given: Mapping[str, Any]) -> float | None:
     if notice and not (timeout and notice < timeout):
         raise InputError("notice", given["notice"], "it counts from job_timeout: -e job_timeout=3600 -e notice=120")
     return notice
+
+
+def parse_hang_look(value: Any) -> float:
+    """Return the seconds without a sign of life after which a job is looked at; 0: never."""
+    if not isinstance(value, bool) and str(value).strip() in ("0", "0.0"):
+        return 0.0
+    try:
+        return parse_seconds("hang_look", value, HANG_LOOK) or HANG_LOOK
+    except InputError:
+        raise InputError("hang_look", value, "give seconds, or 0 for never: -e hang_look=300") from None
 
 
 def parse_states(name: str, value: Any) -> tuple[str, ...]:

@@ -1,0 +1,91 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Looks at a job by itself while it is followed, when nothing has come from it for some time (option hang_look).
+
+A look goes over a session of its own, so the job's is not held up. First nothing but /proc is read: a job that computes
+or writes is alive, and its ranks are asked for nothing. After each look the next one comes after twice the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import HUNG
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+from .autopsy import Autopsy, is_alive, judged, write_bundle
+from .session import HeadLost, Session
+
+MOST_SECONDS = 3600.0  # between two looks
+
+
+class HangWatch:
+    """Watches one job. Its methods are for one thread; `connect` is called in another."""
+
+    def __init__(
+        self, job_id: str, run_dir: Path, seconds: float, connect: Callable[[], Session], say: Callable[[str], None]
+    ) -> None:
+        """`seconds` without a sign of life until it looks, 0 for never; `connect` returns a new session."""
+        self.job_id, self.run_dir, self.seconds, self.connect, self.say = job_id, run_dir, seconds, connect, say
+        self.pause = seconds
+        self.since: float | None = None  # of the monotonic clock: the last sign of life, or the last look
+        self.thread: threading.Thread | None = None
+        self.session: Session | None = None
+        self.found: Autopsy | None = None
+        self.told: tuple[str, list[int]] | None = None
+        self.closed = False
+
+    def seeing(self, show: Callable[[Frame], None]) -> Callable[[Frame], None]:
+        """Return what shows frames and takes each for a sign of life."""
+
+        def see(frame: Frame) -> None:
+            self.since, self.pause, self.told = time.monotonic(), self.seconds, None
+            show(frame)
+
+        return see
+
+    def tick(self) -> None:
+        """Begin a look if it is time for one; tell what the last one found. Returns at once."""
+        if self.thread and not self.thread.is_alive():
+            self.thread = None
+            self.tell()
+        if not self.seconds or self.since is None or self.thread or time.monotonic() < self.since + self.pause:
+            return
+        self.since, self.pause = time.monotonic(), min(2 * self.pause, max(MOST_SECONDS, self.seconds))
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
+
+    def look(self) -> None:
+        """Look at the job; `found` has what there is to tell. A look that fails tells nothing."""
+        with contextlib.suppress(InputError, HeadLost, Stopped, OSError), self.connect() as session:
+            self.session = session
+            if self.closed or is_alive(session.look(self.job_id, asks=False)):
+                return
+            autopsy = judged(self.job_id, session.look(self.job_id))
+            self.found = autopsy if autopsy.verdict.code in HUNG else None
+
+    def tell(self) -> None:
+        """Show what was found in one line, once, and keep the evidence."""
+        autopsy, self.found = self.found, None
+        if autopsy is None or self.told == (autopsy.verdict.code, autopsy.verdict.ranks):
+            return
+        self.told = autopsy.verdict.code, autopsy.verdict.ranks
+        try:
+            kept = f"evidence: {write_bundle(self.run_dir, autopsy)}"
+        except OSError as error:
+            kept = f"the evidence could not be written: {error.strerror}"
+        self.say(f"warning: {autopsy.headline}; {kept}")
+
+    def close(self) -> None:
+        """Leave off: the job is over."""
+        self.closed = True
+        if self.thread and self.thread.is_alive() and self.session:
+            self.session.drop()

@@ -1,0 +1,180 @@
+"""Hangs that were made on purpose: one sentence names the rank and the place, and nobody who is not to blame."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import BLAMED, MISMATCH, SLOW, Verdict
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import judged
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
+from tests.driver import SCRIPTS
+from tests.integration.fleet import Fleet, Started
+
+SCRIPT = SCRIPTS / "hangs.py"
+ROWS = SCRIPT.read_text().splitlines()
+THREE = """all:
+  vars: {ansible_connection: local}
+  children: {head: {hosts: {localhost: }}, workers: {hosts: {localhost: {slots: 3}}}}
+"""
+
+
+def place(text: str) -> str:
+    """Return where the last row of the script is that begins with this text."""
+    return f"hangs.py:{max(number for number, row in enumerate(ROWS, 1) if row.strip().startswith(text))}"
+
+
+ASLEEP = "rank 1 on localhost is sleeping or waiting at"
+WAIT = f"; ranks 0,2 wait for it in all_reduce #N at {place('dist.all_reduce(values)')}"
+SIDES = "ranks wait for each other in different calls: rank 1 on localhost in"
+# What is said of each case; #N stands for a number, P for a process, and ... for the rest.
+SAID = {
+    "own_code": f"{ASLEEP} {place('time.sleep(1000)')} in own_code{WAIT}",
+    "takes_a_lock": f"{ASLEEP} {place('lock.acquire()')} in takes_a_lock{WAIT}",
+    "reads_a_queue": f"{ASLEEP} threading.py:N in wait ({place('queue.Queue()')}){WAIT}",
+    "loads": "rank 1 on localhost is waiting for its data loader, whose worker N is at "
+    f"{place('threading.Event().wait()')} ({place('for batch in')}){WAIT}",
+    "is_stopped": f"rank 1 on localhost is stopped by a signal (state T){WAIT}",
+    "holds_the_gil": f"rank 1 on localhost is computing at __init__.py:N in match ({place('re.match')}){WAIT}",
+    "becomes_another_program": "rank 1 on localhost is running `sleep 1000`, which is no Python that can be asked, in "
+    f"hrtimer_nanosleep{WAIT}",
+    "broadcasts": f"{SIDES} broadcast #N at {place('dist.broadcast(values, 0)')}; "
+    f"ranks 0,2 on localhost in barrier #N at {place('dist.barrier()')}",
+    "receives": f"{SIDES} recv at {place('dist.recv')}; ranks 0,2 on localhost in all_reduce #N at "
+    f"{place('dist.all_reduce(values)')}",
+    "work": f"ranks 0,2 on localhost are sleeping or waiting at {place('time.sleep(1000)')} in own_code; "
+    f"rank 1 waits for them in all_reduce #N at {place('dist.all_reduce(values, async_op=True)')}",
+    "steps": "slow, not hung: ranks went from collective #N to #N in N s",
+}
+CODES = {"steps": SLOW, "broadcasts": MISMATCH, "receives": MISMATCH}
+
+
+def general(sentence: str) -> str:
+    """Return a sentence without the numbers that may differ; those of places in the script stay."""
+    return re.sub(r"(?<!hangs\.py:)(?<=[:# ])\d+(\.\d)?(?= s$|[ ;]|$)(?! wait)|(?<=threading\.py:)\d+", "N", sentence)
+
+
+def hang(fleet: Fleet, cases: list[str], **given: object) -> Started:
+    """Start a job of three ranks that hangs in these ways, one after the other."""
+    inventory = fleet.root / "three.yml"
+    inventory.write_text(THREE)
+    given = {"np": 3, "backend": "gloo", "show_ranks": "all", **given}
+    return fleet.start(inventory=inventory, workload=str(SCRIPT), workload_args=cases, **given)
+
+
+def look(fleet: Fleet, job: Started) -> Verdict:
+    """Look at a job as the playbook does."""
+    here = Node("localhost", "localhost", interpreter=sys.executable, home=str(fleet.home), local=True)
+    with Session(here, ()) as session:
+        return judged(job.job_id, session.look(job.job_id)).verdict
+
+
+def verdict_on(fleet: Fleet, job: Started, case: str) -> Verdict:
+    """Return the verdict when the job hangs in this way: its ranks may still be on their way when it is first asked."""
+    job.wait_for_output(1, case)
+
+    def settled() -> Verdict | None:
+        found = look(fleet, job)
+        return found if found.code == CODES.get(case, BLAMED) else None
+
+    found: Verdict = job.wait_until(settled, 60)
+    return found
+
+
+def let_go_on(job: Started, case: str) -> None:
+    """End what a case waits for: the job goes on as if nobody had looked."""
+    for rank in (0, 2) if case == "work" else (1,):
+        os.kill(job.record(rank)["pid"], signal.SIGCONT if case == "is_stopped" else signal.SIGUSR1)
+
+
+def end(job: Started) -> None:
+    """End a job as a person does; nothing of it is left."""
+    job.process.send_signal(signal.SIGINT)
+    job.process.wait(60)
+    job.all_gone()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "cases"),
+    [
+        ("openmpi", ["own_code", "is_stopped", "steps", "work", "broadcasts"]),
+        ("torchrun", ["reads_a_queue", "takes_a_lock", "loads", "becomes_another_program"]),
+        ("torchrun", ["receives"]),
+    ],
+    ids=["asleep, stopped, slow, mismatched", "queue, lock, loader, no Python", "no sender"],
+)
+def test_the_culprit_is_named_and_the_job_goes_on(fleet: Fleet, launcher: str, cases: list[str]) -> None:
+    job = hang(fleet, cases, launcher=launcher, hang_look=0)
+    for case in cases:
+        found = verdict_on(fleet, job, case)
+        assert general(found.sentence) == general(SAID[case]), found
+        assert found.ranks == ({"steps": [], "work": [0, 2]}.get(case, [1]))
+        if case != cases[-1]:
+            let_go_on(job, case)
+    end(job)
+    text = job.log.read_text()
+    assert f"warning: job {job.job_id}: " not in text and "Interrupted" not in text, text
+
+
+def test_a_job_that_is_silent_is_looked_at_by_itself_and_by_the_playbook(fleet: Fleet) -> None:
+    """One rank computes in C and holds the GIL, so it runs no Python; the job is neither ended nor held up."""
+    job = hang(fleet, ["holds_the_gil"], launcher="openmpi", hang_look=1)
+    said = "rank 1 on localhost is computing at"
+    job.wait_until(lambda: f"warning: job {job.job_id}: {said}" in job.log.read_text(), 90)
+    played = fleet.play("playbooks/look.yml")  # the only job that runs
+    assert played.rc == 0, played.stdout
+    (told,) = [found for event in played.events if "sentence" in (found := event["event_data"].get("res", {}))]
+    assert general(told["sentence"]) == general(SAID["holds_the_gil"])
+    assert (told["verdict"], told["ranks"], told["changed"]) == (BLAMED, [1], False)
+    assert f"job {job.job_id}: {said}" in played.stdout
+    assert "  ranks 0,2: <module>" in played.stdout or "ranks 0,2: <module>" in played.stdout
+    kept = Path(told["diagnosis"])
+    assert kept == job.run_dir / "diagnosis"
+    assert json.loads((kept / "look.json").read_text())["verdict"]["ranks"] == [1]
+    assert said in (kept / "look.txt").read_text()
+    assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
+    end(job)
+
+
+WAITER = """
+import os, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "site-packages", "torch", "distributed"))
+import distributed_c10d
+if os.environ["RANK"] == "1":
+    time.sleep(600)
+distributed_c10d.all_reduce()
+"""
+
+
+def test_job_timeout_names_the_culprit(fleet: Fleet) -> None:
+    """What looks like PyTorch's all_reduce is enough here: PyTorch itself needs longer to start than the job has."""
+    library = fleet.root / "site-packages" / "torch" / "distributed"
+    library.mkdir(parents=True)
+    (library / "distributed_c10d.py").write_text("import time\n\ndef all_reduce():\n    time.sleep(600)\n")
+    (fleet.root / "waiter.py").write_text(WAITER)
+    played = fleet.play(workload=str(fleet.root / "waiter.py"), np=2, job_timeout=4)
+    failure = played.result["first_failure"]
+    assert (played.result["state"], failure["rank"]) == ("timed_out", 1)
+    said = "rank 1 on localhost is sleeping or waiting at waiter.py:6 in <module>; rank 0 waits for it in all_reduce"
+    assert failure["cause"] == f"job_timeout of 4 s: {said} at waiter.py:7"
+    assert failure["log"].endswith("ranks/1/stderr")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "job_id: got null; no job runs"),
+        ({"job_id": "gone"}, 'job_id: got "gone"; no such job runs; ansible-playbook playbooks/jobs.yml lists them'),
+        ({"job_id": "../x"}, 'job_id: got "../x"; use letters'),
+    ],
+)
+def test_what_does_not_run_is_refused(fleet: Fleet, given: dict[str, str], said: str) -> None:
+    played = fleet.play("playbooks/look.yml", **given)
+    assert played.rc != 0 and said in played.msg, played.stdout
