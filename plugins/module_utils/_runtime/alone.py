@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from typing import Iterator, Mapping
 
+from .file_locks import wait_for_lock
 from .job_directory import JobDir, fits, jobs
 from .orders import Order
 from .records import RunningJob
@@ -24,7 +24,6 @@ from .survey import jobs_here
 WHOLE_JOB = "head.lock"  # held on the head until all nodes have staged the job
 ONE_NODE = "node.lock"  # held on a node while it stages its part; who holds it waits for no other lock
 STAGING_LOCK_SECONDS = 60.0
-LOOK_SECONDS = 0.01
 
 
 class NotAlone(OSError):
@@ -39,18 +38,11 @@ class NotAlone(OSError):
 def staging_lock(home: str, name: str, alone: bool) -> Iterator[None]:
     """Hold the staging lock, exclusively if the job is (`alone`). OSError after STAGING_LOCK_SECONDS."""
     path = os.path.join(home, name)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    deadline = time.monotonic() + STAGING_LOCK_SECONDS
+    descriptor = wait_for_lock(path, fcntl.LOCK_EX if alone else fcntl.LOCK_SH, STAGING_LOCK_SECONDS)
+    if descriptor is None:
+        seconds = f"{STAGING_LOCK_SECONDS:.0f} s"
+        raise OSError(f"another job is being staged, for more than {seconds}: it holds {path}")
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    seconds = f"{STAGING_LOCK_SECONDS:.0f} s"
-                    raise OSError(f"another job is being staged, for more than {seconds}: it holds {path}") from None
-            time.sleep(LOOK_SECONDS)
         yield
     finally:
         os.close(descriptor)

@@ -21,7 +21,7 @@ import stat
 from typing import Iterator, NamedTuple, Sequence, Tuple
 
 from .data_manifest import MOST_BYTES, NAME, Manifest, known_manifest, name_of
-from .file_store import try_lock
+from .file_locks import try_lock
 from .job_directory import fits, jobs, open_file, remove, unique
 from .job_files import walk
 from .records import DataFacts

@@ -20,6 +20,7 @@ import stat
 import time
 from typing import Iterator
 
+from .file_locks import try_lock, wait_for_lock
 from .job_directory import unique
 
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
@@ -27,19 +28,6 @@ KEPT_DAYS = 14.0  # since a job asked for it last
 BUSY_SECONDS = 60.0  # for a clean.yml that empties the store just now
 BLOCK = 1 << 20
 FICLONE = 0x40049409  # linux/fs.h: both files have the same blocks until one of them is written (Btrfs, XFS, bcachefs)
-
-
-def try_lock(path: str, how: int) -> int | None:
-    """Return a descriptor that holds the lock of a file, which is made; None if others hold it. OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno != errno.EWOULDBLOCK:
-            raise
-        return None
-    return descriptor
 
 
 class Store:
@@ -55,18 +43,18 @@ class Store:
     def use(self) -> int:
         """Return a descriptor; until it is closed nothing goes away. OSError (TimeoutError: it is being cleaned)."""
         os.makedirs(self.arriving, mode=0o700, exist_ok=True)
-        deadline = time.monotonic() + BUSY_SECONDS
-        while True:
-            found = self.lock(fcntl.LOCK_SH)
-            if found is not None:
-                return found
-            if time.monotonic() > deadline:
-                raise TimeoutError(errno.ETIMEDOUT, f"{self.root} has been cleaned for {BUSY_SECONDS:.0f} s")
-            time.sleep(0.01)
+        found = wait_for_lock(self.lock_path, fcntl.LOCK_SH, BUSY_SECONDS)
+        if found is None:
+            raise TimeoutError(errno.ETIMEDOUT, f"{self.root} has been cleaned for {BUSY_SECONDS:.0f} s")
+        return found
+
+    @property
+    def lock_path(self) -> str:
+        return os.path.join(self.root, "lock")
 
     def lock(self, how: int) -> int | None:
         """Return a descriptor that holds the store's lock, None if others hold it. OSError."""
-        return try_lock(os.path.join(self.root, "lock"), how)
+        return try_lock(self.lock_path, how)
 
     def has(self, digest: str) -> bool:
         """Whether a file with this content is here; if so it was asked for now."""

@@ -26,6 +26,8 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Tuple, Union, cast
 
+from .file_locks import wait_for_lock
+
 if TYPE_CHECKING:  # a rank must not pay for the types
     from typing import TypeGuard
 
@@ -273,17 +275,10 @@ class JobDir:
 
         Whoever asks whether the job runs has the lock shared for a moment: that is waited for. OSError.
         """
-        descriptor = os.open(self.at("lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return descriptor
-            except OSError as error:
-                if error.errno != errno.EWOULDBLOCK or time.monotonic() > deadline:
-                    os.close(descriptor)
-                    raise
-            time.sleep(0.001)
+        found = wait_for_lock(self.at("lock"), fcntl.LOCK_EX, LOCK_SECONDS)
+        if found is None:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), self.at("lock"))
+        return found
 
     def note_over(self) -> None:
         """Note that nothing of the job runs on this node any more: its lock is held until its files were fetched."""

@@ -20,6 +20,7 @@ import time
 from typing import Iterator, Mapping, Sequence, cast
 
 from .fetched_files import state_in
+from .file_locks import LOOK_SECONDS, wait_for_lock
 from .job_directory import JOB_ID, Form, JobDir, fits, jobs, open_file
 from .job_directory import NUMBER as SECONDS
 from .records import Ahead, AnyFacts, Wish
@@ -28,7 +29,6 @@ from .survey import row
 DIRECTORY, LOCK, LIMITS = "queue", "lock", "limits.json"
 TICKET = re.compile(r"(?P<number>[0-9]{9})-(?P<job_id>[A-Za-z0-9][A-Za-z0-9._-]{0,99})\.json\Z")
 LOCK_SECONDS = 10.0  # for those who look or enter to be done
-PAUSE_SECONDS = 0.01
 ENTRY_BYTES = 16 << 20  # of a ticket: the names of 100,000 nodes
 FORM: Form = {
     **dict.fromkeys(("job_id", "controller", "launcher", "backend", "private_tmp"), str),
@@ -89,17 +89,11 @@ class Queue:
     @contextlib.contextmanager
     def held(self, alone: bool) -> Iterator[None]:
         """Hold the lock of the queue, for a moment. OSError after LOCK_SECONDS: somebody was stopped who has it."""
-        path, deadline = os.path.join(self.path, LOCK), time.monotonic() + LOCK_SECONDS
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        path = os.path.join(self.path, LOCK)
+        descriptor = wait_for_lock(path, fcntl.LOCK_EX if alone else fcntl.LOCK_SH, LOCK_SECONDS)
+        if descriptor is None:
+            raise OSError(f"the queue is in use for more than {LOCK_SECONDS:.0f} s: see {path}")
         try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise OSError(f"the queue is in use for more than {LOCK_SECONDS:.0f} s: see {path}") from None
-                time.sleep(PAUSE_SECONDS)
             yield
         finally:
             os.close(descriptor)
@@ -202,7 +196,7 @@ class Queue:
         deadline = time.monotonic() + LOCK_SECONDS
         try:
             while not is_free(descriptor) and time.monotonic() < deadline:
-                time.sleep(PAUSE_SECONDS)
+                time.sleep(LOOK_SECONDS)
         finally:
             os.close(descriptor)
         return True
