@@ -107,9 +107,12 @@ def write(path: Path, data: bytes) -> None:
 def test_a_data_set_is_laid_once_and_closed_to_writing(tmp_path: Path) -> None:
     source = Source()
     assert facts(tmp_path, source) == {"whole": False, "missing": -1, "free": free_bytes(str(tmp_path))}
+    usual = os.umask(0)
     assert source.lay(tmp_path) == 6
+    os.umask(usual)
     root = source.root(tmp_path)
     assert contents(root) == CONTENT
+    assert {path.stat().st_mode & 0o777 for path in (root.parent, root.parent.parent)} == {0o700}
     assert {path.stat().st_mode & 0o777 for path in root.rglob("*") if path.is_file()} == {0o444}
     assert {path.stat().st_mode & 0o777 for path in [root, *root.rglob("*")] if path.is_dir()} == {0o555}
     assert {**facts(tmp_path, source), "free": 0} == {"whole": True, "missing": 0, "free": 0}

@@ -73,7 +73,8 @@ class Laying:
         if name_of(text) != self.name:
             raise ValueError("the list of files was damaged on the way: start again")
         self.manifest = read_manifest(text)
-        os.makedirs(self.place, mode=0o700, exist_ok=True)
+        for folder in (os.path.dirname(self.place), self.place):  # the mode is that of the last one alone
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         if not self.claims(token):
             self.shared = True
             return
