@@ -46,6 +46,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_sending import lay
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.hang_watch import HangWatch
@@ -102,7 +103,7 @@ class ActionModule(Action):
         """Run the job, and start it again as often as it may be."""
         check_cluster(cluster)
         script = "" if request.module else find_script(request, WORKLOADS)
-        data = data_set_for(request, cluster)  # once: each attempt has the same
+        data = data_set_for(request, cluster, display.display)  # once: each attempt has the same
         name = script or request.module.replace(".", "-")
         first, ended = request.job_id or run_directory.new_job_id(name), list[Ended]()
         while True:
@@ -169,7 +170,7 @@ class ActionModule(Action):
         nodes = {node.name: route_to(node) for node in plan.nodes}
         display.display(plan.data)
         began = time.monotonic()
-        sent = session.lay(data, plan.lacking, nodes, keep, stop.check)
+        sent = lay(session, data, plan.lacking, nodes, keep, stop.check, display.display)
         seconds = time.monotonic() - began
         display.display(f"data {data.path}: laid in {seconds:.1f} s, {sent:,} bytes were sent from here")
 

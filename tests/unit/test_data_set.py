@@ -55,9 +55,9 @@ def digests_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     usual = data_reading.digests_of
 
-    def counted(found: Any, name: str, path: str) -> list[str]:
+    def counted(found: Any, name: str, path: str, progress: Any) -> list[str]:
         names.append(name)
-        return usual(found, name, path)
+        return usual(found, name, path, progress)
 
     monkeypatch.setattr(data_reading, "digests_of", counted)
     return names

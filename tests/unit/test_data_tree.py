@@ -6,13 +6,20 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_relay, data_store, supervisor
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_relay import send_list
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import Route
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import progress
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_sending import believed_wants, lay
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
@@ -39,6 +46,7 @@ class Fleet:
         (root / "bin").mkdir()
         (root / "bin" / "ssh").write_text(SSH.format(root=root))
         (root / "bin" / "ssh").chmod(0o755)
+        self.said: list[str] = []
         self.set = root / "set"
         for path, size in SIZES.items():
             (self.set / path).parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +72,7 @@ class Fleet:
             lacking = [name for name in workers if not facts[name]["data"]["whole"]]  # type: ignore[typeddict-item]
             if change:
                 change()
-            return session.lay(data, lacking, routes, 2, lambda: None)
+            return lay(session, data, lacking, routes, 2, lambda: None, self.said.append)
 
     def root_of(self, name: str) -> Path:
         return Path(data_store.root_of(str(self.homes[name]), self.data().name))
@@ -162,12 +170,58 @@ def test_nodes_that_share_a_home_are_sent_it_once(four: Fleet) -> None:
 
 def test_a_head_that_asks_for_what_is_not_there_is_not_believed(four: Fleet) -> None:
     data = four.data()
-    session = object.__new__(Session)
-    session.head = four.node("n1")
     for wanted in ([(0, 99)], [(1, 0)]):
         with pytest.raises(HeadLost, match="pieces were asked for that are not there"):
-            session.believed_wants({"kind": "data_wanted", "wanted": wanted, "unreached": [], "reason": ""}, data)
+            believed_wants("n1", {"kind": "data_wanted", "wanted": wanted, "unreached": [], "reason": ""}, data)
     with pytest.raises(HeadLost):
-        session.believed_wants({"kind": "beat"}, data)
+        believed_wants("n1", {"kind": "beat"}, data)
     with pytest.raises(InputError, match="cannot be laid: not reached from another node: n9"):
-        session.believed_wants({"kind": "data_wanted", "wanted": [], "unreached": ["n9"], "reason": ""}, data)
+        believed_wants("n1", {"kind": "data_wanted", "wanted": [], "unreached": ["n9"], "reason": ""}, data)
+
+
+# --- who says nothing, or takes nothing -------------------------------------------------------------------------------
+
+
+def test_a_controller_that_sleeps_keeps_nobody_waiting(four: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection stays open. What came stays, and the next start is not told of another one."""
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 0.1)
+    data, home = four.data(), str(four.homes["n1"])
+    (out, to_head), (from_head, back) = os.pipe(), os.pipe()
+    head, controller = supervisor.Supervisor(Channel(out, back)), Channel(from_head, to_head)
+    assert head.silence is None  # a node: its head may have nothing to send for hours
+    head.asked = {"request": {}, "nodes": []}  # type: ignore[typeddict-item]
+    send_list(controller, data.text)
+    offer = {"home": home, "name": data.name, "list_bytes": len(data.text), "token": "1", "keep": 2, "here": "n1"}
+    controller.send("file", b"a part of the first piece", name="0", first=True)
+    head.on_data_set({**offer, "nodes": []})  # type: ignore[typeddict-item]
+    answer = controller.receive(0)
+    assert answer and answer["kind"] == "data_wanted" and controller.receive(0) is None
+    assert four.lay(workers=["n1"]) == TOTAL and four.has("n1")
+
+
+@pytest.mark.parametrize(
+    ("end", "said"), [("time.sleep(600)", "n2: it took nothing for 60 s: its disk may hang"), ("1 / 0", "n2: Zero")]
+)
+def test_a_node_that_takes_nothing_is_not_waited_for_for_a_day(end: str, said: str) -> None:
+    """It may send signs of life all the while: its disk hangs, not its supervisor."""
+    beats = f"""import threading, time
+def beat():
+    while print('{{"kind": "beat"}}', flush=True) is None:
+        time.sleep(0.1)
+threading.Thread(target=beat, daemon=True).start()
+{end}"""
+    remote = RemoteProcess([sys.executable, "-c", beats], 0.2)
+    while not remote.channel.lost:
+        remote.channel.send("file", b"x" * 65536)
+    peer: Any = SimpleNamespace(name="n2", remote=remote, channel=remote.channel)
+    assert data_relay.outcome_of(data_relay.Child(peer, ())).startswith(said)
+    remote.close(0)
+
+
+def test_work_that_takes_long_says_how_far_it_is(four: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    four.lay(workers=["n1"])
+    assert four.said == []
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
+    (four.set / "z.bin").write_bytes(b"another")
+    four.lay(workers=["n1"])
+    assert four.said[-1] == f"data {four.set}: {TOTAL + 6:,} of {TOTAL + 6:,} bytes are sent (100%)"

@@ -20,6 +20,7 @@ from .orders import Route
 from .peer import ANSWER_SECONDS, RemoteNode, in_parallel
 from .protocol import DataOffer
 
+SILENT_SECONDS = 300.0  # in which a controller sends nothing of some files, or a head takes nothing: it is gone
 SENT_AT_A_TIME = 2  # by one node: its network is shared by those that it sends to
 LAY_TIMES = 144  # WORK_SECONDS, a day: a slow network takes its time, as long as signs of life come
 LIST = "manifest"  # the name under which the list of files is sent
@@ -36,9 +37,11 @@ class Child(NamedTuple):
 class Relay:
     """One node's part of laying a data set."""
 
-    def __init__(self, channel: Channel, offer: DataOffer, home: str, reach: Reach) -> None:
-        """`home`: of this node; `reach`: connects to another."""
-        self.channel, self.offer, self.home, self.reach = channel, offer, home, reach
+    def __init__(
+        self, channel: Channel, offer: DataOffer, home: str, reach: Reach, silence: float | None = None
+    ) -> None:
+        """`home`: of this node; `reach`: connects to another; `silence`: seconds after which the other end is gone."""
+        self.channel, self.offer, self.home, self.reach, self.silence = channel, offer, home, reach, silence
         self.reasons: list[str] = []
         self.unreached: list[Route] = []
         self.children: list[Child] = []
@@ -66,11 +69,18 @@ class Relay:
         """Return the list of files, which comes first. EOFError."""
         text = bytearray()  # bytes would be copied as a whole with each block
         while len(text) < min(self.offer["list_bytes"], MOST_BYTES):
-            frame = self.channel.receive() or {}
-            if frame.get("kind") != "file" or frame["name"] != LIST:
+            frame = self.next_frame()
+            if frame["kind"] != "file" or frame["name"] != LIST:
                 break
             text += frame["data"]
         return bytes(text)
+
+    def next_frame(self) -> Frame:
+        """Return what comes next from above. EOFError if that is gone, or silent for too long."""
+        frame = self.channel.receive(self.silence)
+        if frame is None:
+            raise EOFError(f"silent for {self.silence:g} s")
+        return frame
 
     def ask(self, text: bytes) -> None:
         """Find out what is missing here and below, and ask for that."""
@@ -147,13 +157,13 @@ class Relay:
     def take_pieces(self) -> None:
         """Take what comes from above, until all is sent. EOFError."""
         own = frozenset(self.own.wanted) if self.own else frozenset()
-        frame = self.channel.receive() or {}
-        while frame.get("kind") == "file":
+        frame = self.next_frame()
+        while frame["kind"] == "file":
             number = int(frame["name"])
             if self.own and number in own:
                 self.own.take(frame)
             self.pass_on(number, frame["data"], frame["first"])
-            frame = self.channel.receive() or {}
+            frame = self.next_frame()
 
     def pass_on(self, number: int, block: bytes, first: bool) -> None:
         """Send a block to the nodes that are missing its piece, or have nodes below that do."""
@@ -198,9 +208,18 @@ def answer_of(child: Child) -> Frame | str:
     return answer if answer["kind"] == "data_wanted" else f"it answered data_set with {answer['kind']}"
 
 
+def lost_text(peer: RemoteNode) -> str:
+    """Return why nothing more could be sent to a node."""
+    text = peer.remote.failure_text()
+    gone = peer.remote.process.poll() is not None
+    return text if gone else f"it took nothing for {ANSWER_SECONDS:.0f} s: its disk may hang"
+
+
 def outcome_of(child: Child) -> str:
     """Return why a node or one below it cannot use the data set, or an empty text."""
     try:
+        if child.peer.channel.lost:  # one that takes nothing may send signs of life for a day
+            raise ConnectionLost(lost_text(child.peer))
         answer = child.peer.remote.answer(ANSWER_SECONDS, LAY_TIMES)
     except ConnectionLost as lost:
         return f"{child.peer.name}: {lost}"

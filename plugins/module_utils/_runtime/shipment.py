@@ -89,11 +89,18 @@ class Shipment:
             self.lock = -1
 
 
-def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[RemoteNode], listing: Listing) -> None:
+def relay(
+    channel: Channel,
+    own: Shipment | None,
+    host: str,
+    peers: Sequence[RemoteNode],
+    listing: Listing,
+    silence: float | None = None,
+) -> None:
     """Take a folder from the controller for this node, `host` (if it has a shipment), and the peers.
 
     Sends the digests that are missing, forwards to each peer the files that it is missing, and sends the outcome:
-    every reason names its node.
+    every reason names its node. `silence`: seconds after which the other end sends no more.
     """
     reasons: list[str] = []
     wants: dict[str, set[str]] = {}
@@ -104,14 +111,14 @@ def relay(channel: Channel, own: Shipment | None, host: str, peers: Sequence[Rem
             reasons.append(answer)
     own_wants = frozenset(own.wanted if own else ())
     channel.send("wanted", wanted=[] if reasons else sorted(own_wants.union(*wants.values())))
-    block = channel.receive() or {}
+    block = channel.receive(silence) or {}
     while block.get("kind") == "file":
         if own and block["name"] in own_wants:
             own.take(block)
         for peer in peers:
             if block["name"] in wants.get(peer.name, ()):
                 peer.channel.send("file", block["data"], name=block["name"], first=block["first"])
-        block = channel.receive() or {}
+        block = channel.receive(silence) or {}
     reasons += [f"{host}: {said}" for said in [own.finish() if own else ""] if said]
     reasons += in_parallel(check_on_peer, [peer for peer in peers if peer.name in wants])
     channel.send("files_checked", reason="; ".join(filter(None, reasons)))

@@ -25,7 +25,7 @@ from .alone import NotAlone
 from .artifacts import Border, Limits, forward_artifact, send_artifacts
 from .audience import Audience
 from .channel import BEAT_SECONDS, Channel
-from .data_relay import Relay
+from .data_relay import SILENT_SECONDS, Relay
 from .detached import Detachment
 from .fetched_files import age, files_of, mark_fetched, own_block, state_in
 from .following import follow, row_of
@@ -188,19 +188,28 @@ class Supervisor:
                 raise
         return self.peers[name]
 
+    @property
+    def silence(self) -> float | None:
+        """Return after how many seconds without a frame the other end sends no more files: the controller of a head.
+
+        What is sent keeps others waiting, and a controller that sleeps or changes its network does not close anything.
+        A head has nothing to send to a node that has all, while others still take theirs.
+        """
+        return SILENT_SECONDS if self.asked and "nodes" in self.asked else None
+
     def on_folder(self, frame: protocol.FolderOffer) -> None:
         """Receive a folder: for this node if `here` names it, and for the other nodes in `nodes`."""
         self.offered = frame
         with self.sending_beats(frame):
             self.shipment = Shipment(home_path(frame["home"]), frame["files"]) if frame["here"] else None
             peers = [self.peers[name] for name in frame["nodes"] if name in self.peers]
-            relay(self.channel, self.shipment, frame["here"], peers, frame["files"])
+            relay(self.channel, self.shipment, frame["here"], peers, frame["files"], self.silence)
 
     def on_data_set(self, frame: protocol.DataOffer) -> None:
         """Take a data set for this node if `here` names it, and send it on. Who goes away may go on later."""
         home, known = home_path(frame["home"]), set(self.peers)
         with self.sending_beats(frame), contextlib.suppress(EOFError):
-            Relay(self.channel, frame, home, lambda route: self.reach(route, home)).run()
+            Relay(self.channel, frame, home, lambda route: self.reach(route, home), self.silence).run()
         in_parallel(lambda name: self.peers.pop(name).remote.close(), self.peers.keys() - known)
 
     def on_run(self, frame: protocol.Run) -> None:

@@ -30,6 +30,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import parts_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
+from .progress import Progress, Say, silent
+
 SHELF = Path(".torchfleet", "data-lists")  # below the user's home
 KEPT_LISTS = 20
 SETTLED_NS = 2 * 10**9  # a file that was written since may be written again without another time (NFS, FAT)
@@ -67,7 +69,7 @@ def find_files(path: str) -> Found:
             folder, name = os.path.split(path)
             return checked(Found(folder, {name: state_of(found)}), path)
         if not stat.S_ISDIR(found.st_mode):
-            raise InputError("data", path, "it is neither a folder nor a file")
+            raise InputError("data", path, "it is neither a folder nor a file: give the one that has the data")
         if os.path.realpath(path) in (os.path.realpath(Path.home()), "/"):
             raise InputError("data", path, "all of it would be sent to the nodes: give the folder of the data set")
         whole = Found(path)
@@ -126,19 +128,21 @@ def walk(found: Found) -> Iterator[tuple[str, State]]:
                 found.left_out.append(name)
 
 
-def read_files(found: Found, path: str, shelf: Path | None = None) -> Manifest:
+def read_files(found: Found, path: str, say: Say = silent, shelf: Path | None = None) -> Manifest:
     """Return the list of a data set, with the digests of its pieces. InputError for one that changes meanwhile.
 
-    `shelf`: where the digests are kept; it is in the user's home unless it is given.
+    `say` shows how far it is. `shelf`: where the digests are kept; it is in the user's home unless it is given.
     """
     shelf = shelf or Path.home() / SHELF
     place = shelf / f"{hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]}.json"
     known = read_known(place)
     kept, rows, now = dict[str, list[object]](), list[Row](), time.time_ns()
+    old = {name: known[name][1] for name, state in found.files.items() if name in known and known[name][0] == state}
+    unread = sum(state.size for name, state in found.files.items() if name not in old)
+    progress = Progress(f"data {path}", "read", unread, say)
     try:
         for name, state in sorted(found.files.items()):
-            row = known.get(name)
-            digests = row[1] if row and row[0] == state else digests_of(found, name, path)
+            digests = old[name] if name in old else digests_of(found, name, path, progress)
             rows.append(Row(name, state.size, digests))
             if max(state.mtime, state.ctime) < now - SETTLED_NS:
                 kept[name] = [*state, digests]
@@ -149,7 +153,7 @@ def read_files(found: Found, path: str, shelf: Path | None = None) -> Manifest:
     return Manifest(rows, single=os.path.join(found.root, rows[0].path) == path)
 
 
-def digests_of(found: Found, name: str, path: str) -> list[str]:
+def digests_of(found: Found, name: str, path: str, progress: Progress) -> list[str]:
     """Return the digests of the pieces of a file. OSError, InputError if it changes meanwhile."""
     digests = []
     with open(os.open(os.path.join(found.root, name), os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
@@ -157,6 +161,7 @@ def digests_of(found: Found, name: str, path: str) -> list[str]:
             seen = hashlib.sha256()
             for block in piece_of(file.fileno(), offset, min(PIECE, found.files[name].size - offset)):
                 seen.update(block)
+                progress.add(len(block))
             digests.append(seen.hexdigest())
         if state_of(os.fstat(file.fileno())) != found.files[name]:
             raise changed(path, name)

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_nam
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster
 
 from .data_reading import Found, State, changed, find_files, piece_of, read_files, state_of, unreadable
+from .progress import Say, silent
 from .request import Request
 
 VARIABLE = "TORCHFLEET_DATA"  # of the ranks: the path on their node
@@ -83,8 +84,11 @@ class DataSet:
             raise changed(self.path, name)
 
 
-def data_set_for(request: Request, cluster: Cluster) -> DataSet | None:
-    """Return the data set of a job, read unless this machine is the whole cluster; None without one. InputError."""
+def data_set_for(request: Request, cluster: Cluster, say: Say = silent) -> DataSet | None:
+    """Return the data set of a job, read unless this machine is the whole cluster; None without one. InputError.
+
+    `say` shows how far the reading is.
+    """
     if not request.data:
         return None
     path = os.path.abspath(os.path.expanduser(request.data))
@@ -92,7 +96,7 @@ def data_set_for(request: Request, cluster: Cluster) -> DataSet | None:
         refuse_useless(path)
         return DataSet(path, Found(path))
     found = find_files(path)
-    manifest = read_files(found, path)
+    manifest = read_files(found, path, say)
     text = manifest.text
     return DataSet(path, found, manifest, text, name_of(text))
 

@@ -15,21 +15,19 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_manifest import numbers_in
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_relay import LAY_TIMES, send_list
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import (
     ERROR_SECONDS,
     WORK_SECONDS,
     ConnectionLost,
     RemoteProcess,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, Route, RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
     Looked,
     Refused,
@@ -50,7 +48,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from . import runtime_archive
 from .backends import BACKENDS
 from .brought_home import BroughtHome
-from .data_set import DataSet
 from .request import Request
 from .requirements import by_job, not_alone
 from .run_directory import FETCHED
@@ -60,7 +57,6 @@ DEFAULT_HOME = "~/.torchfleet"
 ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json)\Z")
 ASK_SECONDS = 0.2  # how often the user is asked while the head is waited for
 SILENT_SECONDS = 60.0  # without a sign of life, after which a head is lost; while a job runs it is the lease
-LAY_SILENT_SECONDS = 300.0  # in which a head takes nothing of a data set: a node below it may be slow, or lost
 LEAVE_SECONDS = 30.0  # for the head to exit after the session is closed
 QUEUE_SECONDS = 5.0  # for the head to take a job out of the queue whose user stops it
 RESULT_BYTES = 64 << 20  # of result.json, which is fetched whatever the limit
@@ -224,57 +220,6 @@ class Session:
         answer = self.ask("files_sent")
         if answer.get("reason", "it did not answer"):
             raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
-
-    def lay(
-        self, data: DataSet, names: Sequence[str], nodes: Mapping[str, Route], keep: int, check: Callable[[], None]
-    ) -> int:
-        """Bring a data set to the nodes of these names; return how many bytes of files were sent.
-
-        `nodes`: all of the job, one of which may be the head, by name: it sends what it has. InputError if one cannot
-        take it, or it changes meanwhile. What was sent stays there if this is interrupted; `check`, which is asked now
-        and then, may do that by an exception.
-        """
-        channel, usual = self.remote.channel, self.remote.channel.send_timeout
-        routes = [nodes[name] for name in names if name != self.head.name]
-        here = self.head.name if self.head.name in nodes else ""
-        token, size = os.urandom(8).hex(), len(data.text)
-        channel.send_timeout = LAY_SILENT_SECONDS
-        channel.send(
-            "data_set", b"", beats=True, home=self.home, here=here, name=data.name, list_bytes=size, token=token,
-            keep=keep, nodes=routes,
-        )  # fmt: skip
-        send_list(channel, data.text)
-
-        def go_on() -> bool:
-            check()
-            return False
-
-        answer = self.answer(go_on, work=LAY_TIMES * WORK_SECONDS)
-        wanted = self.believed_wants(answer, data)
-        sent = 0
-        for number, block, first in data.blocks(sorted(wanted)):
-            check()
-            if channel.lost:
-                break
-            channel.send("file", block, name=str(number), first=first)
-            sent += len(block)
-        channel.send("files_sent", b"", beats=True)
-        answer = self.answer(go_on, work=LAY_TIMES * WORK_SECONDS)
-        if answer.get("reason", "it did not answer"):
-            raise InputError("data", data.path, f"cannot be laid: {answer.get('reason')}")
-        channel.send_timeout = usual
-        return sent
-
-    def believed_wants(self, answer: Frame, data: DataSet) -> set[int]:
-        """Return the pieces that nodes are missing. InputError if one cannot take them, HeadLost for an odd answer."""
-        unreached = ", ".join(answer.get("unreached", ()))
-        reason = answer.get("reason") or (unreached and f"not reached from another node: {unreached[:500]}")
-        if reason:
-            raise InputError("data", data.path, f"cannot be laid: {reason}")
-        try:
-            return numbers_in(answer["wanted"] if answer["kind"] == "data_wanted" else [(-1, 0)], data.manifest.pieces)
-        except ValueError as error:
-            raise HeadLost(f"invalid answer from head {self.head.name}: {error}") from None
 
     def run(
         self,

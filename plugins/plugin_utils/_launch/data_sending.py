@@ -1,0 +1,98 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A data set on its way from this machine to the head, which sends it on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_manifest import numbers_in
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_relay import (
+    LAY_TIMES,
+    SILENT_SECONDS,
+    send_list,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import WORK_SECONDS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import Route
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+from .data_set import DataSet
+from .progress import Progress, Say, silent
+from .session import HeadLost, Session
+
+
+def lay(
+    session: Session,
+    data: DataSet,
+    names: Sequence[str],
+    nodes: Mapping[str, Route],
+    keep: int,
+    check: Callable[[], None],
+    say: Say = silent,
+) -> int:
+    """Bring a data set to the nodes of these names; return how many bytes of files were sent.
+
+    `nodes`: all of the job, one of which may be the head, by name: it sends what it has. `say` shows how far it is.
+    InputError if a node cannot take it, or it changes meanwhile. HeadLost. What was sent stays there if this is
+    interrupted; `check`, which is asked now and then, may do that by an exception.
+    """
+    channel, usual, head = session.remote.channel, session.remote.channel.send_timeout, session.head.name
+    routes = [nodes[name] for name in names if name != head]
+    here = head if head in nodes else ""
+    token, size = os.urandom(8).hex(), len(data.text)
+    channel.send_timeout = SILENT_SECONDS  # a node below the head may be slow, or lost
+    channel.send(
+        "data_set", b"", beats=True, home=session.home, here=here, name=data.name, list_bytes=size, token=token,
+        keep=keep, nodes=routes,
+    )  # fmt: skip
+    send_list(channel, data.text)
+    wanted = believed_wants(head, answer_of(session, check), data)
+    sent = send_pieces(session, data, sorted(wanted), check, say)
+    channel.send("files_sent", b"", beats=True)
+    answer = answer_of(session, check)
+    if answer.get("reason", "it did not answer"):
+        raise InputError("data", data.path, f"cannot be laid: {answer.get('reason')}")
+    channel.send_timeout = usual
+    return sent
+
+
+def answer_of(session: Session, check: Callable[[], None]) -> Frame:
+    """Return the next answer of the head, which may be at work for days. HeadLost."""
+
+    def go_on() -> bool:
+        check()
+        return False
+
+    return session.answer(go_on, work=LAY_TIMES * WORK_SECONDS)
+
+
+def send_pieces(session: Session, data: DataSet, numbers: Sequence[int], check: Callable[[], None], say: Say) -> int:
+    """Send pieces; return how many bytes that were. InputError if they change, HeadLost if nobody takes them."""
+    channel = session.remote.channel
+    total = sum(data.manifest.piece(number).size for number in numbers)
+    progress = Progress(f"data {data.path}", "sent", total, say)
+    for number, block, first in data.blocks(numbers):
+        check()
+        channel.send("file", block, name=str(number), first=first)
+        if channel.lost and session.remote.process.poll() is None:  # its signs of life may go on for a day
+            raise HeadLost(f"the head {session.head.name} is lost: it took nothing for {SILENT_SECONDS:g} s")
+        if channel.lost:  # the answer says why
+            break
+        progress.add(len(block))
+    return progress.bytes
+
+
+def believed_wants(head: str, answer: Frame, data: DataSet) -> set[int]:
+    """Return the pieces that nodes are missing. InputError if one cannot take them, HeadLost for an odd answer."""
+    unreached = ", ".join(answer.get("unreached", ()))
+    reason = answer.get("reason") or (unreached and f"not reached from another node: {unreached[:500]}")
+    if reason:
+        raise InputError("data", data.path, f"cannot be laid: {reason}")
+    try:
+        return numbers_in(answer["wanted"] if answer["kind"] == "data_wanted" else [(-1, 0)], data.manifest.pieces)
+    except ValueError as error:
+        raise HeadLost(f"invalid answer from head {head}: {error}") from None
