@@ -19,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.screen import Screen
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.screen import Screen, columns
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_bytes
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
@@ -29,9 +29,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import PLACE, within_room
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
-    WAITING,
     job_table,
     last_lines,
+    place_of,
     waits_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import (
@@ -76,6 +76,7 @@ class ActionModule(Action):
                     return self.show_all(session)
                 fetches = {"logs": self.logs, "collect": self.collect}.get(given["do"])
                 if fetches:
+                    self.refuse_waiting(session, self.job_id or "")
                     return fetches(session, self.job_id or "")
                 return self.take_out(session, self.job_id or "") or self.follow(session, stop, self.job_id or "")
         except OSError as error:
@@ -89,7 +90,7 @@ class ActionModule(Action):
     def show_all(self, session: Session) -> Result:
         """Show all jobs of the head."""
         rows = session.jobs(identity())
-        display.display(job_table(rows, self.head.name, max(80, int(display.columns))))
+        display.display(job_table(rows, self.head.name, columns()))
         return {"changed": False, "jobs": rows}
 
     def take_out(self, session: Session, job_id: str) -> Result | None:
@@ -97,12 +98,18 @@ class ActionModule(Action):
         if self.given["do"] != "cancel":
             return None
         if self._task.check_mode:
-            waits = any(row["job_id"] == job_id and row["state"] == WAITING for row in session.jobs(identity()))
+            waits = place_of(session.jobs(identity()), job_id)
             return {"changed": True, "msg": f"job {job_id} would be taken out of the queue"} if waits else None
         if not take_out(session, job_id):
             return None
         display.display(f"job {job_id} is taken out of the queue of {self.head.name}; nothing of it was started")
         return {"changed": True, "state": "cancelled"}
+
+    def refuse_waiting(self, session: Session, job_id: str) -> None:
+        """InputError for a job in the queue: nothing of it is there."""
+        place = place_of(session.jobs(identity()), job_id)
+        if place:
+            raise InputError("job_id", job_id, f"it waits in the queue, place {place}: its ranks have written nothing")
 
     def logs(self, session: Session, job_id: str) -> Result:
         """Fetch what ranks have written until now, and show the end of it."""

@@ -84,6 +84,8 @@ def test_who_leaves_is_not_waited_for_and_leaves_nothing(fleet: Fleet, line: Lin
     killed = line.start("c", "2 ahead, the first is a")
     interrupted = line.start("d", "3 ahead, the first is a")
     last = line.start("e", "4 ahead, the first is a")
+    told = [jobs(fleet, do="logs", job_id="b").msg, fleet.play("clean.yml", job_id="b").stdout]
+    assert "it waits in the queue, place 1" in told[0] and "playbooks/jobs.yml -e do=cancel" in told[1], told
     played = jobs(fleet, do="cancel", job_id="b")
     assert played.rc == 0 and "job b is taken out of the queue of localhost" in played.stdout, played.stdout
     assert cancelled.process.wait(60) != 0

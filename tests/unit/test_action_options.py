@@ -41,10 +41,12 @@ def test_a_misspelled_option_is_named_with_the_one_that_was_meant() -> None:
 
 def test_a_misspelled_variable_is_told_and_others_are_not() -> None:
     """Reproduced before: -e job_timout=3600 was dropped by Ansible, and the job had no limit."""
-    typed = ["lanucher", "job_timout", "launcher", "my_own", "ansible_user", "torchfleet_home"]
+    typed = ["lanucher", "job_timout", "launcher", "my_own", "ansible_user", "torchfleet_home", "daat", "quene", "date"]
     assert misspelled(typed, documented("launch")) == [
         "-e lanucher: there is no option of that name; did you mean launcher?",
         "-e job_timout: there is no option of that name; did you mean job_timeout?",
+        "-e daat: there is no option of that name; did you mean data?",
+        "-e quene: there is no option of that name; did you mean queue?",
     ]
     assert misspelled(["drop_ouputs", "drop_run", "drop_after", "runs_dir"], documented("reap")) == [
         "-e drop_ouputs: there is no option of that name; did you mean drop_outputs?"

@@ -221,7 +221,7 @@ def jobs_of(run_dir: Path, fetch: Callable[..., list[str]]) -> tuple[Any, Any]:
     action: Any = object.__new__(jobs.ActionModule)
     action.given = {"do": "logs", "runs_dir": str(run_dir.parent)}
     action.limit, action.shown, action.head = 10, (0,), SimpleNamespace(name="n1")
-    return action, SimpleNamespace(fetch=fetch)
+    return action, SimpleNamespace(fetch=fetch, jobs=lambda _controller: [])
 
 
 def test_a_run_that_is_home_is_not_written_over(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_list_of_attempts_that_cannot_be_written_hides_no_job(
     said: list[str] = []
     monkeypatch.setattr(launch, "note_attempts", full)
     monkeypatch.setattr(launch, "check_cluster", lambda _cluster: None)
-    monkeypatch.setattr(launch, "display", SimpleNamespace(warning=said.append))
+    monkeypatch.setattr(launch, "display", SimpleNamespace(warning=said.append, display=said.append))
     action = object.__new__(launch.ActionModule)
     answer = {"state": "succeeded", "run_dir": str(tmp_path)}
     monkeypatch.setattr(action, "launch", lambda *_given: answer)

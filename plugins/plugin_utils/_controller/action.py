@@ -92,8 +92,14 @@ def check_names(module: str, given: Mapping[str, Any], known: Options) -> None:
 
 def misspelled(typed: Iterable[str], known: Options) -> list[str]:
     """Return a line for each name after -e that is similar to an option. It may be one of the user's own variables."""
-    near = [(name, difflib.get_close_matches(name, known, 1, 0.85)) for name in map(str, typed) if name not in known]
+    near = [(name, similar(name, known)) for name in map(str, typed) if name not in known]
     return [f"-e {name}: there is no option of that name; did you mean {found[0]}?" for name, found in near if found]
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """Return the name that was meant, if it is one of these: another letter, or the same in another order."""
+    swapped = [other for other in known if sorted(other) == sorted(name)]
+    return swapped[:1] or difflib.get_close_matches(name, known, 1, 0.8)
 
 
 def values_of(module: str, given: Mapping[str, Any], known: Options) -> Result:

@@ -28,6 +28,7 @@ from .interrupt import terminal_of
 
 LAST_SECONDS = 1.0  # for the last lines of a job that is being ended
 ROOM = 1000  # live lines that may wait; more are dropped, because the rank files have them
+FILE_COLUMNS = 200  # of a file or a pipe
 display = Display()
 
 
@@ -60,11 +61,7 @@ class Screen:
 
     def is_terminal(self) -> bool:
         """Whether ansible-playbook writes to a terminal with a user (ansible-runner creates its own terminal)."""
-        descriptor = terminal_of(self.parent, (1,))
-        if descriptor < 0:
-            return False
-        os.close(descriptor)
-        return "AWX_ISOLATED_DATA_DIR" not in os.environ
+        return is_terminal(self.parent)
 
     def is_read(self) -> bool:
         """Whether the output may have a reader.
@@ -184,3 +181,17 @@ def write_all(descriptor: int, text: str) -> None:
     with contextlib.suppress(OSError):
         while left:
             left = left[os.write(descriptor, left) :]
+
+
+def is_terminal(process: int) -> bool:
+    """Whether the stdout of an ansible-playbook is a terminal with a user."""
+    descriptor = terminal_of(process, (1,))
+    if descriptor < 0:
+        return False
+    os.close(descriptor)
+    return "AWX_ISOLATED_DATA_DIR" not in os.environ
+
+
+def columns() -> int:
+    """Return how wide a table may be: as the terminal, or FILE_COLUMNS where nothing folds lines."""
+    return max(80, int(display.columns)) if is_terminal(os.getppid()) else FILE_COLUMNS

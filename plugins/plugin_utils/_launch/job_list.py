@@ -82,6 +82,11 @@ def cells(row: JobRow) -> tuple[str, ...]:
     )
 
 
+def place_of(rows: Sequence[JobRow], job_id: str) -> int:
+    """Return the place of a job in the queue, 0 if it does not wait."""
+    return next((row["position"] for row in rows if row["job_id"] == job_id and row["state"] == WAITING), 0)
+
+
 def times(row: JobRow) -> str:
     """Return how long a job runs, and will; its place in the queue; or when it ended, and whether files are there."""
     took = duration(row["seconds"])
