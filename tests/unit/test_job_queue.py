@@ -92,6 +92,17 @@ def test_who_came_first_is_first(queue: Queue) -> None:
     assert names(queue.entries()) == ["a", "c", "d"] and ahead_of(queue, last) == ["a", "c"]
 
 
+def test_who_has_many_ahead_looks_less_often(queue: Queue) -> None:
+    tickets = [queue.enter(wish(f"job{number}")) for number in range(5)]
+    near, far = ([queue.ahead_of(ticket, [])] for ticket in (tickets[3], tickets[4]))
+    tickets[0].leave()
+    for ticket, looks in ((tickets[3], near), (tickets[4], far)):
+        looks.append(queue.ahead_of(ticket, looks[0]))
+        ticket.next_look = 0.0
+        looks.append(queue.ahead_of(ticket, looks[0]))
+    assert [list(map(len, looks)) for looks in (near, far)] == [[3, 2, 2], [4, 4, 3]]
+
+
 def test_a_job_that_needs_other_nodes_does_not_wait(queue: Queue, running: Callable[..., JobDir]) -> None:
     running("runs", "n1", "n2")
     both, third, fourth = (queue.enter(wish(*given)) for given in (("x", "n2", "n3"), ("y", "n3"), ("z", "n4")))

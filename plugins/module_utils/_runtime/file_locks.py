@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 
-LOOK_SECONDS = 0.01
+PAUSE_SECONDS = 0.01
 
 
 def try_lock(path: str, how: int) -> int | None:
@@ -37,4 +37,4 @@ def wait_for_lock(path: str, how: int, seconds: float) -> int | None:
         found = try_lock(path, how)
         if found is not None or time.monotonic() > deadline:
             return found
-        time.sleep(LOOK_SECONDS)
+        time.sleep(PAUSE_SECONDS)

@@ -20,7 +20,7 @@ import time
 from typing import Iterator, Mapping, Sequence, cast
 
 from .fetched_files import state_in
-from .file_locks import LOOK_SECONDS, wait_for_lock
+from .file_locks import PAUSE_SECONDS, wait_for_lock
 from .job_directory import JOB_ID, Form, JobDir, fits, jobs, open_file
 from .job_directory import NUMBER as SECONDS
 from .records import Ahead, AnyFacts, Wish
@@ -29,6 +29,8 @@ from .survey import row
 DIRECTORY, LOCK, LIMITS = "queue", "lock", "limits.json"
 TICKET = re.compile(r"(?P<number>[0-9]{9})-(?P<job_id>[A-Za-z0-9][A-Za-z0-9._-]{0,99})\.json\Z")
 LOCK_SECONDS = 10.0  # for those who look or enter to be done
+LOOK_SECONDS = 0.5  # between two looks at the queue of a job that is soon to run
+MOST_SECONDS = 10.0  # and of one that has many ahead: each look reads all tickets
 ENTRY_BYTES = 16 << 20  # of a ticket: the names of 100,000 nodes
 FORM: Form = {
     **dict.fromkeys(("job_id", "controller", "launcher", "backend", "private_tmp"), str),
@@ -50,6 +52,7 @@ class Ticket:
     def __init__(self, path: str, descriptor: int, entry: Entry) -> None:
         self.path, self.descriptor, self.entry = path, descriptor, entry
         self.began = time.monotonic()
+        self.next_look = 0.0  # at the queue, by the same clock
 
     @property
     def valid(self) -> bool:
@@ -196,19 +199,26 @@ class Queue:
         deadline = time.monotonic() + LOCK_SECONDS
         try:
             while not is_free(descriptor) and time.monotonic() < deadline:
-                time.sleep(LOOK_SECONDS)
+                time.sleep(PAUSE_SECONDS)
         finally:
             os.close(descriptor)
         return True
 
     def ahead_of(self, ticket: Ticket, last: Sequence[Ahead]) -> Sequence[Ahead]:
-        """Return what the job of a ticket waits for; if that cannot be told just now, what it was `last`. OSError."""
+        """Return what the job of a ticket waits for; if it is not told just now, what it was `last`. OSError.
+
+        Who has more than a few jobs ahead looks less often: a hundred that wait would keep a core busy.
+        """
+        if last and time.monotonic() < ticket.next_look:
+            return last
         try:
-            return self.ahead(ticket.entry["hosts"], ticket.entry["number"])
+            found = self.ahead(ticket.entry["hosts"], ticket.entry["number"])
         except OSError:
             if not last:
                 raise
             return last
+        ticket.next_look = time.monotonic() + min(MOST_SECONDS, LOOK_SECONDS * (len(found) // 4))
+        return found
 
     def ahead(self, hosts: Sequence[str], number: int | None = None) -> list[Ahead]:
         """Return what a job on these nodes waits for, the first to be over first: none if it may run.

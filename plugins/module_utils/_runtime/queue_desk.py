@@ -11,12 +11,11 @@ from typing import Sequence
 
 from . import protocol
 from .channel import BEAT_SECONDS, Channel, ready
-from .job_queue import Queue, Ticket, is_over, news_of, over_text
+from .job_queue import LOOK_SECONDS, Queue, Ticket, is_over, news_of, over_text
 from .records import Ahead
 from .survey import home_path
 from .waiting_job import bury_dead
 
-LOOK_SECONDS = 0.5  # between two looks at the queue
 LOST_PLACE = "it has lost its place in the queue: it was taken out, or its controller was silent for the lease"
 TAKEN_OUT = "it was taken out of the queue, by playbooks/jobs.yml -e do=cancel"
 

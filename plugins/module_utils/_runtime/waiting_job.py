@@ -20,7 +20,7 @@ from .audience import Audience
 from .channel import ready
 from .head_job import Controller, order_of, run_job
 from .job_directory import JobDir, remove
-from .job_queue import Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, over_text
+from .job_queue import LOOK_SECONDS, Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, over_text
 from .link import ConnectionLost
 from .metrics import final_metrics
 from .node_job import private_directory
@@ -33,7 +33,6 @@ from .result import write_result
 from .shipment import Shipment
 from .survey import survey
 
-LOOK_SECONDS = 0.5  # between two looks at the queue
 NODES_SECONDS = 5.0  # between two looks at nodes on which a job of another head runs
 OWN = ""  # among the facts by host: those of the head
 DIED = Reason(LOST, "the head restarted, or the process that waited was killed: it was in the queue and never started")
