@@ -21,13 +21,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     to_plain,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import within_room
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import (
     is_fetched,
     room_for,
     unwritable_message,
     written_alone,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting_runs import (
     FATES,
     check_given,

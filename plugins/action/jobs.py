@@ -28,6 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     to_plain,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import PLACE, within_room
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
     job_table,
     last_lines,
@@ -45,7 +46,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
     unwritable_message,
     written_alone,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import take_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, summary, verdict
 

@@ -46,6 +46,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_sending import lay
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
@@ -61,7 +62,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.remote_
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import facts_of_all
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import Facts, Turn
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, opening, summary, verdict
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (

@@ -20,10 +20,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     to_plain,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import judged, write_bundle
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import RUNNING
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_job_id
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import run_dir_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 
 Result = dict[str, Any]
 display = Display()

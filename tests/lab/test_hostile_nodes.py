@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from tests.lab.cluster import Cluster, Job
 from tests.lab.hostile_bed import MOST_BYTES, Bed, Files, Lies, Played, unprintable
 from tests.lab.lab import Lab

@@ -33,8 +33,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory, runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import session as session_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder
 
 SURVEY: dict[str, Any] = {

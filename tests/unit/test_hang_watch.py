@@ -12,9 +12,9 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import hang_watch
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.hang_watch import HangWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost
 
 RECORDED = json.loads((Path(__file__).parent / "recorded/look.json").read_text())["evidence"]
 PLACES = [{"rank": rank, "local_rank": rank, "host": "n1"} for rank in range(3)]

@@ -17,14 +17,15 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.superv
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 LAUNCH = PLUGINS / "plugin_utils" / "_launch"
-SENDERS = [*(PLUGINS / "module_utils" / "_runtime").glob("*.py"), LAUNCH / "session.py", LAUNCH / "turn.py"]
+ASKERS = ("connection.py", "session.py", "turn.py", "data_sending.py")  # of the head, on the controller
+SENDERS = [*(PLUGINS / "module_utils" / "_runtime").glob("*.py"), *(LAUNCH / name for name in ASKERS)]
 TABLES = (
     *(protocol.CONTROLLER_TO_HEAD, protocol.HEAD_TO_CONTROLLER, protocol.HEAD_TO_NODE, protocol.NODE_TO_HEAD),
     *(protocol.SUPERVISOR_TO_GUARD, protocol.GUARD_TO_SUPERVISOR),
 )
 # Who sends in one direction only. The supervisor is head and node, and its guard's messages go on to the head.
 DIRECTIONS = {
-    **dict.fromkeys(("session.py", "turn.py"), (protocol.CONTROLLER_TO_HEAD,)),
+    **dict.fromkeys(ASKERS, (protocol.CONTROLLER_TO_HEAD,)),
     "peer.py": (protocol.HEAD_TO_NODE,),
     "guard.py": (protocol.GUARD_TO_SUPERVISOR,),
 }

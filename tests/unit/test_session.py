@@ -14,9 +14,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import connection, runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import session as session_module
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 
 
 class Head:
@@ -91,7 +92,7 @@ def test_while_a_job_runs_a_head_may_be_silent_for_the_lease(head: Head) -> None
 
 def test_a_head_that_takes_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reproduced before: an order, or a folder, that is more than a pipe holds was sent without end."""
-    monkeypatch.setattr(session_module, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "SILENT_SECONDS", 0.2)
     entry = tmp_path / runtime_archive.entry()
     entry.parent.mkdir(parents=True)
     entry.touch()
@@ -115,7 +116,7 @@ def test_a_head_that_takes_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_session_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reproduced before: it waited until the head had left, whatever held that up. What it does there goes on."""
-    monkeypatch.setattr(session_module, "LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "LEAVE_SECONDS", 0.1)
     session = object.__new__(session_module.Session)
     session.remote = RemoteProcess(["sleep", "600"])
     with session:

@@ -20,7 +20,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.int
     terminal_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost, Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 
 
 def send(number: int) -> None:

@@ -11,8 +11,8 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import turn as turn_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import Turn, take_out
 from tests.unit.nodes import facts_of_a_node
 from tests.unit.test_session import Head

@@ -20,9 +20,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import Route
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
+from .connection import HeadLost
 from .data_set import DataSet
 from .progress import Progress, Say, silent
-from .session import HeadLost, Session
+from .session import Session
 
 
 def lay(

@@ -22,7 +22,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.int
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .autopsy import Autopsy, is_alive, judged, write_bundle
-from .session import HeadLost, Session
+from .connection import HeadLost
+from .session import Session
 
 MOST_SECONDS = 3600.0  # between two looks
 

@@ -17,10 +17,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
+from .connection import ASK_SECONDS, SILENT_SECONDS, HeadLost
 from .job_list import waits_line
 from .plan import LaunchPlan
 from .request import Request
-from .session import ASK_SECONDS, SILENT_SECONDS, HeadLost, Session
+from .session import Session
 
 NODES_SECONDS = 5.0  # between two looks at nodes on which a job of another head runs
 Facts = Mapping[str, AnyFacts]
