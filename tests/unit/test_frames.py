@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import PIPE_BUF, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import files_of, may_be_fetched
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_desk import FileDesk
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_HEAD, FROM_NODE, BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
@@ -631,9 +632,9 @@ class Sends:
     """A node that is asked for its files, and sends what a test says. What is passed on is kept."""
 
     def __init__(self, *frames: tuple[str, bytes, dict[str, Any]]) -> None:
-        self.supervisor, self.passed = object.__new__(Supervisor), list[tuple[str, int]]()
+        self.desk, self.passed = object.__new__(FileDesk), list[tuple[str, int]]()
         self.lost = self.gone = False
-        self.supervisor.channel = self  # type: ignore[assignment]
+        self.desk.channel = self  # type: ignore[assignment]
         self.peer = object.__new__(RemoteNode)
         self.peer.name, self.peer.remote, self.peer.answer_seconds = "n2", object.__new__(RemoteProcess), 60.0
         whole = ((kind, data, {**fields, **({"size": len(data)} if data else {})}) for kind, data, fields in frames)
@@ -648,7 +649,7 @@ class Sends:
     def fetched(self, limit: int) -> str:
         """Return what is said against the node, or nothing."""
         try:
-            self.supervisor.forward_files(self.peer, [1], limit)
+            self.desk.forward_files(self.peer, [1], limit)
         except ConnectionLost as lost:
             return str(lost)
         return ""
@@ -657,16 +658,16 @@ class Sends:
 def test_a_node_sends_what_its_own_ranks_wrote_only() -> None:
     told = {"host": "n2", "files": [], "left_out": {}, "unmatched": [], "refused": ""}
     honest = Sends(("file", b"x", {"name": "artifacts/n2/a", "first": True}), FETCHED)
-    honest.supervisor.forward_files(honest.peer, [1], 10, Limits(1, 1))
+    honest.desk.forward_files(honest.peer, [1], 10, Limits(1, 1))
     assert honest.passed == [("artifacts/n2/a", 1)]
     for name, limits in (("artifacts/n1/a", Limits(1, 1)), ("artifacts/n2/a", Limits(1, 0)), ("artifacts/n2/a", None)):
         lying = Sends(("file", b"x", {"name": name, "first": True}), FETCHED)
         with pytest.raises(ConnectionLost, match="it sent no artifact of the job"):
-            lying.supervisor.forward_files(lying.peer, [1], 10, limits)
+            lying.desk.forward_files(lying.peer, [1], 10, limits)
         assert lying.passed == []
     lying = Sends(("artifacts", b"", {**told, "host": "n1"}), FETCHED)
     with pytest.raises(ConnectionLost, match="it sent no artifact of the job"):
-        lying.supervisor.forward_files(lying.peer, [1], 10, Limits(1, 1))
+        lying.desk.forward_files(lying.peer, [1], 10, Limits(1, 1))
 
 
 FETCHED: tuple[str, bytes, dict[str, Any]] = ("fetched", b"", {"missing": []})

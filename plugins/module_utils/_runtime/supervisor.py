@@ -18,24 +18,24 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Collection, Iterator
+from typing import Any, Callable, Iterator
 
 from . import orders, protocol, records
 from .alone import NotAlone
-from .artifacts import Border, Limits, forward_artifact, send_artifacts
 from .audience import Audience
 from .channel import BEAT_SECONDS, Channel
 from .data_relay import SILENT_SECONDS, Relay
 from .detached import Detachment
-from .fetched_files import age, files_of, mark_fetched, own_block, state_in
+from .fetched_files import age, mark_fetched, state_in
+from .file_desk import FileDesk
 from .following import follow, row_of
 from .head_follower import HeadFollower
 from .head_job import run_job
-from .job_directory import JobDir, jobs, ranks_on
+from .job_directory import JobDir, jobs
 from .job_queue import Queue
 from .link import WORK_SECONDS, ConnectionLost
 from .look_job import look_on_all
-from .metrics import OwnRows, final_metrics
+from .metrics import final_metrics
 from .node_job import NodeJob, node_report
 from .open_files import raise_files
 from .peer import (
@@ -64,10 +64,9 @@ class Supervisor:
         self.peers: dict[str, RemoteNode] = {}
         self.given_up: dict[str, str] = {}  # by node that is not asked again: why
         self.has_job = False
-        self.fetched: tuple[JobDir, list[RemoteNode]] | None = None  # a job whose files were sent, and its other nodes
         self.shipment: Shipment | None = None
         self.detachment = Detachment()
-        self.desk = QueueDesk(channel)
+        self.desk, files = QueueDesk(channel), FileDesk(self)
         self.asked: protocol.Survey | None = None  # the last survey, its facts by host, and the last folder
         self.facts: dict[str, records.AnyFacts] = {}
         self.offered: protocol.FolderOffer | None = None
@@ -78,8 +77,8 @@ class Supervisor:
             "data_set": self.on_data_set,
             "run": self.on_run,
             "stage": self.on_stage,
-            "fetch": self.on_fetch,
-            "received": self.on_received,
+            "fetch": files.on_fetch,
+            "received": files.on_received,
             "collect": self.on_collect,
             "forget": self.on_forget,
             "node_report": self.on_node_report,
@@ -296,83 +295,6 @@ class Supervisor:
                 return bool(answer["kind"] == "start")
         return False
 
-    def on_fetch(self, frame: protocol.Fetch) -> None:
-        """Send the files of a job. When the other end has them all it sends `received`, which drops them here."""
-        job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
-        with self.sending_beats(frame):
-            if os.path.exists(job.at("result.json")):  # first: what became of the job waits for no node
-                self.channel.send_file("result.json", job.at("result.json"))
-            for name in files_of(job):
-                self.channel.send_file(name, job.at(name))
-            order, limits = job.order(), limits_of(frame)
-            if order and limits:
-                send_artifacts(self.channel, job, order, limits)
-            peers, missing = self.fetch_from_nodes(job, frame["limit"], limits)
-        self.fetched = None if missing else (job, peers)
-        self.channel.send("fetched", missing=missing)
-
-    def on_received(self, _frame: protocol.Nothing) -> None:
-        """Drop the files of the job that was fetched last: the other end has them all."""
-        if self.fetched is None:
-            return
-        (job, peers), self.fetched = self.fetched, None
-        for peer in peers:
-            peer.channel.send("received")
-        mark_fetched(job)
-
-    def fetch_from_nodes(self, job: JobDir, limit: int, limits: Limits | None) -> tuple[list[RemoteNode], list[str]]:
-        """Forward the files of a job's other nodes, in parallel; return these nodes, and what is missing.
-
-        `limit`: bytes that the controller accepts. A node that sends more by itself may never end.
-        """
-        order, routes = job.order(), job.routes()
-        if order is None:
-            return [], []
-        found = in_parallel(lambda route: self.fetch_from(route, order, limit, limits), routes)
-        missing = [f"{route['host']}: {answer}" for route, answer in zip(routes, found) if isinstance(answer, str)]
-        return [answer for answer in found if isinstance(answer, RemoteNode)], missing
-
-    def fetch_from(
-        self, route: orders.Route, order: orders.Order, limit: int, limits: Limits | None
-    ) -> RemoteNode | str:
-        """Forward the files of one other node; return the node, or why its files are missing."""
-        try:
-            peer = self.reach(route, order["home"])
-            beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
-            peer.channel.send(
-                "fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats, artifacts=limits
-            )
-            self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit, limits)
-        except (ConnectionLost, ValueError) as lost:
-            self.given_up[route["host"]] = str(lost)  # a late answer could be taken for that of another request
-            return str(lost)
-        return peer
-
-    def forward_files(self, peer: RemoteNode, ranks: Collection[int], limit: int, limits: Limits | None = None) -> None:
-        """Forward file frames of a node with these ranks to the controller until it has sent all.
-
-        ConnectionLost at a protocol error.
-        """
-        seen: set[str] = set()
-        rows, most, border = OwnRows(ranks), limit, Border([peer.name], limits or Limits(0, 0))
-        frame = peer.remote.answer(peer.answer_seconds)
-        while frame["kind"] != "fetched":
-            if self.channel.lost:
-                raise ConnectionLost("the controller is gone")
-            if forward_artifact(self.channel, frame, border):
-                frame = peer.remote.answer(peer.answer_seconds)
-                continue
-            limit -= len(frame["data"])
-            if limit < 0:
-                raise ConnectionLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
-            name, first, data = own_block(frame, ranks, seen)
-            if name == "metrics.jsonl":
-                first, data = False, rows.take(data)  # they follow those of the head
-            elif name == "launcher.out":
-                name = f"launcher.{peer.name}.out"
-            self.channel.send("file", data, name=name, first=first)
-            frame = peer.remote.answer(peer.answer_seconds)
-
     def on_collect(self, frame: protocol.Collect) -> None:
         """Send the jobs that are over and not fetched, and which of them the asking controller had started.
 
@@ -450,12 +372,6 @@ class Supervisor:
             order = job.order()
             report = node_report(job, order, final_metrics(job, order)) if order and not job.running() else None
         self.channel.send("node_report", report=report)
-
-
-def limits_of(frame: protocol.Fetch) -> Limits | None:
-    """Return what a node may send of what ranks wrote, None if nothing of it is asked for."""
-    found = frame.get("artifacts")
-    return Limits(*found) if found else None
 
 
 def main() -> None:

@@ -1,0 +1,121 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The files of a job on their way to the controller: those of this node, and on the head those of the others."""
+
+from __future__ import annotations
+
+import os
+from typing import Collection, ContextManager, Protocol
+
+from . import orders, protocol
+from .artifacts import Border, Limits, forward_artifact, send_artifacts
+from .channel import Channel
+from .fetched_files import files_of, mark_fetched, own_block
+from .job_directory import JobDir, ranks_on
+from .link import ConnectionLost
+from .metrics import OwnRows
+from .peer import ANSWER_SECONDS, RemoteNode, in_parallel
+from .survey import home_path
+
+
+class Head(Protocol):
+    """What it needs of the supervisor: its channel, and the way to other nodes."""
+
+    channel: Channel
+    given_up: dict[str, str]
+
+    def reach(self, route: orders.Route, home: str) -> RemoteNode: ...
+    def sending_beats(self, frame: protocol.Request) -> ContextManager[None]: ...
+
+
+class FileDesk:
+    """Sends files over one channel. `fetched`: a job whose files were all sent, and its other nodes."""
+
+    def __init__(self, head: Head) -> None:
+        self.head, self.channel = head, head.channel
+        self.fetched: tuple[JobDir, list[RemoteNode]] | None = None
+
+    def on_fetch(self, frame: protocol.Fetch) -> None:
+        """Send the files of a job. When the other end has them all it sends `received`, which drops them here."""
+        job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
+        with self.head.sending_beats(frame):
+            if os.path.exists(job.at("result.json")):  # first: what became of the job waits for no node
+                self.channel.send_file("result.json", job.at("result.json"))
+            for name in files_of(job):
+                self.channel.send_file(name, job.at(name))
+            order, limits = job.order(), limits_of(frame)
+            if order and limits:
+                send_artifacts(self.channel, job, order, limits)
+            peers, missing = self.fetch_from_nodes(job, frame["limit"], limits)
+        self.fetched = None if missing else (job, peers)
+        self.channel.send("fetched", missing=missing)
+
+    def on_received(self, _frame: protocol.Nothing) -> None:
+        """Drop the files of the job that was fetched last: the other end has them all."""
+        if self.fetched is None:
+            return
+        (job, peers), self.fetched = self.fetched, None
+        for peer in peers:
+            peer.channel.send("received")
+        mark_fetched(job)
+
+    def fetch_from_nodes(self, job: JobDir, limit: int, limits: Limits | None) -> tuple[list[RemoteNode], list[str]]:
+        """Forward the files of a job's other nodes, in parallel; return these nodes, and what is missing.
+
+        `limit`: bytes that the controller accepts. A node that sends more by itself may never end.
+        """
+        order, routes = job.order(), job.routes()
+        if order is None:
+            return [], []
+        found = in_parallel(lambda route: self.fetch_from(route, order, limit, limits), routes)
+        missing = [f"{route['host']}: {answer}" for route, answer in zip(routes, found) if isinstance(answer, str)]
+        return [answer for answer in found if isinstance(answer, RemoteNode)], missing
+
+    def fetch_from(
+        self, route: orders.Route, order: orders.Order, limit: int, limits: Limits | None
+    ) -> RemoteNode | str:
+        """Forward the files of one other node; return the node, or why its files are missing."""
+        try:
+            peer = self.head.reach(route, order["home"])
+            beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
+            peer.channel.send(
+                "fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats, artifacts=limits
+            )
+            self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit, limits)
+        except (ConnectionLost, ValueError) as lost:
+            self.head.given_up[route["host"]] = str(lost)  # a late answer could be taken for that of another request
+            return str(lost)
+        return peer
+
+    def forward_files(self, peer: RemoteNode, ranks: Collection[int], limit: int, limits: Limits | None = None) -> None:
+        """Forward file frames of a node with these ranks to the controller until it has sent all.
+
+        ConnectionLost at a protocol error.
+        """
+        seen: set[str] = set()
+        rows, most, border = OwnRows(ranks), limit, Border([peer.name], limits or Limits(0, 0))
+        frame = peer.remote.answer(peer.answer_seconds)
+        while frame["kind"] != "fetched":
+            if self.channel.lost:
+                raise ConnectionLost("the controller is gone")
+            if forward_artifact(self.channel, frame, border):
+                frame = peer.remote.answer(peer.answer_seconds)
+                continue
+            limit -= len(frame["data"])
+            if limit < 0:
+                raise ConnectionLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
+            name, first, data = own_block(frame, ranks, seen)
+            if name == "metrics.jsonl":
+                first, data = False, rows.take(data)  # they follow those of the head
+            elif name == "launcher.out":
+                name = f"launcher.{peer.name}.out"
+            self.channel.send("file", data, name=name, first=first)
+            frame = peer.remote.answer(peer.answer_seconds)
+
+
+def limits_of(frame: protocol.Fetch) -> Limits | None:
+    """Return what a node may send of what ranks wrote, None if nothing of it is asked for."""
+    found = frame.get("artifacts")
+    return Limits(*found) if found else None
