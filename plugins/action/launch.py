@@ -17,6 +17,7 @@ from ansible import constants
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result as JobResult
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
@@ -184,7 +185,7 @@ class ActionModule(Action):
         request: Request,
         stop: StopWatch,
     ) -> Result:
-        """Run the job, fetch its files, and show the outcome."""
+        """Run the job; when it is over, fetch its files and show the outcome."""
         run_dir, text = Path(plan.run_dir), order["files"]["command.txt"]
         stop.hold(f"ending job {plan.job_id} and fetching its files")
         stop.check()
@@ -210,6 +211,20 @@ class ActionModule(Action):
             view.say(detached_line(plan.job_id, plan.head.name, session.queued))
             screen.flush(stop.reason)
             return {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir}
+        return self.bring(session, plan, outcome, request, stop, screen, view)
+
+    def bring(
+        self,
+        session: Session,
+        plan: LaunchPlan,
+        outcome: JobResult,
+        request: Request,
+        stop: StopWatch,
+        screen: Screen,
+        view: View,
+    ) -> Result:
+        """Fetch the files of a job that is over, and show the outcome."""
+        run_dir = Path(plan.run_dir)
         stop.hold(f"fetching the files of job {plan.job_id}")
         try:
             placement = [(place.rank, place.host) for place in plan.placement]

@@ -106,13 +106,13 @@ class Session(Connection):
 
         `waits`: it has its turn in the head's queue; a detached one enters that, for `queue_timeout` seconds at most.
         `stop` is asked several times a second, and `tick` is called. Stopped if the job was not started, HeadLost if
-        the user insists.
-        InputError if the job could not be staged.
+        the user insists. InputError if the job could not be staged.
         """
         stop.check()
         job = order["job"]
-        late = {"waits": waits, "queue_timeout": queue_timeout}
-        self.remote.channel.send("run", b"", order=order, detached=detached, beats=True, **late)
+        planned = [(place["rank"], place["host"]) for place in job["placement"]]
+        late = {"beats": True, "waits": waits, "queue_timeout": queue_timeout}
+        self.remote.channel.send("run", b"", order=order, detached=detached, **late)
         end_sent = False
 
         def listen() -> bool:
@@ -129,17 +129,13 @@ class Session(Connection):
             if frame["kind"] == "refused":
                 raise refusal({"reason": frame["reason"], "running": frame["running"]}, job)
             if frame["kind"] == "result":
-                planned = [(place["rank"], place["host"]) for place in job["placement"]]
                 return self.believed(frame["result"], job["job_id"], planned)
-            if frame["kind"] == "queued":
-                self.queued = True
+            self.queued = self.queued or frame["kind"] == "queued"
+            started = frame["kind"] == "started"
+            if frame["kind"] == "queued" or (started and not detached) or is_of_a_rank(frame, planned):
                 show(frame)
-            if frame["kind"] in ("started", "queued") and detached:
+            if detached and frame["kind"] in ("started", "queued"):
                 return None
-            if frame["kind"] == "started" or (
-                frame["kind"] in ("line", "report") and frame["rank"] < len(job["placement"])
-            ):
-                show(frame)
 
     def attach(self, job_id: str) -> list[tuple[int, str]]:
         """Begin to follow a job that the head knows; return its ranks and their hosts. InputError if it knows none."""
@@ -176,7 +172,7 @@ class Session(Connection):
                 raise HeadLost(frame["reason"])
             if frame["kind"] == "result":
                 return self.believed(frame["result"], job_id, planned)
-            if frame["kind"] == "queued" or (frame["kind"] in ("line", "report") and frame["rank"] < len(planned)):
+            if frame["kind"] == "queued" or is_of_a_rank(frame, planned):
                 show(frame)
 
     def jobs(self, controller: str) -> list[JobRow]:
@@ -218,40 +214,45 @@ class Session(Connection):
         together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
         says so (HeadLost). A head that sends without end is cut off. `artifacts` takes what ranks wrote.
         """
-        wanted = artifacts.limits if artifacts else None
+        head, wanted = self.head.name, artifacts.limits if artifacts else None
         self.remote.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True, artifacts=wanted)
         allowed, left = fetched_names(placement) if placement is not None else None, limit
         frame = self.next_fetched(run_dir, give_up, artifacts)
         allowance, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
         while frame["kind"] != "fetched":
             if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
-                what = str(frame.get("name", frame["kind"]))[:100]
-                raise HeadLost(
-                    f"invalid answer from head {self.head.name}: it sent {what!r}, which does not belong to the job"
-                )
+                raise self.foreign(frame)
             left -= len(frame["data"])
             allowance -= len(frame["data"]) + FRAME_BYTES
             if allowance < -RESULT_BYTES:
-                return [f"{self.head.name}: it sends more than {limit:,} bytes (fetch_limit), and does not end"]
+                return [f"{head}: it sends more than {limit:,} bytes (fetch_limit), and does not end"]
             names.add(frame["name"])
             if allowed is None and len(names) > FILES_MOST:
-                return [
-                    f"{self.head.name}: it sends more than {FILES_MOST:,} files; a run of another controller has fewer"
-                ]
+                return [f"{head}: it sends more than {FILES_MOST:,} files; a run of another controller has fewer"]
             if left >= 0 or frame["name"] == "result.json":
                 self.store(frame, run_dir)
             frame = self.next_fetched(run_dir, give_up, artifacts)
         cut = [f"all nodes: {-left:,} bytes more than fetch_limit"] if left < 0 else []
         missing = [*frame["missing"], *cut, *(artifacts.damaged if artifacts else ())]
-        if not over:
-            return missing
+        if over:
+            self.note_fetched(run_dir, missing, artifacts)
+            if not cut and not (artifacts and artifacts.damaged):
+                self.remote.channel.send("received")
+        return missing
+
+    def foreign(self, frame: Frame) -> HeadLost:
+        """Return the error for a frame that does not belong to the job whose files are fetched."""
+        what = str(frame.get("name", frame["kind"]))[:100]
+        return HeadLost(
+            f"invalid answer from head {self.head.name}: it sent {what!r}, which does not belong to the job"
+        )
+
+    def note_fetched(self, run_dir: Path, missing: list[str], artifacts: BroughtHome | None) -> None:
+        """Note that the files of a job that is over were fetched, and what is missing. OSError."""
         if artifacts:
             artifacts.write(run_dir)
         last = {"name": FETCHED, "first": True, "data": json.dumps({"missing": missing}).encode() + b"\n"}
         self.store(last, run_dir)
-        if not cut and not (artifacts and artifacts.damaged):
-            self.remote.channel.send("received")
-        return missing
 
     def next_fetched(self, run_dir: Path, give_up: Callable[[], bool], artifacts: BroughtHome | None) -> Frame:
         """Return the next frame that is not about what ranks wrote: that is stored. HeadLost, OSError."""
@@ -292,6 +293,11 @@ def refusal(frame: Refused, job: JobOrder) -> InputError:
         return InputError("job", job["job_id"], frame["reason"])
     hosts = dict.fromkeys(place["host"] for place in job["placement"])
     return not_alone(jobs, [host for host in hosts if not running.get(host)], job["exclusive"])
+
+
+def is_of_a_rank(frame: Frame, planned: Sequence[object]) -> bool:
+    """Whether a frame tells of a rank that the job has."""
+    return frame["kind"] in ("line", "report") and frame["rank"] < len(planned)
 
 
 def is_of_a_job(name: str, allowed: Collection[str] | None) -> bool:
