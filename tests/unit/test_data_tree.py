@@ -191,12 +191,15 @@ def test_a_controller_that_sleeps_keeps_nobody_waiting(four: Fleet, monkeypatch:
     head, controller = supervisor.Supervisor(Channel(out, back)), Channel(from_head, to_head)
     assert head.silence is None  # a node: its head may have nothing to send for hours
     head.asked = {"request": {}, "nodes": []}  # type: ignore[typeddict-item]
+    closed: list[bool] = []
+    head.peers["n2"] = SimpleNamespace(remote=SimpleNamespace(close=lambda: closed.append(True)))  # type: ignore[assignment]
     send_list(controller, data.text)
     offer = {"home": home, "name": data.name, "list_bytes": len(data.text), "token": "1", "keep": 2, "here": "n1"}
     controller.send("file", b"a part of the first piece", name="0", first=True)
     head.on_data_set({**offer, "nodes": []})  # type: ignore[typeddict-item]
     answer = controller.receive(0)
     assert answer and answer["kind"] == "data_wanted" and controller.receive(0) is None
+    assert closed == [True] and not head.peers  # a node in the middle of it lets go of its lock, too
     assert four.lay(workers=["n1"]) == TOTAL and four.has("n1")
 
 

@@ -207,8 +207,11 @@ class Supervisor:
     def on_data_set(self, frame: protocol.DataOffer) -> None:
         """Take a data set for this node if `here` names it, and send it on. Who goes away may go on later."""
         home, known = home_path(frame["home"]), set(self.peers)
-        with self.sending_beats(frame), contextlib.suppress(EOFError):
-            Relay(self.channel, frame, home, lambda route: self.reach(route, home), self.silence).run()
+        with self.sending_beats(frame):
+            try:
+                Relay(self.channel, frame, home, lambda route: self.reach(route, home), self.silence).run()
+            except EOFError:  # the other nodes are in the middle of it, and keep its lock
+                known = set()
         in_parallel(lambda name: self.peers.pop(name).remote.close(), self.peers.keys() - known)
 
     def on_run(self, frame: protocol.Run) -> None:
