@@ -179,10 +179,14 @@ def test_a_name_is_there_once(queue: Queue, running: Callable[..., JobDir]) -> N
             queue.enter(wish(name))
 
 
-def test_other_nodes_are_noted_and_the_place_is_kept(queue: Queue) -> None:
+def test_other_nodes_are_noted_and_the_place_is_kept(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = queue.enter(wish("one", "n1")), queue.enter(wish("two", "n2"))
-    first.move_to(["n2"])
+    queue.move(first, ["n2"])
     assert ahead_of(queue, second) == ["one"] and first.valid
+    monkeypatch.setattr(job_queue, "LOCK_SECONDS", 0.0)
+    with queue.held(alone=False), pytest.raises(OSError, match="the queue is in use"):
+        queue.move(first, ["n1"])  # not while somebody reads it
+    assert ahead_of(queue, second) == ["one"]
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,8 @@ class Ticket:
             return False
         return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
 
-    def move_to(self, hosts: Sequence[str]) -> None:
-        """Note other nodes: those that the job had may be others when they are looked at anew. OSError."""
-        if list(hosts) != self.entry["hosts"]:
-            self.entry["hosts"] = list(hosts)
-            self.write()
-
     def write(self) -> None:
-        """Write the ticket in place: another file would not have the lock. OSError."""
+        """Write the ticket in place: another file would not have its lock. Call it with the queue's. OSError."""
         text = json.dumps(self.entry).encode() + b"\n"
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, text, 0)
@@ -123,6 +117,13 @@ class Queue:
                 ticket.leave()
                 raise
         return ticket
+
+    def move(self, ticket: Ticket, hosts: Sequence[str]) -> None:
+        """Note other nodes: those that a job had may be others when they are looked at anew. OSError."""
+        if list(hosts) != ticket.entry["hosts"]:
+            with self.held(alone=True):  # who reads half a ticket takes its job for none, and overtakes it
+                ticket.entry["hosts"] = list(hosts)
+                ticket.write()
 
     def check_limits(self, controller: str, waiting: Sequence[Entry]) -> None:
         """ValueError if the owner has as many jobs as limits.json allows. OSError, ValueError if it cannot be read."""

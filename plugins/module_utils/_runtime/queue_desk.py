@@ -50,7 +50,7 @@ class QueueDesk:
                     }
                 )
             self.lease = frame["lease"]
-            self.ticket.move_to(frame["hosts"])
+            queue.move(self.ticket, frame["hosts"])
             refused = self.wait(queue, self.ticket, frame)
         except EOFError:  # the controller is gone
             self.leave()
