@@ -77,8 +77,18 @@ def cluster(four_nodes: Cluster) -> Iterator[Cluster]:
 @pytest.fixture
 def bystander(cluster: Cluster) -> Iterator[None]:
     """A process on n2 that looks like a rank (same program) but belongs to no job: it must live."""
+    yield from bystander_on(cluster, "n2")
+
+
+@pytest.fixture
+def bystander_on_n3(cluster: Cluster) -> Iterator[None]:
+    """The same on n3, for a test in which n2 itself does not live."""
+    yield from bystander_on(cluster, "n3")
+
+
+def bystander_on(cluster: Cluster, node: str) -> Iterator[None]:
     code = "import sys, time; time.sleep(600)"
-    argv = cluster.lab.ssh_argv("n2", f"exec /srv/torchfleet/pytorch/bin/python -c '{code}' sleeper.py")
+    argv = cluster.lab.ssh_argv(node, f"exec /srv/torchfleet/pytorch/bin/python -c '{code}' sleeper.py")
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
     yield
     assert process.poll() is None
