@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from ansible.utils.display import Display
@@ -17,8 +16,8 @@ from ansible.utils.display import Display
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import proven_links, verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import RULES, compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import (
@@ -28,7 +27,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.finding
     verdict,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_input import answer_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.run_results import read_baseline, speeds_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.run_results import (
+    read_baseline,
+    run_of,
+    speeds_of,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.speed import merged_baseline
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away import groups_of
@@ -36,7 +39,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime
 
 Result = dict[str, Any]
 display = Display()
-JUDGED = ("untested", "left_out")  # of a trial: what the next tasks do not need
+JUDGED = ("untested", "left_out", "kept", "kept_at")  # of a trial: what the next tasks do not need
 
 
 class ActionModule(Action):
@@ -53,17 +56,23 @@ class ActionModule(Action):
         asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
         checked = verify.take(asked, given["listened"], given["measured"])
         answers = checked.answers
+        facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
+        versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
+        now = {
+            name: proven_links.digest_of_node(fact, versions[name], checked.listened[name])
+            for name, fact in facts.items()
+        }
+        proven = proven_links.read_proven("verify_matrix", given["matrix"])
         trial = trial_module.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"])
+        trial = trial if given["all"] else proven_links.spare(trial, proven, now)
         if given["state"] == "plan":
             return {key: value for key, value in dataclasses.asdict(trial).items() if key not in JUDGED}
         runs = [run_of(run) for run in given["runs"]]
-        facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
-        versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
         outcome = verify.Outcome(
             answers=answers,
             listened=checked.listened,
             failures=health_answers.failures_of(groups["head"][0], given["logins"], list(answers)),
-            measured=checked.measured,
+            measured=proven_links.joined(checked.measured, proven_links.rows_of(proven.measured, trial.kept)),
             runs=runs,
             trial=trial,
             drift=compare(versions, groups["workers"]),
@@ -73,17 +82,22 @@ class ActionModule(Action):
             speeds=speeds_of(runs),
             floor=given["floor_gbps"],
             baseline={} if given["baseline_reset"] else read_baseline("verify_baseline", given["baseline"]),
-            rails=checked.rails,
+            rails=proven_links.joined(checked.rails, proven_links.rows_of(proven.rails, trial.kept)),
             certificate_days=given["certificate_days"],
         )
-        return {**self.judge(outcome, given["report"], given["ignore"]), **keep_baseline(outcome, given)}
+        judged = self.judge(outcome, given["report"], given["ignore"])
+        at = trial.kept_at or self.at
+        links = proven_links.next_proven(proven, now, outcome.measured, outcome.rails, self.findings, at)
+        if links.measured:
+            keep_report("verify_matrix", given["matrix"], dataclasses.asdict(links))
+        return {**judged, **keep_baseline(outcome, given)}
 
     def judge(self, outcome: verify.Outcome, path: str, ignore: list[str]) -> Result:
         """Show and store the findings. Raise InputError for a report that cannot be written, or an unknown id."""
         known = {**verify.RULES, **RULES}
-        findings = sort_out(verify.judge(outcome), check_ids("verify_ignore", ignore, known))
-        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        kept = keep_report("verify_report", path, verify.report(outcome, findings, at))
+        self.findings = findings = sort_out(verify.judge(outcome), check_ids("verify_ignore", ignore, known))
+        self.at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        kept = keep_report("verify_report", path, verify.report(outcome, findings, self.at))
         for run in outcome.runs:
             if not run["failed"]:
                 shutil.rmtree(run["run_dir"], ignore_errors=True)  # the report has its results
@@ -103,11 +117,3 @@ def keep_baseline(outcome: verify.Outcome, given: Result) -> Result:
     if not rates or rates == dict(outcome.baseline):
         return {}
     return {"baseline": keep_report("verify_baseline", given["baseline"], {"busbw_gbps": rates})}
-
-
-def run_of(run: Mapping[str, Any]) -> Result:
-    """Return the relevant values of one run of torchfleet.cluster.launch in a loop."""
-    failed = bool(run.get("failed") or run.get("state") != "succeeded")
-    words = {key: str(run.get(key) or "") for key in ("msg", "run_dir", "job_id")}
-    asked = {key: run["item"][key] for key in ("workload", "launcher", "backend")}
-    return {**asked, "failed": failed, **words}

@@ -69,6 +69,21 @@ options:
     description: Make the baseline anew from this proof, because the cluster was changed on purpose.
     type: bool
     default: false
+  matrix:
+    description:
+      - File on the controller with the links that were measured without a fault, and of which nodes. Every proof writes
+        it.
+    type: path
+    default: reports/matrix.json
+    version_added: 0.5.0
+  all:
+    description:
+      - Test all links. With V(false), where some pairs of nodes are not in O(matrix), or one of their nodes has changed
+        since, only those are tested, and the other links are kept as they were measured. If no pair is new, all are
+        tested all the same.
+    type: bool
+    default: true
+    version_added: 0.5.0
   ignore:
     description: Ids of findings that do not fail the task. They are still shown.
     type: list

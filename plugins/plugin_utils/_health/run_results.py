@@ -24,6 +24,14 @@ BASELINE_BYTES = 1 << 20
 MAX_GBPS = 1e6  # above this a figure is no measurement
 
 
+def run_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the relevant values of one run of torchfleet.cluster.launch in a loop."""
+    failed = bool(run.get("failed") or run.get("state") != "succeeded")
+    words = {key: str(run.get(key) or "") for key in ("msg", "run_dir", "job_id")}
+    asked = {key: run["item"][key] for key in ("workload", "launcher", "backend")}
+    return {**asked, "failed": failed, **words}
+
+
 def speeds_of(runs: Sequence[Mapping[str, Any]]) -> list[Speed]:
     """Return the figures of the runs that succeeded. A run without figures is left out."""
     found = [speed_of(run) for run in runs if not run["failed"]]

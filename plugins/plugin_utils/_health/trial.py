@@ -38,6 +38,8 @@ class Trial:
     runs: tuple[Mapping[str, Json], ...]
     untested: tuple[rail_matrix.Untested, ...] = ()  # rails that nothing tests
     left_out: int = 0  # pairs of nodes whose rails there is no time for
+    kept: tuple[tuple[str, str], ...] = ()  # pairs of nodes that an earlier proof measured, and this one does not
+    kept_at: str = ""  # when all links were last tested, if some are kept
 
 
 def answering(answers: Mapping[str, Answer]) -> tuple[str, ...]:

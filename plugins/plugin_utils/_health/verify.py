@@ -309,14 +309,24 @@ def matrix_table(outcome: Outcome) -> list[str]:
     title = (
         f"{outcome.trial.network}, {len(rates)} links: {pace}, round trip {statistics.median(trips.values()):.0f} us"
     )
+    titles = [title, *kept_text(outcome.trial)]
     if len(names) > MANY_NODES:
-        return [title]
+        return titles
 
     def cell(one: str, two: str) -> str:
         return f"{rates[one, two]:,.0f} / {trips[one, two]:.0f}" if (one, two) in rates else "-"
 
     rows = [[one, *(cell(one, two) for two in names)] for one in names]
-    return [title, *findings_module.text_table(["Mbit/s / us", *names], rows)]
+    return [*titles, *findings_module.text_table(["Mbit/s / us", *names], rows)]
+
+
+def kept_text(trial: Trial) -> list[str]:
+    """Return a line that says which links were not tested, and since when; none if all were."""
+    if not trial.kept:
+        return []
+    names = fold_names([name for name in trial.steps if any(name in pair for pair in trial.kept)])
+    kept = f"{2 * len(trial.kept)} of them were not tested again, for their nodes have not changed: {names}"
+    return [f"{kept}; all were on {trial.kept_at}. -e verify_all=true tests all"]
 
 
 FIGURES = ("ranks", "GB/s", "over")
@@ -373,6 +383,7 @@ def report(outcome: Outcome, findings: Sequence[Finding], at: str) -> dict[str, 
         "network": outcome.trial.network,
         "certificate_days": outcome.certificate_days,
         "links": pairs,
+        "links_kept": {"at": outcome.trial.kept_at, "pairs": [list(pair) for pair in outcome.trial.kept]},
         "rails": links(outcome.rails),
         "runs": [dict(run) for run in outcome.runs],
         "speeds": [speed_module.report(speed) for speed in outcome.speeds],
