@@ -90,6 +90,10 @@ def test_links_with_a_fault_are_tested_again() -> None:
     faulty = proven(outcome(rails={"n1": [], "n2": [rail], "n3": []}))
     assert [(name, row["node"]) for name, own in faulty.measured.items() for row in own] == [("n1", "n2"), ("n1", "n3")]
 
+    for rows, rails in ((failed, {}), (links(), {"n2": [rail]})):  # whatever the findings are
+        stored = next_proven(Proven(), NOW, rows, rails, [], AT)
+        assert sum(map(len, stored.measured.values())) == 2 and not stored.rails.get("n2")
+
 
 def test_what_is_kept_is_shown_and_judged_with_the_rest() -> None:
     known = proven(outcome(measured=links(n2_n3=700.0)))
