@@ -11,6 +11,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import WaitingRun
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import explained_file, said
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -94,7 +95,8 @@ class ActionModule(Action):
                     return f"{run['job_id']}: the files of {'; '.join(missing)}"
         except OSError as error:
             return unwritable_message(error, run_dir, self.head.name)
-        display.display(f"job {run['job_id']} {run['state']}; run: {run_dir}")
+        why = "" if self._task.check_mode else said(explained_file(run_dir), None)
+        display.display(f"job {run['job_id']} {run['state']}; run: {run_dir}{why}")
         return ""
 
     def drop(self, run: WaitingRun) -> str:

@@ -15,7 +15,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import CANCELLED, Reason
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result as JobResult
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import ToldResult, explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
@@ -165,11 +165,12 @@ class ActionModule(Action):
         finally:
             view.close()
         run_dir, missing = self.bring(session, stop, job_id)
+        told: ToldResult = explained(outcome, Path(run_dir)) if run_dir else {**outcome, "cause": None}
         where = run_dir or f"on {self.head.name}; ansible-playbook clean.yml -e job_id={job_id} fetches it"
-        for line in summary(outcome, missing, where, view.width, self.query, self.said):
+        for line in summary(told, missing, where, view.width, self.query, self.said):
             view.say(line)
         screen.flush(stop.reason)
-        return self.answer(outcome, what == "cancel", where)
+        return self.answer(told, what == "cancel", where)
 
     def bring(self, session: Session, stop: StopWatch, job_id: str) -> tuple[str, list[str]]:
         """Fetch the files of a job that this controller started; return where they are, and what is missing."""
@@ -185,12 +186,12 @@ class ActionModule(Action):
         self.said = home.said
         return str(run_dir), missing
 
-    def answer(self, outcome: JobResult, cancelled: bool, where: str) -> Result:
+    def answer(self, outcome: ToldResult, cancelled: bool, where: str) -> Result:
         """Return the result of the task: it fails as train.yml would, unless the job was to be ended."""
         found: Result = {"changed": cancelled, "state": outcome["state"]}
         found |= {"run_dir": where} if Path(where).is_absolute() else {}
         wanted = outcome["state"] == "succeeded" or (cancelled and outcome["state"] == "cancelled")
-        return found if wanted else {**found, "failed": True, "msg": verdict(outcome, where)}
+        return found if wanted else {**found, "failed": True, "msg": verdict(outcome, where, outcome["cause"])}
 
 
 def ignore(_frame: Frame) -> None:

@@ -18,6 +18,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result as JobResult
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
@@ -235,7 +236,8 @@ class ActionModule(Action):
                 )
         except OSError as error:
             return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, plan.head.name))}
-        lines = list(summary(outcome, missing, plan.run_dir, view.width, request.result_query, home.said))
+        told = explained(outcome, run_dir)
+        lines = list(summary(told, missing, plan.run_dir, view.width, request.result_query, home.said))
         self.interrupted = bool(stop.reason())
         if stop.noted:  # last: from here on Ansible shows nothing
             screen.take_over(stop.terminal)
@@ -247,4 +249,4 @@ class ActionModule(Action):
         notes = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
         answer["warnings"] = [*notes, *home.warnings]
         failed = outcome["state"] != "succeeded"
-        return {**answer, **({"failed": True, "msg": verdict(outcome, plan.run_dir)} if failed else {})}
+        return {**answer, **({"failed": True, "msg": verdict(told, plan.run_dir, told["cause"])} if failed else {})}

@@ -79,5 +79,5 @@ def test_an_example_of_contributing_fits_the_tree(number: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_contributing_has_the_four_examples() -> None:
-    assert len(examples()) == 4
+def test_contributing_has_the_five_examples() -> None:
+    assert len(examples()) == 5

@@ -72,6 +72,8 @@ def test_the_whole_controller_is_killed(fleet: Fleet, bystander: Bystander) -> N
     assert cleaned.rc == 0, cleaned.stdout
     assert f"job {started.job_id} lost" in cleaned.stdout
     assert started.result["state"] == "lost"
+    assert started.result["cause"]["id"] == "watcher-gone"
+    assert "; cause watcher-gone: " in cleaned.stdout
     assert "up" in (started.run_dir / "ranks" / "1" / "stdout").read_text()
 
 
@@ -105,6 +107,8 @@ def test_a_rank_is_killed(fleet: Fleet, bystander: Bystander, launcher: str) -> 
     assert [row["state"] for row in result["ranks"]] == ["ended", "failed"]
     log = started.log.read_text()
     assert "rank 1 on localhost: killed by SIGKILL" in " ".join(log.split())
+    assert "; cause killed: " in " ".join(log.split())
+    assert (result["cause"]["id"], result["cause"]["rank"]) == ("killed", 1)
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])

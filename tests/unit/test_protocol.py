@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, orders, protocol, records
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import told
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 LAUNCH = PLUGINS / "plugin_utils" / "_launch"
@@ -81,6 +82,7 @@ def test_what_a_node_tells_is_what_its_type_has(checked: set[str], kept: Any) ->
 
 RESULT = json.loads((PLUGINS.parent / "docs" / "result.schema.json").read_text())
 PLACE = RESULT["properties"]["placement"]["items"]
+LATE = {"cause"}  # which no node tells
 
 
 @pytest.mark.parametrize(
@@ -94,13 +96,20 @@ PLACE = RESULT["properties"]["placement"]["items"]
         (RESULT["properties"]["leftovers"]["additionalProperties"]["items"], records.Leftover),
         (RESULT["properties"]["launcher"], orders.UsedLauncher),
         (RESULT["properties"]["notes"]["items"], records.Note),
+        (RESULT["properties"]["cause"]["oneOf"][1], told.Cause),
     ],
-    ids=["result", "place", "seen", "rank", "first failure", "leftover", "launcher", "note"],
+    ids=["result", "place", "seen", "rank", "first failure", "leftover", "launcher", "note", "cause"],
 )
 def test_the_type_of_a_result_is_its_schema(documented: dict[str, Any], kept: Any) -> None:
-    assert set(documented["properties"]) == set(documented["required"]) == fields(kept)
-    nullable = {name for name, row in documented["properties"].items() if takes_null(row)}
+    late = LATE if documented is RESULT else set()
+    there = {name: row for name, row in documented["properties"].items() if name not in late}
+    assert set(there) == set(documented["required"]) == fields(kept)
+    nullable = {name for name, row in there.items() if takes_null(row)}
     assert {name for name, kind in get_type_hints(kept).items() if type(None) in get_args(kind)} == nullable
+
+
+def test_the_controller_adds_the_cause() -> None:
+    assert set(RESULT["properties"]) == fields(told.ToldResult)
 
 
 def takes_null(row: dict[str, Any]) -> bool:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from typing import Collection, Iterable, Mapping, NamedTuple
 
@@ -19,7 +18,11 @@ from .reasons import LAUNCHER_DIED, LOST, RANK_FAILED, TIMED_OUT, WRAPPER_DIED
 from .records import BlamedLauncher, End, FirstFailure, LauncherExit, RankRecord, ResultRank
 
 # What a rank prints when another rank died first: a consequence, named as the cause only if nothing better is known.
-CONSEQUENCE = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Tt]imed out waiting|SIGPIPE|RendezvousConn")
+# The book of causes (plugin_utils/_causes) has the same texts, in the entries that follow another failure.
+CONSEQUENCES = (
+    *("Connection closed", "connection closed", "Connection reset", "connection reset", "Broken pipe", "broken pipe"),
+    *("Timed out waiting", "timed out waiting", "SIGPIPE", "RendezvousConn", "remote process exited"),
+)
 SAME_MOMENT = 0.05  # seconds
 
 
@@ -120,7 +123,7 @@ def killed_with_srun(deaths: Iterable[Death], records: Iterable[RankRecord], hos
 
 def is_consequence(ended: RankRecord | ResultRank, line: str) -> bool:
     """Whether a rank ended because another had gone, by its last line."""
-    return ended.get("signal") is None and bool(CONSEQUENCE.search(line))
+    return ended.get("signal") is None and any(text in line for text in CONSEQUENCES)
 
 
 def first_failed(rows: Iterable[ResultRank], records: Mapping[int, RankRecord]) -> int | None:

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
     ResultPlace,
     ResultRank,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import Cause, said
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .plan import LaunchPlan
@@ -288,8 +289,8 @@ def rank_table_head() -> Any:
     return table
 
 
-def verdict(result: Result, run_dir: str) -> str:
-    """Return one line on a job that did not succeed: rank, host, cause and the log to open."""
+def verdict(result: Result, run_dir: str, cause: Cause | None = None) -> str:
+    """Return one line on a job that did not succeed: rank, host, how it ended, the log to open, cause and mend."""
     failure = result["first_failure"]
     if result["state"] == "saved":
         again = "it saved its work and asks to be run again (exit status 75): -e max_restarts=10 does so"
@@ -298,4 +299,5 @@ def verdict(result: Result, run_dir: str) -> str:
         return f"job {result['job_id']} {result['state']}; run: {run_dir}"
     who = f"rank {failure['rank']} on {failure['host']}" if failure["rank"] is not None else failure["host"]
     message = f": {failure['message']}" if failure["message"] else ""
-    return f"job {result['job_id']} {result['state']}: {who}: {failure['cause']}{message}; log: {failure['log']}"
+    why = said(cause, failure["rank"])
+    return f"job {result['job_id']} {result['state']}: {who}: {failure['cause']}{message}; log: {failure['log']}{why}"
