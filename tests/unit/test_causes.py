@@ -124,6 +124,8 @@ def test_options_that_a_mend_names_exist() -> None:
     for entry in book():
         for name in re.findall(r"-e ([a-z_]+)=", entry.mend):
             assert name in documented, (entry.id, name)
+        for code in re.findall(r"TF-[A-Z-]+", entry.mend):
+            assert f"`{code}`" in (REPO / "docs/preflight.md").read_text(), (entry.id, code)
         for page in re.findall(r"docs/[a-z-]+\.md", entry.mend + entry.source):
             assert (REPO / page).exists(), (entry.id, page)
 
@@ -190,6 +192,15 @@ def test_what_a_library_says_counts_before_the_traceback() -> None:
     warning = "n1:5:9 [1] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
     found = by_text(book(), Ended(warning + LAST, rc=1))
     assert found and found.entry.id == "nccl-shm-full"
+
+
+def test_what_only_follows_another_failure_is_taken_last() -> None:
+    """Though it stands before in the book, and before in the output."""
+    late = "[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n"
+    found = by_text(book(), Ended(late + GOT_OVER, rc=1))
+    assert found and found.entry.id == "module-missing"
+    found = by_text(book(), Ended(late + LAST, rc=1))
+    assert found and found.entry.id == "nccl-timeout"
 
 
 @pytest.mark.parametrize(
@@ -291,6 +302,8 @@ def test_what_did_not_fail_has_no_cause(run_dir: Path, state: str) -> None:
 
 def test_stdout_counts_if_stderr_says_nothing(run_dir: Path) -> None:
     (run_dir / "ranks/0/stdout").write_text(GOT_OVER)
+    assert told.cause_of(result(FAILED), run_dir)["id"] == "module-missing"  # type: ignore[index]
+    (run_dir / "ranks/0/stderr").write_text(PEER)
     assert told.cause_of(result(FAILED), run_dir)["id"] == "module-missing"  # type: ignore[index]
 
 
