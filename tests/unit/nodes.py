@@ -44,6 +44,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "cores": 4,
         "accelerators": {"nvidia": 0, "amd": 0},
         "free_bytes": 1 << 40,
+        "clock_offset": 0.0,
         "port": 23456,
         "fabric": None,
         "lost_address": "",

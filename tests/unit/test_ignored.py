@@ -13,7 +13,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Program
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import check_in_place, folder_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (
+    check_in_place,
+    code_digest,
+    folder_of,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 from tests.unit.nodes import facts_of_a_node, plan_on_two, planned
 
@@ -119,3 +123,18 @@ def test_only_then_are_nodes_asked_for_it() -> None:
     assert parse_request({"ship": "false"}).ship is False
     with pytest.raises(InputError, match="ship"):
         parse_request({"ship": "maybe"})
+
+
+def test_the_digest_of_the_code_is_that_of_what_is_copied(tmp_path: Path) -> None:
+    """A run's report tells by it whether two runs had the same program."""
+    script = folder(tmp_path)
+    alone, whole = code_digest(None, script), code_digest(folder_of(script), script)
+    assert len({alone, whole}) == 2 and len(alone) == len(whole) == 16
+    (tmp_path / "src" / "big").write_text("changed")
+    assert code_digest(None, script) == alone and code_digest(folder_of(script), script) != whole
+    assert code_digest(None, str(tmp_path / "absent.py")) == code_digest(None, "/bin/sh") == ""
+
+
+def test_a_plan_has_the_torch_and_the_clock_of_each_node() -> None:
+    plan = plan_on_two(n2={"clock_offset": 1.5})
+    assert [(node.torch, node.clock_offset) for node in plan.nodes] == [("2.13.0+cpu", 0.0), ("2.13.0+cpu", 1.5)]

@@ -117,6 +117,8 @@ class NodePlan:
     known_jobs: tuple[str, ...] = ()  # that ran there when the job was planned
     checkpoint_dir: str = ""  # is made if it is not there; empty: none
     data: str = ""  # the name of the data set of ours that its ranks read; empty: none
+    torch: str = ""  # version of the PyTorch that its ranks have; empty: none was found
+    clock_offset: float = 0.0  # seconds by which its clock was ahead of the head's when the job was planned
 
     @property
     def vendors(self) -> str:
@@ -172,6 +174,7 @@ class LaunchPlan:
     restarts: int = 0  # how often the job was started before
     exclusive: bool = False  # no other job may be on its nodes when it starts
     shipped: str = ""  # one line on what is copied to the nodes and what is left out
+    code: str = ""  # a digest of the script, or of the files that are copied with it; empty: not known here
     data: str = ""  # one line on the data set
     lacking: tuple[str, ...] = ()  # nodes on which it is not, or not whole
     collect: tuple[str, ...] = ()  # globs of what ranks write that comes home
@@ -280,6 +283,8 @@ def plan_node(
         known_jobs=tuple(job["job_id"] for job in fact["running"]),
         checkpoint_dir=job.attempt.directory_on(fact) if ranks else "",
         data=job.data.name if ranks and job.data else "",
+        torch=(fact["torch"] or {}).get("version", ""),
+        clock_offset=fact["clock_offset"],
     )
 
 
@@ -297,6 +302,7 @@ class Job:
     attempt: Attempt = ONLY
     needs: ProgramEnvironment | None = None  # beside torch
     data: DataSet | None = None
+    code: str = ""  # a digest of the script and what is copied with it
 
 
 def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts], job: Job) -> LaunchPlan:
@@ -368,6 +374,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         restarts=job.attempt.restarts,
         exclusive=request.exclusive,
         shipped=job.shipped,
+        code=job.code,
         data=line_of(job.data, {name: fact["home"] for name, fact in used_facts.items()}, without_data),
         lacking=without_data,
         collect=request.collect,

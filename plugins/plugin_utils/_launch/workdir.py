@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 
 from .ignored import IGNORE_FILE, SKIPPED, Ignored
 
+CODE_DIGITS = 16
 ADVICE = "put the script into a folder of its own, and data where every node has it"
 
 
@@ -110,6 +112,19 @@ def is_inside(path: Path, root: Path) -> bool:
 def folder_words(folder: Folder | None) -> tuple[tuple[str, ...], str]:
     """Return the warnings of a folder that is shipped, and the line on it; nothing where none is."""
     return (folder.warnings, folder.line) if folder else ((), "")
+
+
+def code_digest(folder: Folder | None, script: str) -> str:
+    """Return a digest of the files that are copied to the nodes, or of a .py file that is not; empty for all else.
+
+    Two runs with the same digest had the same code. An executable may be a container's image: it is not read.
+    """
+    if folder:
+        return hashlib.sha256(json.dumps(folder.listing()).encode()).hexdigest()[:CODE_DIGITS]
+    try:
+        return hashlib.sha256(Path(script).read_bytes()).hexdigest()[:CODE_DIGITS] if script.endswith(".py") else ""
+    except OSError:  # only a report needs it
+        return ""
 
 
 def check_in_place(script: str, cluster: Cluster, facts: Mapping[str, AnyFacts]) -> None:
