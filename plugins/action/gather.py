@@ -37,6 +37,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting
     of_others,
     place_for,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
 
 display = Display()
 NO_LIMIT = 1 << 62  # bytes
@@ -97,6 +98,9 @@ class ActionModule(Action):
             return unwritable_message(error, run_dir, self.head.name)
         why = "" if self._task.check_mode else said(explained_file(run_dir), None)
         display.display(f"job {run['job_id']} {run['state']}; run: {run_dir}{why}")
+        problem = "" if self._task.check_mode else report_of(run_dir)
+        if problem:
+            display.warning(problem)
         return ""
 
     def drop(self, run: WaitingRun) -> str:

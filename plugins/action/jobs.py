@@ -49,6 +49,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import take_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, summary, verdict
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
 
 ASKED_TO = Reason(CANCELLED, "playbooks/jobs.yml -e do=cancel")
 Result = dict[str, Any]
@@ -170,7 +171,8 @@ class ActionModule(Action):
         for line in summary(told, missing, where, view.width, self.query, self.said):
             view.say(line)
         screen.flush(stop.reason)
-        return self.answer(told, what == "cancel", where)
+        problem = report_of(Path(run_dir)) if run_dir else ""
+        return {**self.answer(told, what == "cancel", where), "warnings": [problem] if problem else []}
 
     def bring(self, session: Session, stop: StopWatch, job_id: str) -> tuple[str, list[str]]:
         """Fetch the files of a job that this controller started; return where they are, and what is missing."""

@@ -69,10 +69,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn im
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, opening, summary, verdict
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (
     check_in_place,
+    code_digest,
     folder_of,
     folder_words,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 HELP_IF_LOST = "ansible-playbook clean.yml ends leftover processes and fetches the files"
@@ -139,7 +141,8 @@ class ActionModule(Action):
         ssh = ssh_words(self._connection, cluster.head, request.lease)
         token = secrets.token_hex(6)
         words = folder_words(folder)
-        job = Job(job_id, str(run_dir), program, entry(), token, *words, attempt=attempt, needs=needs, data=data)
+        code = code_digest(folder, script)
+        job = Job(job_id, str(run_dir), program, entry(), token, *words, attempt, needs, data, code)
         with StopWatch() as stop, Session(cluster.head, ssh, request.detach) as session:
 
             def plan_now() -> tuple[LaunchPlan, Facts]:
@@ -245,8 +248,9 @@ class ActionModule(Action):
             view.say(line)
         if not screen.flush(stop.reason):
             os._exit(1)  # ended by a signal, and nobody reads: writing the result would block for ever
+        no_report = "" if stop.insisted() else report_of(run_dir)  # last: what became of the job is told by now
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
         notes = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
-        answer["warnings"] = [*notes, *home.warnings]
+        answer["warnings"] = [*notes, *home.warnings, *filter(None, [no_report])]
         failed = outcome["state"] != "succeeded"
         return {**answer, **({"failed": True, "msg": verdict(told, plan.run_dir, told["cause"])} if failed else {})}

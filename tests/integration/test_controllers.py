@@ -57,12 +57,13 @@ def test_check_mode_of_clean_names_what_waits_and_fetches_nothing(fleet: Fleet) 
     played = fleet.play(workload="/bin/true", np=1, job_id="waits")
     assert played.run_dir is not None
     (fleet.home / "jobs" / "waits" / "fetched").unlink()  # the controller was killed before it had the files
-    for name in ("fetched.json", "result.json"):
+    for name in ("fetched.json", "result.json", "report.html"):
         (played.run_dir / name).unlink()
     for check in (True, False):
         cleaned = fleet.play("clean.yml", check=check)
         assert f"job waits succeeded; run: {played.run_dir}" in cleaned.stdout, cleaned.stdout
         assert (played.run_dir / "result.json").exists() is not check
+    assert "succeeded in" in (played.run_dir / "report.html").read_text()
 
 
 def test_a_run_that_is_home_is_not_fetched_again(fleet: Fleet) -> None:

@@ -72,6 +72,7 @@ def test_a_detached_job_is_followed_from_another_shell_and_comes_home(fleet: Fle
     assert "[0@localhost] tick 5" in text and "job away succeeded in" in text
     assert json.loads((fleet.runs / "away" / "result.json").read_text())["state"] == "succeeded"
     assert (fleet.runs / "away" / "ranks" / "1" / "stdout").read_text().splitlines()[-1] == "tick 5"
+    assert "Both ranks succeeded" in (fleet.runs / "away" / "report.html").read_text()
     assert not fleet.alive("away")
     assert listed(fleet)["away"]["fetched"] is True
 

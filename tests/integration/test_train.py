@@ -169,9 +169,12 @@ def test_the_ranks_have_their_own_python_first(fleet: Fleet) -> None:
 def test_the_log_that_is_named_has_the_words(fleet: Fleet) -> None:
     script = fleet.root / "quiet.py"
     script.write_text("import os\nprint('out of luck', flush=True)\nos._exit(5)\n")
-    failure = fleet.play(workload=str(script), np=1).result["first_failure"]
+    played = fleet.play(workload=str(script), np=1)
+    failure = played.result["first_failure"]
     assert failure["message"] == "out of luck"
     assert Path(failure["log"]).read_text() == "out of luck\n"
+    page = (played.run_dir / "report.html").read_text()
+    assert "Rank 0 on localhost failed first" in page and "out of luck" in page
 
 
 def test_check_mode_tells_and_starts_nothing(fleet: Fleet) -> None:
@@ -214,7 +217,15 @@ def test_what_a_run_leaves(fleet: Fleet) -> None:
     run_dir = fleet.runs / "kept"
     assert (fleet.runs / "latest").resolve() == run_dir
     names = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file()}
-    expected = {"plan.json", "command.txt", "metrics.jsonl", "result.json", "fetched.json", "launcher.out"}
+    expected = {
+        "plan.json",
+        "command.txt",
+        "metrics.jsonl",
+        "result.json",
+        "fetched.json",
+        "launcher.out",
+        "report.html",
+    }
     assert names == expected | {f"ranks/0/{name}" for name in ("stdout", "stderr", "record.json")}
     assert result["world_size"] == 1
     assert result["placement"][0]["cpus"] == sorted(os.sched_getaffinity(0))

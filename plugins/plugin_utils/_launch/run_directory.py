@@ -27,6 +27,7 @@ FETCHED = "fetched.json"  # in a run directory, written last: where it is, all i
 FETCHED_BYTES = 1 << 20  # of it that are read: more is of a run that misses much
 WRITER_SECONDS = 600.0  # for another playbook to be done with a run directory
 DIAGNOSIS = "diagnosis"  # in a run directory: what looks at the job found
+REPORT = "report.html"  # there: the page of all of it, which may be made anew at any time
 HELPER_PREFIX = "_"  # files in workloads/ that are no workloads
 
 
@@ -163,9 +164,9 @@ def fetched_run(job_id: str, runs_dir: str) -> Path:
 
 
 def is_diagnosis_only(run_dir: Path) -> bool:
-    """Whether a directory has nothing but what look.yml wrote of a job that another controller had started."""
-    found = list(run_dir.iterdir()) if run_dir.is_dir() else []
-    return [path.name for path in found] == [DIAGNOSIS] and not found[0].is_symlink()
+    """Whether a directory has nothing but what look.yml, and report.yml, wrote of a job of another controller."""
+    found = {path.name for path in run_dir.iterdir()} if run_dir.is_dir() else set()
+    return found - {REPORT} == {DIAGNOSIS} and not (run_dir / DIAGNOSIS).is_symlink()
 
 
 def room_for(run_dir: Path) -> int:

@@ -1,0 +1,65 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.report: make reports of runs. Documentation: plugins/modules/report.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.utils.display import Display
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import REPORT
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.choice import find_runs, parse_patterns
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import comparison, sentence
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading import read_run
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.verdict import verdict_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import (
+    write_page,
+    write_report,
+)
+
+Result = dict[str, Any]
+display = Display()
+
+
+class ActionModule(Action):
+    """One task on the controller; no node is asked."""
+
+    BYPASS_HOST_LOOP = True
+    options_are_typed = True
+
+    def act(self, given: Result, variables: Result) -> Result:
+        """Return changed, reports, and comparison if there are several."""
+        found = find_runs(given["runs_dir"], parse_patterns(given["runs"]))
+        proof = Path(given["verify_report"]).expanduser().absolute()
+        together = Path(given["comparison"]).expanduser().absolute()
+        pages = [path / REPORT for path in found]
+        answer: Result = {"changed": True, "reports": [str(path) for path in pages]}
+        if len(found) > 1:
+            answer["comparison"] = str(together)
+        if self._task.check_mode:
+            return answer
+        for run_dir in found:
+            write(run_dir / REPORT, lambda at=run_dir: write_report(at, proof))
+        runs = [read_run(path, proof) for path in found]
+        for run, path in zip(runs, pages, strict=True):
+            display.display(f"{run.job_id}: {verdict_of(run).sentence}")
+            display.display(f"  {path}")
+        if len(runs) > 1:
+            write(together, lambda: write_page(together, comparison(runs)))
+            display.display(f"{sentence(runs)}\n  {together}")
+        return answer
+
+
+def write(path: Path, how: Any) -> None:
+    """Write a page. InputError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        how()
+    except OSError as error:
+        raise InputError("report", str(path), f"{error.strerror}: it cannot be written there") from None

@@ -1,0 +1,161 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a report shows: the types of a run, as read from its directory. All texts are printable, all numbers finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+Points = tuple[tuple[float, float], ...]  # seconds since the epoch by the head's clock, and value; NaN: was no number
+Series = Mapping[str, Mapping[int, Points]]  # by name and rank, in order of time
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """One rank. Times are in seconds since the epoch by the head's clock; None: not recorded."""
+
+    rank: int
+    host: str
+    state: str  # of docs/result.schema.json, or empty
+    rc: int | None = None
+    signal: int | None = None
+    seconds: float | None = None
+    last_line: str = ""
+    cpus: int = 0  # how many it might use; 0: not recorded
+    error_code: str = ""  # one of reasons.RANK_ERRORS
+    began: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """One node, as the plan has it."""
+
+    name: str
+    address: str = ""
+    nic: str = ""
+    network: str = ""
+    fabric: str = ""  # the digest of what role fabric published
+    cores: int = 0
+    torch: str = ""
+    runtime: str = ""  # the digest of our code there
+    gpus: Mapping[str, int] = field(default_factory=dict)  # by vendor, those that it has
+    clock_offset: float | None = None  # seconds by which its clock was ahead of the head's; None: not recorded
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong first. `rank`: None if it was the launcher."""
+
+    rank: int | None
+    host: str
+    cause: str
+    message: str
+    log: str  # below the run directory
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark of the result."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A process that outlived its rank."""
+
+    host: str
+    pid: int
+    command: str
+    ended: str  # the signal that ended it; empty: nothing did
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Words of the command, or a variable, with why it is there and where that comes from."""
+
+    words: str
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """What verify.yml measured from one node to another."""
+
+    source: str
+    target: str
+    mbit: float
+    rtt_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Links:
+    """The matrix of a proof. `at`: when."""
+
+    at: str
+    network: str
+    pairs: tuple[Link, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that is known of a run. Empty texts, zeros and None: not recorded."""
+
+    job_id: str
+    run_dir: str
+    state: str = ""
+    rc: int | None = None
+    began: float | None = None
+    ended: float | None = None
+    seconds: float | None = None
+    launcher: str = ""
+    launcher_version: str = ""
+    backend: str = ""
+    backend_reason: str = ""
+    world_size: int = 0
+    ranks: tuple[RankRun, ...] = ()
+    nodes: tuple[NodeRun, ...] = ()
+    failure: Failure | None = None
+    notes: tuple[Note, ...] = ()
+    leftovers: tuple[Leftover, ...] = ()
+    metrics: Mapping[str, float | str] = field(default_factory=dict)  # the last values
+    series: Series = field(default_factory=dict)
+    sampled: bool = False  # of the reports only some were read, evenly spread
+    command: tuple[Reason, ...] = ()
+    variables: Mapping[str, tuple[Reason, ...]] = field(default_factory=dict)  # of the ranks, by node
+    program: tuple[str, ...] = ()  # script or module, and arguments
+    code: str = ""  # a digest of it
+    data: str = ""
+    packages: tuple[str, ...] = ()
+    job_timeout: float | None = None
+    warnings: tuple[str, ...] = ()
+    diagnosis: tuple[str, ...] = ()  # the lines of the last look at it: the sentence, then the stacks of its ranks
+    attempts: tuple[tuple[str, str], ...] = ()  # id and state of each, this one among them
+    links: Links | None = None
+    missing: tuple[str, ...] = ()  # what of the run could not be read, each with the reason
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the nodes of the ranks in rank order."""
+        return tuple(dict.fromkeys(rank.host for rank in self.ranks))
+
+    @cached_property
+    def start(self) -> float:
+        """Return the moment from which times are counted: the start of the job, or the first that is known."""
+        known = [self.began, *(rank.began for rank in self.ranks)]
+        points = (rows[0][0] for ranks in self.series.values() for rows in ranks.values() if rows)
+        return min((moment for moment in (*known, *points) if moment is not None), default=0.0)
+
+    @cached_property
+    def end(self) -> float:
+        """Return the last moment that is known."""
+        known = [self.ended, *(rank.ended for rank in self.ranks)]
+        points = (rows[-1][0] for ranks in self.series.values() for rows in ranks.values() if rows)
+        return max((moment for moment in (*known, *points) if moment is not None), default=self.start)

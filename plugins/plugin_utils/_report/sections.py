@@ -1,0 +1,325 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The sections of a report: one function each, from a run to markup. Empty: there is nothing to show.
+
+A new section is a function here and a row in SECTIONS. Where nothing is recorded it returns an empty text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+
+from .charts import Line, chart
+from .heat import heat_map
+from .lanes import SIGNS, Lane, ending, epochs_lane, events_list, job_lane, lanes_table, node_lane, rank_lane
+from .markup import Html, clock, code, count, folded, join, number, ranks_named, span, table, tag
+from .reading import PROGRESS
+from .run import NodeRun, RankRun, Reason, Run
+from .verdict import ICONS, verdict_of
+
+Section = Callable[[Run], Html]
+CHARTS_MOST = 6
+FIRST = ("loss", "samples_per_s", "accuracy", "step_ms", "step_time", "tokens_per_s", "busbw_gbps")  # of the curves
+NAMES = {
+    "samples_per_s": "samples/s",
+    "step_ms": "step time",
+    "tokens_per_s": "tokens/s",
+    "busbw_gbps": "bus bandwidth",
+}
+UNITS = {"step_ms": "ms", "busbw_gbps": "GB/s", "algbw_gbps": "GB/s", "step_time": "s"}  # that a name does not say
+LANES_MOST = 40  # ranks that have a lane of their own; of more, each node has one
+NODES_MOST = 64  # lanes of nodes
+ROWS_MOST = 200  # of the table of ranks
+TILES_MOST = 6
+
+
+def head(run: Run) -> Html:
+    """Return the verdict and the next step."""
+    verdict = verdict_of(run)
+    failure = run.failure
+    evidence = "" if failure is None else failure.cause if run.state == "timed_out" else failure.message
+    commands = [tag("pre", code(command)) for command in verdict.commands]
+    return tag(
+        "header",
+        tag("p", "torchfleet", tag("span", run.job_id), class_="job"),
+        tag("h1", icon(verdict.mark), tag("span", verdict.sentence)),
+        tag("blockquote", code(evidence)) if evidence else "",
+        tag("div", tag("p", verdict.next_step), *commands, class_="next"),
+        *(tag("p", f"! {note.text}", class_="warn") for note in run.notes),
+        class_="verdict",
+    )
+
+
+def icon(mark: str) -> Html:
+    """Return the sign of a verdict as a picture; its sentence says the same."""
+    drawing = tag("svg", tag("path", d=ICONS[mark]), viewBox="0 0 24 24", focusable="false")
+    return tag("span", drawing, class_="mark", aria_hidden="true")
+
+
+def figures(run: Run) -> Html:
+    """Return the numbers of a run that one looks for first."""
+    tiles = [("took", span(run.seconds))] if run.seconds is not None else []
+    where = count(len(run.hosts), "node") if len(run.hosts) != 1 else f"on {run.hosts[0]}"
+    tiles += [("ranks", f"{run.world_size}")] if run.world_size else []
+    names = sorted(set(run.metrics) - set(PROGRESS), key=lambda name: (rank_of_name(name), name))
+    for name in names[:TILES_MOST]:
+        value = run.metrics[name]
+        shown = number(value) if isinstance(value, float) else value
+        tiles.append((label(name), f"{shown} {UNITS.get(name, '')}".strip()))
+    if not tiles:
+        return Html("")
+    cells = [tag("div", tag("dt", name), tag("dd", value)) for name, value in tiles]
+    words = [
+        f"{run.launcher} {run.launcher_version}".strip(),
+        run.backend,
+        where,
+        clock(run.began) if run.began else "",
+    ]
+    return tag("section", tag("dl", *cells, class_="tiles"), tag("p", " · ".join(filter(None, words)), class_="facts"))
+
+
+def rank_of_name(name: str) -> int:
+    """Return where a metric comes among others."""
+    return FIRST.index(name) if name in FIRST else len(FIRST)
+
+
+def label(name: str) -> str:
+    """Return the name of a metric for people."""
+    return NAMES.get(name, name.replace("_", " "))
+
+
+def curves(run: Run) -> Html:
+    """Return the curves of what ranks reported."""
+    names = sorted(set(run.series) - set(PROGRESS), key=lambda name: (rank_of_name(name), name))
+    charts = [figure for name in names if (figure := curve_of(run, name))]
+    if not charts:
+        return Html("")
+    more = len(charts) - CHARTS_MOST
+    left = f"{count(more, 'more metric')}: see metrics.jsonl. " if more > 0 else ""
+    left += "Of very many reports some were read, evenly spread." if run.sampled else ""
+    return section("Curves", tag("div", *charts[:CHARTS_MOST], class_="charts"), tag("p", left) if left else "")
+
+
+def curve_of(run: Run, name: str) -> Html:
+    """Return the curves of one metric, one for each rank; nothing where each rank reported it once."""
+    lines = [
+        Line(f"rank {rank}", tuple((at - run.start, value) for at, value in points))
+        for rank, points in run.series[name].items()
+    ]
+    if max((len(line.points) for line in lines), default=0) < 2:
+        return Html("")
+    return chart(label(name), lines, UNITS.get(name, ""))
+
+
+def timeline(run: Run) -> Html:
+    """Return when the job, its nodes and its ranks ran, by the head's clock."""
+    if all(row.began is None for row in run.ranks):
+        return Html("")
+    facts = {node.name: facts_of(node) for node in run.nodes}
+    lanes = [job_lane(run), *filter(None, [epochs_lane(run)])]
+    alone = len(run.ranks) > LANES_MOST
+    hosts = by_host(run.ranks)
+    shown = sorted(hosts, key=lambda host: all(row.state == "succeeded" for row in hosts[host]))[:NODES_MOST]
+    for host in [host for host in hosts if host in shown]:
+        lanes.append(node_lane(host, hosts[host], run.end, facts.get(host, ""), alone))
+        lanes += [] if alone else [rank_lane(row, run.end) for row in hosts[host]]
+    left = len(hosts) - len(shown)
+    return section(
+        "Timeline",
+        lanes_table(lanes, run.start, run.end - run.start, "when the job, its nodes and its ranks ran"),
+        tag("p", f"{count(left, 'more node')}, on which all ranks succeeded") if left else "",
+        tag("p", clocks(run.nodes), class_="facts"),
+    )
+
+
+def by_host(ranks: Sequence[RankRun]) -> dict[str, list[RankRun]]:
+    """Return ranks by host, both in rank order."""
+    found: dict[str, list[RankRun]] = {}
+    for row in ranks:
+        found.setdefault(row.host, []).append(row)
+    return found
+
+
+def facts_of(node: NodeRun) -> str:
+    """Return what a node is, in a line."""
+    gpus = [count(amount, f"{vendor} GPU") for vendor, amount in node.gpus.items()]
+    words = [count(node.cores, "core") if node.cores else "", *gpus, node.nic, node.address]
+    return " · ".join(filter(None, words))
+
+
+def clocks(nodes: Sequence[NodeRun]) -> str:
+    """Return how the clocks of the nodes were brought together."""
+    if len(nodes) < 2:
+        return ""
+    if any(node.clock_offset is None for node in nodes):
+        return "The clocks of the nodes were not recorded: times of different nodes may not fit together."
+    off = {node.name: node.clock_offset or 0.0 for node in nodes}
+    worst = max(off, key=lambda name: abs(off[name]))
+    side = "ahead" if off[worst] > 0 else "behind"
+    most = f"; the largest correction is {worst}'s, {abs(off[worst]):.3f} s {side}" if off[worst] else ""
+    return f"Times are by the head's clock{most}."
+
+
+def how_it_ended(run: Run) -> Html:
+    """Return what happened at the end of a job that did not just succeed, in order of time, with the picture of it."""
+    if run.state in ("", "succeeded") and not run.leftovers:
+        return Html("")
+    ends = [row.ended for row in run.ranks if row.ended is not None]
+    picture = Html("")
+    if ends and run.end - min(ends) > 0 and len(run.ranks) <= LANES_MOST:
+        room = (run.end - min(ends)) * 0.15
+        start = max(run.start, min(ends) - room)
+        lanes = [Lane(lane.who, lane.bars, lane.what) for lane in (rank_lane(row, run.end) for row in run.ranks)]
+        picture = lanes_table(lanes, start, run.end - start, f"the last {span(run.end - start)} of the job", run.start)
+        picture = tag("div", tag("p", f"The last {span(run.end - start)}:", class_="facts"), picture)
+    return section("The end", events_list(ending(run), run.start), picture)
+
+
+def diagnosis(run: Run) -> Html:
+    """Return what the last look at the job found: who kept it from going on, and where all ranks were."""
+    if not run.diagnosis:
+        return Html("")
+    first, *tree = run.diagnosis
+    return section(
+        "Where it hung",
+        tag("p", first),
+        tag("pre", join(map(code, filter(None, tree)), Html("\n"))) if any(tree) else "",
+    )
+
+
+def rank_table(run: Run) -> Html:
+    """Return the table of ranks: those that did not succeed first."""
+    if not run.ranks:
+        return Html("")
+    rows = sorted(run.ranks, key=lambda row: (row.state == "succeeded", row.rank))
+    shown = sorted(rows[:ROWS_MOST], key=lambda row: row.rank)
+    cpus = any(row.cpus for row in run.ranks)
+    heads = ["rank", "node", "state", "exit", "took", *(["CPUs"] if cpus else []), "last line"]
+    cells = [
+        [
+            str(row.rank),
+            row.host,
+            tag("span", f"{SIGNS.get(row.state, '?')} {row.state or 'unknown'}", class_=f"state {row.state}"),
+            exit_of(row),
+            span(row.seconds) if row.seconds is not None else "",
+            *([str(row.cpus or "")] if cpus else []),
+            code(row.last_line) if row.last_line else "",
+        ]
+        for row in shown
+    ]
+    left = len(rows) - len(shown)
+    more = tag("p", f"{count(left, 'more rank')}: result.json has them all") if left else ""
+    return section("Ranks", table(heads, cells, "the ranks of the job", "ranks"), more)
+
+
+def exit_of(row: RankRun) -> str:
+    """Return the exit status of a rank, with its signal."""
+    status = "" if row.rc is None else str(row.rc)
+    return f"{status} (signal {row.signal})" if row.signal else status
+
+
+def links(run: Run) -> Html:
+    """Return how fast the links between the nodes were when verify.yml measured them."""
+    if not run.links:
+        return Html("")
+    said = f"verify.yml measured them at {run.links.at}, over {run.links.network}."
+    return section("Links", heat_map(run.links), tag("p", said, class_="facts"))
+
+
+def versions(run: Run) -> Html:
+    """Return the versions and digests that a run was made with."""
+    rows = digest(run)
+    pairs = [part for name, value in rows.items() for part in (tag("dt", name), tag("dd", value))]
+    return section("Versions", tag("dl", *pairs, class_="pairs")) if pairs else Html("")
+
+
+def digest(run: Run) -> dict[str, str]:
+    """Return what two runs are compared by: what was planned, and the versions it was planned with."""
+    nodes = run.nodes
+    found = {
+        "program": " ".join(run.program),
+        "code": run.code,
+        "ranks": str(run.world_size or ""),
+        "placement": placed(run),
+        "launcher": f"{run.launcher} {run.launcher_version}".strip(),
+        "backend": run.backend,
+        "PyTorch": per_node({node.name: node.torch for node in nodes}),
+        "torchfleet": per_node({node.name: node.runtime for node in nodes}),
+        "network": per_node({node.name: f"{node.nic} {node.network}".strip() for node in nodes}),
+        "fabric": per_node({node.name: node.fabric for node in nodes}),
+        "cores": per_node({node.name: str(node.cores or "") for node in nodes}),
+        "GPUs": per_node({node.name: ", ".join(f"{n} {vendor}" for vendor, n in node.gpus.items()) for node in nodes}),
+        "packages": "; ".join(run.packages),
+        "data": run.data,
+        "job_timeout": span(run.job_timeout) if run.job_timeout else "",
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def placed(run: Run) -> str:
+    """Return which ranks are on which node: "n1: 0-3; n2: 4-7"."""
+    hosts = by_host(run.ranks)
+    if len(hosts) > 16:
+        return f"{len(hosts)} nodes: {fold_names(hosts)}"
+    return "; ".join(f"{host}: {ranks_named([row.rank for row in rows])}" for host, rows in hosts.items())
+
+
+def per_node(values: Mapping[str, str]) -> str:
+    """Return a value that all nodes have, or which nodes have which."""
+    which: dict[str, list[str]] = {}
+    for name, value in values.items():
+        which.setdefault(value, []).append(name)
+    if len(which) < 2:
+        return next(iter(which), "")
+    return "; ".join(f"{value or 'none'} on {fold_names(names)}" for value, names in which.items())
+
+
+def command(run: Run) -> Html:
+    """Return the launcher's command and the environment of the ranks, each word with its reason."""
+    if not run.command:
+        return Html("")
+    tables = [reasons_table(run.command, "the command")] if run.command[0].reason else [
+        tag("pre", code(" ".join(word.words for word in run.command)))
+    ]  # fmt: skip
+    alike = groupby(sorted(run.variables.items(), key=lambda item: repr(item[1])), key=lambda item: item[1])
+    for rows, nodes in list(alike)[:4]:
+        where = fold_names(name for name, _rows in nodes)
+        tables.append(folded(f"Environment of the ranks on {where}", reasons_table(rows, f"environment on {where}")))
+    warnings = [tag("p", f"! {text}", class_="warn") for text in run.warnings]
+    return section("Command", *tables, *warnings)
+
+
+def reasons_table(rows: Iterable[Reason], caption: str) -> Html:
+    """Return words with their reasons."""
+    cells = [[code(row.words), row.reason, row.source] for row in rows]
+    return table(["what", "why", "from"], cells, caption, "reasons")
+
+
+def attempts(run: Run) -> Html:
+    """Return the attempts of a job that was started again."""
+    if len(run.attempts) < 2:
+        return Html("")
+    rows = [tag("li", code(job_id), f" {state}") for job_id, state in run.attempts]
+    return section("Attempts", tag("ol", *rows))
+
+
+def missing(run: Run) -> Html:
+    """Return what of the run is not here or cannot be read."""
+    if not run.missing:
+        return Html("")
+    return section("Not here", tag("ul", *(tag("li", code(text)) for text in run.missing)))
+
+
+def section(title: str, *inside: str) -> Html:
+    """Return a part of the page with its title."""
+    return tag("section", tag("h2", title), *inside)
+
+
+SECTIONS: tuple[Section, ...] = (
+    figures, missing, attempts, curves, timeline, how_it_ended, diagnosis, rank_table, links, versions, command,
+)  # fmt: skip
