@@ -30,7 +30,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat causes gpu lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat causes gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -49,6 +49,7 @@ help:
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
 	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
+	@echo 'make pictures     pictures of the reports of real runs, in .cache/pictures (installs a browser with apt; root)'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
 	@echo 'make release      the collection, the source of torch_backends and their checksums, in release/'
 	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
@@ -124,6 +125,12 @@ gpu:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo 'Python 3.11 or newer is needed, and $(PYTHON) is not: say make gpu PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@GPU_PYTHON='$(GPU_PYTHON)' $(PYTHON) -I tests/gpu/prove.py
+
+# Reports of real runs as a browser shows them, for people to look at: not part of `make test`. APT installs the browser.
+APT := apt-get install -y --no-install-recommends chromium-headless-shell fonts-dejavu-core
+pictures: $(DEV_READY) setup
+	@command -v chromium-headless-shell chromium google-chrome >/dev/null || $(APT)
+	$(call in_venv,PYTHONPATH=collections python tests/pictures/take.py)
 
 # What takes less than a minute, before every commit: no job is started, and no playbook. Of tests/collection those that only
 # compare files.
