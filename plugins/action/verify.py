@@ -88,7 +88,7 @@ class ActionModule(Action):
         judged = self.judge(outcome, given["report"], given["ignore"])
         at = trial.kept_at or self.at
         links = proven_links.next_proven(proven, now, outcome.measured, outcome.rails, self.findings, at)
-        if links.measured:
+        if trial.steps:  # also if no link is good any more: none of those in the file is proven then
             keep_report("verify_matrix", given["matrix"], dataclasses.asdict(links))
         return {**judged, **keep_baseline(outcome, given)}
 
