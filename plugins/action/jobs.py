@@ -32,8 +32,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connect
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
     job_table,
     last_lines,
+    news_of,
     place_of,
-    waits_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import (
     parse_job_id,
@@ -158,7 +158,7 @@ class ActionModule(Action):
         )
         screen = Screen()
         hosts = [host for _rank, host in planned]
-        view = View(screen.write, hosts, screen.is_terminal(), screen.width, waits_of(job_id))
+        view = View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(job_id))
         try:
             outcome = session.follow(
                 job_id, planned, view.show if what == "attach" else ignore, stop, ASKED_TO if what == "cancel" else None

@@ -18,6 +18,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result as JobResult
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Ended, ended_of, goes_on
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
@@ -41,9 +42,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
     ATTEMPTS,
     Attempt,
-    Ended,
     attempt_of,
-    goes_on,
     note_attempts,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
@@ -53,7 +52,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_se
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.hang_watch import HangWatch
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import detached_line, waits_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
+    detached_line,
+    news_of,
+    restart_line,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report, route_to
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
@@ -89,6 +92,7 @@ class ActionModule(Action):
     parses_values = True
     options_are_typed = True
     interrupted = False
+    outcome: JobResult | None = None  # of the last attempt
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, job_id, run_dir and state; after a failure also failed and a one-line msg."""
@@ -116,17 +120,18 @@ class ActionModule(Action):
             answer = self.launch(
                 replace(request, job_id=attempt.job_id, workload=script), cluster, script, attempt, data
             )
-            if not request.max_restarts or "state" not in answer:
+            if (
+                not request.max_restarts or "state" not in answer or self.outcome is None
+            ):  # it is over, refused, or goes on without us
                 return answer
-            ended.append({"job_id": attempt.job_id, "state": answer["state"]})
+            ended.append(ended_of(attempt.job_id, self.outcome))
             try:
                 note_attempts(Path(answer["run_dir"]), ended)
             except OSError as error:  # what became of the job is told all the same
                 display.warning(f"{answer['run_dir']}/{ATTEMPTS} cannot be written: {error.strerror}")
-            if self.interrupted or not goes_on(request, ended):
+            if self.interrupted or not goes_on(ended, request.restart_rule):
                 return {**answer, "attempts": len(ended)}
-            state, times = answer["state"], f"{len(ended)} of at most {request.max_restarts}"
-            display.display(f"job {attempt.job_id} {state}: restart {times}")
+            display.display(restart_line(attempt.job_id, answer["state"], len(ended), request.max_restarts))
 
     def launch(self, request: Request, cluster: Cluster, script: str, attempt: Attempt, data: DataSet | None) -> Result:
         """Plan the job with the facts of the nodes, then show or run it."""
@@ -196,21 +201,24 @@ class ActionModule(Action):
         run_directory.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
         screen = Screen()
         hosts = [place.host for place in plan.placement]
-        view = View(screen.write, hosts, screen.is_terminal(), screen.width, waits_of(plan.job_id))
+        view = View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(plan.job_id))
         warnings = [f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)]
         for line in [*warnings, opening(plan), *filter(None, [plan.shipped, "" if plan.lacking else plan.data])]:
             view.say(line)
         ssh = ssh_words(self._connection, session.head, request.lease)
         watch = HangWatch(plan.job_id, run_dir, request.hang_look, lambda: Session(session.head, ssh), view.say)
         try:
+            rule = request.restart_rule if request.max_restarts else None
+            queue = (request.queue, request.queue_timeout)
             show = watch.seeing(view.show)
-            outcome = session.run(order, show, stop, request.detach, request.queue, request.queue_timeout, watch.tick)
+            outcome = session.run(order, show, stop, request.detach, *queue, watch.tick, rule)
         except (InputError, Stopped):
             run_directory.remove_run_dir(run_dir)
             raise
         finally:
             watch.close()
             view.close()
+        self.outcome = None
         if outcome is None:
             view.say(detached_line(plan.job_id, plan.head.name, session.queued))
             screen.flush(stop.reason)
@@ -248,6 +256,7 @@ class ActionModule(Action):
             view.say(line)
         if not screen.flush(stop.reason):
             os._exit(1)  # ended by a signal, and nobody reads: writing the result would block for ever
+        self.outcome = outcome
         no_report = "" if stop.insisted() else report_of(run_dir)  # last: what became of the job is told by now
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
         notes = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]

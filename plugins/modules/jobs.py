@@ -70,7 +70,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 jobs:
-  description: One entry for each job. C(position) is the place of one that waits in the queue, else 0.
+  description: One entry for each job. C(position) is the place of one that waits in the queue, else 0;
+    C(restarts) how often its head has started it again.
   returned: with O(do=list)
   type: list
   elements: dict
@@ -80,6 +81,7 @@ jobs:
       own: true
       fetched: false
       seconds: 12.5
+      restarts: 0
       position: 0
       ranks: 4
       hosts: [n1, n2]

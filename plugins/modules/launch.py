@@ -197,7 +197,7 @@ options:
     description:
       - Return when the job runs. It goes on at the head without this controller, which may be switched off.
       - M(torchfleet.cluster.jobs), which C(playbooks/jobs.yml) uses, lists, follows and ends it from any controller.
-      - It cannot be combined with O(max_restarts).
+      - With O(max_restarts) the head starts it again, on the same nodes and under the same name.
     type: bool
     default: false
   queue:
@@ -210,7 +210,8 @@ options:
       - With O(detach) the head waits and starts the job. Otherwise the job waits with this controller, and leaves the
         queue when that ends or says nothing for O(lease). In both cases C(playbooks/jobs.yml) lists it, and
         C(-e do=cancel) takes it out.
-      - Not for V(srun) and V(sbatch), which have a queue of their own. Each start of O(max_restarts) waits anew.
+      - Not for V(srun) and V(sbatch), which have a queue of their own. Each start of O(max_restarts) waits anew, but a
+        detached job keeps its nodes from one attempt to the next.
     type: bool
     default: false
   queue_timeout:
@@ -230,7 +231,9 @@ options:
   max_restarts:
     description:
       - How often the job is started again. Each attempt is a job and a run of its own, with the names C(<job id>-r1),
-        C(<job id>-r2) and so on. C(attempts.json) in the last run lists them all.
+        C(<job id>-r2) and so on. C(attempts.json) in the last run lists them all. With O(detach) all attempts are one
+        job, and C(attempts/<n>) in its run has the output of the earlier ones.
+      - A job that failed twice in a row in the same way, without progress in between, is not started a third time.
       - A program finds in E(TORCHFLEET_RESTART_COUNT) how often it was started before.
     type: int
     default: 0

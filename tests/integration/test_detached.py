@@ -172,8 +172,3 @@ def test_a_detached_job_that_fails_says_so_and_is_brought_home_by_clean(fleet: F
 def test_what_cannot_be_is_refused(fleet: Fleet, given: dict[str, object], message: str) -> None:
     played = jobs(fleet, **given)
     assert played.rc != 0 and message in played.msg
-
-
-def test_no_job_is_both_detached_and_started_again_by_its_controller(fleet: Fleet) -> None:
-    played = fleet.play(detach=True, max_restarts=1)
-    assert played.rc != 0 and "leave out max_restarts, or detach" in played.msg

@@ -17,6 +17,13 @@ from tests.integration.test_detached import jobs, listed
 
 WAITS = '#!/bin/sh\necho up\nwhile [ ! -e "$1" ]; do sleep 0.1; done\n'
 
+# It asks to be started again, once.
+AGAIN = """#!/bin/sh
+echo up
+while [ ! -e "$1.$TORCHFLEET_RESTART_COUNT" ]; do sleep 0.1; done
+[ "$TORCHFLEET_RESTART_COUNT" = 1 ] || exit 75
+"""
+
 
 class Line:
     """Jobs of one rank, each of which runs until it is let go."""
@@ -145,3 +152,35 @@ def test_more_than_the_head_allows_is_refused(fleet: Fleet, line: Line) -> None:
     (place / "limits.json").write_text('{"waiting": 0}')
     played = fleet.play(**line.given("a"))
     assert played.rc != 0 and f"0 of your jobs are waiting, and {place}/limits.json allows 0" in played.msg
+
+
+def test_what_is_started_again_keeps_its_nodes_on_the_head_and_waits_anew_with_its_controller(
+    fleet: Fleet, line: Line
+) -> None:
+    script = fleet.root / "again.sh"
+    script.write_text(AGAIN)
+    script.chmod(0o700)
+    again = {"workload": str(script), "max_restarts": 1}
+    assert fleet.play(**line.given("a", **again, detach=True)).rc == 0
+    b = line.start("b", "1 ahead, the first is a", **again)
+    c = line.start("c", "2 ahead, the first is a")
+    (fleet.root / "a.go.0").touch()
+    b.wait_until(lambda: listed(fleet)["a"]["restarts"] == 1)
+    rows = listed(fleet)
+    assert [rows[name]["state"] for name in "abc"] == ["running", "waiting", "waiting"]
+    assert not b.run_dir.exists()
+    (fleet.root / "a.go.1").touch()
+    b.wait_for_output(0, "up")
+    (fleet.root / "b.go.0").touch()
+    c.wait_for_output(0, "up")
+    b.wait_until(lambda: "job b-r1 waits: 1 ahead, the first is c of " in b.log.read_text())
+    line.go("c")
+    (fleet.root / "b.go.1").touch()
+    for started in (b, c):
+        assert started.process.wait(60) == 0, started.log.read_text()
+    assert jobs(fleet, do="wait", job_id="a").rc == 0
+    rows = json.loads((fleet.runs / "a" / "attempts.json").read_text())["attempts"]
+    assert [row["state"] for row in rows] == ["saved", "succeeded"]
+    results = [json.loads((fleet.runs / name / "result.json").read_text()) for name in ("a", "b", "c", "b-r1")]
+    assert all(before["ended"] <= after["started"] for before, after in itertools.pairwise(results))
+    assert line.tickets == []

@@ -76,6 +76,25 @@ def test_a_job_that_saves_is_started_again_on_both_nodes(cluster: Cluster) -> No
         assert (last / "ranks" / str(rank) / "stdout").read_text() == "start 2 saved True True\ncount 6\n"
 
 
+def test_a_detached_job_is_started_again_by_its_head_on_both_nodes(cluster: Cluster) -> None:
+    """The connections between the nodes are new for each attempt, and its files on each node are apart."""
+    resumes, job_id = str(SCRIPTS / "resumes.py"), f"head-again-{os.getpid()}"
+    given = {"job_timeout": 300, "notice": 298, "max_restarts": 3, "detach": True}
+    job = cluster.play(workload=resumes, np=4, nodes="n1,n2", job_id=job_id, **given)
+    assert job.process.returncode == 0, job.output
+    waited = cluster.play("playbooks/jobs.yml", do="wait", job_id=job_id)
+    assert waited.process.returncode == 0, waited.output
+    run = cluster.runs / job_id
+    listed = json.loads((run / "attempts.json").read_text())["attempts"]
+    assert [row["state"] for row in listed] == ["saved", "saved", "succeeded"]
+    for number, place in enumerate((run / "attempts" / "0", run / "attempts" / "1", run)):
+        ranks = json.loads((place / "result.json").read_text())["ranks"]
+        assert [row["host"] for row in ranks] == ["n1", "n1", "n2", "n2"]
+        for rank in range(4):
+            assert (place / "ranks" / str(rank) / "stdout").read_text().startswith(f"start {number} saved ")
+    job.all_gone("n1", "n2")
+
+
 def test_a_detached_job_goes_on_without_its_controller_and_is_ended_by_name(cluster: Cluster) -> None:
     """The playbook returns though the connection's other end lives on; so does the job when that is gone."""
     job = cluster.play(workload=SLEEPER, np=4, nodes="n1,n2", detach=True, job_id=f"away-{os.getpid()}")

@@ -266,6 +266,7 @@ def test_a_list_of_attempts_that_cannot_be_written_hides_no_job(
     monkeypatch.setattr(launch, "display", SimpleNamespace(warning=said.append, display=said.append))
     action = object.__new__(launch.ActionModule)
     answer = {"state": "succeeded", "run_dir": str(tmp_path)}
+    action.outcome = {"state": "succeeded", "first_failure": None, "metrics": {}, "seconds": 1.0}
     monkeypatch.setattr(action, "launch", lambda *_given: answer)
     assert action.run_job(parse_request({"max_restarts": 1}), None) == {**answer, "attempts": 1}
     assert said == [f"{tmp_path}/attempts.json cannot be written: No space left on device"]

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import (
+    Ended,
+    ended_of,
+    goes_on,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
     ONLY,
-    Ended,
     attempt_of,
-    goes_on,
     id_of,
     note_attempts,
 )
@@ -24,7 +27,11 @@ FACT: Any = {"home": "/h"}
 
 
 def ended(*states: str) -> list[Ended]:
-    return [{"job_id": id_of("j", number), "state": state} for number, state in enumerate(states)]
+    return [over(id_of("j", number), state, f"exit {number}") for number, state in enumerate(states)]
+
+
+def over(job_id: str, state: str, failure: str = "", progress: list[float] | None = None, seconds: float = 1) -> Ended:
+    return {"job_id": job_id, "state": state, "failure": failure, "progress": progress, "seconds": seconds}
 
 
 @pytest.mark.parametrize(
@@ -41,12 +48,51 @@ def ended(*states: str) -> list[Ended]:
     ],
 )
 def test_when_a_job_is_started_again(states: tuple[str, ...], again: bool) -> None:
-    assert goes_on(Request("mnist", max_restarts=2), ended(*states)) == again
+    assert goes_on(ended(*states), Request("mnist", max_restarts=2).restart_rule) == again
 
 
 def test_the_user_says_after_what_it_is_started_again() -> None:
     request = parse_request({"max_restarts": "1", "restart_on": "timed_out"})
-    assert goes_on(request, ended("timed_out")) and not goes_on(request, ended("failed"))
+    rule = request.restart_rule
+    assert goes_on(ended("timed_out"), rule) and not goes_on(ended("failed"), rule)
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "again"),
+    [
+        (over("j", "failed", "1 E"), over("j", "failed", "1 E"), False),
+        (over("j", "failed", "1 E"), over("j", "failed", "1 E", seconds=600), True),  # it says nothing, but worked
+        (over("j", "failed", "1 E"), over("j", "failed", "1 F"), True),
+        (over("j", "failed", "1 E", [1, 5]), over("j", "failed", "1 E", [2, 1], 600), True),
+        (over("j", "failed", "1 E", [1, 5]), over("j", "failed", "1 E", [1, 5], 600), False),
+        (over("j", "failed", "1 E", [1, 5]), over("j", "failed", "1 E", None, 600), False),
+        (over("j", "failed", "1 E"), over("j", "failed", "1 E", [0, 1]), True),
+        (over("j", "saved"), over("j", "saved"), True),
+        (over("j", "lost", "1 E"), over("j", "lost", "1 E"), True),
+        (over("j", "saved"), over("j", "failed", "1 E"), True),
+    ],
+)
+def test_the_same_failure_without_progress_is_not_tried_a_third_time(before: Ended, last: Ended, again: bool) -> None:
+    assert goes_on([before, last], {"most": 9, "states": ["saved", "failed", "lost"]}) == again
+
+
+@pytest.mark.parametrize(
+    ("message", "failure"),
+    [
+        ("[rank1]: ValueError: loss is not a number", "1 ValueError"),
+        ("torch.distributed.DistBackendError: at 10.0.0.1:4711", "1 torch.distributed.DistBackendError"),
+        ("KeyboardInterrupt", "1 KeyboardInterrupt"),
+        ("the disk is full", "1"),
+    ],
+)
+def test_what_of_a_failure_is_compared(message: str, failure: str) -> None:
+    row = {"rank": 1, "rc": 1, "signal": None}
+    blamed = {"rank": 1, "message": message}
+    result: Any = {"state": "failed", "seconds": 2.0, "rc": 1, "ranks": [row], "first_failure": blamed}
+    result["metrics"] = {"step": 3, "loss": 0.5}
+    assert ended_of("j", result) == over("j", "failed", failure, [0, 3], 2.0)
+    result["metrics"] = {"step": "no number", "epoch": float("inf")}
+    assert ended_of("j", result)["progress"] is None
 
 
 def test_all_attempts_have_one_checkpoint_directory_and_ids_of_their_own() -> None:
@@ -64,7 +110,7 @@ def test_the_list_of_attempts_is_private(tmp_path: Path) -> None:
     note_attempts(tmp_path, ended("failed", "saved"))
     path = tmp_path / "attempts.json"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert json.loads(path.read_text())["attempts"][1] == {"job_id": "j-r1", "state": "saved"}
+    assert json.loads(path.read_text())["attempts"][1] == over("j-r1", "saved", "exit 1")
 
 
 def test_programs_find_the_directory_and_their_restarts_in_the_environment() -> None:

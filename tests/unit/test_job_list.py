@@ -18,7 +18,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_lis
 
 ROW: Any = {
     "job_id": "run7", "state": "running", "own": True, "fetched": False, "seconds": 100.0, "position": 0, "ranks": 4,
-    "hosts": ["n1", "n2"], "launcher": "openmpi", "backend": "gloo", "values": {"step": 1, "steps": 4, "loss": 0.5},
+    "restarts": 0, "hosts": ["n1", "n2"],
+    "launcher": "openmpi", "backend": "gloo", "values": {"step": 1, "steps": 4, "loss": 0.5},
 }  # fmt: skip
 
 
@@ -41,6 +42,8 @@ def test_the_table_says_what_runs_and_what_waits_to_be_fetched() -> None:
     text = " ".join(job_table(rows, "n1", 200).split())
     assert "run7 running yours 4 n1 n2 1 min 40 s, 5 min 0 s left step 1/4 loss 0.5" in text
     assert "old failed another's 4 n1 n2 1 h 0 min ago, not fetched" in text
+    again = " ".join(job_table([{**ROW, "restarts": 2}], "n1", 200).split())
+    assert "run7 running, restart 2 yours 4" in again
     assert job_table([], "n1", 80).startswith("n1 knows no job")
     assert "-e job_id=run7 -e do=attach" in detached_line("run7", "n1")
 

@@ -15,7 +15,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.waiting_job import PLANNED_WITH, WaitingJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.planned_nodes import (
+    PLANNED_WITH,
+    PlannedNodes,
+)
 from tests.driver import wait_until
 from tests.unit.nodes import facts_of_a_node
 from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
@@ -309,7 +312,7 @@ def test_a_detached_job_on_free_nodes_starts_at_once(tmp_path: Path, start: Call
 
 @pytest.mark.parametrize("name", PLANNED_WITH)
 def test_a_node_that_changed_ends_the_wait(name: str) -> None:
-    job: Any = object.__new__(WaitingJob)
+    job: Any = object.__new__(PlannedNodes)
     job.hosts, job.order = ["n1"], {"master_port": 23456}
     job.facts = {"n1": facts_of_a_node(script="")}
     assert job.changed({"n1": facts_of_a_node(script="")}) == ""

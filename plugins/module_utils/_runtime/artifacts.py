@@ -17,6 +17,7 @@ import stat
 from typing import Collection, Iterable, Iterator, NamedTuple, Tuple
 
 from .channel import Channel, Frame
+from .earlier_attempts import first_staging
 from .file_store import blocks
 from .forms import printable
 from .job_directory import JobDir
@@ -189,7 +190,7 @@ def written_files(job: JobDir, order: Order, search: Search, limits: Limits) -> 
     root = order["cwd"]
     shipped, since = shipped_to(job, root), 0.0
     if shipped is None:
-        staging = job.staging()
+        staging = first_staging(job)
         since = staging["started"] - SLACK_SECONDS if staging else 0.0
     elif os.path.islink(root):
         raise Refused(NO_FOLDER)

@@ -18,7 +18,7 @@ from .orders import Order
 
 SOCKET = "followers"  # in the private directory of the launcher, which only the user may enter
 MOST = 16  # that come later, at a time
-QUEUED = -1  # among the ranks whose last report is kept: what the job waits for
+QUEUED, RESTARTED = -1, -2  # among the ranks whose last report is kept: what the job waits for; its last restart
 SEND_SECONDS = 5.0  # after which one that reads nothing is lost
 
 
@@ -72,6 +72,8 @@ class Audience:
             self.last[QUEUED] = {"kind": kind, **fields}
         elif kind == "started":
             self.last.pop(QUEUED, None)
+        elif kind == "restarted":
+            self.last = {RESTARTED: {"kind": kind, **fields}}
         for channel in self.channels:
             channel.send(kind, b"", **fields)
 

@@ -11,14 +11,16 @@ import time
 from typing import Collection, Iterator
 
 from .channel import Frame
-from .frames import RANK_FILE, STATES
+from .earlier_attempts import ATTEMPTS, files_of_attempts
+from .frames import ATTEMPT, RANK_FILE, STATES
 from .job_directory import FETCHED_MARK, JobDir, fits, remove
 from .link import ConnectionLost
 
 
 def mark_fetched(job: JobDir) -> None:
     """Mark a job as fetched and drop its files: the next clean.yml removes the rest."""
-    remove(job.at("ranks"))
+    for name in ("ranks", ATTEMPTS):
+        remove(job.at(name))
     job.drop_ballast()
     open(job.at(FETCHED_MARK), "w").close()
 
@@ -56,7 +58,7 @@ def own_block(frame: Frame, ranks: Collection[int], seen: set[str]) -> tuple[str
 
 def may_be_fetched(name: str, ranks: Collection[int]) -> bool:
     """Whether the controller may be sent a file of this name by a node with these ranks."""
-    found = RANK_FILE.match(name)
+    found = RANK_FILE.match(ATTEMPT.sub("", name, count=1) if ATTEMPT.match(name) else name)
     return int(found.group(1)) in ranks if found else name in ("launcher.out", "metrics.jsonl")
 
 
@@ -70,3 +72,4 @@ def files_of(job: JobDir) -> Iterator[str]:
         for name in ("stdout", "stderr", "record.json"):
             if os.path.exists(job.at("ranks", rank, name)):
                 yield os.path.join("ranks", rank, name)
+    yield from files_of_attempts(job)

@@ -40,6 +40,7 @@ def row_of(job: JobDir, controller: str) -> JobRow | None:
         "own": order["controller"] == controller,
         "fetched": job.is_fetched(),
         "seconds": time.time() - staging["started"] if running else age(job),
+        "restarts": order.get("restarts", 0),
         "position": 0,
         "ranks": len(order["placement"]),
         "hosts": list(dict.fromkeys(place["host"] for place in order["placement"])),

@@ -56,11 +56,13 @@ DIGITS_MOST = 4300  # of a whole number, as Python from 3.11 on has it: reading 
 CPUS_MOST = 1 << 13  # of a node: as many as Linux has
 ROWS = 1000  # of leftovers, of metrics
 MOST_PIECES = 400_000  # of a data set
+RESTARTS_MOST = 1000  # of a job
 WAITING_MOST = 1_000_000  # jobs in a queue
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@eth0
 STATES = ("succeeded", "saved", "failed", "timed_out", "cancelled", "lost")
 RANK_STATES = ("succeeded", "saved", "failed", "ended", "silent")
+ATTEMPT = re.compile(r"attempts/(0|[1-9][0-9]{0,3})/(?=.)")  # before a file's name: of an earlier attempt
 RANK_FILE = re.compile(r"ranks/(0|[1-9][0-9]{0,6})/(stdout|stderr|record\.json)\Z")
 
 
@@ -329,6 +331,7 @@ JOB_ROW = Form(
         "fetched": flag,
         "seconds": number,
         "position": either(whole(0, WAITING_MOST), 0),
+        "restarts": either(whole(0, RESTARTS_MOST), 0),
         "ranks": whole(1, 9_999_999),
         "hosts": listed(HOST, 100_000),
         "launcher": words,
@@ -368,6 +371,7 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "attached": {"placement": PLACES},
     "jobs": {"jobs": listed(JOB_ROW, 100_000)},
     "queued": {"ahead": whole(0, WAITING_MOST), "first": optional(AHEAD)},
+    "restarted": {"state": one_of(*STATES), "restarts": whole(0, RESTARTS_MOST), "most": whole(0, RESTARTS_MOST)},
     "turn": {},
     "unqueued": {"found": flag},
     "looked": {"placement": PLACES, "evidence": ALL_EVIDENCE, "missing": listed(words, 100_000)},

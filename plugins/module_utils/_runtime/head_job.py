@@ -16,16 +16,17 @@ from . import reasons
 from .alone import WHOLE_JOB, NotAlone, staging_lock
 from .audience import Audience
 from .channel import BEAT_SECONDS, Channel, Frame, ready
+from .earlier_attempts import EARLIER_RESULT
 from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
 from .orders import Order, RunOrder
 from .peer import NotStaged, RemoteNode, stage_on_all
 from .protocol import Refused, Request
-from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, Reason
+from .reasons import CANCELLED, CONTROLLER_DIED, THE_GUARD_DIED, Reason
 from .records import Result
 from .remote_shell import SHELL_SOCKET, localized
-from .result import write_result
+from .result import find_result, keep_result
 from .shipment import Shipment
 
 LOOK_SECONDS = 0.1  # between two checks for what sends no event
@@ -51,29 +52,42 @@ class HeadJob:
     """One job from staging to result. OSError if staging failed: then nothing of it is left."""
 
     def __init__(
-        self, controller: Controller, run_order: RunOrder, peers: Mapping[str, RemoteNode], audience: Audience
+        self,
+        controller: Controller,
+        run_order: RunOrder,
+        peers: Mapping[str, RemoteNode],
+        audience: Audience,
+        lock: int = -1,
     ) -> None:
-        """`peers`: the connected nodes by host. `audience`: who follows it; a detached one outlives the controller."""
+        """`peers`: the connected nodes by host. `audience`: who follows it; a detached one outlives the controller.
+
+        `lock`: of the job's directory, held since the attempt before this one; -1: this is the first.
+        """
         self.controller, self.audience = controller, audience
         self.started = time.monotonic()
         self.peers = [peers[route["host"]] for route in run_order["routes"]]
         self.order = order = order_of(run_order, run_order["job"]["head"])
         with staging_lock(order["home"], WHOLE_JOB, order["exclusive"]):
-            self.stage(run_order)
+            self.stage(run_order, lock)
         self.unfinished = {place["host"] for place in order["placement"]}
         self.unplaced = set(self.unfinished)
         # When job_timeout began: a job may wait in a queue until its ranks are there.
         self.timeout_start = self.started if order["launcher"]["name"] not in STARTED_BY_SLURMD else None
         self.places = {(place["rank"], place["host"]) for place in order["placement"]}
-        self.ended = False
+        self.ended = self.cancelled = False
         self.last_beat = time.monotonic()
         self.shells: dict[socket.socket, RemoteNode | None] = {}  # by connection: the node it asked for
 
-    def stage(self, run_order: RunOrder) -> None:
+    def stage(self, run_order: RunOrder, lock: int) -> None:
         """Stage the job on all nodes or on none."""
         secrets = run_order["secrets"]
         self.node_job = NodeJob(
-            self.order, secrets[self.order["host"]], run_order["files"], run_order["routes"], self.controller.shipment
+            self.order,
+            secrets[self.order["host"]],
+            run_order["files"],
+            run_order["routes"],
+            self.controller.shipment,
+            lock,
         )
         try:
             self.shell_socket = self.open_shell_socket()
@@ -90,8 +104,11 @@ class HeadJob:
         listener.listen(1024)
         return listener
 
-    def follow(self) -> Result:
-        """Run the job on all nodes until each is over, and return the result. Nothing is left, whatever happens."""
+    def follow(self, goes_on: Callable[[Result], bool] = lambda _result: False) -> Result:
+        """Run the job on all nodes until each is over, and return the result. Nothing is left, whatever happens.
+
+        If it `goes_on` it is not concluded: the next attempt follows.
+        """
         self.node_job.excluded_pids = [peer.pid for peer in self.peers]
         self.node_job.start()
         for peer in self.peers:
@@ -112,12 +129,21 @@ class HeadJob:
         self.show()
         node_reports = {peer.name: peer.report for peer in self.peers if peer.report}
         seconds = time.monotonic() - self.started
-        result = write_result(
+        result = find_result(
             self.node_job.job, self.order, self.node_job.staging, self.node_job.output.metrics, node_reports, seconds
         )
+        if goes_on(result):
+            self.node_job.job.write(EARLIER_RESULT, result)
+            self.node_job.close()
+        else:
+            self.conclude(result)
+        return result
+
+    def conclude(self, result: Result) -> None:
+        """Keep the result, and tell it: the job is over."""
+        keep_result(self.node_job.job, result)
         self.audience.send("result", result=result)  # a controller that was stopped may block this: a signal ends it
         self.audience.close()
-        return result
 
     def beat(self) -> None:
         """Send the controller a sign of life. A stopped controller does not block this."""
@@ -199,7 +225,7 @@ class HeadJob:
         """End the job on every node, the others first: this node's disk may hang. The first reason stands."""
         if self.ended:
             return
-        self.ended = True
+        self.ended, self.cancelled = True, reason.code == CANCELLED
         for peer in self.peers:
             peer.send("end", reason=reason.code, detail=reason.detail)
         write_in_thread(lambda: self.node_job.job.claim_end(*reason, host))
@@ -247,21 +273,16 @@ class HeadJob:
                 answer(connection, rc, text)
 
 
-def run_job(
-    controller: Controller, run_order: RunOrder, audience: Audience, staged: Callable[[], None]
-) -> Refused | None:
-    """Run a job to its end, and call `staged` when all nodes have it. Return why it is refused, if it is."""
+def start_job(controller: Controller, run_order: RunOrder, audience: Audience, lock: int = -1) -> HeadJob | Refused:
+    """Stage a job on all its nodes and return it, or why it is refused. `lock`: as of HeadJob."""
     try:
         with controller.sending_beats({"beats": True}):
-            head_job = HeadJob(controller, run_order, controller.peers, audience)
+            return HeadJob(controller, run_order, controller.peers, audience, lock)
     except NotAlone as error:
         return Refused(reason=str(error), running=dict(error.running))
     except (OSError, ValueError) as error:
         where = "" if isinstance(error, NotStaged) else f" on {run_order['job']['head']}"
         return Refused(reason=f"cannot stage the job{where}: {error}")
-    staged()
-    head_job.follow()
-    return None
 
 
 def order_of(run_order: RunOrder, host: str) -> Order:

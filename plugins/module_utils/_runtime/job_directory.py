@@ -11,7 +11,8 @@ launcher.out, end.json (why the job was ended, first writer wins), over.json (no
 leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes
 (rank_output) and those files through which ranks tell where they are (look_note), look.lock, evidence.json (of a job
 that took too long), and where a folder was shipped src/ (the job's own tree, job_files) with listing.json. On the head
-also routes.json (how it reaches the other nodes) and result.json.
+also routes.json (how it reaches the other nodes) and result.json. attempts/<n>/ has the files of earlier attempts
+(earlier_attempts.py).
 """
 
 from __future__ import annotations
@@ -137,19 +138,23 @@ class JobDir:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         os.mkdir(self.path, 0o700)
         try:
-            os.mkdir(self.at("ranks"), 0o700)
-            for rank in ranks:
-                os.mkdir(self.rank(rank), 0o700)
-                for name in PIPES.values():
-                    os.mkfifo(self.rank(rank, name), 0o600)
-            os.mkfifo(self.at("events"), 0o600)
-            os.mkfifo(self.at("gate"), 0o600)
-            ballast = os.open(self.at("ballast"), os.O_WRONLY | os.O_CREAT, 0o600)
-            os.posix_fallocate(ballast, 0, BALLAST_BYTES)
-            os.close(ballast)
+            self.fill(ranks)
         except OSError:
             remove(self.path)
             raise
+
+    def fill(self, ranks: list[int]) -> None:
+        """Make what the processes of a job share. OSError."""
+        os.mkdir(self.at("ranks"), 0o700)
+        for rank in ranks:
+            os.mkdir(self.rank(rank), 0o700)
+            for name in PIPES.values():
+                os.mkfifo(self.rank(rank, name), 0o600)
+        os.mkfifo(self.at("events"), 0o600)
+        os.mkfifo(self.at("gate"), 0o600)
+        ballast = os.open(self.at("ballast"), os.O_WRONLY | os.O_CREAT, 0o600)
+        os.posix_fallocate(ballast, 0, BALLAST_BYTES)
+        os.close(ballast)
 
     def write(self, name: str, value: object) -> None:
         """Write a JSON file so that a reader sees the old one or the whole new one, never a part.
@@ -279,6 +284,14 @@ class JobDir:
         if found is None:
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), self.at("lock"))
         return found
+
+    def has_lock(self, descriptor: int) -> bool:
+        """Whether a descriptor is of the lock in this directory."""
+        try:
+            there, own = os.lstat(self.at("lock")), os.fstat(descriptor)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
 
     def note_over(self) -> None:
         """Note that nothing of the job runs on this node any more: its lock is held until its files were fetched."""

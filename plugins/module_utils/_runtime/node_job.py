@@ -21,6 +21,7 @@ from typing import Collection, Mapping, Protocol, Sequence
 from . import data_store, processes, program_environment
 from .alone import ONE_NODE, check_alone, staging_lock
 from .channel import BEAT_SECONDS, Frame, ready
+from .earlier_attempts import continues, set_aside, take_back
 from .frames import ROWS
 from .guard import STOPPED_SECONDS, Guard
 from .job_directory import JobDir, remove
@@ -56,23 +57,26 @@ class NodeJob:
         files: Mapping[str, str] | None = None,
         routes: Sequence[JobRoute] | None = None,
         shipment: Shipment | None = None,
+        lock: int = -1,
     ) -> None:
         """Stage the job on this node. OSError, ValueError: nothing is left of it.
 
         NotAlone if this job or another asks for the node exclusively. `secrets`: variables of the ranks, kept in memory
         only; `files`: texts by name, for the job directory; `routes`: on the head, to the other nodes; `shipment`: the
-        files that were shipped to this node.
+        files that were shipped to this node; `lock`: of the directory, if this process holds it since the attempt
+        before. Of a job that is started again in its directory (earlier_attempts.py) all is as it was if this fails.
         """
         self.job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
         self.order = order
         self.started, self.private_tmp = time.time(), ""
         self.keeper: Keeper | None = None
+        self.lock, self.again = lock, continues(self.job, order)
         with staging_lock(order["home"], ONE_NODE, order["exclusive"]):
             check_alone(order)
-            self.job.create([place["rank"] for place in order["placement"]])
+            self.make_room()
             try:
                 self.stage(secrets, files or {}, routes)
-                if shipment:
+                if shipment and not self.again:
                     shipment.make_tree(self.job)
             except BaseException:
                 self.unstage()
@@ -89,9 +93,26 @@ class NodeJob:
         self.last_beat = 0.0  # when the guard was last sent a sign of life
         self.final_report: NodeReport | None = None  # the report, when the job is over here
 
+    def make_room(self) -> None:
+        """Make the job's directory, or have it empty for the next attempt. OSError."""
+        ranks = [place["rank"] for place in self.order["placement"]]
+        if not self.again:
+            self.job.create(ranks)
+            return
+        if self.lock < 0:
+            self.lock = self.job.lock()  # waits for the supervisor of the attempt before
+        elif not self.job.has_lock(self.lock):
+            raise OSError(f"{self.job.path} was taken away, and another job has it")
+        set_aside(self.job, self.order["restarts"] - 1)
+        try:
+            self.job.fill(ranks)
+        except OSError:
+            take_back(self.job, self.order["restarts"] - 1)
+            raise
+
     def stage(self, secrets: Mapping[str, str], files: Mapping[str, str], routes: Sequence[JobRoute] | None) -> None:
         """Make all files that the launcher and the ranks read."""
-        self.lock = self.job.lock()
+        self.lock = self.lock if self.again else self.job.lock()
         self.private_tmp = private_directory()
         for name, text in files.items():
             write_text(self.job.at(name), text, 0o666)
@@ -125,7 +146,15 @@ class NodeJob:
             self.keeper.close()
         if self.private_tmp:
             remove(self.private_tmp)
-        remove(self.job.path)
+        if self.again:
+            take_back(self.job, self.order["restarts"] - 1)
+        else:
+            remove(self.job.path)
+
+    def close(self) -> None:
+        """Close what is open for this attempt but the lock: the job is over here, and another attempt follows."""
+        for descriptor in (self.to_guard, self.from_guard, self.output.metrics.file):
+            os.close(descriptor)
 
     def start(self) -> None:
         """Fork the guard."""

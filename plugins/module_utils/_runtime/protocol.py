@@ -20,6 +20,7 @@ from typing import Dict, List, Tuple, TypedDict
 from .evidence import Evidence
 from .orders import Order, Place, Route, RunOrder
 from .records import Ahead, AnyFacts, Artifacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
+from .restarts import Rule
 
 Listing = List[Tuple[str, str, bool]]  # of shipped files: path, sha256, whether executable
 
@@ -112,6 +113,7 @@ class RunLate(Request, total=False):
     detached: bool  # the job goes on without the controller
     waits: bool  # it has its turn in the queue, or if it is detached enters that now
     queue_timeout: float | None  # seconds that a detached one waits at most
+    restart: Rule | None  # by which the head starts a detached one again; None: never
 
 
 class Run(RunLate):
@@ -248,6 +250,14 @@ class Queued(TypedDict):
     first: Ahead | None  # of these
 
 
+class Restarted(TypedDict):
+    """An attempt of a detached job is over, and the next one follows."""
+
+    state: str  # of that attempt
+    restarts: int  # with the one that follows
+    most: int  # of these
+
+
 class Unqueued(TypedDict):
     found: bool  # whether a job of this name waited with its controller
 
@@ -309,6 +319,7 @@ HEAD_TO_CONTROLLER: Messages = {
     "attached": Attached,
     "jobs": Jobs,
     "queued": Queued,
+    "restarted": Restarted,
     "turn": Nothing,  # the nodes of the job are free
     "unqueued": Unqueued,
     "looked": Looked,

@@ -338,6 +338,7 @@ class JobRow(TypedDict):
     own: bool  # the controller that asks had started it
     fetched: bool
     seconds: float  # that it runs or waits, or since it ended
+    restarts: int  # how often it was started before, in its own directory
     position: int  # of one that waits: 1 is the first in the queue; else 0
     ranks: int
     hosts: list[str]

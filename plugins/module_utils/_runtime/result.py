@@ -166,7 +166,27 @@ def write_result(
     node_reports: Mapping[str, NodeReport],
     seconds: float | None = None,
 ) -> Result:
-    """Read what a job left on the head, write result.json there, return it.
+    """Write result.json, and return it: the arguments are those of find_result(). OSError."""
+    result = find_result(job, order, staging, metrics, node_reports, seconds)
+    keep_result(job, result)
+    return result
+
+
+def keep_result(job: JobDir, result: Result) -> None:
+    """Write result.json: from then on the job is over. OSError."""
+    job.write("result.json", result)
+    job.drop_ballast()
+
+
+def find_result(
+    job: JobDir,
+    order: Order,
+    staging: Staging,
+    metrics: Metrics,
+    node_reports: Mapping[str, NodeReport],
+    seconds: float | None = None,
+) -> Result:
+    """Return the result of a job, by what it left on the head.
 
     The head's supervisor calls this; if that died, the next one that lists the jobs that are over. `metrics` of the
     head's own ranks; `node_reports`: of the other nodes by host, times by the head's clock; `seconds` that the job
@@ -202,7 +222,4 @@ def write_result(
     evidence = [row for report in node_reports.values() for row in report.get("evidence", [])]
     hang = verdict_at_end(end, [*noted_evidence(job), *evidence], hosts)
     found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang)
-    result = summarize(order, records, end, lines, culprit, found)
-    job.write("result.json", result)
-    job.drop_ballast()
-    return result
+    return summarize(order, records, end, lines, culprit, found)

@@ -30,7 +30,6 @@ from .fetched_files import age, mark_fetched, state_in
 from .file_desk import FileDesk
 from .following import follow, row_of
 from .head_follower import HeadFollower
-from .head_job import run_job
 from .job_directory import JobDir, jobs
 from .job_queue import Queue
 from .link import WORK_SECONDS, ConnectionLost
@@ -45,11 +44,13 @@ from .peer import (
     in_parallel,
     own_ranks_report,
 )
+from .planned_nodes import OWN
 from .queue_desk import QueueDesk
+from .restarting import run_job
 from .result import write_result
 from .shipment import Shipment, relay
 from .survey import home_path, ssh_config, survey
-from .waiting_job import OWN, WaitingJob, bury_dead, waiting_rows
+from .waiting_job import WaitingJob, bury_dead, waiting_rows
 
 SIGNAL_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
 SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
@@ -222,7 +223,8 @@ class Supervisor:
                 WaitingJob(self, frame).run()
                 return
             refused = self.desk.refusal() if waits else None
-            refused = refused or run_job(self, frame["order"], Audience(self.channel, detached), self.desk.leave)
+            audience, rule = Audience(self.channel, detached), frame.get("restart") if detached else None
+            refused = refused or run_job(self, frame["order"], audience, self.desk.leave, rule)
             if refused:
                 self.desk.leave()
                 self.channel.send("refused", **refused)

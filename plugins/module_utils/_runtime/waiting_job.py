@@ -13,47 +13,29 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Mapping, Protocol, Sequence
+from typing import Sequence
 
 from . import protocol, reasons
 from .audience import Audience
 from .channel import ready
-from .head_job import Controller, order_of, run_job
+from .head_job import order_of
 from .job_directory import JobDir, remove
 from .job_queue import LOOK_SECONDS, Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, over_text
 from .link import ConnectionLost
 from .metrics import final_metrics
 from .node_job import private_directory
 from .orders import Order, Staging
-from .peer import in_parallel
+from .planned_nodes import Head, PlannedNodes
 from .reap import PRIVATE
 from .reasons import CANCELLED, LOST, NOT_STARTED, TIMED_OUT, Reason
-from .records import Ahead, AnyFacts, FirstFailure, JobRow, Result
+from .records import Ahead, FirstFailure, JobRow, Result
+from .restarting import run_job, text_of
 from .result import write_result
 from .shipment import Shipment
-from .survey import survey
 
 NODES_SECONDS = 5.0  # between two looks at nodes on which a job of another head runs
-OWN = ""  # among the facts by host: those of the head
 DIED = Reason(LOST, "the head restarted, or the process that waited was killed: it was in the queue and never started")
 REMOVED = Reason(CANCELLED, "its ticket was taken out of the queue")
-# What of a node's facts a plan is made of, with the words for people.
-PLANNED_WITH = {
-    **{"home": "torchfleet_home", "uid": "the user", "interpreter": "Python", "python": "the Python of programs"},
-    **{"torch": "PyTorch", "launcher": "the launcher", "accelerators": "GPUs", "fabric": "the chosen NIC"},
-    **{"lost_address": "an address", "program": "the environment of the program", "script": "the script"},
-}
-
-
-class Head(Controller, Protocol):
-    """What a waiting job needs of the supervisor: the nodes as they were planned with, and the way to them."""
-
-    given_up: dict[str, str]
-    asked: protocol.Survey | None
-    facts: dict[str, AnyFacts]
-    offered: protocol.FolderOffer | None
-
-    def survey_node(self, route: protocol.SurveyRoute, home: str) -> AnyFacts: ...
 
 
 class WaitingJob:
@@ -62,8 +44,9 @@ class WaitingJob:
     def __init__(self, head: Head, frame: protocol.Run) -> None:
         self.head, self.run_order, self.timeout = head, frame["order"], frame.get("queue_timeout")
         self.order = order_of(self.run_order, self.run_order["job"]["head"])
-        self.hosts = list(dict.fromkeys(place["host"] for place in self.order["placement"]))
-        self.facts = {**head.facts, self.order["head"]: head.facts[OWN]} if OWN in head.facts else head.facts
+        self.rule = frame.get("restart")
+        self.nodes = PlannedNodes(head, self.run_order)
+        self.hosts = self.nodes.hosts
         self.queue = Queue(self.order["home"])
         self.audience = Audience(head.channel, detached=True)
         self.waited = False
@@ -74,7 +57,7 @@ class WaitingJob:
         """Wait, and run the job. One that did not wait is refused as any other is."""
         try:
             reason = self.wait(self.enter())
-            refused = None if reason else run_job(self.head, self.run_order, self.audience, self.leave)
+            refused = None if reason else run_job(self.head, self.run_order, self.audience, self.leave, self.rule)
         except (OSError, ValueError) as error:
             reason, refused = None, protocol.Refused(reason=f"cannot wait in the queue: {error}")
         if refused and not self.waited:
@@ -118,13 +101,13 @@ class WaitingJob:
     def wait(self, ticket: Ticket) -> Reason | None:
         """Return when it is the job's turn; or why it ends before. OSError."""
         told: object = None
-        facts, looked = self.facts, time.monotonic()
+        facts, looked = self.nodes.facts, time.monotonic()
         ahead: Sequence[Ahead] = ()
         while True:
             ahead = self.queue.ahead_of(ticket, ahead)
             if not ahead and self.waited and time.monotonic() >= looked:
-                facts, looked = self.look_anew(), time.monotonic() + NODES_SECONDS
-                problem = self.changed(facts)
+                facts, looked = self.nodes.look_anew(), time.monotonic() + NODES_SECONDS
+                problem = self.nodes.changed(facts)
                 if problem:
                     return Reason(NOT_STARTED, problem)
             ahead = ahead or busy_on_nodes(self.hosts, facts)
@@ -148,8 +131,7 @@ class WaitingJob:
         self.head.release()
         if self.head.shipment:
             self.head.shipment.release()
-        in_parallel(lambda peer: peer.remote.close(), self.head.peers.values())
-        self.head.peers.clear()
+        self.nodes.let_go()
 
     def reason_to_end(self, ticket: Ticket, ahead: Sequence[Ahead]) -> Reason | None:
         """Return why the job must not wait any longer, or None."""
@@ -162,35 +144,6 @@ class WaitingJob:
             return REMOVED
         return Reason(TIMED_OUT, over_text(self.timeout or 0.0, ahead)) if is_over(ticket, self.timeout) else None
 
-    def look_anew(self) -> dict[str, AnyFacts]:
-        """Return the facts of the job's nodes as they are now."""
-        asked, port = self.head.asked, self.order["master_port"]
-        if asked is None:
-            return {}
-        self.head.given_up.clear()
-        wanted = {route["host"] for route in self.run_order["routes"]}
-        routes = [route for route in asked.get("nodes", []) if route["host"] in wanted]
-        for route in routes:
-            route["request"]["port"] = port
-        found = in_parallel(lambda route: self.head.survey_node(route, self.order["home"]), routes)
-        own = survey({**asked["request"], "port": port})
-        return {self.order["head"]: own, **{route["host"]: row for route, row in zip(routes, found)}}
-
-    def changed(self, facts: Mapping[str, AnyFacts]) -> str:
-        """Return why the plan of the job is no longer right, or an empty text."""
-        for host, now in facts.items():
-            before = self.facts.get(host)
-            if "unreachable" in now:
-                return f"{host} was not reached when its turn came: {now['unreachable']}"
-            if before is None or "unreachable" in before:
-                continue
-            other = [text for name, text in PLANNED_WITH.items() if before.get(name) != now.get(name)]
-            if other:
-                return f"{host} changed while it waited: {', '.join(other)}; start it again"
-            if host == self.hosts[0] and now["port"] != self.order["master_port"]:
-                return f"port {self.order['master_port']} of rank 0 is taken on {host} by now; start it again"
-        return ""
-
     def give_up(self, reason: Reason) -> None:
         """End the job before it began: with a result, as any other."""
         ticket = self.ticket
@@ -202,12 +155,6 @@ class WaitingJob:
                 os.close(ticket.descriptor)
             self.ticket = None
         self.audience.close()
-
-
-def text_of(refused: protocol.Refused) -> str:
-    """Return why a job was refused, with the jobs that kept it away."""
-    names = {row["job_id"] for rows in refused.get("running", {}).values() for row in rows}
-    return ": ".join([refused["reason"], *sorted(names)])
 
 
 def place_of(ticket: str) -> str:
@@ -291,6 +238,7 @@ def waiting_rows(queue: Queue, controller: str) -> list[JobRow]:
             "own": entry["controller"] == controller,
             "fetched": False,
             "seconds": max(0.0, time.time() - entry["since"]),
+            "restarts": 0,
             "position": position,
             "ranks": entry["ranks"],
             "hosts": entry["hosts"],

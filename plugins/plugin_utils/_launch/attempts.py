@@ -10,21 +10,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Ended
 
 from .request import Request
 from .run_directory import write_private
 
 ATTEMPTS = "attempts.json"  # in the run directory of every attempt but a single one
-
-
-class Ended(TypedDict):
-    """An attempt that is over."""
-
-    job_id: str
-    state: str
 
 
 @dataclass(frozen=True)
@@ -62,11 +55,6 @@ def attempt_of(request: Request, first: str, ended: Sequence[Ended]) -> Attempt:
 def id_of(first: str, restarts: int) -> str:
     """Return the job id of an attempt: that of the first one, and the number of the restart."""
     return f"{first}-r{restarts}" if restarts else first
-
-
-def goes_on(request: Request, ended: Sequence[Ended]) -> bool:
-    """Whether the job is started again after these attempts."""
-    return len(ended) <= request.max_restarts and ended[-1]["state"] in request.restart_on
 
 
 def note_attempts(run_dir: Path, ended: Sequence[Ended]) -> None:

@@ -41,9 +41,20 @@ def waits_line(job_id: str, ahead: int, first: Ahead | None) -> str:
     return f"job {job_id} waits: {ahead} ahead, the first is {first['job_id']} of {first['owner']}, which {how}"
 
 
-def waits_of(job_id: str) -> Callable[[Frame], str]:
-    """Return a function from the frame that tells of a job in the queue to its line."""
-    return lambda frame: waits_line(job_id, frame["ahead"], frame["first"])
+def restart_line(job_id: str, state: str, restarts: int, most: int) -> str:
+    """Return that a job is started again."""
+    return f"job {job_id} {state}: restart {restarts} of at most {most}"
+
+
+def news_of(job_id: str) -> Callable[[Frame], str]:
+    """Return a function from the frame that tells of a job in the queue, or of a restart, to its line."""
+
+    def line(frame: Frame) -> str:
+        if frame["kind"] == "restarted":
+            return restart_line(job_id, frame["state"], frame["restarts"], frame["most"])
+        return waits_line(job_id, frame["ahead"], frame["first"])
+
+    return line
 
 
 def job_table(rows: Sequence[JobRow], head: str, width: int) -> str:
@@ -73,7 +84,7 @@ def cells(row: JobRow) -> tuple[str, ...]:
     """Return one row of the table."""
     return (
         row["job_id"],
-        row["state"],
+        row["state"] + (f", restart {row['restarts']}" if row["restarts"] else ""),
         "yours" if row["own"] else "another's",
         str(row["ranks"]),
         fold_names(row["hosts"]),

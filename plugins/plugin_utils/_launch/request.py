@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
     LAUNCHERS,
     STARTED_BY_SLURMD,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Rule
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     LEASE_SECONDS,
@@ -130,6 +131,11 @@ class Request:
     hang_look: float = HANG_LOOK  # seconds without a sign of life; 0: never
 
     @property
+    def restart_rule(self) -> Rule:
+        """Return when the job is started again."""
+        return {"most": self.max_restarts, "states": list(self.restart_on)}
+
+    @property
     def collect_limits(self) -> Limits:
         """Return how much of what ranks write may come home from each node: nothing unless it was asked for."""
         return Limits(self.collect_files, self.collect_limit) if self.collect else Limits(0, 0)
@@ -169,7 +175,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         result_query=parse_query(given.get("result_query")),
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
         exclusive=parse_flag("exclusive", given.get("exclusive", False)),
-        detach=parse_detach(given),
+        detach=parse_flag("detach", given.get("detach", False)),
         queue=parse_queue(given),
         queue_timeout=parse_seconds("queue_timeout", given.get("queue_timeout"), 3600),
         checkpoint_dir=parse_directory("checkpoint_dir", given.get("checkpoint_dir")),
@@ -280,16 +286,6 @@ def parse_directory(name: str, value: Any) -> str | None:
     if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
         raise InputError(name, text, f"give the absolute path of a directory on the nodes: -e {name}=/data/checkpoints")
     return text
-
-
-def parse_detach(given: Mapping[str, Any]) -> bool:
-    """Return whether the job goes on without this controller."""
-    detach = parse_flag("detach", given.get("detach", False))
-    if detach and parse_whole("max_restarts", given.get("max_restarts", 0), 0, MOST_RESTARTS):
-        raise InputError(
-            "detach", True, "it is the controller that starts a job again: leave out max_restarts, or detach"
-        )
-    return detach
 
 
 def parse_queue(given: Mapping[str, Any]) -> bool:

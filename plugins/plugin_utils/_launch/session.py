@@ -29,6 +29,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
     Result,
     WaitingRun,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Rule
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
@@ -41,7 +42,9 @@ from .requirements import by_job, not_alone
 from .run_directory import FETCHED
 from .workdir import Folder
 
-ANY_FILE = re.compile(r"(launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json)\Z")
+ANY_FILE = re.compile(
+    r"(attempts\.json|launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json)\Z"
+)
 RESULT_BYTES = 64 << 20  # of result.json, which is fetched whatever the limit
 FRAME_BYTES = 256  # that a frame without data counts for
 FILES_MOST = 100_000  # of a run that was not planned here: of 33,000 ranks. A planned one has the files of its ranks
@@ -101,17 +104,19 @@ class Session(Connection):
         waits: bool = False,
         queue_timeout: float | None = None,
         tick: Callable[[], None] = lambda: None,
+        restart: Rule | None = None,
     ) -> Result | None:
         """Run a job and return its result; frames in between go to `show`. None: it is `detached`, and goes on there.
 
         `waits`: it has its turn in the head's queue; a detached one enters that, for `queue_timeout` seconds at most.
+        `restart`: by which the head starts a detached one again.
         `stop` is asked several times a second, and `tick` is called. Stopped if the job was not started, HeadLost if
         the user insists. InputError if the job could not be staged.
         """
         stop.check()
         job = order["job"]
         planned = [(place["rank"], place["host"]) for place in job["placement"]]
-        late = {"beats": True, "waits": waits, "queue_timeout": queue_timeout}
+        late = {"beats": True, "waits": waits, "queue_timeout": queue_timeout, "restart": restart}
         self.remote.channel.send("run", b"", order=order, detached=detached, **late)
         end_sent = False
 
@@ -172,7 +177,7 @@ class Session(Connection):
                 raise HeadLost(frame["reason"])
             if frame["kind"] == "result":
                 return self.believed(frame["result"], job_id, planned)
-            if frame["kind"] == "queued" or is_of_a_rank(frame, planned):
+            if frame["kind"] in ("queued", "restarted") or is_of_a_rank(frame, planned):
                 show(frame)
 
     def jobs(self, controller: str) -> list[JobRow]:
@@ -301,13 +306,21 @@ def is_of_a_rank(frame: Frame, planned: Sequence[object]) -> bool:
 
 
 def is_of_a_job(name: str, allowed: Collection[str] | None) -> bool:
-    """Whether a file may lie in a run directory: one of `allowed`, or of any job."""
+    """Whether a file may lie in a run directory: one of `allowed`, or of any job. Earlier attempts have the same."""
+    earlier = frames.ATTEMPT.match(name)
+    name = name[earlier.end() :] if earlier else name
     return name in allowed if allowed is not None else bool(ANY_FILE.match(name) or frames.RANK_FILE.match(name))
 
 
 def fetched_names(placement: Collection[tuple[int, str]]) -> set[str]:
     """Return the names of all files that a job can have, below its run directory."""
-    names = {"launcher.out", "metrics.jsonl", "result.json", *(f"launcher.{host}.out" for _rank, host in placement)}
+    names = {
+        "attempts.json",
+        "launcher.out",
+        "metrics.jsonl",
+        "result.json",
+        *(f"launcher.{host}.out" for _rank, host in placement),
+    }
     return names | {f"ranks/{rank}/{name}" for rank, _host in placement for name in ("stdout", "stderr", "record.json")}
 
 

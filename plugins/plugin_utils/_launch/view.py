@@ -117,10 +117,10 @@ class View:
         hosts: list[str],
         terminal: bool,
         width: int,
-        waits: Callable[[Frame], str] = str,
+        news: Callable[[Frame], str] = str,
     ) -> None:
-        """`waits` returns the line for a job that waits in the queue."""
-        self.write, self.hosts, self.terminal, self.waits = write, hosts, terminal, waits
+        """`news` returns the line for a job that waits in the queue, or is started again."""
+        self.write, self.hosts, self.terminal, self.news = write, hosts, terminal, news
         self.width = max(40, min(width, 120))
         self.gauge = ""
         self.first: tuple[float, float] | None = (
@@ -139,8 +139,8 @@ class View:
             self.line(frame["rank"], frame["text"])
         elif frame["kind"] == "report":
             self.report(frame["rank"], frame["values"])
-        elif frame["kind"] == "queued":
-            self.say(self.waits(frame))
+        elif frame["kind"] in ("queued", "restarted"):
+            self.say(self.news(frame))
 
     def line(self, rank: int, text: str) -> None:
         """Show one line of a rank with its prefix."""

@@ -1,0 +1,168 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A job on its head: run once, or if it is detached started again by the head, on the same nodes, as the rule says.
+
+All attempts are one job, with one name and one directory, which looks like that of a job that runs: it keeps its nodes
+until it is over, and none of its queue is asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+from . import reasons
+from .audience import Audience
+from .channel import ready
+from .earlier_attempts import LIST
+from .head_job import HeadJob, start_job
+from .job_directory import remove
+from .node_job import private_directory
+from .orders import NodeOrder, RunOrder, Staging
+from .planned_nodes import Head, PlannedNodes
+from .protocol import Refused
+from .reasons import CANCELLED, NOT_STARTED, Reason
+from .records import Result
+from .restarts import Ended, Rule, ended_of, goes_on
+from .result import RC_BY_STATE
+
+RETURN_SECONDS = 600.0  # for nodes to be as they were: one that restarts takes minutes
+PAUSE_SECONDS = 5.0  # between two tries
+LOOK_SECONDS = 0.5  # between two looks for somebody who ends the job
+COUNT = "TORCHFLEET_RESTART_COUNT"
+
+
+def run_job(
+    head: Head, run_order: RunOrder, audience: Audience, staged: Callable[[], None], rule: Rule | None = None
+) -> Refused | None:
+    """Run a job to its end, and call `staged` when all nodes have it. Return why it is refused, if it is."""
+    job = start_job(head, run_order, audience)
+    if not isinstance(job, HeadJob):
+        return job
+    staged()
+    if rule:
+        Restarts(head, run_order, audience, rule).run(job)
+    else:
+        job.follow()
+    return None
+
+
+class Restarts:
+    """All attempts of one detached job."""
+
+    def __init__(self, head: Head, run_order: RunOrder, audience: Audience, rule: Rule) -> None:
+        self.head, self.run_order, self.audience, self.rule = head, run_order, audience, rule
+        self.nodes = PlannedNodes(head, run_order)
+        self.ended: list[Ended] = []
+        self.again = False
+        self.job: HeadJob | None = None
+        self.private = ""
+
+    def run(self, job: HeadJob) -> None:
+        """Follow the job through all its attempts."""
+        while True:
+            self.job = job
+            result = job.follow(self.decide)
+            if not self.again:
+                return
+            self.audience.send("restarted", state=result["state"], restarts=len(self.ended), most=self.rule["most"])
+            found = self.start_again(job)
+            if not isinstance(found, HeadJob):
+                job.conclude(unfinished(result, found))
+                return
+            job = found
+
+    def decide(self, result: Result) -> bool:
+        """Note an attempt that is over; return whether the job is started again. OSError."""
+        self.ended.append(ended_of(result["job_id"], result))
+        assert self.job
+        self.job.node_job.job.write(LIST, {"attempts": self.ended})
+        self.again = not self.job.cancelled and not self.head.signalled and goes_on(self.ended, self.rule)
+        return self.again
+
+    def start_again(self, last: HeadJob) -> HeadJob | Reason:
+        """Start the next attempt; or return why there is none. What keeps it from starting may pass: it is retried."""
+        order = order_of_attempt(self.run_order, len(self.ended))
+        deadline = time.monotonic() + RETURN_SECONDS
+        try:
+            while True:
+                reason = self.reason_to_end()
+                if reason:
+                    return reason
+                self.nodes.let_go()
+                problem = self.nodes.changed(self.nodes.look_anew())
+                if not problem:
+                    found = start_job(self.head, order, self.audience, last.node_job.lock)
+                    if isinstance(found, HeadJob):
+                        return found
+                    problem = text_of(found)
+                if time.monotonic() > deadline:
+                    return Reason(NOT_STARTED, problem)
+                reason = self.pause(last)
+                if reason:
+                    return reason
+        except OSError as error:
+            return Reason(NOT_STARTED, str(error))
+        finally:
+            self.close_private()
+
+    def reason_to_end(self) -> Reason | None:
+        """Return why the job must not be started again, or None."""
+        if self.head.signalled:
+            return reasons.signalled(self.head.signalled, "the supervisor")
+        frame = self.audience.receive()
+        return Reason(frame["reason"], frame["detail"]) if frame and frame["kind"] == "end" else None
+
+    def pause(self, last: HeadJob) -> Reason | None:
+        """Let some seconds pass, in which followers may come; return why the job is to end, if somebody says so."""
+        self.close_private()
+        self.private = private_directory()
+        self.audience.open(self.private, last.order)
+        staging: Staging = {"started": last.node_job.started, "private_tmp": self.private}
+        last.node_job.job.write("staging.json", staging)
+        until = time.monotonic() + PAUSE_SECONDS
+        while time.monotonic() < until:
+            reason = self.reason_to_end()
+            if reason:
+                return reason
+            self.audience.offer("beat")
+            ready(self.audience.inputs(), LOOK_SECONDS)
+        return None
+
+    def close_private(self) -> None:
+        """Take away the directory in which followers were let in between two attempts."""
+        private, self.private = self.private, ""
+        if private:
+            remove(private)
+
+
+def text_of(refused: Refused) -> str:
+    """Return why a job was refused, with the jobs that kept it away."""
+    names = {row["job_id"] for rows in refused.get("running", {}).values() for row in rows}
+    return ": ".join([refused["reason"], *sorted(names)])
+
+
+def unfinished(result: Result, reason: Reason) -> Result:
+    """Return the result of a job that was to be started again, and was not: that of its last attempt, with the reason.
+
+    One that somebody ended between two attempts is cancelled.
+    """
+    note = {"code": "not_started_again", "text": f"it was not started again: {reason.detail}"}
+    found: Result = {**result, "notes": [*result["notes"], {"code": note["code"], "text": note["text"]}]}
+    return {**found, "state": CANCELLED, "rc": RC_BY_STATE[CANCELLED]} if reason.code == CANCELLED else found
+
+
+def order_of_attempt(run_order: RunOrder, restarts: int) -> RunOrder:
+    """Return the order of a later attempt. `restarts`: how many there were."""
+    job = run_order["job"]
+    nodes = {host: node_of_attempt(node, job["job_id"], restarts) for host, node in run_order["nodes"].items()}
+    return {**run_order, "job": {**job, "restarts": restarts}, "nodes": nodes}
+
+
+def node_of_attempt(node: NodeOrder, job_id: str, restarts: int) -> NodeOrder:
+    """Return a node's part of that. A count that the user gives by job_env stays."""
+    given = node["environment"].get(COUNT)
+    environment = {**node["environment"], COUNT: str(restarts)} if given == "0" else node["environment"]
+    return {**node, "environment": environment, "known_jobs": [*node["known_jobs"], job_id]}

@@ -1,0 +1,89 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Whether a job is started again: one rule for controllers that follow a job, and for the head of a detached one."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Mapping, Sequence, TypedDict
+
+from .records import Metric, Result
+
+QUICK_SECONDS = 60.0  # of an attempt that failed before it can have done much: a large model takes longer to load
+# How Python tells of an exception (traceback.format_exception_only), with the prefix that torch puts before it.
+EXCEPTION = re.compile(r"(?:\[rank\d+\]: ?)?([A-Za-z_][A-Za-z0-9_.]{0,200})(?::|\Z)")
+
+
+class Rule(TypedDict):
+    """What the user asked for."""
+
+    most: int  # restarts
+    states: list[str]  # in which a job is started again
+
+
+class Ended(TypedDict):
+    """An attempt that is over."""
+
+    job_id: str
+    state: str
+    failure: str  # exit status, signal and exception of the rank that failed first; empty: none failed
+    progress: list[float] | None  # the last epoch and step that were reported; None: neither was
+    seconds: float
+
+
+def goes_on(ended: Sequence[Ended], rule: Rule) -> bool:
+    """Whether a job is started again after these attempts.
+
+    Not for a third time if it failed twice in a row in the same way, and nothing shows progress in between. A program
+    that saved its work, or a node that was lost, is no failure of the job.
+    """
+    last = ended[-1]
+    if len(ended) > rule["most"] or last["state"] not in rule["states"]:
+        return False
+    return len(ended) < 2 or not is_repeated(ended[-2], last)
+
+
+def is_repeated(before: Ended, last: Ended) -> bool:
+    """Whether an attempt failed as the one before it did, and had not come further."""
+    if (before["state"], last["state"]) != ("failed", "failed") or before["failure"] != last["failure"]:
+        return False
+    if before["progress"] is None:
+        return last["progress"] is None and last["seconds"] < QUICK_SECONDS
+    return last["progress"] is None or last["progress"] <= before["progress"]
+
+
+def ended_of(job_id: str, result: Result) -> Ended:
+    """Return what the rule needs to know of an attempt."""
+    return {
+        "job_id": job_id,
+        "state": result["state"],
+        "failure": failure_of(result),
+        "progress": progress_of(result["metrics"]),
+        "seconds": result["seconds"],
+    }
+
+
+def failure_of(result: Result) -> str:
+    """Return by what two failures are told apart: no times, addresses or ranks, which differ each time."""
+    failure = result["first_failure"]
+    if failure is None:
+        return ""
+    row = next((row for row in result["ranks"] if row["rank"] == failure["rank"]), None)
+    ended = (row["rc"], row["signal"]) if row else (result["rc"], None)
+    found = EXCEPTION.match(failure["message"])
+    return " ".join(str(part) for part in (*ended, found.group(1) if found else "") if part not in (None, ""))
+
+
+def progress_of(metrics: Mapping[str, Metric]) -> list[float] | None:
+    """Return the last epoch and step that were reported, in this order; None if neither was."""
+    values = [metrics.get(name) for name in ("epoch", "step")]
+    numbers = [float(value) if isinstance(value, (int, float)) and is_small(value) else None for value in values]
+    return None if numbers == [None, None] else [0.0 if number is None else number for number in numbers]
+
+
+def is_small(value: float) -> bool:
+    """Whether a number fits into a float. A whole number may have thousands of digits."""
+    return abs(value) < 1e300 if isinstance(value, int) else math.isfinite(value)

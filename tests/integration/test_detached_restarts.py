@@ -1,0 +1,105 @@
+"""Detached jobs that the head starts again: one job, one name, and every attempt on record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.driver import REPO, wait_until
+from tests.integration.fleet import Fleet
+from tests.integration.test_detached import attach, jobs, listed
+
+# Attempt k goes on when the file go-k is there. The first is ended by a failure, the second saves, the third is done.
+ATTEMPTS = """
+import os, pathlib, sys, time
+count, rank = int(os.environ["TORCHFLEET_RESTART_COUNT"]), os.environ["RANK"]
+saved = pathlib.Path(os.environ["TORCHFLEET_CHECKPOINT_DIR"], "saved-" + rank)
+print("attempt", count, saved.read_text() if saved.exists() else "none", flush=True)
+print(f"torchfleet: step={count + 1} steps=3", flush=True)
+while not os.path.exists(f"{sys.argv[1]}-{count}"):
+    time.sleep(0.05)
+saved.write_text(str(count))
+pathlib.Path(f"wrote-{count}-{rank}").touch()
+if count == 0:
+    raise ValueError("the first one fails")
+sys.exit(75 if count == 1 else 0)
+"""
+
+
+@pytest.fixture
+def script(fleet: Fleet) -> Iterator[str]:
+    path = fleet.root / "again.py"
+    path.write_text(ATTEMPTS)
+    yield str(path)
+    for written in REPO.glob("wrote-?-?"):  # ranks on this machine work where the playbook was started
+        written.unlink()
+
+
+def go(fleet: Fleet, attempt: int) -> None:
+    (fleet.root / f"go-{attempt}").touch()
+
+
+def start(fleet: Fleet, script: str, **given: object) -> None:
+    words = [str(fleet.root / "go")]
+    played = fleet.play(workload=script, workload_args=words, detach=True, job_id="away", **given)
+    assert played.rc == 0, played.stdout
+
+
+def test_the_head_starts_a_job_again_and_keeps_every_attempt(fleet: Fleet, script: str) -> None:
+    start(fleet, script, max_restarts=5, collect=["wrote-*"])
+    follower = attach(fleet, do="attach", job_id="away", log_name="follows", show_ranks="all")
+    before = 0
+    for attempt in range(3):
+        text = f"step {attempt + 1}/3"
+        follower.wait_until(lambda text=text: text in follower.log.read_text())
+        rows = listed(fleet)
+        assert [(row["job_id"], row["state"], row["restarts"]) for row in rows.values()] == [
+            ("away", "running", attempt)
+        ]
+        marks = len(fleet.alive("away"))
+        assert attempt == 0 or marks == before, "processes of an earlier attempt are left"
+        before = marks
+        go(fleet, attempt)
+    assert follower.process.wait(60) == 0, follower.log.read_text()
+    log = follower.log.read_text()
+    assert "[0@localhost] attempt 1 0" in log and "[0@localhost] attempt 2 1" in log
+    assert "job away failed: restart 1 of at most 5" in log and "job away saved: restart 2 of at most 5" in log
+    run = fleet.runs / "away"
+    rows = json.loads((run / "attempts.json").read_text())["attempts"]
+    assert [(row["job_id"], row["state"], row["failure"]) for row in rows] == [
+        *(("away", "failed", "1 ValueError"), ("away", "saved", ""), ("away", "succeeded", "")),
+    ]
+    places = [run / "attempts" / "0", run / "attempts" / "1", run]
+    assert [json.loads((place / "result.json").read_text())["state"] for place in places] == [
+        *("failed", "saved", "succeeded"),
+    ]
+    for number, place in enumerate(places):
+        for rank in "01":
+            assert (place / "ranks" / rank / "stdout").read_text().startswith(f"attempt {number} ")
+    assert "the first one fails" in (places[0] / "ranks" / "0" / "stderr").read_text()
+    written = {Path(row["path"]).name for row in json.loads((run / "artifacts.json").read_text())["files"]}
+    assert {f"wrote-{attempt}-{rank}" for attempt in range(3) for rank in "01"} == written
+    assert not fleet.alive("away") and listed(fleet)["away"]["fetched"] is True
+
+
+def test_a_job_that_is_ended_by_its_name_is_not_started_again(fleet: Fleet, script: str) -> None:
+    start(fleet, script, max_restarts=5)
+    go(fleet, 0)
+    wait_until(lambda: listed(fleet)["away"]["restarts"] == 1, 60, lambda: "it is not started again")
+    ended = jobs(fleet, do="cancel", job_id="away")
+    assert ended.rc == 0 and "job away cancelled in" in ended.stdout, ended.stdout
+    rows = json.loads((fleet.runs / "away" / "attempts.json").read_text())["attempts"]
+    assert [row["state"] for row in rows] == ["failed", "cancelled"] and not fleet.alive("away")
+
+
+def test_the_same_failure_is_not_tried_a_third_time(fleet: Fleet) -> None:
+    script = fleet.root / "bad.py"
+    script.write_text("raise RuntimeError('as ever')")
+    start(fleet, str(script), max_restarts=9)
+    played = jobs(fleet, do="wait", job_id="away")
+    assert played.rc != 0 and "job away failed: rank" in played.msg
+    rows = json.loads((fleet.runs / "away" / "attempts.json").read_text())["attempts"]
+    assert [row["failure"] for row in rows] == ["1 RuntimeError"] * 2
