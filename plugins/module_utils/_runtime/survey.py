@@ -257,8 +257,12 @@ def _ask_for_torch(python: str) -> str:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a TCPStore could listen on the port: it takes all interfaces (pytorch#173909)."""
+    """Whether a TCPStore could listen on the port: it takes all interfaces (pytorch#173909).
+
+    Connections of a job that is just over do not keep it from that for a minute: it sets SO_REUSEADDR (socket.cpp).
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
         except OSError:
