@@ -30,7 +30,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat causes gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat storage causes gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -43,6 +43,7 @@ help:
 	@echo 'make collection   the collection as it is installed, its roles and documents'
 	@echo 'make stack        Open MPI with UCX and UCC, built from its source on lab nodes (some ten minutes)'
 	@echo 'make compat       programs of others, unchanged, with packages of the index (up to an hour; docs/frameworks.md)'
+	@echo 'make storage      role storage with real NFS, on machines with a kernel of their own (root; half an hour)'
 	@echo 'make causes       fail for every reason that can be shown, and record it for docs/causes.md (root; two minutes)'
 	@echo 'make gpu          what needs a GPU, on a machine that has one; also without network (docs/gpus.md)'
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
@@ -113,6 +114,11 @@ stack: $(DEV_READY)
 # Programs that nobody here wrote, with packages that the index may lack tomorrow: not part of `make test`.
 compat: $(DEV_READY)
 	$(call in_venv,$(PYTEST) tests/compat)
+
+# The kernel of this machine may have no NFS: its nodes are kernels in processes, whose boots take both cores. Not part of
+# `make test`.
+storage: $(DEV_READY)
+	$(call in_venv,$(PYTEST) tests/storage)
 
 # Each program of tests/causes fails for one reason; what it says is recorded, and the fast tests replay that.
 causes: $(DEV_READY) setup

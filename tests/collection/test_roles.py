@@ -16,9 +16,9 @@ TASK_FILES = sorted((REPO / "roles").glob("*/tasks/*.yml"))
 PLAYBOOKS = sorted((REPO / "playbooks").glob("*.yml"))
 # The variables of that name that are no facts.
 NO_FACTS = {"facts", "check_mode", "playbook_python", "connection", "python_interpreter", "limit"}
-NO_FACTS |= {"play_hosts", "play_hosts_all", "version", "port"}
-# Roles that do more that only root can do than install packages: services, a reboot, the system's sshd, firewalls.
-AS_ROOT = {"cuda", "firewall", "rocm", "ssh_mesh"}
+NO_FACTS |= {"play_hosts", "play_hosts_all", "version", "port", "failed_task", "failed_result"}
+# Roles that do more that only root can do than install packages: services, mounts, a reboot, sshd, firewalls.
+AS_ROOT = {"cuda", "firewall", "rocm", "ssh_mesh", "storage"}
 # Modules that become root only if something is missing, or to be removed.
 ROOT_MODULES = ("prerequisites", "system_groups", "system_packages", "uninstall", "vendor_packages")
 TAKES_ROOT = {f"torchfleet.cluster.{name}" for name in ROOT_MODULES}
