@@ -156,6 +156,11 @@ def test_programs_of_others_are_run_by_make_compat_alone(nothing: Path) -> None:
     assert "tests/compat" not in run(["make", "--dry-run", "test"], nothing).stdout
 
 
+def test_machines_with_kernels_of_their_own_are_started_by_make_storage_alone(nothing: Path) -> None:
+    assert what_make_runs("storage").endswith("python -m pytest -q --durations=15 tests/storage")
+    assert "tests/storage" not in run(["make", "--dry-run", "test"], nothing).stdout
+
+
 @pytest.fixture
 def committed(nothing: Path) -> Path:
     """The same with what a release takes, committed."""

@@ -45,6 +45,9 @@ def sets_up(machines: Machines, storage: Path) -> None:
     status, said = machines.play(machines.place / "both.yml", *OPTIONS)
     assert status != 0 and "n2: /shared is not empty, and not by this role" in said
     machines.said("n2", "sudo rm -r /shared")
+    status, said = machines.play(storage, *OPTIONS, "--check")
+    assert status == 0 and "install | Write the units of the mount" in said, said
+    assert machines.ssh("n2", "ls /etc/systemd/system/shared.mount").returncode != 0
     status, said = machines.play(storage, *OPTIONS)
     assert status == 0, said
     assert "storage : proof | Compare" in said
