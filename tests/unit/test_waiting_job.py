@@ -14,11 +14,16 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel, Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.kept_job import KEPT
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.planned_nodes import (
     PLANNED_WITH,
     PlannedNodes,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
 from tests.driver import wait_until
 from tests.unit.nodes import facts_of_a_node
 from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
@@ -64,6 +69,12 @@ def detach(remote: RemoteProcess, home: Path, job_id: str, **changed: Any) -> No
     """Give a head a job that waits by itself."""
     remote.channel.send("detach")
     run(remote, home, job_id, detached=True, waits=True, **changed)
+
+
+def look(remote: RemoteProcess, home: Path) -> None:
+    """Have a head look at itself, as it does before each job."""
+    asked = survey_request(Node("w1", "w1", home=str(home)), Request("mnist"), ())
+    remote.expect("survey", 60, request=asked, nodes=[])
 
 
 def answer(remote: RemoteProcess) -> Frame:
@@ -270,10 +281,11 @@ def test_a_detached_job_is_ended_while_it_waits(tmp_path: Path, start: Callable[
 
 
 def test_a_detached_job_whose_process_is_killed_is_lost(tmp_path: Path, start: Callable[[], RemoteProcess]) -> None:
-    """As when the head restarts."""
+    """It is not started again: somebody wanted it to be gone."""
     first, second, other = start(), start(), start()
     queue(first, tmp_path, "a")
     assert answer(first) == {"kind": "turn"}
+    look(second, tmp_path)
     detach(second, tmp_path, "b")
     assert waits_for(second)[1] == "a"
     private = Queue(str(tmp_path)).entries()[1]["private_tmp"]
@@ -281,8 +293,63 @@ def test_a_detached_job_whose_process_is_killed_is_lost(tmp_path: Path, start: C
     os.kill(holder, signal.SIGKILL)
     wait_until(lambda: waiting(tmp_path) == ["a"], 60)
     assert rows(other, tmp_path)["b"]["state"] == "lost"
-    assert result_of(tmp_path, "b")["first_failure"]["cause"].startswith("the head restarted, or the process that")
+    assert result_of(tmp_path, "b")["first_failure"]["cause"].startswith("the process that waited was killed")
     assert len(tickets(tmp_path)) == 1 and not os.path.exists(private)
+
+
+def test_a_detached_job_waits_again_in_its_place_after_the_head_restarted(
+    tmp_path: Path, start: Callable[[], RemoteProcess]
+) -> None:
+    first, third, other = start(), start(), start()
+    entry = tmp_path / runtime_archive.entry()
+    for name, content in runtime_archive.sources().items():
+        file = entry.parent / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    second = supervisor(f"{FASTER}\nfrom {PACKAGE} import kept_job\nkept_job.OWN_ENTRY = {str(entry)!r}")
+    queue(first, tmp_path, "a")
+    assert answer(first) == {"kind": "turn"}
+    look(second, tmp_path)
+    detach(second, tmp_path, "b")
+    assert waits_for(second)[1] == "a"
+    queue(third, tmp_path, "c")
+    assert waits_for(third)[0] == 2
+    restart(tmp_path, "b")
+    assert (rows(other, tmp_path)["b"]["state"], waiting(tmp_path)) == ("waiting", ["a", "b", "c"])
+    other.channel.send("attach", home=str(tmp_path), job_id="b")
+    assert answer(other)["kind"] == "attached" and waits_for(other) == (1, "a", "waiting")
+    first.close(20)
+    first.channel.lost = True
+    while (frame := answer(other))["kind"] != "started":
+        assert frame["kind"] == "queued"
+    assert end(other) == "cancelled" and result_of(tmp_path, "b")["seconds"] > 0
+    while (frame := answer(third))["kind"] != "turn":
+        assert frame["first"]["job_id"] in ("a", "b")
+    assert waiting(tmp_path) == ["c"] and len(tickets(tmp_path)) == 1
+
+
+def restart(home: Path, job_id: str) -> None:
+    """Leave a job that waits as a head leaves it that loses power and comes up again."""
+    for pid in holders(home, job_id):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: job_id not in waiting(home), 60)
+    (name,) = [name for name in tickets(home) if name.endswith(f"-{job_id}")]
+    place = JobDir(str(home / "queue" / name))
+    kept: Any = place.read(KEPT)
+    place.write(KEPT, {**kept, "boot": "the one before"})
+
+
+def test_a_job_with_secrets_is_in_no_file(tmp_path: Path, start: Callable[[], RemoteProcess]) -> None:
+    first, second = start(), start()
+    queue(first, tmp_path, "a")
+    assert answer(first) == {"kind": "turn"}
+    look(second, tmp_path)
+    second.channel.send("detach")
+    order = {**whole_order(tmp_path, "b"), "secrets": {"w1": {"HF_TOKEN": "s3cret"}}}
+    second.channel.send("run", order=order, detached=True, waits=True)
+    assert waits_for(second)[1] == "a"
+    found = [path for path in (tmp_path / "queue").rglob("*") if path.is_file() and "s3cret" in path.read_text()]
+    assert not found and not list((tmp_path / "queue").rglob(KEPT))
 
 
 def holders(home: Path, job_id: str) -> list[int]:

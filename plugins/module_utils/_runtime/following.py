@@ -67,6 +67,12 @@ def entry_of(job: JobDir) -> Entry | None:
         return None
 
 
+def waits_by_itself(job: JobDir) -> bool:
+    """Whether a job waits in the queue without its controller."""
+    entry = entry_of(job)
+    return bool(entry and entry["detached"])
+
+
 def connect(job: JobDir) -> Channel | None:
     """Return a channel to the supervisor of a job that runs here; None if there is none."""
     place = place_of_followers(job)
@@ -97,7 +103,7 @@ def follow(job: JobDir, controller: Channel) -> str:
 def let_in(job: JobDir, controller: Channel) -> Channel | None:
     """Return a channel to the supervisor of a job; None if the job is over, or lets nobody in for some time."""
     until, channel = time.monotonic() + ROOM_SECONDS, connect(job)
-    while not channel and job.running() and time.monotonic() < until:
+    while not channel and (job.running() or waits_by_itself(job)) and time.monotonic() < until:
         controller.offer("beat")
         time.sleep(0.1)
         channel = connect(job)

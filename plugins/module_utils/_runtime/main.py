@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Entry of the runtime on a node: torchfleet.py supervise | rank <job directory> | shell <job directory> ..."""
+"""Entry of the runtime on a node: torchfleet.py supervise | rank <job directory> | shell <job directory> ...
+
+`wait <ticket> <descriptor>`: as kept_job starts it.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +25,5 @@ def main() -> None:
         raise SystemExit(remote_shell.main(sys.argv[2], sys.argv[3:]))
     from . import supervisor
 
-    supervisor.main()
+    supervisor.main(*(sys.argv[2:4] if sys.argv[1] == "wait" else ()))
     os._exit(0)  # the controller waits for this end: nothing is left to tear down

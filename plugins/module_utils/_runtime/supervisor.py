@@ -50,7 +50,7 @@ from .restarting import run_job
 from .result import write_result
 from .shipment import Shipment, relay
 from .survey import home_path, ssh_config, survey
-from .waiting_job import WaitingJob, bury_dead, waiting_rows
+from .waiting_job import WaitingJob, bury_dead, wait_again, waiting_rows
 
 SIGNAL_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
 SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
@@ -93,9 +93,7 @@ class Supervisor:
 
     def serve(self) -> None:
         """Answer frames until the channel ends. Those of a job that is over, or was refused, have no handler."""
-        signal.signal(signal.SIGTERM, self.on_signal)
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
+        self.take_signals()
         while True:
             try:
                 frame = self.channel.receive(self.desk.lease)
@@ -108,6 +106,12 @@ class Supervisor:
                 handler(frame)
         self.desk.leave()
         in_parallel(lambda peer: peer.remote.close(), self.peers.values())
+
+    def take_signals(self) -> None:
+        """Be ended by SIGTERM alone."""
+        signal.signal(signal.SIGTERM, self.on_signal)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
 
     def on_signal(self, number: int, _frame: object) -> None:
         """End the running job; without one, exit at once."""
@@ -240,6 +244,8 @@ class Supervisor:
     def on_attach(self, frame: protocol.OfJob) -> None:
         """Let the controller follow a job that runs, and send its result when it is over."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
+        with contextlib.suppress(OSError):
+            bury_dead(Queue(home_path(frame["home"])))
         refused = follow(job, self.channel)
         if refused:
             self.channel.send("refused", reason=refused)
@@ -379,9 +385,16 @@ class Supervisor:
         self.channel.send("node_report", report=report)
 
 
-def main() -> None:
-    """Serve the other end of stdin and stdout."""
+def main(ticket: str = "", descriptor: str = "") -> None:
+    """Serve the other end of stdin and stdout; or wait, with nobody at the other end, for the job of a ticket."""
     raise_files()
     with contextlib.suppress(OSError):
         os.utime(sys.path[0])  # this version of our code is in use (see reap)
-    Supervisor(Channel(0, 1)).serve()
+    supervisor = Supervisor(Channel(0, 1))
+    if ticket:
+        supervisor.channel.lost = True
+        supervisor.take_signals()
+        with supervisor.ended_by_signals():
+            wait_again(supervisor, ticket, int(descriptor))
+    else:
+        supervisor.serve()

@@ -5,7 +5,8 @@
 """A detached job that waits in the queue on the head, without its controller, and starts when its nodes are free.
 
 It was planned before it waits. Its nodes are looked at anew when its turn comes: one that is not as it was planned for
-ends it. So does whatever ends a job that runs. It then leaves a result as any other job does.
+ends it. So does whatever ends a job that runs. It then leaves a result as any other job does. If the head restarts it
+waits again, in its place, as soon as somebody looks at the queue (kept_job).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .channel import ready
 from .head_job import order_of
 from .job_directory import JobDir, remove
 from .job_queue import LOOK_SECONDS, Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, over_text
+from .kept_job import keep, kept_in, take_up
 from .link import ConnectionLost
 from .metrics import final_metrics
 from .node_job import private_directory
@@ -29,12 +31,12 @@ from .planned_nodes import Head, PlannedNodes
 from .reap import PRIVATE
 from .reasons import CANCELLED, LOST, NOT_STARTED, TIMED_OUT, Reason
 from .records import Ahead, FirstFailure, JobRow, Result
-from .restarting import run_job, text_of
+from .restarting import RETURN_SECONDS, run_job, text_of
 from .result import write_result
 from .shipment import Shipment
 
 NODES_SECONDS = 5.0  # between two looks at nodes on which a job of another head runs
-DIED = Reason(LOST, "the head restarted, or the process that waited was killed: it was in the queue and never started")
+DIED = Reason(LOST, "the process that waited was killed, or could not go on: it was in the queue and never started")
 REMOVED = Reason(CANCELLED, "its ticket was taken out of the queue")
 
 
@@ -42,7 +44,8 @@ class WaitingJob:
     """A detached job from its order to its turn, or to its end before that."""
 
     def __init__(self, head: Head, frame: protocol.Run) -> None:
-        self.head, self.run_order, self.timeout = head, frame["order"], frame.get("queue_timeout")
+        self.head, self.frame = head, frame
+        self.run_order, self.timeout = frame["order"], frame.get("queue_timeout")
         self.order = order_of(self.run_order, self.run_order["job"]["head"])
         self.rule = frame.get("restart")
         self.nodes = PlannedNodes(head, self.run_order)
@@ -50,13 +53,14 @@ class WaitingJob:
         self.queue = Queue(self.order["home"])
         self.audience = Audience(head.channel, detached=True)
         self.waited = False
+        self.patient_until = 0.0  # with nodes that are not as they were: they may have restarted, too
         self.private = ""
         self.ticket: Ticket | None = None
 
-    def run(self) -> None:
-        """Wait, and run the job. One that did not wait is refused as any other is."""
+    def run(self, again: Ticket | None = None) -> None:
+        """Wait, and run the job. One that did not wait is refused as any other is. `again`: the place that it had."""
         try:
-            reason = self.wait(self.enter())
+            reason = self.wait(self.enter_again(again) if again else self.enter())
             refused = None if reason else run_job(self.head, self.run_order, self.audience, self.leave, self.rule)
         except (OSError, ValueError) as error:
             reason, refused = None, protocol.Refused(reason=f"cannot wait in the queue: {error}")
@@ -87,6 +91,21 @@ class WaitingJob:
             }
         )
         note_order(ticket.path, job)
+        keep(JobDir(place_of(ticket.path)), self.frame, self.head.asked, self.head.facts, self.head.offered)
+        return ticket
+
+    def enter_again(self, ticket: Ticket) -> Ticket:
+        """Take the place again that the job had before the head restarted, and let followers in. OSError."""
+        self.ticket, self.waited = ticket, True
+        self.patient_until = time.monotonic() + RETURN_SECONDS
+        self.private = private_directory()
+        self.audience.open(self.private, self.order)
+        with self.queue.held(alone=True):
+            old = ticket.entry["private_tmp"]
+            ticket.entry["private_tmp"] = self.private
+            ticket.write()
+        if PRIVATE.search(old):
+            remove(old)
         return ticket
 
     def leave(self) -> None:
@@ -101,17 +120,17 @@ class WaitingJob:
     def wait(self, ticket: Ticket) -> Reason | None:
         """Return when it is the job's turn; or why it ends before. OSError."""
         told: object = None
-        facts, looked = self.nodes.facts, time.monotonic()
+        facts, looked, problem = self.nodes.facts, time.monotonic(), ""
         ahead: Sequence[Ahead] = ()
         while True:
             ahead = self.queue.ahead_of(ticket, ahead)
             if not ahead and self.waited and time.monotonic() >= looked:
                 facts, looked = self.nodes.look_anew(), time.monotonic() + NODES_SECONDS
                 problem = self.nodes.changed(facts)
-                if problem:
+                if problem and time.monotonic() > self.patient_until:
                     return Reason(NOT_STARTED, problem)
             ahead = ahead or busy_on_nodes(self.hosts, facts)
-            if not ahead and not is_over(ticket, self.timeout):
+            if not ahead and not problem and not is_over(ticket, self.timeout):
                 problem = ship_again(self.head, self.order["home"]) if self.waited else ""
                 return Reason(NOT_STARTED, problem) if problem else None
             if news_of(ahead) != told:
@@ -168,6 +187,17 @@ def note_order(ticket: str, order: Order) -> None:
     JobDir(place_of(ticket)).write("order.json", order)
 
 
+def wait_again(head: Head, path: str, descriptor: int) -> None:
+    """Wait for a job that waited before the head restarted, in its place. `descriptor`: has the lock of its ticket."""
+    entry, kept = entry_in(path), kept_in(JobDir(place_of(path)))
+    if entry is None or kept is None:
+        return
+    head.asked, head.facts, head.offered = kept["asked"], kept["facts"], kept["offered"]
+    ticket = Ticket(path, descriptor, entry)
+    ticket.began -= max(0.0, time.time() - entry["since"])
+    WaitingJob(head, kept["run"]).run(ticket)
+
+
 def leave_result(order: Order, since: float, reason: Reason) -> Result:
     """Make the directory of a job that never started, with its result, and return that. OSError."""
     job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
@@ -187,13 +217,16 @@ def leave_result(order: Order, since: float, reason: Reason) -> Result:
 def bury_dead(queue: Queue) -> None:
     """Take away the tickets whose processes are gone. OSError.
 
-    A detached job is lost then, and leaves a result that says so: whoever asks for it shall hear of it.
+    A detached job waits again if the head restarted. Else it is lost, and leaves a result that says so: whoever asks
+    for it shall hear of it.
     """
     if not queue.has_dead():
         return
     with queue.held(alone=True):
         for path in queue.dead():
             entry, place = entry_in(path), JobDir(place_of(path))
+            if entry and entry["detached"] and take_up(queue.home, path, place):
+                continue
             order = place.order() if entry and entry["detached"] else None
             if entry and order and order["job_id"] == entry["job_id"]:
                 with contextlib.suppress(FileExistsError):  # it had just been started
