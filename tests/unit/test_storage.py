@@ -60,6 +60,7 @@ def test_units_are_named_as_systemd_names_them() -> None:
         ({"server": "n9"}, "'n9', which is no node of the cluster; give one of n1, n2, n3"),
         ({"address": "nas"}, "are both set"),
         ({"server": "", "address": "nas:/x"}, "give an IP address or the name of a host"),
+        ({"server": "", "address": "fe80::1%eth0\nOptions=x"}, "give an IP address or the name of a host"),
         ({"path": "shared"}, "storage_path: got 'shared'; give an absolute path"),
         ({"path": "/a/../etc"}, "give an absolute path"),
         ({"path": "/a b"}, "give an absolute path"),
@@ -88,6 +89,8 @@ def test_nothing_is_wanted_and_nothing_is_refused() -> None:
     [
         ({"files": {**FILES, "n3": {}}}, "no network was chosen on n3"),
         ({"files": {**FILES, "n3": {"fabric.json": '{"address": "0/0"}'}}}, "no network was chosen on n3"),
+        # Python takes any text for the zone of an address; in exports(5) this one would let everybody in, root too.
+        ({"files": {**FILES, "n3": {"fabric.json": '{"address": "fe80::1%z *(rw,no_root_squash)"}'}}}, "chosen on n3"),
         ({"users": {**USERS, "n2": "1001"}}, "has the number 1001, and that on n1 1000"),
         ({"users": dict.fromkeys(NODES, "0")}, "is root, who may write nothing"),
         ({"leaving": ["n1"]}, "n1 has the data and is being removed"),

@@ -76,11 +76,18 @@ def wrong_server(wanted: Wanted, nodes: Sequence[str]) -> str:
 
 def is_host(text: str) -> bool:
     """Whether a text is an IP address or a name of a host."""
+    return bool(plain_address(text) or HOST.match(text))
+
+
+def plain_address(text: str) -> str:
+    """Return an IP address as Python writes it; empty if the text is none, or has a zone.
+
+    A zone (fe80::1%...) may be any text for Python, also one that exports(5) or systemd take for something else.
+    """
     try:
-        ipaddress.ip_address(text)
+        return "" if "%" in text else str(ipaddress.ip_address(text))
     except ValueError:
-        return bool(HOST.match(text))
-    return True
+        return ""
 
 
 def wrong_path(option: str, path: str, of_system: bool) -> str:
@@ -162,9 +169,8 @@ def refused(wanted: Wanted, name: str, users: Mapping[str, str], addresses: Mapp
 def address_of(fabric: str) -> str:
     """Return the address of a node in the chosen network; empty if none was chosen, or the text is none of ours."""
     try:
-        found = json.loads(fabric or "{}")
-        return str(ipaddress.ip_address(str(found.get("address", ""))))
-    except (ValueError, AttributeError):
+        return plain_address(str(json.loads(fabric or "{}").get("address", "")))
+    except (ValueError, AttributeError, RecursionError):
         return ""
 
 
