@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarting import Restarts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import (
     Ended,
     ended_of,
@@ -159,3 +162,19 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
         parse_request(given)
     assert str(caught.value) == message
     assert parse_request({"job_id": "j" * 95}).job_id == "j" * 95
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_an_attempt_that_cannot_be_noted_is_the_last(tmp_path: Path, full: bool) -> None:
+    """On a full disk the head would have died of it, and with it what became of the job."""
+    job = JobDir(str(tmp_path / "missing" if full else tmp_path))
+    head: Any = SimpleNamespace(signalled="", facts={})
+    restarts = object.__new__(Restarts)
+    restarts.head, restarts.rule, restarts.ended = head, {"most": 3, "states": ["failed"]}, []
+    running: Any = SimpleNamespace(cancelled=False, node_job=SimpleNamespace(job=job))
+    restarts.job = running
+    result: Any = {"job_id": "j", "state": "failed", "seconds": 1.0, "metrics": {}, "first_failure": None, "notes": []}
+    assert restarts.decide(result) is not full
+    texts = ["it was not started again: attempts.json cannot be written: No such file or directory"]
+    assert [note["text"] for note in result["notes"]] == (texts if full else [])
+    assert not job.read("attempt.json") if full else job.read("attempt.json") == result

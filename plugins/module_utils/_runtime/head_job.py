@@ -16,7 +16,6 @@ from . import reasons
 from .alone import WHOLE_JOB, NotAlone, staging_lock
 from .audience import Audience
 from .channel import BEAT_SECONDS, Channel, Frame, ready
-from .earlier_attempts import EARLIER_RESULT
 from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
@@ -107,7 +106,7 @@ class HeadJob:
     def follow(self, goes_on: Callable[[Result], bool] = lambda _result: False) -> Result:
         """Run the job on all nodes until each is over, and return the result. Nothing is left, whatever happens.
 
-        If it `goes_on` it is not concluded: the next attempt follows.
+        If it `goes_on`, which is asked once, it is not concluded: the next attempt follows.
         """
         self.node_job.excluded_pids = [peer.pid for peer in self.peers]
         self.node_job.start()
@@ -133,7 +132,6 @@ class HeadJob:
             self.node_job.job, self.order, self.node_job.staging, self.node_job.output.metrics, node_reports, seconds
         )
         if goes_on(result):
-            self.node_job.job.write(EARLIER_RESULT, result)
             self.node_job.close()
         else:
             self.conclude(result)

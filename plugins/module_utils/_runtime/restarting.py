@@ -16,7 +16,7 @@ from typing import Callable
 from . import reasons
 from .audience import Audience
 from .channel import ready
-from .earlier_attempts import LIST
+from .earlier_attempts import EARLIER_RESULT, LIST
 from .head_job import HeadJob, start_job
 from .job_directory import remove
 from .node_job import private_directory
@@ -24,7 +24,7 @@ from .orders import NodeOrder, RunOrder, Staging
 from .planned_nodes import Head, PlannedNodes
 from .protocol import Refused
 from .reasons import CANCELLED, NOT_STARTED, Reason
-from .records import Result
+from .records import Note, Result
 from .restarts import Ended, Rule, ended_of, goes_on
 from .result import RC_BY_STATE
 
@@ -75,11 +75,22 @@ class Restarts:
             job = found
 
     def decide(self, result: Result) -> bool:
-        """Note an attempt that is over; return whether the job is started again. OSError."""
+        """Note an attempt that is over; return whether the job is started again.
+
+        Not where that cannot be written: the next attempt would find no room either, and this one has its outcome.
+        """
         self.ended.append(ended_of(result["job_id"], result))
         assert self.job
-        self.job.node_job.job.write(LIST, {"attempts": self.ended})
+        job = self.job.node_job.job
         self.again = not self.job.cancelled and not self.head.signalled and goes_on(self.ended, self.rule)
+        try:
+            job.write(LIST, {"attempts": self.ended})
+            if self.again:
+                job.write(EARLIER_RESULT, result)
+        except OSError as error:
+            if self.again:
+                result["notes"].append(note_of(f"{LIST} cannot be written: {error.strerror}"))
+            self.again = False
         return self.again
 
     def start_again(self, last: HeadJob) -> HeadJob | Reason:
@@ -149,9 +160,13 @@ def unfinished(result: Result, reason: Reason) -> Result:
 
     One that somebody ended between two attempts is cancelled.
     """
-    note = {"code": "not_started_again", "text": f"it was not started again: {reason.detail}"}
-    found: Result = {**result, "notes": [*result["notes"], {"code": note["code"], "text": note["text"]}]}
+    found: Result = {**result, "notes": [*result["notes"], note_of(reason.detail)]}
     return {**found, "state": CANCELLED, "rc": RC_BY_STATE[CANCELLED]} if reason.code == CANCELLED else found
+
+
+def note_of(reason: str) -> Note:
+    """Return the note of a job that was not started again."""
+    return {"code": "not_started_again", "text": f"it was not started again: {reason}"}
 
 
 def order_of_attempt(run_order: RunOrder, restarts: int) -> RunOrder:
