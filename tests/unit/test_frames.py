@@ -278,19 +278,19 @@ def test_no_link_is_followed_and_the_limit_holds(tmp_path: Path, monkeypatch: py
     assert not any('"received"}' in text for text in head.sent)  # the files stay on the nodes
 
 
-def test_a_run_that_was_not_planned_here_has_a_bounded_number_of_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("placement", [None, [(rank, "n1") for rank in range(4)]])
+def test_a_run_has_a_bounded_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: Any) -> None:
     """Reproduced before: a head could fill the controller's disk with ten million empty files."""
     monkeypatch.setattr(session_module, "FILES_MOST", 3)
+    monkeypatch.setattr(session_module, "ATTEMPTS_MOST", 0)
     files = [brings(f"ranks/{rank}/stdout", b"x") for rank in range(3)] * 2
     head = Head(monkeypatch, *files, ("fetched", b"", {"missing": []}))
-    assert head.session.fetch("one", tmp_path, None, 1 << 30) == []
+    assert head.session.fetch("one", tmp_path, placement, 1 << 30) == []
     (tmp_path / "fetched.json").unlink()
-    head = Head(monkeypatch, *files, brings("ranks/3/stdout"), ("fetched", b"", {"missing": []}))
-    (told,) = head.session.fetch("one", tmp_path, None, 1 << 30)
-    assert told == "n1: it sends more than 3 files; a run of another controller has fewer"
-    assert not (tmp_path / "ranks" / "3").exists() and not (tmp_path / "fetched.json").exists()
+    head = Head(monkeypatch, *files, brings("attempts/0/ranks/3/stdout"), ("fetched", b"", {"missing": []}))
+    (told,) = head.session.fetch("one", tmp_path, placement, 1 << 30)
+    assert told == "n1: it sends more than 3 files"
+    assert not (tmp_path / "attempts").exists() and not (tmp_path / "fetched.json").exists()
     assert not any('"received"}' in text for text in head.sent)  # the files stay on the nodes
 
 

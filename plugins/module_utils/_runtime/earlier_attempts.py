@@ -2,59 +2,94 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The files of a job that is started again in its own directory: `<job>/attempts/<n>` has those of each attempt before.
+"""The files of a job that is started again in its directory: `<job>/attempts/<n>` has those of each attempt before.
 
-The job's own tree (src/) stays where it is, with what its program wrote there. So does the lock: whoever looks finds a
-job that runs.
+The job's own tree (src/) stays where it is, with what its program wrote there. So do the lock, and what says which job
+it is: whoever looks finds a job that runs, and whatever dies meanwhile, one that can be fetched.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from typing import Iterator
 
-from .frames import RANK_FILE
+from .frames import ATTEMPT, RANK_FILE
 from .job_directory import JobDir, fits, remove
 from .job_files import LISTING, TREE
 from .orders import Order, Staging
 
 ATTEMPTS, LIST = "attempts", "attempts.json"
 RESULT, EARLIER_RESULT = "result.json", "attempt.json"  # of an attempt that is not the last: the job is not over
-STAYS = frozenset((ATTEMPTS, LIST, TREE, LISTING, "lock"))
+STAYS = frozenset((ATTEMPTS, LIST, TREE, LISTING, "lock", "ballast"))
+REPLACED = frozenset(("order.json", "staging.json", "routes.json", "supervisor.json"))  # by those of the next attempt
 RANK_FILES = ("stdout", "stderr", "record.json")
+NUMBER = re.compile(r"(0|[1-9][0-9]{0,6})\Z")
+MOVING = ".moving"  # behind the number of an attempt whose files are being moved
 
 
 def continues(job: JobDir, order: Order) -> bool:
-    """Whether an order is that of the next attempt of the job in this directory."""
-    found = job.read_order()
+    """Whether an order is that of the next attempt of the job in this directory.
+
+    Or once more the same one: this node restarted before it was told to begin.
+    """
+    found, before = job.read_order(), order["restarts"] - 1
     return (
         fits(found, {"job_id": str, "controller": str, "restarts": int})
         and (found["job_id"], found["controller"]) == (order["job_id"], order["controller"])
-        and found["restarts"] + 1 == order["restarts"]
+        and (found["restarts"] == before or (found["restarts"] == before + 1 and is_aside(job, before)))
     )
 
 
+def is_aside(job: JobDir, number: int) -> bool:
+    """Whether the files of an attempt are out of the way."""
+    return number >= 0 and os.path.lexists(job.at(ATTEMPTS, str(number)))
+
+
 def set_aside(job: JobDir, number: int) -> None:
-    """Move the files of an attempt that is over out of the way of the next one. OSError."""
+    """Move the files of an attempt that is over out of the way of the next one. OSError.
+
+    It may have been interrupted before: it goes on, or what the next attempt had made by then is dropped.
+    """
     if os.path.islink(job.at(ATTEMPTS)):
         raise OSError(f"{job.at(ATTEMPTS)} is a link")
-    place = job.at(ATTEMPTS, str(number))
-    os.makedirs(place, 0o700)
+    place, moving = job.at(ATTEMPTS, str(number)), job.at(ATTEMPTS, f"{number}{MOVING}")
+    if is_aside(job, number):
+        take_away(job)
+        return
+    os.makedirs(moving, 0o700, exist_ok=True)
     for name in os.listdir(job.path):
-        if name not in STAYS:
-            os.rename(job.at(name), os.path.join(place, RESULT if name == EARLIER_RESULT else name))
-    JobDir(place).drop_ballast()
+        if name in REPLACED:
+            link_anew(job.at(name), os.path.join(moving, name))
+        elif name not in STAYS:
+            os.rename(job.at(name), os.path.join(moving, RESULT if name == EARLIER_RESULT else name))
+    os.rename(moving, place)
+
+
+def link_anew(path: str, link: str) -> None:
+    """Give a file another name, in place of what has that. OSError."""
+    if os.path.lexists(link):
+        os.unlink(link)
+    os.link(path, link, follow_symlinks=False)
 
 
 def take_back(job: JobDir, number: int) -> None:
     """Undo set_aside(), and drop what the next attempt has made since. OSError."""
-    for name in os.listdir(job.path):
-        if name not in STAYS:
-            drop(job.at(name))
+    take_away(job)
     place = job.at(ATTEMPTS, str(number))
     for name in os.listdir(place):
-        os.rename(os.path.join(place, name), job.at(EARLIER_RESULT if name == RESULT else name))
+        found = os.path.join(place, name)
+        os.rename(found, job.at(EARLIER_RESULT if name == RESULT else name))
+        if os.path.lexists(found):  # both were names of one file, which rename() leaves as they are
+            os.unlink(found)
     os.rmdir(place)
+
+
+def take_away(job: JobDir) -> None:
+    """Drop what an attempt has made that did not begin. OSError."""
+    for name in os.listdir(job.path):
+        if name not in STAYS and name not in REPLACED:
+            drop(job.at(name))
 
 
 def drop(path: str) -> None:
@@ -75,17 +110,25 @@ def files_of_attempts(job: JobDir) -> Iterator[str]:
     if os.path.exists(job.at(LIST)):
         yield LIST
     for attempt in numbers_in(job.at(ATTEMPTS)):
+        if not ATTEMPT.match(f"{ATTEMPTS}/{attempt}/{RESULT}"):
+            continue
         if os.path.exists(job.at(ATTEMPTS, attempt, RESULT)):
             yield f"{ATTEMPTS}/{attempt}/{RESULT}"
-        for rank in numbers_in(job.at(ATTEMPTS, attempt, "ranks")):
-            for name in RANK_FILES:
-                found = f"{ATTEMPTS}/{attempt}/ranks/{rank}/{name}"
-                if RANK_FILE.search(found) and os.path.exists(job.at(found)):
-                    yield found
+        for name in files_of_ranks(job, ATTEMPTS, attempt):
+            yield f"{ATTEMPTS}/{attempt}/{name}"
+
+
+def files_of_ranks(job: JobDir, *place: str) -> Iterator[str]:
+    """Yield the names of the files of ranks, below a place in the job's directory."""
+    for rank in numbers_in(job.at(*place, "ranks")):
+        for name in RANK_FILES:
+            found = f"ranks/{rank}/{name}"
+            if RANK_FILE.match(found) and os.path.exists(job.at(*place, found)):
+                yield found
 
 
 def numbers_in(directory: str) -> list[str]:
-    """Return the names in a directory that are numbers, smallest first."""
+    """Return the names in a directory that are numbers as we write them, smallest first: programs may add others."""
     if os.path.islink(directory) or not os.path.isdir(directory):
         return []
-    return sorted((name for name in os.listdir(directory) if name.isdigit()), key=int)
+    return sorted(filter(NUMBER.match, os.listdir(directory)), key=int)

@@ -11,7 +11,7 @@ import time
 from typing import Collection, Iterator
 
 from .channel import Frame
-from .earlier_attempts import ATTEMPTS, files_of_attempts
+from .earlier_attempts import ATTEMPTS, files_of_attempts, files_of_ranks
 from .frames import ATTEMPT, RANK_FILE, STATES
 from .job_directory import FETCHED_MARK, JobDir, fits, remove
 from .link import ConnectionLost
@@ -40,15 +40,16 @@ def age(job: JobDir) -> float:
     return 0.0
 
 
-def own_block(frame: Frame, ranks: Collection[int], seen: set[str]) -> tuple[str, bool, bytes]:
+def own_block(frame: Frame, ranks: Collection[int], seen: set[str], restarts: int = 0) -> tuple[str, bool, bytes]:
     """Return name, whether it is the first, and bytes of a block of one of the node's own files; else ConnectionLost.
 
-    `seen`: names that have come. Each file begins once, and each block after the first brings something.
+    `seen`: names that have come. Each file begins once, and each block after the first brings something. `restarts`:
+    of the job.
     """
     if frame["kind"] != "file":
         raise ConnectionLost(f"it answered fetch with {frame['kind']}")
     name, first, data = frame["name"], frame["first"], frame["data"]
-    if not may_be_fetched(name, ranks):
+    if not may_be_fetched(name, ranks, restarts):
         raise ConnectionLost(f"it sent a file {name[:100]!r}, which does not belong to its ranks")
     if first == (name in seen) or not (first or data):
         raise ConnectionLost(f"it sent the file {name!r} more than once")
@@ -56,9 +57,16 @@ def own_block(frame: Frame, ranks: Collection[int], seen: set[str]) -> tuple[str
     return name, first, data
 
 
-def may_be_fetched(name: str, ranks: Collection[int]) -> bool:
-    """Whether the controller may be sent a file of this name by a node with these ranks."""
-    found = RANK_FILE.match(ATTEMPT.sub("", name, count=1) if ATTEMPT.match(name) else name)
+def may_be_fetched(name: str, ranks: Collection[int], restarts: int = 0) -> bool:
+    """Whether the controller may be sent a file of this name by a node with these ranks.
+
+    A node that made up attempts would fill the controller's disk with files of no bytes. It may have as many as there
+    were `restarts`, and one more: the head may have died while the next was prepared.
+    """
+    earlier = ATTEMPT.match(name)
+    found = RANK_FILE.match(name[earlier.end() :] if earlier else name)
+    if earlier:
+        return found is not None and int(earlier.group(1)) <= restarts and int(found.group(1)) in ranks
     return int(found.group(1)) in ranks if found else name in ("launcher.out", "metrics.jsonl")
 
 
@@ -67,9 +75,5 @@ def files_of(job: JobDir) -> Iterator[str]:
     for name in ("launcher.out", "metrics.jsonl"):
         if os.path.exists(job.at(name)):
             yield name
-    ranks = [name for name in os.listdir(job.at("ranks")) if name.isdigit()] if os.path.isdir(job.at("ranks")) else []
-    for rank in sorted(ranks, key=int):
-        for name in ("stdout", "stderr", "record.json"):
-            if os.path.exists(job.at("ranks", rank, name)):
-                yield os.path.join("ranks", rank, name)
+    yield from files_of_ranks(job)
     yield from files_of_attempts(job)

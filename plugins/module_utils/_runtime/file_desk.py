@@ -13,7 +13,8 @@ from . import orders, protocol
 from .artifacts import Border, Limits, forward_artifact, send_artifacts
 from .channel import Channel
 from .fetched_files import files_of, mark_fetched, own_block
-from .job_directory import JobDir, ranks_on
+from .frames import RESTARTS_MOST
+from .job_directory import JobDir, fits, ranks_on
 from .link import ConnectionLost
 from .metrics import OwnRows
 from .peer import ANSWER_SECONDS, RemoteNode, in_parallel
@@ -83,16 +84,18 @@ class FileDesk:
             peer.channel.send(
                 "fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats, artifacts=limits
             )
-            self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit, limits)
+            self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit, limits, restarts_of(order))
         except (ConnectionLost, ValueError) as lost:
             self.head.given_up[route["host"]] = str(lost)  # a late answer could be taken for that of another request
             return str(lost)
         return peer
 
-    def forward_files(self, peer: RemoteNode, ranks: Collection[int], limit: int, limits: Limits | None = None) -> None:
+    def forward_files(
+        self, peer: RemoteNode, ranks: Collection[int], limit: int, limits: Limits | None = None, restarts: int = 0
+    ) -> None:
         """Forward file frames of a node with these ranks to the controller until it has sent all.
 
-        ConnectionLost at a protocol error.
+        `restarts`: of the job. ConnectionLost at a protocol error.
         """
         seen: set[str] = set()
         rows, most, border = OwnRows(ranks), limit, Border([peer.name], limits or Limits(0, 0))
@@ -106,13 +109,18 @@ class FileDesk:
             limit -= len(frame["data"])
             if limit < 0:
                 raise ConnectionLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
-            name, first, data = own_block(frame, ranks, seen)
+            name, first, data = own_block(frame, ranks, seen, restarts)
             if name == "metrics.jsonl":
                 first, data = False, rows.take(data)  # they follow those of the head
             elif name == "launcher.out":
                 name = f"launcher.{peer.name}.out"
             self.channel.send("file", data, name=name, first=first)
             frame = peer.remote.answer(peer.answer_seconds)
+
+
+def restarts_of(order: orders.Order) -> int:
+    """Return how often a job was started again, whoever wrote its order."""
+    return min(order["restarts"], RESTARTS_MOST) if fits(order, {"restarts": int}) else 0
 
 
 def limits_of(frame: protocol.Fetch) -> Limits | None:

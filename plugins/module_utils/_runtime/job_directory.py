@@ -152,7 +152,8 @@ class JobDir:
                 os.mkfifo(self.rank(rank, name), 0o600)
         os.mkfifo(self.at("events"), 0o600)
         os.mkfifo(self.at("gate"), 0o600)
-        ballast = os.open(self.at("ballast"), os.O_WRONLY | os.O_CREAT, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        ballast = os.open(self.at("ballast"), flags, 0o600)  # that of the attempt before stays
         os.posix_fallocate(ballast, 0, BALLAST_BYTES)
         os.close(ballast)
 

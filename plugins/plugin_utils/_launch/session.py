@@ -47,7 +47,8 @@ ANY_FILE = re.compile(
 )
 RESULT_BYTES = 64 << 20  # of result.json, which is fetched whatever the limit
 FRAME_BYTES = 256  # that a frame without data counts for
-FILES_MOST = 100_000  # of a run that was not planned here: of 33,000 ranks. A planned one has the files of its ranks
+FILES_MOST = 100_000  # of a run: those of 33,000 ranks
+ATTEMPTS_MOST = 100  # whose files may be more than that, where the ranks are known
 
 
 class Session(Connection):
@@ -224,6 +225,7 @@ class Session(Connection):
         allowed, left = fetched_names(placement) if placement is not None else None, limit
         frame = self.next_fetched(run_dir, give_up, artifacts)
         allowance, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
+        most = max(FILES_MOST, ATTEMPTS_MOST * len(allowed or ()))
         while frame["kind"] != "fetched":
             if frame["kind"] != "file" or not is_of_a_job(frame["name"], allowed):
                 raise self.foreign(frame)
@@ -232,8 +234,8 @@ class Session(Connection):
             if allowance < -RESULT_BYTES:
                 return [f"{head}: it sends more than {limit:,} bytes (fetch_limit), and does not end"]
             names.add(frame["name"])
-            if allowed is None and len(names) > FILES_MOST:
-                return [f"{head}: it sends more than {FILES_MOST:,} files; a run of another controller has fewer"]
+            if len(names) > most:
+                return [f"{head}: it sends more than {most:,} files"]
             if left >= 0 or frame["name"] == "result.json":
                 self.store(frame, run_dir)
             frame = self.next_fetched(run_dir, give_up, artifacts)

@@ -1,0 +1,128 @@
+"""The files of a job that is started again in its directory, wherever what moves them is interrupted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import earlier_attempts, node_job
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import files_of, may_be_fetched
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
+from tests.unit.supervisors import order_of_one
+
+
+class Cut(Exception):
+    """The machine loses power."""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> JobDir:
+    """The first attempt, which is over."""
+    staged = NodeJob(order_of_one(tmp_path, restarts=0), {})
+    Path(staged.job.rank(0, "stdout")).write_text("the first\n")
+    os.close(staged.lock)
+    return staged.job
+
+
+def again(job: JobDir, restarts: int = 1) -> NodeJob:
+    home = Path(job.path).parents[1]
+    return NodeJob(order_of_one(home, restarts=restarts, known_jobs=["one"]), {})
+
+
+def output(job: JobDir, *place: str) -> str:
+    return Path(job.at(*place, "ranks", "0", "stdout")).read_text()
+
+
+def attempt_in(job: JobDir) -> Any:
+    order: Any = job.read_order()
+    return order["restarts"]
+
+
+def test_what_a_job_is_can_be_told_at_each_moment(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without an order is in no list, and no clean.yml fetches it."""
+    seen: list[tuple[int, bool]] = []
+    rename = os.rename
+
+    def look(source: str, target: str) -> None:
+        seen.append((attempt_in(job), job.staging() is not None))
+        rename(source, target)
+
+    monkeypatch.setattr(earlier_attempts.os, "rename", look)
+    earlier_attempts.set_aside(job, 0)
+    earlier_attempts.take_back(job, 0)
+    assert len(seen) > 9 and set(seen) == {(0, True)}
+    assert output(job) == "the first\n" and os.listdir(job.at("attempts")) == []
+    assert os.stat(job.at("order.json")).st_nlink == 1
+
+
+@pytest.mark.parametrize("moves", range(12))
+def test_a_node_that_restarts_while_files_are_moved_takes_the_next_attempt(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    rename, left = os.rename, [moves]
+
+    def cut(source: str, target: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Cut
+        rename(source, target)
+
+    monkeypatch.setattr(earlier_attempts.os, "rename", cut)
+    with pytest.raises(Cut):
+        earlier_attempts.set_aside(job, 0)
+        raise Cut  # it was complete before that
+    monkeypatch.undo()
+    staged = again(job)
+    assert output(job, "attempts", "0") == "the first\n" and not os.path.exists(job.rank(0, "stdout"))
+    assert attempt_in(job) == 1 and os.listdir(job.at("attempts")) == ["0"]
+    staged.unstage()
+    assert output(job) == "the first\n" and attempt_in(job) == 0
+
+
+def test_a_node_that_restarts_before_the_attempt_begins_takes_it_once_more(job: JobDir) -> None:
+    os.close(again(job).lock)
+    assert attempt_in(job) == 1
+    staged = again(job)
+    assert output(job, "attempts", "0") == "the first\n"
+    os.close(staged.lock)
+    with pytest.raises(FileExistsError):
+        again(job, 3)
+
+
+def test_the_name_of_another_run_is_no_attempt_before_this_one(tmp_path: Path) -> None:
+    """As of `one-r1`, which a controller started again: it has a number too."""
+    NodeJob(order_of_one(tmp_path, restarts=1), {})
+    with pytest.raises(FileExistsError):
+        NodeJob(order_of_one(tmp_path, restarts=1, known_jobs=["one"]), {})
+
+
+def test_room_for_the_outcome_is_kept_on_a_full_disk(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node_job.JobDir, "fill", full)
+    with pytest.raises(OSError, match="No space left"):
+        again(job)
+    assert os.path.getsize(job.at("ballast")) and output(job) == "the first\n"
+
+
+def test_only_attempts_that_were_made_by_us_are_sent(job: JobDir) -> None:
+    """A program could keep all files of its job from coming home by a directory with an odd name."""
+    for name in ("0", "00", "²", "10000", "7"):
+        os.makedirs(job.at("attempts", name, "ranks", "0"))
+        Path(job.at("attempts", name, "ranks", "0", "stdout")).touch()
+    for name in ("007", "²", "9" * 100):
+        os.makedirs(job.at("ranks", name))
+        Path(job.at("ranks", name, "stdout")).touch()
+    names = [name for name in files_of(job) if name.endswith("stdout")]
+    assert names == ["ranks/0/stdout", "attempts/0/ranks/0/stdout", "attempts/7/ranks/0/stdout"]
+
+
+def test_a_node_sends_as_many_attempts_as_there_were() -> None:
+    assert may_be_fetched("attempts/2/ranks/3/stdout", {3}, 2)
+    for name in ("attempts/3/ranks/3/stdout", "attempts/2/ranks/4/stdout", "attempts/0/launcher.out"):
+        assert not may_be_fetched(name, {3}, 2)
