@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._storage.shared import escaped, plan, refusal_of
+from tests.driver import REPO
 
 NODES = ["n1", "n2", "n3"]
 OPTIONS = {"server": "n1", "address": "", "directory": "/srv/torchfleet", "path": "/shared", "connections": 4}
@@ -98,3 +103,54 @@ def test_nothing_is_wanted_and_nothing_is_refused() -> None:
 )
 def test_nodes_that_cannot_share(given: dict[str, Any], said: str) -> None:
     assert said in planned(**given)["refusal"]
+
+
+def tasks_in(name: str) -> Any:
+    return yaml.safe_load((REPO / "roles/storage/tasks" / name).read_text())
+
+
+def test_a_mount_that_is_in_use_is_refused_before_anything_is_removed() -> None:
+    """Reproduced before: it was found after the MPIs and PyTorch were gone."""
+    plays = {play["name"]: play for play in yaml.safe_load((REPO / "playbooks/remove.yml").read_text())}
+    check, removal = plays["Check that nothing runs"], plays["Remove all parts"]
+    assert list(plays.values()).index(check) < list(plays.values()).index(removal) and check["any_errors_fatal"]
+    roles = [task.get("ansible.builtin.include_role") for task in check["tasks"]]
+    assert roles[-1] == {"name": "torchfleet.cluster.storage", "tasks_from": "idle"}  # after the jobs
+    assert "automount" not in (REPO / "roles/storage/tasks/stop.yml").read_text()
+
+
+def rendered(expression: str, **values: Any) -> Any:
+    """Return the value of an expression of a task."""
+    return Templar(loader=DataLoader(), variables=values).template(trust_as_template("{{ " + expression + " }}"))
+
+
+@pytest.mark.parametrize(("directory", "goes"), [("/srv/a.b", True), ("/srv/aXb", False), ("/srv", False)])
+def test_only_the_directory_that_was_exported_is_removed(directory: str, goes: bool) -> None:
+    """As a pattern, /srv/a.b was also found in the exports of /srv/aXb, and /srv/a.b removed."""
+    text = planned("n1", directory="/srv/a.b")["exports"]
+    other = planned("n1", directory="/srv/aXb")["exports"]
+    condition = tasks_in("unexport.yml")[-1]["when"]
+    for found, wanted in ((text, goes), (other, directory == "/srv/aXb")):
+        read = {"content": base64.b64encode(found.encode()).decode()}
+        given = {"storage_directory": directory, "__storage_text": read}
+        assert rendered(condition, storage_remove_data=True, **given) is wanted
+        assert rendered(condition, storage_remove_data="false", **given) is False
+
+
+def test_nodes_leave_by_their_whole_names() -> None:
+    """As the text that it is on the command line, -e nodes=n10 took n1 out of the exports as well."""
+    ours, mesh = (
+        yaml.safe_load((REPO / "roles" / role / "vars/main.yml").read_text()) for role in ("storage", "ssh_mesh")
+    )
+    assert ours["__storage_asked"][-1] == "{{ __storage_leaving }}"
+    assert ours["__storage_leaving"] == mesh["__ssh_mesh_leaving"]  # names, of a text with commas or a list
+
+
+def test_a_removed_node_does_not_stay_in_the_exports_unnoticed() -> None:
+    look, refuse = tasks_in("present.yml")[1:3]
+    assert rendered(look["when"], storage_server="", __storage_leaving=["n3"]) is True
+    assert rendered(look["when"], storage_server="n1", __storage_leaving=["n3"]) is False
+    assert rendered(look["when"], storage_server="", __storage_leaving=[]) is False
+    seen = {"stat": {"exists": True}}
+    assert rendered(refuse["when"], __storage_exporting=seen) is True
+    assert rendered(refuse["when"], __storage_exporting={"skipped": True}) is False
