@@ -16,7 +16,13 @@ from tests.driver import REPO
 
 NODES = ["n1", "n2", "n3"]
 OPTIONS = {"server": "n1", "address": "", "directory": "/srv/torchfleet", "path": "/shared", "connections": 4}
-FILES = {name: {"fabric.json": json.dumps({"address": f"10.0.0.{number}"})} for number, name in enumerate(NODES, 1)}
+
+
+def fabric(address: str, network: str = "10.0.0.0/24") -> dict[str, str]:
+    return {"fabric.json": json.dumps({"nic": "eth0", "address": address, "network": network})}
+
+
+FILES = {name: fabric(f"10.0.0.{number}") for number, name in enumerate(NODES, 1)}
 USERS = dict.fromkeys(NODES, "1000")
 
 
@@ -93,9 +99,10 @@ def test_nothing_is_wanted_and_nothing_is_refused() -> None:
     ("given", "said"),
     [
         ({"files": {**FILES, "n3": {}}}, "no network was chosen on n3"),
-        ({"files": {**FILES, "n3": {"fabric.json": '{"address": "0/0"}'}}}, "no network was chosen on n3"),
+        ({"files": {**FILES, "n3": fabric("0/0")}}, "no network was chosen on n3"),
+        ({"files": {**FILES, "n3": fabric("192.0.2.1")}}, "no network was chosen on n3"),
         # Python takes any text for the zone of an address; in exports(5) this one would let everybody in, root too.
-        ({"files": {**FILES, "n3": {"fabric.json": '{"address": "fe80::1%z *(rw,no_root_squash)"}'}}}, "chosen on n3"),
+        ({"files": {**FILES, "n3": fabric("fe80::1%z *(rw,no_root_squash)", "fe80::/64")}}, "chosen on n3"),
         ({"users": {**USERS, "n2": "1001"}}, "has the number 1001, and that on n1 1000"),
         ({"users": dict.fromkeys(NODES, "0")}, "is root, who may write nothing"),
         ({"leaving": ["n1"]}, "n1 has the data and is being removed"),

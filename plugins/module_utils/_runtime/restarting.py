@@ -70,7 +70,7 @@ class Restarts:
             self.audience.send("restarted", state=result["state"], restarts=len(self.ended), most=self.rule["most"])
             found = self.start_again(job)
             if not isinstance(found, HeadJob):
-                self.nodes.let_go()  # first: some may just take back what they had prepared, and who hears of it fetches
+                self.nodes.let_go()  # first: some take back what they had prepared, and who hears of it fetches
                 job.conclude(unfinished(result, found))
                 return
             job = found

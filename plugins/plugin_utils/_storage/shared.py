@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import published
 
 # What exports(5), fstab(5) and systemd take as it is, without quoting.
 PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+\Z")
@@ -75,19 +76,11 @@ def wrong_server(wanted: Wanted, nodes: Sequence[str]) -> str:
 
 
 def is_host(text: str) -> bool:
-    """Whether a text is an IP address or a name of a host."""
-    return bool(plain_address(text) or HOST.match(text))
-
-
-def plain_address(text: str) -> str:
-    """Return an IP address as Python writes it; empty if the text is none, or has a zone.
-
-    A zone (fe80::1%...) may be any text for Python, also one that exports(5) or systemd take for something else.
-    """
+    """Whether a text is an IP address without a zone (%eth0), which may be any text for Python, or a name of a host."""
     try:
-        return "" if "%" in text else str(ipaddress.ip_address(text))
+        return bool(HOST.match(text)) or ("%" not in text and bool(ipaddress.ip_address(text)))
     except ValueError:
-        return ""
+        return False
 
 
 def wrong_path(option: str, path: str, of_system: bool) -> str:
@@ -127,7 +120,8 @@ def plan(
         return {"refusal": refusal, "serves": False}
     wanted = wanted_of(options)
     staying = [node for node in users if node not in leaving]
-    addresses = {node: address_of(files[node].get("fabric.json", "")) for node in staying} if wanted.server else {}
+    fabrics = {node: published(files[node].get("fabric.json") or "{}") for node in staying if wanted.server}
+    addresses = {node: str(fabric.get("address", "")) for node, fabric in fabrics.items()}
     refusal = refused(wanted, name, users, addresses)
     if refusal:
         return {"refusal": refusal, "serves": False}
@@ -164,14 +158,6 @@ def refused(wanted: Wanted, name: str, users: Mapping[str, str], addresses: Mapp
             "users by their number: give the user the same one on all nodes (usermod --uid)"
         )
     return ""
-
-
-def address_of(fabric: str) -> str:
-    """Return the address of a node in the chosen network; empty if none was chosen, or the text is none of ours."""
-    try:
-        return plain_address(str(json.loads(fabric or "{}").get("address", "")))
-    except (ValueError, AttributeError, RecursionError):
-        return ""
 
 
 def exports(wanted: Wanted, clients: Sequence[str]) -> str:
