@@ -224,6 +224,17 @@ threading.Thread(target=beat, daemon=True).start()
     remote.close(0)
 
 
+def test_who_has_just_died_is_not_said_to_take_nothing() -> None:
+    """A program whose end was not seen yet: its pipe is closed already."""
+    remote = RemoteProcess([sys.executable, "-c", "import os; os.write(2, b'the disk is full'); os.close(0)"], 60.0)
+    while not remote.channel.lost:
+        remote.channel.send("file", b"x" * 65536)
+    remote.process.poll = lambda: None  # type: ignore[method-assign]
+    peer: Any = SimpleNamespace(name="n2", remote=remote, channel=remote.channel)
+    assert data_relay.lost_text(peer) == "the disk is full"
+    remote.close(0)
+
+
 def test_work_that_takes_long_says_how_far_it_is(four: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     four.lay(workers=["n1"])
     assert four.said == []

@@ -62,6 +62,7 @@ class Channel:
         self.searched = 0  # bytes of it that have no line end
         self.pending: Frame | None = None  # the frame whose data has not all arrived
         self.lost = False
+        self.deaf = False  # lost, because it read nothing for that long
         self.sending = threading.Lock()  # frames of several threads go out one after the other
 
     def send(self, kind: str, data: bytes = b"", **fields: object) -> None:
@@ -87,8 +88,8 @@ class Channel:
                     if self.send_timeout and not ready([self.outgoing], self.send_timeout, select.POLLOUT):
                         raise TimeoutError
                     raw = raw[os.write(self.outgoing, raw[:PIPE_BUF] if self.send_timeout else raw) :]
-            except OSError:
-                self.lost = True
+            except OSError as error:
+                self.lost, self.deaf = True, isinstance(error, TimeoutError)
 
     def receive(self, timeout: float | None = None) -> Frame | None:
         """Return the next frame (its bytes under `data`), None after `timeout` seconds. EOFError: the peer is gone."""

@@ -211,8 +211,8 @@ def answer_of(child: Child) -> Frame | str:
 def lost_text(peer: RemoteNode) -> str:
     """Return why nothing more could be sent to a node."""
     text = peer.remote.failure_text()
-    known = peer.channel.protocol_error or peer.remote.process.poll() is not None
-    return text if known else f"it took nothing for {ANSWER_SECONDS:.0f} s: its disk may hang"
+    ended = peer.channel.protocol_error or peer.remote.process.poll() is not None
+    return text if ended or not peer.channel.deaf else f"it took nothing for {ANSWER_SECONDS:.0f} s: its disk may hang"
 
 
 def outcome_of(child: Child) -> str:

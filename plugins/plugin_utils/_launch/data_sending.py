@@ -79,7 +79,7 @@ def send_pieces(session: Session, data: DataSet, numbers: Sequence[int], check: 
     for number, block, first in data.blocks(numbers):
         check()
         channel.send("file", block, name=str(number), first=first)
-        if channel.lost and session.remote.process.poll() is None:  # its signs of life may go on for a day
+        if channel.deaf and session.remote.process.poll() is None:  # its signs of life may go on for a day
             raise HeadLost(f"the head {session.head.name} is lost: it took nothing for {SILENT_SECONDS:g} s")
         if channel.lost:  # the answer says why
             break
