@@ -124,6 +124,7 @@ def test_a_mount_that_is_in_use_is_refused_before_anything_is_removed() -> None:
     roles = [task.get("ansible.builtin.include_role") for task in check["tasks"]]
     assert roles[-1] == {"name": "torchfleet.cluster.storage", "tasks_from": "idle"}  # after the jobs
     assert "automount" not in (REPO / "roles/storage/tasks/stop.yml").read_text()
+    assert any("__storage_staying" in str(task) for task in tasks_in("idle.yml"))  # the server of those that stay
 
 
 def rendered(expression: str, **values: Any) -> Any:
