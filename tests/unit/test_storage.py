@@ -162,3 +162,11 @@ def test_a_removed_node_does_not_stay_in_the_exports_unnoticed() -> None:
     seen = {"stat": {"exists": True}}
     assert rendered(refuse["when"], __storage_exporting=seen) is True
     assert rendered(refuse["when"], __storage_exporting={"skipped": True}) is False
+
+
+@pytest.mark.parametrize("name", ["preflight.yml", "mount_point.yml", "idle.yml", "stop.yml"])
+def test_what_one_node_cannot_do_is_done_on_none(name: str) -> None:
+    """Else the others mounted what that node was to export, or lost it while that one still worked there."""
+    tasks = [inner for task in tasks_in(name) for inner in (task, *task.get("rescue", ()))]
+    refusals = [task for task in tasks if "ansible.builtin.fail" in task]
+    assert refusals and all(task["any_errors_fatal"] for task in refusals)
