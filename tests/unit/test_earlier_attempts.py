@@ -12,7 +12,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import files_of, may_be_fetched
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
-from tests.unit.supervisors import order_of_one
+from tests.unit.supervisors import order_of_one, supervisor
 
 
 class Cut(Exception):
@@ -126,3 +126,23 @@ def test_a_node_sends_as_many_attempts_as_there_were() -> None:
     assert may_be_fetched("attempts/2/ranks/3/stdout", {3}, 2)
     for name in ("attempts/3/ranks/3/stdout", "attempts/2/ranks/4/stdout", "attempts/0/launcher.out"):
         assert not may_be_fetched(name, {3}, 2)
+
+
+def test_a_head_keeps_the_files_of_each_attempt_apart(tmp_path: Path) -> None:
+    """A launcher that fails at once, thrice: the same failure twice ends it."""
+    order = order_of_one(tmp_path, ("/bin/false",), head="w1", master_port=1)
+    own = {"environment": {}, "known_jobs": []}
+    job = {"job": order, "nodes": {"w1": own}, "routes": [], "secrets": {"w1": {}}, "files": {}}
+    remote = supervisor()
+    remote.channel.send("run", order=job, detached=True, restart={"most": 2, "states": ["failed"]})
+    kinds = []
+    while "result" not in kinds:
+        frame = remote.answer(120)
+        kinds.append(frame["kind"])
+    remote.close(20)
+    assert [kind for kind in kinds if kind in ("started", "restarted")] == ["started", "restarted", "started"]
+    assert frame["result"]["state"] == "failed"
+    here = JobDir(str(tmp_path / "jobs" / "one"))
+    assert attempt_in(here) == 1 and attempt_in(JobDir(here.at("attempts", "0"))) == 0
+    assert sorted(os.listdir(here.at("attempts"))) == ["0"] and os.path.exists(here.at("attempts", "0", "result.json"))
+    assert not os.path.exists(here.at("ballast"))
