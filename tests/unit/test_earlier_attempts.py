@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,16 @@ def test_the_name_of_another_run_is_no_attempt_before_this_one(tmp_path: Path) -
     NodeJob(order_of_one(tmp_path, restarts=1), {})
     with pytest.raises(FileExistsError):
         NodeJob(order_of_one(tmp_path, restarts=1, known_jobs=["one"]), {})
+
+
+def test_a_job_whose_directory_was_taken_away_is_not_begun_anew(job: JobDir) -> None:
+    """Without the files of its program, and with all that the attempts before had written gone."""
+    lock = job.lock()
+    shutil.rmtree(job.path)
+    with pytest.raises(OSError, match="was taken away"):
+        NodeJob(order_of_one(Path(job.path).parents[1], restarts=1, known_jobs=["one"]), {}, lock=lock)
+    assert not os.path.exists(job.path)
+    os.close(lock)
 
 
 def test_room_for_the_outcome_is_kept_on_a_full_disk(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:

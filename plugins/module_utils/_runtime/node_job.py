@@ -97,6 +97,8 @@ class NodeJob:
         """Make the job's directory, or have it empty for the next attempt. OSError."""
         ranks = [place["rank"] for place in self.order["placement"]]
         if not self.again:
+            if self.lock >= 0:
+                raise OSError(f"{self.job.path} was taken away, or is no job of ours any more")
             self.job.create(ranks)
             return
         if self.lock < 0:
