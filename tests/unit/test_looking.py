@@ -68,16 +68,22 @@ def record(job: JobDir, rank: int, pid: int) -> None:
     job.write(f"ranks/{rank}/record.json", {**row, "started": 1.0})
 
 
-@pytest.fixture
-def started(job: JobDir, hook: Path) -> Iterator[subprocess.Popen[str]]:
-    """Rank 0: a Python with the hook, as its wrapper starts it."""
+def rank_0(job: JobDir, hook: Path, program: str) -> subprocess.Popen[str]:
+    """Start a Python with the hook, as the wrapper of rank 0 does, and wait for its first line."""
     code = f"import os, sys\nos.environ['TORCHFLEET_EXIT_NOTE'] = f'{{os.getpid()}}:{job.rank(0, 'exit')}'\n"
     code += "os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])"
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    argv = [sys.executable, "-S", "-c", code, PROGRAM]
-    with subprocess.Popen(argv, env={**own, "PYTHONPATH": str(hook)}, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout and process.stdout.readline() == "up\n"
-        record(job, 0, process.pid)
+    argv, env = [sys.executable, "-S", "-c", code, program], {**own, "PYTHONPATH": str(hook)}
+    process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout and process.stdout.readline() == "up\n"
+    record(job, 0, process.pid)
+    return process
+
+
+@pytest.fixture
+def started(job: JobDir, hook: Path) -> Iterator[subprocess.Popen[str]]:
+    """Rank 0: a Python that waits."""
+    with rank_0(job, hook, PROGRAM) as process:
         yield process
         process.kill()
 
@@ -106,6 +112,21 @@ def test_who_may_not_be_asked_gets_nothing(job: JobDir, started: subprocess.Pope
     wait_until(lambda: looking.look(job, ORDER, seconds=0.0)[0]["state"] == "T")
     assert looking.size_of(job.rank(0, STACKS)) == before  # no answer comes when it goes on, either
     os.kill(started.pid, signal.SIGCONT)
+
+
+def test_what_a_python_executes_in_its_place_is_sent_nothing(job: JobDir, hook: Path) -> None:
+    """It is the same process, and had our handler when the look began."""
+    program = "import os\nprint('up', flush=True)\ninput()\nos.execvp('sleep', ['sleep', '600'])"
+    with rank_0(job, hook, program) as process:
+        assert process.stdin
+        first = looking.look_once(job, ORDER, asks=True)
+        assert first[0].asked and first[0].threads
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wait_until(lambda: looking.processes.command_of(process.pid) == "sleep 600")
+        assert looking.moved_since(job, first) == set()
+        assert process.poll() is None and running(process.pid)
+        process.kill()
 
 
 def test_a_program_without_our_handler_is_sent_nothing(job: JobDir) -> None:

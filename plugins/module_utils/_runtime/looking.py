@@ -172,10 +172,11 @@ def python_of(tree: Tree) -> Process | None:
 def ask(process: Process) -> bool:
     """Ask a process for its stacks, unless it is stopped: the signal would wait for it, and come too late.
 
-    Where our thread is there it gets the signal: a call of another one would be interrupted (EINTR).
+    It is looked once more whether it has our handler: what it executes since the look before (execve) has none, and
+    would die. Where our thread is there it gets the signal: a call of another one would be interrupted (EINTR).
     """
     now = processes.read(process.pid)
-    if now is None or now.started != process.started or now.state in "Tt":
+    if now is None or now.started != process.started or now.state in "Tt" or not handles(process.pid, LOOK_SIGNAL):
         return False
     thread = our_thread(process.pid)
     return bool(thread and send_to_thread(process.pid, thread)) or processes.send(process, LOOK_SIGNAL)
