@@ -104,6 +104,10 @@ def test_names_are_folded(names: list[str], short: str) -> None:
     assert fold_names(names) == short
 
 
+def test_what_only_looks_like_a_number_is_none() -> None:
+    assert fold_names(["²", "n1", "n2", "n3"]) == "n1-n3 ²"
+
+
 def test_a_table() -> None:
     assert findings.text_table(("name", "value"), [("a", "1"), ("long", "2\n3"), ("", "")]) == [
         " name  value",

@@ -72,6 +72,10 @@ def test_the_verdict_is_first_and_names_the_rank_and_the_next_step(run_dir: Path
     assert "Links" not in page.text and "Attempts" not in page.text and "Not here" not in page.text
 
 
+def test_nodes_with_the_same_environment_are_named_together() -> None:
+    assert "Environment of the ranks on n1 n2environment" in checked(report(read_run(RECORDED / "two-nodes"))).text
+
+
 def test_the_end_is_told_in_order(run_dir: Path) -> None:
     events = ending(read_run(run_dir))
     assert [event.first for event in events] == [True, False, False, False]
@@ -298,7 +302,7 @@ def test_thinned_curves_keep_their_peaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "most"), [(0, 1), (0.5, 0.5), (0, 0), (-1e299, 1e299), (1e-300, 2e-300), (1e15, 1e15 + 1), (5, 5 + 1e-15)]
+    ("least", "most"), [(0, 1), (0.5, 0.5), (0, 0), (-1e299, 1e299), (1e-300, 2e-300), (1e15, 1e15 + 1), (5, 5 + 1e-15), (0, 5e-324), (0, 4e-323)]
 )
 def test_a_scale_has_round_ticks_around_its_values(least: float, most: float) -> None:
     ticks = ticks_of(least, most)

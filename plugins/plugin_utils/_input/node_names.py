@@ -30,7 +30,7 @@ def fold_names(names: Iterable[str]) -> str:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts n2 before n10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

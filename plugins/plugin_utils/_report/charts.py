@@ -22,6 +22,7 @@ COLUMNS = 800  # of all curves of a chart together: least and most of each colum
 ROWS = 10  # of the table that says the same
 TICKS = 4
 LARGEST = 1e300  # values beyond it are no numbers that one could draw a scale of
+LEAST_REACH = 1e-300  # less between two values counts as nothing: no power of ten is as small as its steps
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def legend(lines: Sequence[Line]) -> Html:
 
 def ticks_of(least: float, most: float) -> tuple[float, ...]:
     """Return round numbers at equal steps (1, 2 or 5 times a power of ten) around two values."""
-    reach = most - least or abs(most) * 0.2 or 1.0
+    reach = next(size for size in (most - least, abs(most) * 0.2, 1.0) if size > LEAST_REACH)
     power = 10.0 ** math.floor(math.log10(reach / TICKS))
     step = next((size * power for size in (1, 2, 5) if size * power * TICKS >= reach), 10 * power)
     first = math.floor(least / step)

@@ -10,7 +10,6 @@ A new section is a function here and a row in SECTIONS. Where nothing is recorde
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
@@ -286,9 +285,11 @@ def command(run: Run) -> Html:
     tables = [reasons_table(run.command, "the command")] if run.command[0].reason else [
         tag("pre", code(" ".join(word.words for word in run.command)))
     ]  # fmt: skip
-    alike = groupby(sorted(run.variables.items(), key=lambda item: repr(item[1])), key=lambda item: item[1])
-    for rows, nodes in list(alike)[:4]:
-        where = fold_names(name for name, _rows in nodes)
+    alike: dict[tuple[Reason, ...], list[str]] = {}
+    for node, variables in run.variables.items():
+        alike.setdefault(variables, []).append(node)
+    for rows, nodes in list(alike.items())[:4]:
+        where = fold_names(nodes)
         tables.append(folded(f"Environment of the ranks on {where}", reasons_table(rows, f"environment on {where}")))
     warnings = [tag("p", f"! {text}", class_="warn") for text in run.warnings]
     return section("Command", *tables, *warnings)
