@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import book
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.charts import Scale, thinned, ticks_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import comparison, differing, sentence
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import TAKEN_BYTES
@@ -145,6 +146,21 @@ def test_the_next_step_follows_the_codes_of_the_rank(run_dir: Path, changed: dic
     assert advice in verdict_of(read_run(run_dir)).next_step
 
 
+def test_a_known_cause_is_told_in_the_words_of_the_book(run_dir: Path) -> None:
+    """A head may have written a result, so only the id counts, and what it says is quoted."""
+    cause = {"id": "module-missing", "rank": 0, "host": "n1", "line": "No 'x'", "cause": "EVIL", "mend": "EVIL"}
+    change(run_dir / "result.json", lambda result: result.update(cause=cause))
+    verdict = verdict_of(read_run(run_dir))
+    (entry,) = [entry for entry in book() if entry.id == "module-missing"]
+    said = f"{entry.cause} Mend: {entry.mend}. (cause module-missing of docs/causes.md)"
+    assert verdict.next_step == f"Rank 0 on n1 says \"No 'x'\": {said}"
+    assert "EVIL" not in report(read_run(run_dir))
+    change(run_dir / "result.json", lambda result: result["cause"].update(rank=1))
+    assert verdict_of(read_run(run_dir)).next_step == said
+    change(run_dir / "result.json", lambda result: result["cause"].update(id="other"))
+    assert "Read the end of its output" in verdict_of(read_run(run_dir)).next_step
+
+
 def test_ranks_that_never_met_are_told_in_the_verdict(run_dir: Path) -> None:
     note = {"code": "ranks_never_met", "text": "each alone"}
     change(run_dir / "result.json", lambda result: result.update(state="succeeded", notes=[note]))
@@ -180,6 +196,8 @@ def test_a_command_of_the_next_step_is_safe_to_paste(run_dir: Path) -> None:
     change(run_dir / "result.json", lambda result: result["first_failure"].update(log="/x/a; rm -rf ~"))
     odd = run_dir.rename(run_dir.with_name("my $(run)"))
     assert verdict_of(read_run(odd)).commands == (f"tail -n 40 '{odd}/result.json'",)
+    change(odd / "result.json", lambda result: result["ranks"][1].update(host="n1; rm -rf ~", signal=9))
+    assert verdict_of(read_run(odd)).commands == ("journalctl -k | grep -i -e oom -e killed",)
 
 
 NONSENSE = {
@@ -302,7 +320,18 @@ def test_thinned_curves_keep_their_peaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "most"), [(0, 1), (0.5, 0.5), (0, 0), (-1e299, 1e299), (1e-300, 2e-300), (1e15, 1e15 + 1), (5, 5 + 1e-15), (0, 5e-324), (0, 4e-323)]
+    ("least", "most"),
+    [
+        (0, 1),
+        (0.5, 0.5),
+        (0, 0),
+        (-1e299, 1e299),
+        (1e-300, 2e-300),
+        (1e15, 1e15 + 1),
+        (5, 5 + 1e-15),
+        (0, 5e-324),
+        (0, 4e-323),
+    ],
 )
 def test_a_scale_has_round_ticks_around_its_values(least: float, most: float) -> None:
     ticks = ticks_of(least, most)

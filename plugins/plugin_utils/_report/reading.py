@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import SECONDS_MOST
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import book
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import TEXT_FILE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import DIAGNOSIS
 
 from .files import Fields, Unreadable, finite, read_json, read_lines, sampled_rows, text_of
-from .run import Failure, Leftover, Link, Links, NodeRun, Note, Points, RankRun, Reason, Run
+from .run import Failure, Known, Leftover, Link, Links, NodeRun, Note, Points, RankRun, Reason, Run
 
 RANKS_MOST = 4096  # whose records are read
 LINES_MOST = 80  # of a diagnosis
@@ -61,6 +62,7 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
         ranks=ranks,
         nodes=nodes,
         failure=failure_of(result.of("first_failure")),
+        known=known_of(result.of("cause")),
         notes=tuple(Note(row.text("code"), row.text("text")) for row in result.rows("notes", 20)),
         leftovers=leftovers_of(result),
         metrics=metrics_of(result),
@@ -206,6 +208,13 @@ def failure_of(row: Fields) -> Failure | None:
     log = LOG.search(row.text("log", 4000))
     short = log.group() if log else "result.json"
     return Failure(row.whole("rank"), row.text("host"), row.text("cause"), row.text("message"), short)
+
+
+def known_of(row: Fields) -> Known | None:
+    """Return why it failed. The book has the sentences: a head may have written others into the result."""
+    entry = next((entry for entry in book() if entry.id == row.text("id")), None)
+    where = row.whole("rank"), row.text("host"), row.text("line")
+    return Known(entry.id, entry.cause, entry.mend, *where) if entry else None
 
 
 def leftovers_of(result: Fields) -> tuple[Leftover, ...]:

@@ -59,6 +59,18 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Known:
+    """The entry of the book of causes that a failure has. `rank`: which says so in `line`; None if no rank does."""
+
+    id: str
+    cause: str
+    mend: str
+    rank: int | None
+    host: str
+    line: str
+
+
+@dataclass(frozen=True)
 class Note:
     """A remark of the result."""
 
@@ -123,6 +135,7 @@ class Run:
     ranks: tuple[RankRun, ...] = ()
     nodes: tuple[NodeRun, ...] = ()
     failure: Failure | None = None
+    known: Known | None = None  # why it failed
     notes: tuple[Note, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     metrics: Mapping[str, float | str] = field(default_factory=dict)  # the last values

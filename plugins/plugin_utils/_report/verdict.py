@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
 
 from .markup import count, span
-from .run import RankRun, Run
+from .run import Known, RankRun, Run
 
 NO_MARK = "?"
 MARKS = {"succeeded": "✓", "failed": "✕", "timed_out": "◷", "cancelled": "■", "lost": "!", "saved": "◆"}
@@ -81,25 +81,32 @@ def failed(run: Run) -> Verdict:
         return Verdict(MARKS["failed"], f"The job failed{took(run)}.", "Read result.json in the run's directory.")
     if row is None:
         sentence = f"The launcher on {failure.host} failed: {failure.cause}."
-        return Verdict(MARKS["failed"], sentence, "Read what it wrote, and the command below.", (read(run),))
-    when = f" after {span(row.ended - run.start)}" if row.ended is not None else ""
-    sentence = f"Rank {row.rank} on {row.host} failed first{when}: {failure.cause}."
-    step, command = advice(run, row)
-    return Verdict(MARKS["failed"], sentence, step, (command,))
+        step, command = "Read what it wrote, and the command below.", read(run)
+    else:
+        when = f" after {span(row.ended - run.start)}" if row.ended is not None else ""
+        sentence = f"Rank {row.rank} on {row.host} failed first{when}: {failure.cause}."
+        step, command = advice(run, row)
+    return Verdict(MARKS["failed"], sentence, mend(run.known, failure.rank) if run.known else step, (command,))
+
+
+def mend(known: Known, blamed: int | None) -> str:
+    """Return what the book of causes says. `blamed`: the rank that the sentence names already."""
+    whose = "" if known.rank in (None, blamed) else f"Rank {known.rank} on {known.host} says {known.line!r}: "
+    return f"{whose}{known.cause} Mend: {known.mend}. (cause {known.id} of docs/causes.md)"
 
 
 def advice(run: Run, row: RankRun) -> tuple[str, str]:
     """Return what to do about a rank that failed: by the code of its record, then by its signal."""
-    log = f"on {row.host}: journalctl -k | grep -i -e oom -e killed"
     if row.error_code == reasons.MISPLACED:
         return (
             "The launcher put it elsewhere than planned. See what would be started:",
             "ansible-playbook train.yml --check",
         )
     if row.error_code in (reasons.DISK_FULL, reasons.OUTPUT_LOST):
-        return "Its output could not be written. Look for room:", f"on {row.host}: df -h ~/.torchfleet"
+        return f"Its output could not be written. Look for room on {row.host}:", "df -h ~/.torchfleet"
     if row.signal == signal.SIGKILL or row.error_code == reasons.WRAPPER_DIED:
-        return "Somebody killed it, most often the kernel, for want of memory. Ask the kernel:", log
+        why = f"Somebody killed it, most often the kernel, for want of memory. Ask the kernel of {row.host}:"
+        return why, "journalctl -k | grep -i -e oom -e killed"
     if row.signal in CRASHES:
         return "It crashed in compiled code. Read the end of its output:", read(run)
     return "Read the end of its output:", read(run)
