@@ -16,12 +16,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import REPORT
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.choice import find_runs, parse_patterns
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import comparison, sentence
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.page import report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading import read_run
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.verdict import verdict_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import (
-    write_page,
-    write_report,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import write_page
 
 Result = dict[str, Any]
 display = Display()
@@ -44,22 +42,21 @@ class ActionModule(Action):
             answer["comparison"] = str(together)
         if self._task.check_mode:
             return answer
-        for run_dir in found:
-            write(run_dir / REPORT, lambda at=run_dir: write_report(at, proof))
         runs = [read_run(path, proof) for path in found]
         for run, path in zip(runs, pages, strict=True):
+            write(path, report(run))
             display.display(f"{run.job_id}: {verdict_of(run).sentence}")
             display.display(f"  {path}")
         if len(runs) > 1:
-            write(together, lambda: write_page(together, comparison(runs)))
+            write(together, comparison(runs))
             display.display(f"{sentence(runs)}\n  {together}")
         return answer
 
 
-def write(path: Path, how: Any) -> None:
+def write(path: Path, text: str) -> None:
     """Write a page. InputError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        how()
+        write_page(path, text)
     except OSError as error:
         raise InputError("report", str(path), f"{error.strerror}: it cannot be written there") from None

@@ -89,7 +89,7 @@ def test_the_last_look_at_a_job_is_shown_as_it_is_indented(run_dir: Path) -> Non
     (run_dir / "diagnosis").mkdir()
     (run_dir / "diagnosis" / "look.txt").write_text("job x: rank 1 sleeps\n\nranks 0-1: main\n  rank 1: <load>\n")
     page = checked(report(read_run(run_dir)))
-    assert "Where it hungjob x: rank 1 sleepsranks 0-1: main\n  rank 1: <load>Ranks" in page.text
+    assert "The last lookjob x: rank 1 sleepsranks 0-1: main\n  rank 1: <load>Ranks" in page.text
 
 
 def n2_is_ahead(plan: dict[str, Any]) -> None:
@@ -285,6 +285,12 @@ def test_a_large_job_has_a_small_page(tmp_path: Path) -> None:
     events = ending(run)
     assert len(events) == 2 and events[0].first is True
     assert events[1].who.startswith("511 ranks on n0 n1-n63 (ranks 0-6, 8-511)")
+
+
+def test_a_large_record_of_a_rank_is_none(run_dir: Path) -> None:
+    """There may be thousands, and a page is waited for."""
+    change(run_dir / "ranks" / "1" / "record.json", lambda record: record.update(more=[0] * 40_000))
+    assert [row.began is None for row in read_run(run_dir).ranks] == [False, True, False, False]
 
 
 def test_a_part_that_does_not_fit_is_left_out_and_the_next_is_not() -> None:

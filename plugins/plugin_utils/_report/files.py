@@ -82,16 +82,16 @@ def finite(value: object) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def read_json(path: Path) -> Fields:
-    """Return the object in a file. Unreadable with the reason if there is none."""
+def read_json(path: Path, most: int = JSON_BYTES) -> Fields:
+    """Return the object in a file of at most so many bytes. Unreadable with the reason if there is none."""
     try:
         with open(open_file(str(path)), "rb") as file:
-            data = file.read(JSON_BYTES + 1)
+            data = file.read(most + 1)
     except FileNotFoundError:
         raise Unreadable("not there") from None
     except OSError as error:
         raise Unreadable(error.strerror or "not readable") from None
-    if len(data) > JSON_BYTES or sum(map(data.count, (b",", b"[", b"{"))) > VALUES_MOST:
+    if len(data) > most or sum(map(data.count, (b",", b"[", b"{"))) > VALUES_MOST:
         raise Unreadable("too large to be read")
     try:
         found = json.loads(data, parse_constant=refuse_constant)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import plural, spans
 
 EMPTY_TAGS = ("meta", "br")
 
@@ -105,17 +106,6 @@ def count(amount: int, what: str) -> str:
     return f"{amount:,} {what}" + "s" * (amount != 1)
 
 
-def numbers(found: Sequence[int]) -> str:
-    """Return whole numbers in short: "0-3, 7"."""
-    parts: list[list[int]] = []
-    for value in sorted(found):
-        if parts and value == parts[-1][1] + 1:
-            parts[-1][1] = value
-        else:
-            parts.append([value, value])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
-
-
 def ranks_named(found: Sequence[int]) -> str:
     """Return "rank 3" or "ranks 0-3, 7"."""
-    return ("rank " if len(found) == 1 else "ranks ") + numbers(found)
+    return f"{plural(found, 'rank', 'ranks')} {spans(found).replace(',', ', ')}"

@@ -23,6 +23,7 @@ from .files import Fields, Unreadable, finite, read_json, read_lines, sampled_ro
 from .run import Failure, Known, Leftover, Link, Links, NodeRun, Note, Points, RankRun, Reason, Run
 
 RANKS_MOST = 4096  # whose records are read
+RECORD_BYTES = 1 << 16  # of each: a node wrote it
 LINES_MOST = 80  # of a diagnosis
 NAMES_MOST = 24  # of metrics with curves
 PROGRESS = ("epoch", "epochs", "step", "steps")
@@ -150,7 +151,7 @@ def ranks_of(
         if rank is None or rank < 0 or rank in found:
             continue
         try:
-            record = read_json(run_dir / "ranks" / str(rank) / "record.json")
+            record = read_json(run_dir / "ranks" / str(rank) / "record.json", RECORD_BYTES)
         except Unreadable:
             record = Fields(None)
         host = row.text("host")

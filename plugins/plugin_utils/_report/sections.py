@@ -185,7 +185,7 @@ def diagnosis(run: Run) -> Html:
         return Html("")
     first, *tree = run.diagnosis
     return section(
-        "Where it hung",
+        "The last look",
         tag("p", first),
         tag("pre", join(map(code, filter(None, tree)), Html("\n"))) if any(tree) else "",
     )

@@ -40,8 +40,6 @@ section > p { margin-top: 0.6rem; }
 .warn { color: var(--warn); }
 .unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 .defs { position: absolute; }
-.skip { position: absolute; left: -99rem; }
-.skip:focus { left: 1rem; top: 1rem; background: var(--card); padding: 0.5rem 1rem; }
 :focus-visible { outline: 3px solid var(--calm); outline-offset: 2px; }
 
 .verdict { --tone: var(--calm); padding-top: 1.6rem; }
