@@ -23,9 +23,9 @@ The last line of a failed job ends with `cause ID: what it is. Mend: what to do`
 [result.json](read-a-run.md) has the same, with the line that says so. Find your ID, or the text that you see, below.
 
 How it is found: the output of the rank that failed first is looked through, then that of others that failed by
-themselves, then the launcher's. Only what ended the program counts: its last traceback if it stops there, else its last
-lines. What only says that a peer hung up, or was late, is taken if nothing else is there. Nothing is guessed: without a
-text, a code or a signal of this page there is no cause.
+themselves, then the launcher's. Only what ended the program counts: its last traceback if it stops there, without the
+code that it shows, else its last 10 lines. What only says that a peer hung up, or was late, is taken if nothing else is
+there. Nothing is guessed: without a text, a code or a signal of this page there is no cause.
 """
 
 

@@ -128,6 +128,10 @@ def test_options_that_a_mend_names_exist() -> None:
             assert f"`{code}`" in (REPO / "docs/preflight.md").read_text(), (entry.id, code)
         for page in re.findall(r"docs/[a-z-]+\.md", entry.mend + entry.source):
             assert (REPO / page).exists(), (entry.id, page)
+        for playbook in re.findall(r"[a-z_]+\.yml", entry.cause + entry.mend):
+            assert (REPO / playbook).exists() or (REPO / "playbooks" / playbook).exists(), (entry.id, playbook)
+        for tag in re.findall(r"setup\.yml --tags ([a-z_]+)", entry.mend):
+            assert re.search(rf"tags: \[.*\b{tag}\b", (REPO / "playbooks/setup.yml").read_text()), (entry.id, tag)
 
 
 # --- nothing is taken that is none -----------------------------------------------------------------------------------
@@ -153,6 +157,11 @@ def test_what_was_recorded_for_other_tests_has_no_cause(path: Path) -> None:
         "AssertionError\n",
         "epoch 3/12 loss 0.123\n",
         "",
+        'Traceback (most recent call last):\n  File "t.py", line 3\n    except MemoryError: raise X\nValueError: bad\n',
+        "Traceback (most recent call last):\nValueError: bad\n[W1126 9:0 socket.cpp:464] [c10d] Connection reset\n",
+        "Traceback (most recent call last):\nValueError: Timed out waiting for the label server\n",
+        "AssertionError: no GPUs found\n",
+        "df: No space left on device\n" + "epoch\n" * 20 + "the accuracy is too low\n",
         "W1120 socket.cpp:755] [c10d] The client socket cannot be initialized to connect to [n1]:1\nKeyError: 'lr'\n",
     ],
 )
@@ -186,6 +195,23 @@ def test_an_error_by_which_another_came_is_one() -> None:
     for text in (chained, ranked):
         found = by_text(book(), Ended(text, rc=1))
         assert found and found.entry.id == "module-missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "id"),
+    [
+        (
+            "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)",
+            "cuda-out-of-memory",
+        ),
+        ("git@github.com: Permission denied (publickey).", "ssh-denied"),
+        ("ImportError: cannot import name 'b' from partially initialized module 'a'", "name-missing"),
+        ("BrokenPipeError: [Errno 32] Broken pipe", "peer-gone"),
+    ],
+)
+def test_a_plain_error_has_the_cause_that_is_true_of_it(text: str, id: str) -> None:
+    found = by_text(book(), Ended(LAST.replace("ValueError: the loss is not a number", text), rc=1))
+    assert found and found.entry.id == id
 
 
 def test_what_a_library_says_counts_before_the_traceback() -> None:

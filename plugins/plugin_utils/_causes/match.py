@@ -6,7 +6,8 @@
 
 What a rank printed is hostile, and it may have logged errors that it got over. So only its end is looked at, and there
 only what ended the program: the last traceback with those that it came of, if the program stops there; else the last
-lines. Of a program that a signal ended no traceback counts.
+lines. The lines of code in a traceback do not count, nor do warnings of C++ that come after it. Of a program that a
+signal ended no traceback counts.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from .book import Entry
 LOOKED_AT = 1 << 16  # bytes of the end of a stream
 LINES = 2000  # of them at most, each of LINE characters
 LINE = 2000
-LAST_LINES = 40  # that count without a traceback, and that may come after one
+LAST_LINES = 10  # that count without a traceback
+AFTER_LINES = 40  # that may come after a traceback that ended the program
 ABORT = 6  # SIGABRT, by which C++ ends a program after an exception
 PREFIX = re.compile(r"\[rank[0-9]{1,7}\]: ?")  # of PyTorch, before each line of a traceback
 TRACEBACK = "Traceback (most recent call last):"
 CAME_OF = ("During handling of the above exception", "The above exception was the direct cause")
 CPP = "terminate called"
+WARNING = re.compile(r"\[?[IW][0-9]* ")  # of PyTorch's and glog's log: "[W1126 10:00:00.000 socket.cpp:755] ..."
 
 
 class Ended(NamedTuple):
@@ -111,7 +114,17 @@ def what_ended(lines: Sequence[str], signal: int) -> Sequence[str]:
     start = traceback_start(lines)
     if start < 0:
         return lines[-LAST_LINES:]
-    return lines[start:] if len(lines) - traceback_end(lines) <= LAST_LINES else lines[-LAST_LINES:]
+    return exceptions(lines[start:]) if len(lines) - traceback_end(lines) <= AFTER_LINES else lines[-LAST_LINES:]
+
+
+def exceptions(lines: Sequence[str]) -> list[str]:
+    """Return what tracebacks say, without the frames of each and their code, and without warnings."""
+    found, in_frames = [], False
+    for line in lines:
+        in_frames = TRACEBACK in line or (in_frames and line.startswith(" "))
+        if not in_frames and not WARNING.match(line):
+            found.append(line)
+    return found
 
 
 def traceback_start(lines: Sequence[str]) -> int:
