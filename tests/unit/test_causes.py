@@ -343,6 +343,33 @@ def test_hostile_files_of_a_run_are_no_error(run_dir: Path) -> None:
     assert cause and cause["line"].isprintable() and cause["id"] == "module-missing"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"[" * 10**5,
+        b'{"rank": NaN}',
+        b"[" + b"[]," * 5_000_000 + b"1]",
+        b'{}, "kind": "looked"',
+        b"\xff",
+    ],
+    ids=["empty", "list", "object", "deep", "NaN", "bomb", "two fields", "no text"],
+)
+def test_what_is_no_result_has_no_cause(run_dir: Path, text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bomb is told by its size: reading it as JSON would take a gigabyte."""
+    loads, most = json.loads, 10**6
+
+    def small(data: Any, **options: Any) -> Any:
+        assert len(data) < most
+        return loads(data, **options)
+
+    monkeypatch.setattr(json, "loads", small)
+    (run_dir / "result.json").write_bytes(text)
+    assert told.explained_file(run_dir) is None
+
+
 def test_the_last_line_ends_with_the_id_and_the_mend(run_dir: Path) -> None:
     (run_dir / "ranks/0/stderr").write_text(GOT_OVER)
     (run_dir / "result.json").write_text("{}")

@@ -108,6 +108,11 @@ def test_what_only_looks_like_a_number_is_none() -> None:
     assert fold_names(["²", "n1", "n2", "n3"]) == "n1-n3 ²"
 
 
+def test_folding_long_names_takes_no_square_of_their_length() -> None:
+    """It would take minutes."""
+    assert len(fold_names("1" * 4000 + f"a{number}b1" for number in range(500)).split()) == 500
+
+
 def test_a_table() -> None:
     assert findings.text_table(("name", "value"), [("a", "1"), ("long", "2\n3"), ("", "")]) == [
         " name  value",

@@ -23,6 +23,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.verdict import verdict_of
 from tests.unit.report_pages import RECORDED, checked
 
+REPO = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
@@ -119,6 +121,14 @@ STATES = {
     "saved": "The job saved its work",
     "on fire": "The result says 'on fire'",
 }
+
+
+@pytest.mark.parametrize("state", [*STATES, "failed", ""])
+def test_what_a_verdict_tells_to_type_exists(run_dir: Path, state: str) -> None:
+    change(run_dir / "result.json", lambda result: result.update(state=state))
+    verdict = verdict_of(read_run(run_dir))
+    for name in re.findall(r"[\w/]+\.yml|docs/[\w-]+\.md", " ".join([verdict.next_step, *verdict.commands])):
+        assert (REPO / name).is_file(), name
 
 
 @pytest.mark.parametrize("state", STATES)

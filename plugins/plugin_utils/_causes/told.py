@@ -65,12 +65,15 @@ def explained(result: Result, run_dir: Path) -> ToldResult:
 
 
 def explained_file(run_dir: Path) -> Cause | None:
-    """Return the cause of a run that was brought home, and keep it there. None for what is no result of ours."""
+    """Return the cause of a run that was brought home, and keep it there. None for what is no result of ours.
+
+    The head wrote the file: it is read with the limits of a frame.
+    """
     try:
         with open(open_file(str(run_dir / RESULT)), "rb") as file:
-            read = json.loads(file.read(RESULT_BYTES))
-        result = frames.checked({"kind": "result", "result": read}, frames.FROM_HEAD)["result"]
-    except (OSError, ValueError, BadFrame, RecursionError):
+            frame = frames.parse(b'{"kind": "result", "result": ' + file.read(RESULT_BYTES) + b"}")
+        result = frames.checked(frame, frames.FROM_HEAD)["result"]
+    except (OSError, BadFrame):
         return None
     return explained(result, run_dir)["cause"]
 

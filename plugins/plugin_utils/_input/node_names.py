@@ -15,11 +15,11 @@ def fold_names(names: Iterable[str]) -> str:
     plain: list[str] = []
     numbered: dict[tuple[str, str, int], list[int]] = {}  # by what is around the number, and its width if padded
     for name in names:
-        match = re.fullmatch(r"(.*?)(\d+)(\D*)", name)
-        if not match or re.fullmatch(r"[\d.:]+", name):
+        parts = re.split(r"(\d+)", name)  # not matched as a whole: that takes the square of a long name's time
+        if len(parts) < 3 or re.fullmatch(r"[\d.:]+", name):
             plain.append(name)
             continue
-        before, number, after = match.groups()
+        before, number, after = "".join(parts[:-2]), *parts[-2:]
         numbered.setdefault((before, after, len(number) if number.startswith("0") else 0), []).append(int(number))
     for (before, after, width), numbers in numbered.items():
         for first, last in runs(sorted(set(numbers))):
