@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -68,16 +69,20 @@ def record(job: JobDir, rank: int, pid: int) -> None:
     job.write(f"ranks/{rank}/record.json", {**row, "started": 1.0})
 
 
-def rank_0(job: JobDir, hook: Path, program: str) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def rank_0(job: JobDir, hook: Path, program: str) -> Iterator[subprocess.Popen[str]]:
     """Start a Python with the hook, as the wrapper of rank 0 does, and wait for its first line."""
     code = f"import os, sys\nos.environ['TORCHFLEET_EXIT_NOTE'] = f'{{os.getpid()}}:{job.rank(0, 'exit')}'\n"
     code += "os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])"
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     argv, env = [sys.executable, "-S", "-c", code, program], {**own, "PYTHONPATH": str(hook)}
-    process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout and process.stdout.readline() == "up\n"
-    record(job, 0, process.pid)
-    return process
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == "up\n"
+            record(job, 0, process.pid)
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture
@@ -85,7 +90,6 @@ def started(job: JobDir, hook: Path) -> Iterator[subprocess.Popen[str]]:
     """Rank 0: a Python that waits."""
     with rank_0(job, hook, PROGRAM) as process:
         yield process
-        process.kill()
 
 
 def test_a_python_tells_where_it_is_and_goes_on(job: JobDir, started: subprocess.Popen[str]) -> None:
@@ -119,14 +123,49 @@ def test_what_a_python_executes_in_its_place_is_sent_nothing(job: JobDir, hook: 
     program = "import os\nprint('up', flush=True)\ninput()\nos.execvp('sleep', ['sleep', '600'])"
     with rank_0(job, hook, program) as process:
         assert process.stdin
-        first = looking.look_once(job, ORDER, asks=True)
+        first = looking.look_once(job, ORDER, True, set())
         assert first[0].asked and first[0].threads
         process.stdin.write("\n")
         process.stdin.flush()
         wait_until(lambda: looking.processes.command_of(process.pid) == "sleep 600")
-        assert looking.moved_since(job, first) == set()
+        assert looking.moved_since(job, first, set()) == set()
         assert process.poll() is None and running(process.pid)
-        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("does", "signals"), [("while True: sum(range(99))", 0), ("ctypes.PyDLL(None).sleep(600)", 1)], ids=["runs", "GIL"]
+)
+def test_stacks_are_written_with_the_gil_if_it_can_be_had(
+    job: JobDir, hook: Path, does: str, signals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames that change while they are read end the program, about once in a thousand times."""
+    program = f"""
+import ctypes, _torchfleet_look_note
+def works():
+    {does}
+_torchfleet_look_note.start_recorder({job.rank(0)!r})
+print("up", flush=True)
+input()
+works()
+"""
+    sent: list[int] = []
+    send, send_to_thread = looking.processes.send, looking.send_to_thread
+    monkeypatch.setattr(looking.processes, "send", lambda *to: [sent.append(0), send(*to)][1])
+    monkeypatch.setattr(looking, "send_to_thread", lambda *to: [sent.append(1), send_to_thread(*to)][1])
+    with rank_0(job, hook, program) as process:
+        wait_until(lambda: looking.our_thread(process.pid))
+        assert process.stdin
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+        def functions() -> list[str]:
+            sent.clear()
+            threads = looking.look_once(job, ORDER, True, set())[0].threads
+            return [frame["function"] for frames in threads for frame in frames]
+
+        wait_until(lambda: functions() == ["works", "<module>"])
+        assert sent == [1] * signals
+        assert process.poll() is None
 
 
 def test_a_program_without_our_handler_is_sent_nothing(job: JobDir) -> None:

@@ -4,10 +4,12 @@
 
 """Staged with the exit note: lets a look (see looking.py) ask a rank where it is, also if it waits in C.
 
-Nothing of it runs before somebody looks. Stacks are written by faulthandler's handler, which needs no GIL. PyTorch's
-flight recorder is read by a thread that sleeps in a read until it is asked, and takes the signal for the others; it
-starts with the first process group, so that a program without one has no thread of ours. PyTorch's own server for the
-recorder would have nine, and write to stderr.
+Nothing of it runs before somebody looks. A thread sleeps in a read until it is asked: it writes the stacks of all
+threads, and what PyTorch's flight recorder has. It starts with the first process group, so that a program without one
+has no thread of ours. PyTorch's own server for the recorder would have nine, and write to stderr.
+
+Where the thread is not there, or does not get the GIL, faulthandler's handler of a signal writes the stacks. It needs
+no GIL, and is the second choice for that: frames that change while another thread reads them end the program (SIGSEGV).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import sys
 
 LOOK_SIGNAL = signal.SIGRTMAX - 6  # of a rank that is asked for its stacks: nobody's, as that of exit_note
 STACKS, PIPE, RECORDER = "stacks", "look.pipe", "recorder.json"  # in the directory of a rank
+FOR_STACKS, FOR_RECORDER = b"s", b"?"  # what our thread is asked for, through the pipe
 THREAD_NAME = "torchfleet-look"  # of at most 15 characters
 HIGH = (1000, 200)  # descriptors below are left alone, as far as possible: a program finds those that it expects
 
@@ -38,7 +41,7 @@ def listen_for_looks(directory: str) -> None:
 
 
 def start_recorder(directory: str) -> None:
-    """Answer with what the flight recorder has whenever a byte comes through the pipe."""
+    """Let a thread answer whenever a byte comes through the pipe."""
     path = os.path.join(directory, PIPE)
     try:
         if not os.path.exists(path):
@@ -62,14 +65,19 @@ def moved_up(descriptor: int) -> int:
 
 
 def answer(pipe: int, directory: str) -> None:
-    """Write the flight recorder's entries to a file each time that they are asked for."""
+    """Write the stacks, or the flight recorder's entries, to a file each time that they are asked for."""
     place = os.path.join(directory, RECORDER)
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {LOOK_SIGNAL})  # they are the program's
     take_name()
     while True:
         try:
-            if not os.read(pipe, 512):
+            asked = os.read(pipe, 512)
+            if not asked:
                 return
+            if FOR_STACKS in asked:
+                write_stacks(os.path.join(directory, STACKS))
+            if FOR_RECORDER not in asked:
+                continue
             entries = recorded()
             with open(place + ".tmp", "wb") as file:
                 file.write(entries)
@@ -78,8 +86,17 @@ def answer(pipe: int, directory: str) -> None:
             continue
 
 
+def write_stacks(path: str) -> None:
+    """Write the stacks of all threads. This one has the GIL: no frame changes meanwhile. OSError."""
+    opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+    try:
+        faulthandler.dump_traceback(opened)
+    finally:
+        os.close(opened)
+
+
 def take_name() -> None:
-    """Let this thread be found: it is sent LOOK_SIGNAL, so that no call of the program is interrupted."""
+    """Let this thread be found: it is asked, so that no call of the program is interrupted."""
     try:
         with open(f"/proc/self/task/{_thread.get_native_id()}/comm", "w") as file:
             file.write(THREAD_NAME)

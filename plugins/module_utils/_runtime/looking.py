@@ -34,14 +34,15 @@ from .evidence import (
 )
 from .forms import short
 from .job_directory import JobDir, open_file
-from .look_note import LOOK_SIGNAL, PIPE, RECORDER, STACKS, THREAD_NAME
+from .look_note import FOR_RECORDER, FOR_STACKS, LOOK_SIGNAL, PIPE, RECORDER, STACKS, THREAD_NAME
 from .orders import Order
 from .processes import Process
 from .records import RankRecord
 
 BETWEEN_SECONDS = 2.0  # the two looks: what moves in between is slow, and does not hang
 SAMPLES = (0.17, 0.43, 0.71)  # of that time, when stacks are asked for as well: a program in a loop moves
-ANSWER_SECONDS = 0.5  # for all ranks to write their stacks, and again for what their recorders have
+# For all ranks to write their stacks, for those that only a signal reaches to do so, and for what recorders have.
+ANSWER_SECONDS = 0.5
 WORKER_SECONDS = 0.1  # for each worker of a rank to write its stack
 PAUSE = 0.005
 STACKS_BYTES, STACKS_FILE = (
@@ -73,17 +74,18 @@ def look(job: JobDir, order: Order, asks: bool = True, seconds: float = BETWEEN_
     """
     with alone(job):
         began = time.monotonic()
-        first = look_once(job, order, asks)
+        deaf: set[int] = set()
+        first = look_once(job, order, asks, deaf)
         moved: set[int] = set()
         for share in SAMPLES if asks else ():
             pause(began + share * seconds)
-            moved |= moved_since(job, first)
+            moved |= moved_since(job, first, deaf)
         pause(began + seconds)
-        second = look_once(job, order, asks)
+        second = look_once(job, order, asks, deaf)
         between = time.monotonic() - began
         moved |= {rank for rank, seen in second.items() if is_elsewhere(first[rank].threads, seen.threads)}
         until = time.monotonic() + (seconds if asks else 0.0)
-        workers = {rank: workers_of(job, rank, seen, until) for rank, seen in second.items()}
+        workers = {rank: workers_of(job, rank, seen, until, rank in moved) for rank, seen in second.items()}
         return [
             evidence_of(order["host"], rank, first[rank], second[rank], between, rank in moved, workers[rank])
             for rank in second
@@ -95,10 +97,10 @@ def pause(until: float) -> None:
     time.sleep(max(0.0, until - time.monotonic()))
 
 
-def moved_since(job: JobDir, first: dict[int, Seen]) -> set[int]:
+def moved_since(job: JobDir, first: dict[int, Seen], deaf: set[int]) -> set[int]:
     """Return the ranks whose main thread is elsewhere than at the first look."""
     asked = {rank: seen.asked for rank, seen in first.items() if seen.asked and processes.read(seen.asked.pid)}
-    stacks = ask_for_stacks(job, asked, ANSWER_SECONDS)
+    stacks = ask_for_stacks(job, asked, ANSWER_SECONDS, deaf)
     return {rank for rank, threads in stacks.items() if is_elsewhere(first[rank].threads, threads)}
 
 
@@ -138,7 +140,7 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(PAUSE)
 
 
-def look_once(job: JobDir, order: Order, asks: bool) -> dict[int, Seen]:
+def look_once(job: JobDir, order: Order, asks: bool, deaf: set[int]) -> dict[int, Seen]:
     """Return what this node's ranks do now."""
     records = {rank: job.record(rank) for rank in order["ranks"]}
     alive = {rank: record for rank, record in records.items() if record and "rc" not in record}
@@ -148,8 +150,8 @@ def look_once(job: JobDir, order: Order, asks: bool) -> dict[int, Seen]:
     asked = {rank: python_of(tree) for rank, tree in found.items()}
     ticks = {rank: {process.identity: ticks_of(process.pid) for process in tree.all} for rank, tree in found.items()}
     targets = {rank: process for rank, process in asked.items() if process and asks}
-    threads = ask_for_stacks(job, targets, ANSWER_SECONDS)
-    groups = ask_recorders(job, [rank for rank, process in targets.items() if process.state not in "Tt"])
+    threads = ask_for_stacks(job, targets, ANSWER_SECONDS, deaf)
+    groups = ask_recorders(job, [rank for rank, process in targets.items() if process.pid not in deaf])
     return {
         rank: Seen(
             records[rank],
@@ -169,17 +171,36 @@ def python_of(tree: Tree) -> Process | None:
     return next((process for process in tree.all if handles(process.pid, LOOK_SIGNAL)), None)
 
 
-def ask(process: Process) -> bool:
-    """Ask a process for its stacks, unless it is stopped: the signal would wait for it, and come too late.
+def ask(job: JobDir, rank: int, process: Process, deaf: set[int]) -> bool:
+    """Ask a process for its stacks; return whether it was asked. `deaf`: whose thread of ours did not answer before."""
+    has_thread = process.pid not in deaf and can_be_asked(process) and our_thread(process.pid)
+    return bool(has_thread and write_to(job, rank, FOR_STACKS)) or ask_by_signal(process, deaf)
 
-    It is looked once more whether it has our handler: what it executes since the look before (execve) has none, and
-    would die. Where our thread is there it gets the signal: a call of another one would be interrupted (EINTR).
+
+def ask_by_signal(process: Process, deaf: set[int]) -> bool:
+    """Ask a process for its stacks that has no thread of ours, or one that does not get the GIL.
+
+    A main thread that runs is sent the signal, and its frames do not change then. Of one that waits a call would be
+    interrupted (EINTR): our thread gets it, where it is.
+    """
+    deaf.add(process.pid)
+    now = can_be_asked(process)
+    if now is None:
+        return False
+    thread = our_thread(process.pid) if now.state != "R" else 0
+    return bool(thread and send_to_thread(process.pid, thread)) or processes.send(process, LOOK_SIGNAL)
+
+
+def can_be_asked(process: Process) -> Process | None:
+    """Return what a process is now, None if it may not be asked.
+
+    Of one that is stopped the answer would come too late. What it executed since the look before (execve) has no
+    handler of ours, and would die.
     """
     now = processes.read(process.pid)
     if now is None or now.started != process.started or now.state in "Tt" or not handles(process.pid, LOOK_SIGNAL):
-        return False
-    thread = our_thread(process.pid)
-    return bool(thread and send_to_thread(process.pid, thread)) or processes.send(process, LOOK_SIGNAL)
+        return None
+    return now
 
 
 def our_thread(pid: int) -> int:
@@ -231,19 +252,16 @@ def size_of(path: str) -> int:
         return 0
 
 
-def ask_for_stacks(job: JobDir, asked: dict[int, Process], seconds: float) -> dict[int, list[list[Frame]]]:
-    """Return the stacks of one process of each rank; nothing of a rank that does not answer in time."""
+def ask_for_stacks(
+    job: JobDir, asked: dict[int, Process], seconds: float, deaf: set[int]
+) -> dict[int, list[list[Frame]]]:
+    """Return the stacks of one process of each rank; nothing of a rank that does not answer in time. `deaf`: as ask."""
     before = {rank: size_of(job.rank(rank, STACKS)) for rank in asked}
-    waiting = [rank for rank in asked if before[rank] < STACKS_FILE and ask(asked[rank])]
     sizes = dict(before)
-    until = time.monotonic() + seconds
-    while waiting and time.monotonic() < until:
-        time.sleep(2 * PAUSE)
-        for rank in list(waiting):
-            size = size_of(job.rank(rank, STACKS))
-            if size > before[rank] and size == sizes[rank]:  # it does not grow any more
-                waiting.remove(rank)
-            sizes[rank] = size
+    ranks = [rank for rank in asked if before[rank] < STACKS_FILE]
+    await_stacks(job, [rank for rank in ranks if ask(job, rank, asked[rank], deaf)], sizes, seconds)
+    late = [rank for rank in ranks if sizes[rank] == before[rank] and asked[rank].pid not in deaf]
+    await_stacks(job, [rank for rank in late if ask_by_signal(asked[rank], deaf)], sizes, seconds)
     found: dict[int, list[list[Frame]]] = {}
     for rank in asked:
         if sizes[rank] > before[rank]:
@@ -251,6 +269,18 @@ def ask_for_stacks(job: JobDir, asked: dict[int, Process], seconds: float) -> di
                 read_part(job.rank(rank, STACKS), before[rank], STACKS_BYTES).decode(errors="replace")
             )
     return found
+
+
+def await_stacks(job: JobDir, waiting: list[int], sizes: dict[int, int], seconds: float) -> None:
+    """Wait until the files of these ranks have grown and grow no more, not longer than so many seconds."""
+    before, until = dict(sizes), time.monotonic() + seconds
+    while waiting and time.monotonic() < until:
+        time.sleep(2 * PAUSE)
+        for rank in list(waiting):
+            size = size_of(job.rank(rank, STACKS))
+            if size > before[rank] and size == sizes[rank]:  # it does not grow any more
+                waiting.remove(rank)
+            sizes[rank] = size
 
 
 def read_part(path: str, start: int, most: int) -> bytes:
@@ -284,22 +314,28 @@ def ask_recorder(job: JobDir, rank: int) -> bool:
         os.unlink(job.rank(rank, RECORDER))  # an old answer
     except OSError:
         pass
+    return write_to(job, rank, FOR_RECORDER)
+
+
+def write_to(job: JobDir, rank: int, what: bytes) -> bool:
+    """Ask our thread in a rank. Return whether anybody will answer."""
     try:
         pipe = os.open(job.rank(rank, PIPE), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:  # it has no process group, or is no Python
         return False
     try:
-        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"?") == 1
+        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, what) == len(what)
     except OSError:
         return False
     finally:
         os.close(pipe)
 
 
-def workers_of(job: JobDir, rank: int, seen: Seen, until: float) -> list[Worker]:
+def workers_of(job: JobDir, rank: int, seen: Seen, until: float, moved: bool) -> list[Worker]:
     """Return the processes below a rank's Python, or all of a rank that has none.
 
     They are asked for their stacks until a moment of the monotonic clock: the end of a job does not wait for hundreds.
+    They have no thread of ours, so one at work for a rank that `moved` is left alone (look_note says why).
     """
     tops = {seen.asked.pid} if seen.asked else {process.parent for process in seen.tree.program}
     below: list[Process] = []
@@ -309,8 +345,8 @@ def workers_of(job: JobDir, rank: int, seen: Seen, until: float) -> list[Worker]
             below.append(process)
     rows: list[Worker] = []
     for process in below[:WORKERS_MOST]:
-        asked = time.monotonic() < until and handles(process.pid, LOOK_SIGNAL)
-        stacks = ask_for_stacks(job, {rank: process}, WORKER_SECONDS) if asked else {}
+        asked = time.monotonic() < until and not (moved and process.state == "R")
+        stacks = ask_for_stacks(job, {rank: process}, WORKER_SECONDS, set()) if asked else {}
         frames = next(iter(stacks.get(rank, [])), [])
         command = short(processes.command_of(process.pid))
         rows.append({"pid": process.pid, "state": process.state, "command": command, "frames": frames})
