@@ -172,9 +172,8 @@ def test_an_attempt_that_cannot_be_noted_is_the_last(tmp_path: Path, full: bool)
     restarts = object.__new__(Restarts)
     restarts.head, restarts.rule, restarts.ended = head, {"most": 3, "states": ["failed"]}, []
     running: Any = SimpleNamespace(cancelled=False, node_job=SimpleNamespace(job=job))
-    restarts.job = running
     result: Any = {"job_id": "j", "state": "failed", "seconds": 1.0, "metrics": {}, "first_failure": None, "notes": []}
-    assert restarts.decide(result) is not full
+    assert restarts.decide(running, result) is not full
     texts = ["it was not started again: attempts.json cannot be written: No such file or directory"]
     assert [note["text"] for note in result["notes"]] == (texts if full else [])
     assert not job.read("attempt.json") if full else job.read("attempt.json") == result

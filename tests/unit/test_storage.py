@@ -155,7 +155,9 @@ def test_nodes_leave_by_their_whole_names() -> None:
 
 
 def test_a_removed_node_does_not_stay_in_the_exports_unnoticed() -> None:
-    look, refuse = tasks_in("present.yml")[1:3]
+    end, _check, look, refuse = tasks_in("present.yml")[:4]
+    assert rendered(end["when"], storage_server="", storage_address="", __storage_leaving=["n3"]) is False
+    assert rendered(end["when"], storage_server="", storage_address="", __storage_leaving=[]) is True
     assert rendered(look["when"], storage_server="", __storage_leaving=["n3"]) is True
     assert rendered(look["when"], storage_server="n1", __storage_leaving=["n3"]) is False
     assert rendered(look["when"], storage_server="", __storage_leaving=[]) is False

@@ -10,6 +10,7 @@ until it is over, and none of its queue is asked again.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Callable
 
@@ -57,14 +58,12 @@ class Restarts:
         self.nodes = PlannedNodes(head, run_order)
         self.ended: list[Ended] = []
         self.again = False
-        self.job: HeadJob | None = None
         self.private = ""
 
     def run(self, job: HeadJob) -> None:
         """Follow the job through all its attempts."""
         while True:
-            self.job = job
-            result = job.follow(self.decide)
+            result = job.follow(functools.partial(self.decide, job))
             if not self.again:
                 return
             self.audience.send("restarted", state=result["state"], restarts=len(self.ended), most=self.rule["most"])
@@ -75,15 +74,14 @@ class Restarts:
                 return
             job = found
 
-    def decide(self, result: Result) -> bool:
+    def decide(self, last: HeadJob, result: Result) -> bool:
         """Note an attempt that is over; return whether the job is started again.
 
         Not where that cannot be written: the next attempt would find no room either, and this one has its outcome.
         """
         self.ended.append(ended_of(result["job_id"], result))
-        assert self.job
-        job = self.job.node_job.job
-        self.again = not self.job.cancelled and not self.head.signalled and goes_on(self.ended, self.rule)
+        job = last.node_job.job
+        self.again = not last.cancelled and not self.head.signalled and goes_on(self.ended, self.rule)
         try:
             job.write(LIST, {"attempts": self.ended})
             if self.again:
