@@ -350,6 +350,9 @@ def test_a_job_with_secrets_is_in_no_file(tmp_path: Path, start: Callable[[], Re
     assert waits_for(second)[1] == "a"
     found = [path for path in (tmp_path / "queue").rglob("*") if path.is_file() and "s3cret" in path.read_text()]
     assert not found and not list((tmp_path / "queue").rglob(KEPT))
+    other = start()
+    other.channel.send("attach", home=str(tmp_path), job_id="b")
+    assert end(other) == "cancelled"  # else it starts when the first is gone
 
 
 def holders(home: Path, job_id: str) -> list[int]:
