@@ -10,6 +10,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import ledger
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from tests.unit.nodes import HERE, plan_here, plan_on_two
 
@@ -33,6 +34,17 @@ def plan() -> Callable[..., LaunchPlan]:
 @pytest.fixture
 def plan_two() -> Callable[..., LaunchPlan]:
     return plan_on_two
+
+
+@pytest.fixture(scope="session")
+def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that a rank has in front of its PYTHONPATH."""
+    root = tmp_path_factory.mktemp("runtime")
+    (root / "hook").mkdir()
+    for name, data in runtime_archive.sources().items():
+        if name.startswith("hook/"):
+            (root / name).write_bytes(data)
+    return root / "hook"
 
 
 @pytest.fixture(scope="session")

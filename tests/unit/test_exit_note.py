@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
-
 CATCHES = "except SystemExit as e:\n    print(type(e).__module__, type(e).__qualname__, repr(e), e.code)"
 THREAD = "import sys, threading, _thread\nt = threading.Thread(target={})\nt.start()\nt.join()\nprint(t.is_alive())"
 LAST = (
@@ -63,17 +61,6 @@ def run(program: str, environment: dict[str, str]) -> tuple[int, str, str]:
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
-
-
-@pytest.fixture(scope="module")
-def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory that a rank has in front of its PYTHONPATH."""
-    root = tmp_path_factory.mktemp("runtime")
-    (root / "hook").mkdir()
-    for name, data in runtime_archive.sources().items():
-        if name.startswith("hook/"):
-            (root / name).write_bytes(data)
-    return root / "hook"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -26,7 +26,6 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.eviden
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.look_note import PIPE, RECORDER, STACKS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from tests.driver import running, wait_until
 
 PROGRAM = """
@@ -40,17 +39,6 @@ threading.Thread(target=others, daemon=True).start()
 waits()
 """
 Order = Any
-
-
-@pytest.fixture(scope="module")
-def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory that a rank has in front of its PYTHONPATH."""
-    root = tmp_path_factory.mktemp("runtime")
-    (root / "hook").mkdir()
-    for name, data in runtime_archive.sources().items():
-        if name.startswith("hook/"):
-            (root / name).write_bytes(data)
-    return root / "hook"
 
 
 @pytest.fixture

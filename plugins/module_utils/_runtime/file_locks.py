@@ -38,3 +38,14 @@ def wait_for_lock(path: str, how: int, seconds: float) -> int | None:
         if found is not None or time.monotonic() > deadline:
             return found
         time.sleep(PAUSE_SECONDS)
+
+
+def is_locked(descriptor: int) -> bool:
+    """Lock a file or directory until it is closed; return False if somebody else has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without such locks
+        return True
+    return True

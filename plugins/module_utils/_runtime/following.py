@@ -127,7 +127,7 @@ def pass_on(channel: Channel, controller: Channel) -> bool:
         except EOFError:
             return True
         try:
-            asked = controller.receive(0) if controller.incoming in found else None
+            asked = controller.receive(0) if controller.incoming in found or controller.buffer else None
         except EOFError:
             return False
         if asked and asked["kind"] == "end":

@@ -11,7 +11,6 @@ nothing. hang.py judges what is found.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
 import time
@@ -32,6 +31,7 @@ from .evidence import (
     read_recorder,
     read_stacks,
 )
+from .file_locks import is_locked
 from .forms import short
 from .job_directory import JobDir, open_file
 from .look_note import FOR_RECORDER, FOR_STACKS, LOOK_SIGNAL, PIPE, RECORDER, STACKS, THREAD_NAME
@@ -121,16 +121,6 @@ def alone(job: JobDir) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def is_locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without such locks
-        pass
-    return True
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_locks import is_locked
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
@@ -190,17 +190,6 @@ def written_alone(run_dir: Path, give_up: Callable[[], bool] = lambda: False) ->
                     raise TimeoutError(errno.ETIMEDOUT, "another ansible-playbook still writes into it")
                 time.sleep(0.1)
         yield
-
-
-def is_locked(descriptor: int) -> bool:
-    """Lock a directory until it is closed; return False if somebody else has locked it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without such locks
-        return True
-    return True
 
 
 def unwritable_message(error: OSError, run_dir: Path, head: str) -> str:
