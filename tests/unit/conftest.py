@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ from tests.unit.nodes import HERE, plan_here, plan_on_two
 def ledger_of_the_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what tests install, as root and with stubs, out of the notes of this machine."""
     monkeypatch.setattr(ledger, "LEDGER", tmp_path_factory.mktemp("ledger") / "torchfleet" / "installed.json")
+
+
+@pytest.fixture(autouse=True)
+def short_tmpdir(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have what a test stages in a directory that goes with the test; a path of pytest's is too long for sockets."""
+    with tempfile.TemporaryDirectory(prefix="unit-") as place:
+        monkeypatch.setenv("TMPDIR", place)
+        yield
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.act
     check_names,
     documented,
     misspelled,
+    on_node,
     values_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
@@ -71,6 +72,20 @@ def test_what_a_module_of_ours_answers_is_checked_before_ansible_has_it() -> Non
     action._task.delegate_to = "n2"
     with pytest.raises(InputError, match="answer of n2"):
         action.act({}, {"inventory_hostname": "n1"})
+
+
+@pytest.mark.parametrize("name", ["reap", "ssh_mesh_keys", "standalone_python", "uninstall"])
+def test_the_tilde_of_a_node_is_not_the_home_of_this_machine(name: str) -> None:
+    """Reproduced before: root's `setup.yml --tags prerequisites` wrote to /root of nodes where another user logs in."""
+    module = importlib.import_module(f"ansible_collections.torchfleet.cluster.plugins.action.{name}")
+    action = object.__new__(module.ActionModule)
+    empty: dict[str, Any] = {"list": [], "dict": {}, "bool": False}
+    required = {key: option for key, option in documented(name).items() if option.get("required")}
+    given = {key: option.get("choices", [empty.get(option.get("type"), "x")])[0] for key, option in required.items()}
+    action._task = SimpleNamespace(args={**given, "home": "~/.torchfleet"})
+    action._loader = None
+    assert action.options()["home"] == "~/.torchfleet"
+    assert on_node({"roots": {"type": "list", "elements": "path"}}) == {"roots": {"type": "list", "elements": "str"}}
 
 
 def test_what_is_needed_is_asked_for() -> None:

@@ -30,7 +30,7 @@ def test_a_legacy_locale_takes_any_text(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "utf8=0", "-c", STAGE],
         input=json.dumps({"order": order, "secrets": {}, "files": files}),
-        env={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+        env={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "TMPDIR": os.environ["TMPDIR"]},
         capture_output=True,
         text=True,
         timeout=60,

@@ -35,6 +35,7 @@ class Action(ActionBase):
     TRANSFERS_FILES = False
     parses_values = False  # act() checks the values itself; only names are checked here
 
+    node_paths = False  # options of type path are those of a node: a ~ stays, for it is expanded there
     options_are_typed = False  # users type the options after -e, and the playbook passes them on
 
     def run(self, tmp: str | None = None, task_vars: Result | None = None) -> Result:
@@ -53,7 +54,7 @@ class Action(ActionBase):
     def options(self) -> Result:
         """Return the options of the task as plain values. Raise InputError for an unknown name or invalid value."""
         name = type(self).__module__.rpartition(".")[2]
-        known = documented(name)
+        known = on_node(documented(name)) if self.node_paths else documented(name)
         check_names(name, self._task.args, known)
         for line in misspelled(load_extra_vars(self._loader) if self.options_are_typed else (), known):
             display.warning(line)
@@ -65,6 +66,16 @@ def documented(module: str) -> Options:
     """Return the options of a module of this collection by name, from its documentation."""
     text = importlib.import_module(f"{MODULES}.{module}").DOCUMENTATION
     return options_in(yaml_load(text))
+
+
+def on_node(known: Options) -> Options:
+    """Return the options with paths as texts: the validator would expand the ~ of a path to a home of this machine."""
+    return {
+        name: {
+            part: "str" if value == "path" and part in ("type", "elements") else value for part, value in option.items()
+        }
+        for name, option in known.items()
+    }
 
 
 def options_in(documentation: Mapping[str, Any], key: str = "options") -> Options:

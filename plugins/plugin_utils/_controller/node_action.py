@@ -25,6 +25,7 @@ class OnNode(Action):
     """Runs the module of the same name on the node. Ansible alone would accept host variables from its answer."""
 
     parses_values = True  # the module does
+    node_paths = True
     _task: Any
 
     def act(self, given: Result, variables: Result) -> Result:
