@@ -320,7 +320,8 @@ environment:
   description:
     - What the tasks need that make the environment of the program. Nothing was started.
     - C(nodes) has the nodes of the job, of which some do not have it, each with C(path), C(home), C(python), C(linked)
-      (the proven environment) and C(torch) (its version). The rest is the same for all.
+      (the proven environment), C(torch) (its version) and C(build) (what that says of its build, such as C(cpu)). The
+      rest is the same for all.
   returned: if the environment of the program is missing on a node
   type: dict
 job_id:

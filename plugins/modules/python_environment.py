@@ -76,6 +76,18 @@ options:
     description: Whether O(index_url) is the index of all packages, and not of the first one alone.
     type: bool
     default: false
+  torch_packages:
+    description:
+      - Those of O(packages) that are compiled for one build of torch, such as torchvision. They come from
+        O(torch_index_url), without what they need, and O(lock) does not hold for them.
+      - Not with O(wheelhouse), which has the right ones.
+    type: list
+    elements: str
+    default: []
+  torch_index_url:
+    description: The package index of O(torch_packages).
+    type: str
+    default: ""
   kept:
     description:
       - Packages of O(linked_environment), with their versions, that must not be exchanged. Packages that need another
@@ -325,6 +337,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.stand
 AS_THEY_ARE = (
     *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
     *("preferred_index", "tools", "build_environment", "linked_environment", "versions", "one_index", "kept"),
+    *("torch_packages", "torch_index_url"),
 )
 PROGRAM = {
     **{name: {"type": "str", "required": True} for name in ("name", "url", "sha256", "file")},
@@ -419,6 +432,8 @@ def main() -> None:
         "index_url": {"type": "str", "default": "", "no_log": True},
         "one_index": {"type": "bool", "default": False},
         "keep": {"type": "int", "default": 0},
+        "torch_packages": {"type": "list", "elements": "str", "default": []},
+        "torch_index_url": {"type": "str", "default": "", "no_log": True},
         "kept": {"type": "list", "elements": "str", "default": []},
         "preferred_index": {"type": "str", "default": "", "no_log": True},
         "lock": {"type": "str", "default": ""},

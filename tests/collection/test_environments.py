@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import tarfile
+import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,6 +159,61 @@ def two_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_name_of_one_index_is_not_taken_from_another(wanted: Request, two_indexes: str) -> None:
     there = made(replace(wanted, index_url=two_indexes, packages=["fast==1.0", "plain==2.0"]))["installed"]
     assert (there["fast"], there["helper"], there["plain"]) == ("1.0+gpu", "1.0", "2.0")
+
+
+@pytest.fixture
+def beside_torch(tmp_path: Path, wanted: Request, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Request]:
+    """Make a request for packages beside a proven torch, of a build and listed under a version.
+
+    Two indexes have torchvision, each for another build of torch: on PyPI's it has a plain version.
+    """
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    needs = "Requires-Dist: torch==2.13.0\nRequires-Dist: helper\n"
+    public = index_of(tmp_path / "public", ("torchvision", "0.28.0", needs), ("helper", "1.0", ""), ("torch", "9", ""))
+    index_of(tmp_path / "cpu", ("torchvision", "0.28.0+cpu", needs), ("helper", "99", ""))
+    for place, build in (("public", "cu130"), ("cpu", "cpu")):
+        for wheel in (tmp_path / place / "torchvision").glob("*.whl"):
+            with zipfile.ZipFile(wheel, "a") as content:
+                content.writestr(
+                    "torchvision/__init__.py", f"import torch\nassert torch.build == {build!r}, 'no nms'\n"
+                )
+    torches = index_of(tmp_path / "torches", ("torch", "2.13.0+cpu", ""), ("torch", "2.13.0", ""))
+    monkeypatch.setenv("PIP_INDEX_URL", public)
+
+    def request(build: str, listed: str, **change: Any) -> Request:
+        proven = str(tmp_path / "proven")
+        made(replace(wanted, path=proven, packages=[f"torch==={listed}"], index_url=torches))
+        (module,) = Path(proven).glob("lib/*/*/torch.py")
+        module.write_text(f"build = {build!r}\n")
+        return replace(wanted, linked_environment=proven, kept=[f"torch==2.13.0+{build}"], **change)
+
+    return request
+
+
+def test_what_is_compiled_for_torch_comes_from_the_index_of_its_build(tmp_path: Path, beside_torch: Any) -> None:
+    """Reproduced before: a torchvision for CUDA was installed beside a torch for CPUs, and failed when imported."""
+    url, names = (tmp_path / "cpu").as_uri(), ["torchvision==0.28.0", "helper"]
+    request = beside_torch("cpu", "2.13.0+cpu", packages=names, torch_packages=names[:1], torch_index_url=url)
+    there = made(request)["installed"]
+    assert (there["torchvision"], there["helper"], "torch" in there) == ("0.28.0+cpu", "1.0", False)
+    # The checksum is that of the file on PyPI.
+    hashed = locked_to(request, lock(tmp_path / "public", "torchvision==0.28.0", "helper==1.0"))
+    receipt = made(hashed)
+    assert (receipt["installed"]["torchvision"], receipt["unlocked"]) == ("0.28.0+cpu", ["torchvision"])
+
+
+def test_torchvision_for_another_build_of_torch_is_refused(beside_torch: Any) -> None:
+    error = error_of(beside_torch("cpu", "2.13.0+cpu", packages=["torchvision"]))
+    assert "torchvision 0.28.0 cannot be used with torch==2.13.0+cpu; name torchvision itself" in error
+    assert "no nms" in error
+
+
+def test_the_torch_of_the_public_index_is_listed_without_its_build(beside_torch: Any) -> None:
+    """Reproduced before: no program could have packages of its own on a cluster with PyPI's torch, for CUDA."""
+    there = made(beside_torch("cu130", "2.13.0", packages=["torchvision"]))["installed"]
+    assert (there["torchvision"], "torch" in there) == ("0.28.0", False)
 
 
 @pytest.fixture

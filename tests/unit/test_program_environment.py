@@ -207,6 +207,7 @@ def test_what_the_tasks_are_told(tmp_path: Path) -> None:
                 "python": "/home/me/.torchfleet/pytorch/bin/python",
                 "linked": "/home/me/.torchfleet/pytorch",
                 "torch": "2.13.0+cpu",
+                "build": "cpu",
             }
         },
     )
@@ -217,7 +218,8 @@ def test_what_the_tasks_are_told(tmp_path: Path) -> None:
     given = {"program_wheelhouse": "/w", "program_wheelhouse_fill": "true", "program_keep": "0"}
     told = to_make(needs(tmp_path, "tiny\n", **given), facts, ["n1"], tmp_path)
     assert (told["wheelhouse"], told["wheelhouse_fill"], told["keep"]) == ("/w", True, 0)
-    assert to_make(needs(tmp_path, "tiny>=1\n"), facts, ["n1"], tmp_path)["lock"] == ""
+    told = to_make(needs(tmp_path, "tiny>=1\nTorchVision>=0.2\n"), facts, ["n1"], tmp_path)
+    assert (told["lock"], told["torch_packages"]) == ("", ["torchvision>=0.2"])
 
 
 # --- an environment of the user's own ---------------------------------------------------------------------------------

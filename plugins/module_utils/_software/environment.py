@@ -61,6 +61,10 @@ class Request:
     disk_mb: int = 0
     index_url: str = ""
     one_index: bool = False  # index_url is for all packages
+    torch_packages: list[str] = field(
+        default_factory=list
+    )  # those of `packages` that are compiled for a build of torch
+    torch_index_url: str = ""  # where those are
     preferred_index: str = ""  # for a build of the first package's own, if it can be reached
     wheelhouse: str = ""  # on the controller
     sources: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the sha256 of each file

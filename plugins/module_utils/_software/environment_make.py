@@ -19,7 +19,7 @@ from typing import Any, Iterator, Mapping, NamedTuple
 from .environment import Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
 from .environment_files import NotMadeError, locked, remove_leftovers, replaced, run, work_directory
 from .interpreter import bundled_pip, number, packages_of
-from .kept_packages import keep_option, refuse_exchanged
+from .kept_packages import keep_option, refuse_exchanged, refuse_unfit
 
 # No bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
 QUIET = ["--quiet", "--no-input", "--disable-pip-version-check"]
@@ -70,13 +70,26 @@ def pip_calls(request: Request, place: str) -> list[PipCall]:
     package on the public index with a name that only the other index has.
     """
     packages = request.packages
+    compiled = compiled_for_torch(request)
     if request.lock:
-        return locked_pip_calls(request, place)
+        return [*compiled, *locked_pip_calls(request, place)]
     if request.wheelhouse:
         return [PipCall(["--no-index", "--find-links", place], packages)]
+    if compiled:
+        return [*compiled, PipCall([], packages, request.index_url)]
     if not request.index_url or request.one_index:
         return [PipCall([], packages, request.index_url)]
     return [PipCall([], packages[:1], request.index_url), PipCall([], packages[1:])]
+
+
+def compiled_for_torch(request: Request) -> list[PipCall]:
+    """Return the call for packages that are compiled for the kept build of torch, from the index of that build.
+
+    What they need comes with the other packages, from the index of those: they are named there too, and are there then.
+    """
+    if not request.torch_packages or request.wheelhouse:
+        return []
+    return [PipCall(["--no-deps", *WHEELS_ONLY], request.torch_packages, request.torch_index_url)]
 
 
 def locked_pip_calls(request: Request, place: str) -> list[PipCall]:
@@ -89,6 +102,8 @@ def locked_pip_calls(request: Request, place: str) -> list[PipCall]:
     where = ["--no-index", "--find-links", place] if request.wheelhouse else []
     own = None if request.kept else own_build(request, place)  # torch is not among them: all have checksums
     left_out = lock.of_the_build if own else []
+    if not request.wheelhouse:  # the checksums are those of the index's own build
+        left_out = [*left_out, *(canonical(re.split(r"[^A-Za-z0-9._-]", each)[0]) for each in request.torch_packages)]
     lines = [line for line in lock.lines if line.split("==")[0] not in left_out]
     hashed, versions = Path(place, "lock.txt"), Path(place, "versions.txt")
     hashed.write_text("\n".join([*lines, ""]), encoding="utf-8")
@@ -209,6 +224,7 @@ def install(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
             digests.update(came)
             unlocked.update([] if "--require-hashes" in call.options else came)
     refuse_exchanged(request)
+    refuse_unfit(request)
     return digests, unlocked
 
 

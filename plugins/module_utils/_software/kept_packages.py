@@ -10,8 +10,18 @@ import re
 from pathlib import Path
 
 from .environment import Request, canonical, installed
-from .environment_files import NotMadeError
+from .environment_files import NotMadeError, run
 
+# What PyTorch publishes beside each build of torch, compiled for that one ("Get Started", pytorch.org). Another build
+# is installed without an error, for pip compares no more than the version of torch, and fails when it is imported.
+WITH_TORCH = ("torchaudio", "torchvision")
+IMPORT = """
+import importlib, sys, torch
+try:
+    importlib.import_module(sys.argv[1])
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
 PIN = re.compile(r"Requires-Dist: *([A-Za-z0-9._-]+) *\(?==")  # in METADATA: of CUDA's libraries, Triton
 
 
@@ -24,10 +34,10 @@ def kept_versions(request: Request) -> dict[str, str]:
     names = []
     for pin in request.kept:
         name, _equals, version = pin.partition("==")
-        if there.get(canonical(name)) != version:
-            has = there.get(canonical(name)) or "none"
+        has = there.get(canonical(name)) or "none"
+        if has not in (version, version.partition("+")[0]):  # PyPI's torch says 2.13.0+cu130 and is listed as 2.13.0
             raise NotMadeError(f"{linked} should have {pin}, and has {has}: ansible-playbook setup.yml")
-        names += [canonical(name), *pinned_by(linked / request.interpreter.packages, name, version)]
+        names += [canonical(name), *pinned_by(linked / request.interpreter.packages, name, has)]
     return {name: there[name] for name in names if name in there}
 
 
@@ -53,3 +63,15 @@ def refuse_exchanged(request: Request) -> None:
     for name, version in kept_versions(request).items():
         if name in there:
             raise NotMadeError(f"{name} {there[name]} would hide {version} of {request.linked_environment}")
+
+
+def refuse_unfit(request: Request) -> None:
+    """NotMadeError if a package that was installed is compiled for another build of torch than the kept one."""
+    there = installed(request.place, request.interpreter.version) if request.kept else {}
+    python = str(request.place / "bin" / "python")
+    for name in WITH_TORCH:
+        if name in there:
+            torch = ", ".join(request.kept)
+            asks = "" if request.torch_packages else f"; name {name} itself among the requirements"
+            what = f"{name} {there[name]} cannot be used with {torch}{asks}, or bring its wheel for that build of torch"
+            run([python, "-I", "-c", IMPORT, name], what)

@@ -20,6 +20,7 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.program_environment import PROGRAMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import without_password
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.kept_packages import WITH_TORCH
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.program_requirements import (
@@ -53,7 +54,13 @@ class ProgramEnvironment:
             return ""
         lines = sorted([asked.text, *sorted(asked.hashes)] for asked in self.requirements.packages)
         source = [VERSION, lines, without_password(self.index_url), self.wheelhouse]
+        source += [list(self.compiled_for_torch)] if self.compiled_for_torch else []
         return hashlib.sha256(json.dumps(source).encode()).hexdigest()[:NAME_LETTERS]
+
+    @property
+    def compiled_for_torch(self) -> tuple[str, ...]:
+        """Return what comes from the index of the proven build of torch."""
+        return tuple(asked.text for asked in self.requirements.packages if asked.name in WITH_TORCH)
 
     @property
     def lines(self) -> list[str]:
@@ -156,6 +163,7 @@ def to_make(
         "packages": plain or [each.text for each in asked],
         "lock": str(lock or ""),
         "index_url": wanted.requirements.index_url,
+        "torch_packages": list(wanted.compiled_for_torch),
         "wheelhouse": wanted.wheelhouse,
         "wheelhouse_fill": wanted.fill,
         "keep": wanted.keep,
@@ -165,12 +173,14 @@ def to_make(
 
 def node_part(fact: NodeFacts) -> dict[str, str]:
     """Return a node's part of that."""
+    torch = fact["torch"]["version"] if fact["torch"] else ""
     return {
         "path": fact["program"]["path"] if fact["program"] else "",
         "home": fact["home"],
         "python": fact["python"],
         "linked": os.path.dirname(os.path.dirname(fact["python"])),
-        "torch": fact["torch"]["version"] if fact["torch"] else "",
+        "torch": torch,
+        "build": torch.partition("+")[2],
     }
 
 

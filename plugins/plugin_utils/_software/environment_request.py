@@ -61,6 +61,8 @@ def order_for(given: Given, ready: Mapping[str, Any], seen: Mapping[str, Any], i
         sources={directory: ready["sources"][Path(directory).name] for directory in given["sources"]},
         programs=given["programs"],
         kept=given["kept"],
+        torch_packages=given["torch_packages"],
+        torch_index_url=given["torch_index_url"],
     )
 
 

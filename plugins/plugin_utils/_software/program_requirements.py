@@ -193,8 +193,8 @@ def option_of(line: str, where: str) -> tuple[str, str]:
 def advice_on(option: str) -> str:
     """Return what to do where an option is not taken."""
     known = {
-        "--extra-index-url": "two indexes are never searched together: torch is installed already; remove the line, "
-        "or give one index that has all: -e program_index_url=URL",
+        "--extra-index-url": "two indexes are never searched together; remove the line: torch is installed, and "
+        "torchvision and torchaudio come from the index of its build (for others: -e program_index_url=URL)",
         "--find-links": "name a directory on this machine: -e program_wheelhouse=DIRECTORY",
         "-e": f"an editable package is on no other node; {WHEELS}",
         "-c": "write the versions into the requirements themselves",

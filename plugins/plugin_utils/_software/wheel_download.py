@@ -17,6 +17,8 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_make import PipCall
 
+from .package_locks import name_of
+
 # pip takes a Python and a platform to download for, but asks the Python it runs in what a marker such as
 # `python_version >= "3.12"` says.
 PIP = """
@@ -43,6 +45,8 @@ class Download:
     index_url: str
     locked: Mapping[str, Any]
     into: Path  # for files that pip reads
+    torch_packages: Sequence[str] = ()  # those of `packages` that are compiled for a build of torch
+    torch_index_url: str = ""  # where those are
 
 
 def download(wanted: Download, python: str, libc: str, machine: str, has_own_build: Callable[[], bool]) -> None:
@@ -55,7 +59,8 @@ def download(wanted: Download, python: str, libc: str, machine: str, has_own_bui
     if not run_pip([*argv, "--no-index", "--", *wanted.packages]):
         return  # what is there is not looked for elsewhere
     is_locked = bool(wanted.locked.get("lines"))
-    for call in locked_pip_calls(wanted, argv, has_own_build) if is_locked else pip_calls(wanted):
+    calls = locked_pip_calls(wanted, argv, has_own_build) if is_locked else pip_calls(wanted)
+    for call in [PipCall(["--no-deps"], list(wanted.torch_packages), wanted.torch_index_url), *calls]:
         if call.packages or "--requirement" in call.options:
             error = run_pip([*argv, *call.options, "--", *call.packages], call.environment)
             if error:
@@ -93,7 +98,8 @@ def locked_pip_calls(wanted: Download, argv: Sequence[str], has_own_build: Calla
     locked, first, index = wanted.locked, list(wanted.packages[:1]), wanted.index_url
     # A build of one's own is brought from where pip is told of it here (find-links).
     own = bool(index) or (not run_pip([*argv, "--no-index", "--no-deps", "--", *first]) and has_own_build())
-    lines = [line for line in locked["lines"] if not (own and line.split("==")[0] in locked["of_the_build"])]
+    left_out = {name_of(package) for package in wanted.torch_packages} | {*(locked["of_the_build"] if own else [])}
+    lines = [line for line in locked["lines"] if line.split("==")[0] not in left_out]
     hashed, versions = wanted.into / "lock.txt", wanted.into / "versions.txt"
     hashed.write_text("\n".join([*lines, ""]), encoding="utf-8")
     versions.write_text("\n".join([line.split(" --hash")[0] for line in lines] + [""]), encoding="utf-8")

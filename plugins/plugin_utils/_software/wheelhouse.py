@@ -21,7 +21,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,8 @@ class Order:
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by directory, the digest of each file
     programs: Sequence[Mapping[str, Any]] = ()
     kept: Sequence[str] = ()  # what the machine has, and will not be brought
+    torch_packages: Sequence[str] = ()  # of `packages`, those that come from torch_index_url
+    torch_index_url: str = ""
 
     @property
     def shelf(self) -> Path:
@@ -215,6 +217,7 @@ def fill(order: Order) -> None:
 
     machine = order.machine
     wanted = Download(order.packages, order.wheelhouse, order.index_url, order.locked, order.into)
+    wanted = replace(wanted, torch_packages=order.torch_packages, torch_index_url=order.torch_index_url)
     download(wanted, machine.python, machine.libc, machine.machine, has_own_build)
 
 
