@@ -58,7 +58,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_lis
     restart_line,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report, route_to
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
     environment_for,
     to_make,
@@ -111,9 +112,9 @@ class ActionModule(Action):
     def run_job(self, request: Request, cluster: Cluster) -> Result:
         """Run the job, and start it again as often as it may be."""
         check_cluster(cluster)
-        script = "" if request.module else find_script(request, WORKLOADS)
+        script = find_script(request, WORKLOADS)
         data = data_set_for(request, cluster, display.display)  # once: each attempt has the same
-        name = script or request.module.replace(".", "-")
+        name = request.module.replace(".", "-") or script
         first, ended = request.job_id or run_directory.new_job_id(name), list[Ended]()
         while True:
             attempt = attempt_of(request, first, ended)
@@ -138,11 +139,8 @@ class ActionModule(Action):
         job_id = attempt.job_id
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
         needs = environment_for(request, script)
-        folder = folder_of(script) if script and request.ship and not cluster.local else None
-        in_place = bool(script) and not request.ship and not cluster.local
-        program = Program(
-            script, request.workload_args, shipped=folder is not None, module=request.module, in_place=in_place
-        )
+        folder = folder_of(script, request.module) if script and request.ship and not cluster.local else None
+        program = program_of(request, script, shipped=folder is not None, local=cluster.local)
         ssh = ssh_words(self._connection, cluster.head, request.lease)
         token = secrets.token_hex(6)
         words = folder_words(folder)
@@ -152,7 +150,7 @@ class ActionModule(Action):
 
             def plan_now() -> tuple[LaunchPlan, Facts]:
                 facts = session.survey(cluster, request, needs.name if needs else "", data.name if data else "")
-                if in_place:
+                if program.folder and not cluster.local:
                     check_in_place(script, cluster, facts)
                 return plan_job(request, cluster, facts, job), facts
 

@@ -245,8 +245,9 @@ options:
     default: [saved, failed, lost]
   module:
     description:
-      - A Python module that C(python -m) runs, in place of O(workload). Its package is installed on the nodes, as
-        O(requirements) or O(python) have it; nothing is copied.
+      - A Python module that C(python -m) runs. With a folder as O(workload) it is found there; the folder is copied as
+        that of a script is, and ranks work in it. Without O(workload) its package is installed on the nodes, as
+        O(requirements) or O(python) have it, and nothing is copied.
     type: str
   sha256:
     description: Checksum of a O(workload) that is an https address. Without it an address is refused.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,28 @@ SCRIPT = """
 import json, os, shutil, sys, helper, tiny, torch
 print(json.dumps([helper.version, tiny.version, torch.__version__, sys.prefix, shutil.which("python")]))
 """
+
+
+LOCK = """
+version = 1
+[[package]]
+name = "mine"
+version = "0.1.0"
+source = {{ virtual = "." }}
+dependencies = [{{ name = "tiny" }}]
+[[package]]
+name = "tiny"
+version = "1.0"
+source = {{ registry = "https://index.example/simple" }}
+wheels = [{{ url = "https://index.example/tiny-1.0-py3-none-any.whl", hash = "sha256:{}" }}]
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what is fetched in a home that goes with the test."""
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    (tmp_path / "user").mkdir()
 
 
 @pytest.fixture
@@ -84,6 +108,36 @@ def test_torch_is_not_exchanged_and_what_is_missing_is_named(fleet: Fleet, wheel
     assert "torch==1.13.1 (requirements.txt line 1)" in said(other)
     assert "is proven on localhost" in said(other)
     assert not fleet.runs.exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_a_commit_of_a_repository_with_a_lock_of_uv(fleet: Fleet, wheelhouse: Path) -> None:
+    place = fleet.root / "repository"
+    place.mkdir()
+    (place / "train.py").write_text("import tiny\nprint(tiny.__file__)\n")
+    (place / "uv.lock").write_text(LOCK.format(digest(next(wheelhouse.glob("tiny-*.whl")))))
+    git = functools.partial(subprocess.run, cwd=place, check=True, capture_output=True, text=True)
+    git(["git", "init", "--quiet"])
+    git(["git", "add", "."])
+    git(["git", "-c", "user.name=x", "-c", "user.email=x@y", "commit", "--quiet", "--message", "x"])
+    commit = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+    (place / "train.py").write_text("of after the commit")
+    address = f"git+file://{place}@{commit}#train.py"
+    played = fleet.play(workload=address, program_wheelhouse=str(wheelhouse))
+    assert played.rc == 0, played.stdout
+    assert played.output(0).startswith(str(fleet.home / "programs"))
+
+
+def test_a_module_in_a_folder_with_a_pyproject(fleet: Fleet, wheelhouse: Path) -> None:
+    folder = fleet.root / "project"
+    (folder / "package").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "1"\ndependencies = ["tiny"]\n')
+    (folder / "package" / "other.py").write_text("import tiny\nplace = tiny.__file__\n")
+    (folder / "package" / "train.py").write_text("import os\nfrom .other import place\nprint(os.getcwd(), place)\n")
+    played = fleet.play(workload=str(folder), module="package.train", program_wheelhouse=str(wheelhouse))
+    assert played.rc == 0, played.stdout
+    cwd, place = played.output(1).split()
+    assert cwd == str(folder) and place.startswith(str(fleet.home / "programs"))
 
 
 def test_a_module_in_an_environment_of_ones_own(fleet: Fleet) -> None:

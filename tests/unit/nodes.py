@@ -13,7 +13,8 @@ from typing import Any, cast
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import attempt_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 
 Facts = dict[str, Any]

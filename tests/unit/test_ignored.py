@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Program
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (
@@ -92,7 +92,7 @@ def test_what_is_shipped_is_shown_before_it_happens() -> None:
 
 def test_a_program_in_place_works_in_its_folder() -> None:
     node = Node("n1", "192.0.2.1", slots=1)
-    program = Program("/shared/x/train.py", (), in_place=True)
+    program = Program("/shared/x/train.py", (), folder="/shared/x")
     (made,) = planned(Cluster(node, (node,)), {"n1": facts_of_a_node()}, program, {"workload_args": "--a"}).nodes
     assert made.argv[1:] == ("/shared/x/train.py", "--a") and made.cwd == "/shared/x"
 

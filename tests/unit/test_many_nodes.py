@@ -9,7 +9,8 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, Program
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.torchrun import rendezvous
 from tests.unit.nodes import fabric, facts_of_a_node, planned

@@ -12,13 +12,16 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import program_environment as on_node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, Program
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program, program_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
     ProgramEnvironment,
     environment_for,
     to_make,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.remote_script import find_script
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import folder_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 from tests.unit.nodes import HERE, Cluster, Node, fabric, facts_of_a_node, planned
 
@@ -262,15 +265,44 @@ def test_nothing_is_installed_into_it(tmp_path: Path) -> None:
 def test_a_module_is_run_as_python_does() -> None:
     request = parse_request({"module": "package.train", "workload_args": "--lr 1"})
     assert request.module == "package.train"
-    program = Program("", (), module="package.train")
+    assert environment_for(request, "") is None
+    program = program_of(request, "", shipped=False, local=True)
+    assert program == Program("", ("--lr", "1"), module="package.train")
     plan = planned(Cluster(HERE, (HERE,)), {"localhost": facts_of_a_node()}, program, {"workload_args": "--lr 1"})
     assert plan.head.argv[1:] == ("-m", "package.train", "--lr", "1")
     assert plan.head.cwd == "/home/me"
     for wrong in ("a/b.py", "a..b", "-c", "a;b", ""):
         with pytest.raises(InputError, match="give a name as after python -m"):
             parse_request({"module": wrong})
-    with pytest.raises(InputError, match="give either workload or module"):
-        parse_request({"module": "package.train", "workload": "mnist"})
+
+
+def test_a_module_in_a_folder_is_copied_with_it_and_runs_there(tmp_path: Path) -> None:
+    (tmp_path / "package" / "sub").mkdir(parents=True)
+    for name in ("train.py", "sub/__main__.py"):
+        (tmp_path / "package" / name).write_text("")
+    (tmp_path / "requirements.txt").write_text("tiny\n")
+    node = Node("n1", "192.0.2.1", slots=1)
+    for module, file in (("package.train", "package/train.py"), ("package.sub", "package/sub/__main__.py")):
+        request = parse_request({"workload": str(tmp_path), "module": module})
+        script = find_script(request, tmp_path)
+        assert script == str(tmp_path / file)
+        assert set(folder_of(script, module).files) >= {"package/train.py", "requirements.txt"}
+        assert environment_for(request, script)
+        places = {"copied": "/home/me/.torchfleet/jobs/job/src", "in place": str(tmp_path)}
+        for place, where in places.items():
+            program = program_of(request, script, shipped=place == "copied", local=False)
+            (made,) = planned(Cluster(node, (node,)), {"n1": facts_of_a_node()}, program, {}).nodes
+            assert (made.argv[1:], made.cwd) == (("-m", module), where)
+    assert program_of(request, script, shipped=False, local=True).folder == str(tmp_path)
+
+
+def test_a_module_that_is_not_in_the_folder_is_refused(tmp_path: Path) -> None:
+    for given, match in (
+        ({"workload": "mnist"}, "the folder that has the package"),
+        ({"workload": str(tmp_path)}, "neither"),
+    ):
+        with pytest.raises(InputError, match=match):
+            find_script(parse_request({"module": "package.train", **given}), tmp_path)
 
 
 @pytest.mark.parametrize(("python", "linked"), [("/opt/env/bin/python", "/opt/env"), ("/python", "/"), ("", "")])

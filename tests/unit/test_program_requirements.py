@@ -128,20 +128,19 @@ def test_a_pyproject_that_says_nothing_of_packages(tmp_path: Path, text: str, al
 
 def test_which_file_counts(tmp_path: Path) -> None:
     """A lock says more than a list, and settings of tools say nothing of packages."""
-    script = str(tmp_path / "train.py")
-    assert file_for(script, None, runs_python=True) == ""
+    assert file_for(tmp_path, None, runs_python=True) == ""
     tools = written(tmp_path, "[tool.ruff]\n", "pyproject.toml")
-    assert file_for(script, None, runs_python=True) == ""
-    assert file_for(script, tools, runs_python=True) == tools
+    assert file_for(tmp_path, None, runs_python=True) == ""
+    assert file_for(tmp_path, tools, runs_python=True) == tools
     listed = written(tmp_path, "tiny\n")
-    assert file_for(script, None, runs_python=True) == listed
-    assert file_for(script, None, runs_python=False) == ""
-    assert file_for(script, listed, runs_python=False) == listed
-    assert file_for(script, "none", runs_python=True) == ""
+    assert file_for(tmp_path, None, runs_python=True) == listed
+    assert file_for(tmp_path, None, runs_python=False) == ""
+    assert file_for(tmp_path, listed, runs_python=False) == listed
+    assert file_for(tmp_path, "none", runs_python=True) == ""
     locked = written(tmp_path, "", "uv.lock")
-    assert file_for(script, None, runs_python=True) == locked
+    assert file_for(tmp_path, None, runs_python=True) == locked
     with pytest.raises(InputError, match="no such file"):
-        file_for(script, str(tmp_path / "other.txt"), runs_python=True)
+        file_for(tmp_path, str(tmp_path / "other.txt"), runs_python=True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,22 @@ def test_each_package_has_its_version_checksums_and_markers() -> None:
         "(python_full_version < '3.12') and (os_name == 'posix' or os_name == 'nt')": (DIGEST,),
         "older==2 ; (python_full_version < '3.12') and (os_name == 'posix' or os_name == 'nt')": (DIGEST,),
     }
+
+
+def test_a_lock_that_uv_wrote() -> None:
+    """By uv 0.13.9, with the hosts replaced. Extras, groups and what only other systems need are left out."""
+    lock = (Path(__file__).parent / "recorded" / "uv.lock").read_text()
+    rows = found(lock)
+    names = [
+        "click==8.5.1",
+        "einops==0.8.2",
+        "markdown-it-py==4.3.0",
+        "mdurl==0.1.2",
+        "pygments==2.21.0",
+        "rich==15.0.0",
+    ]
+    assert sorted(row.partition(" ;")[0] for row in rows) == names
+    assert rows["rich==15.0.0"] == ("sha256:33bd4ef74232fb73fe9279a257718407f169c09b78a87ad3d296f548e27de0bb",)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import TREE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Fabric, NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import all_have_rails
@@ -28,11 +27,11 @@ from .backends import choose_backend
 from .data_set import DataSet, lacking, line_of
 from .environment import JobEnvironment, Setting
 from .gpus import check_targets, idle_gpus
+from .program import Program
 from .program_environment import (
     ProgramEnvironment,
     check_environment,
     explained,
-    ranks_python,
     search_path,
     unmade,
     unrun_scripts,
@@ -59,34 +58,6 @@ class Place:
     rank: int
     local_rank: int
     host: str
-
-
-@dataclass(frozen=True)
-class Program:
-    """What every rank runs: a script (its path on each node is the node's) with arguments.
-
-    `shipped`: whether its folder is copied into the job's own tree on each node; else the script is used where it is.
-    `in_place`: it is the same file on every node, and ranks work in its folder.
-    """
-
-    script: str
-    args: tuple[str, ...]
-    shipped: bool = False
-    module: str = ""  # in place of a script: what `python -m` runs
-    in_place: bool = False
-
-    @property
-    def runs_python(self) -> bool:
-        """Whether the script needs an interpreter."""
-        return bool(self.module) or self.script.endswith(".py")
-
-    def on(self, fact: NodeFacts, job_dir: str) -> tuple[tuple[str, ...], str]:
-        """Return the command line and the working directory on a node."""
-        where = f"{job_dir}/{TREE}" if self.shipped else self.script.rpartition("/")[0] if self.in_place else ""
-        script = f"{where}/{self.script.rpartition('/')[2]}" if where else self.script
-        interpreter = (ranks_python(fact),) if self.runs_python else ()
-        named = ("-m", self.module) if self.module else (script,)
-        return (*interpreter, *named, *self.args), where or fact["cwd"]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.progr
 )
 
 from .request import Request
+from .workdir import root_of
 
 NAME_LETTERS = 24
 VERSION = 1  # of what is made: another one makes all anew
@@ -72,7 +73,9 @@ class ProgramEnvironment:
 
 def environment_for(request: Request, script: str) -> ProgramEnvironment | None:
     """Return what a program needs beside torch, None if no file says so. InputError for a file that is wrong."""
-    file = file_for(script, request.requirements, script.endswith(".py") and not request.python)
+    file = file_for(
+        root_of(script, request.module), request.requirements, script.endswith(".py") and not request.python
+    )
     if not file:
         return None
     found = read_requirements(file)

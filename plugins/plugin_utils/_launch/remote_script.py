@@ -36,12 +36,30 @@ FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}\Z")
 
 
 def find_script(request: Request, workloads: Path) -> str:
-    """Return the path of a job's script: a name in workloads/, a path, or what lies at an address. InputError."""
+    """Return the path of a job's script: a name in workloads/, a path, or what lies at an address. InputError.
+
+    Of a module that is in a folder it is the file of that. An empty text for one that is installed on the nodes.
+    """
+    if request.module:
+        return module_file(request.workload, request.module) if request.workload else ""
     if "://" in request.workload:
         return find_workload(script_at(request.workload, request.sha256), workloads)
     if request.sha256:
         raise InputError("sha256", request.sha256, "it is for a workload that is an address: https://...")
     return find_workload(request.workload, workloads)
+
+
+def module_file(folder: str, module: str) -> str:
+    """Return the file that `python -m` runs in a folder. InputError if it is not there."""
+    root = Path(folder).expanduser().absolute()
+    if not root.is_dir():
+        raise InputError("workload", folder, "with module it is the folder that has the package, or is left out")
+    inside = root.joinpath(*module.split("."))
+    files = [inside.with_name(f"{inside.name}.py"), inside / "__main__.py"]
+    for file in files:
+        if file.is_file():
+            return str(file)
+    raise InputError("module", module, f"neither {files[0]} nor {files[1]} is there")
 
 
 def script_at(address: str, sha256: str | None) -> str:

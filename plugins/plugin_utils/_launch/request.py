@@ -119,7 +119,7 @@ class Request:
     program_wheelhouse: str = ""
     program_wheelhouse_fill: bool = False
     program_keep: int = 10  # environments of programs that stay on a node; 0: all
-    module: str = ""  # that `python -m` runs, in place of a workload
+    module: str = ""  # that `python -m` runs; `workload` is then the folder that has it, or empty if it is installed
     sha256: str | None = None  # of a workload that is an address
     python: str = ""  # an interpreter or environment on the nodes; empty: the proven one
     ship: bool = True
@@ -148,8 +148,9 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
     `vaulted`: the names in job_env whose values come from a vault.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
-    workload = given.get("workload", "mnist")
-    if not isinstance(workload, str) or not workload.strip():
+    module = parse_module(given.get("module"))
+    workload = given.get("workload", "" if module else "mnist")
+    if not isinstance(workload, str) or not (workload.strip() or module):
         raise InputError("workload", workload, "give a name from workloads/ or the path of a script")
     options = parse_options(given)
     max_restarts = parse_whole("max_restarts", given.get("max_restarts", 0), 0, MOST_RESTARTS) or 0
@@ -187,7 +188,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         program_wheelhouse=str(given.get("program_wheelhouse", "")),
         program_wheelhouse_fill=parse_flag("program_wheelhouse_fill", given.get("program_wheelhouse_fill", False)),
         program_keep=parse_whole("program_keep", given.get("program_keep", 10), 0, 10_000) or 0,
-        module=parse_module(given.get("module"), "workload" in given),
+        module=module,
         sha256=str(given["sha256"]) if "sha256" in given else None,
         python=parse_python(given.get("python"), given.get("requirements")),
         ship=parse_flag("ship", given.get("ship", True)),
@@ -200,14 +201,12 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
     )
 
 
-def parse_module(value: Any, has_workload: bool) -> str:
-    """Return the name of a Python module, an empty text for None. InputError beside a workload."""
+def parse_module(value: Any) -> str:
+    """Return the name of a Python module, an empty text for None."""
     if value is None:
         return ""
     if not re.match(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", str(value)):
         raise InputError("module", value, "give a name as after python -m: -e module=package.train")
-    if has_workload:
-        raise InputError("module", value, "give either workload or module")
     return str(value)
 
 

@@ -61,14 +61,24 @@ class Folder:
         return (f"not shipped from {self.root}: {len(self.left_out)} ({which}), the first is {self.left_out[0]!r}",)
 
 
-def folder_of(script: str) -> Folder:
-    """Return the folder of a script. InputError if it is too much, or somebody's home."""
-    root = Path(script).parent.resolve()
+def root_of(script: str, module: str = "") -> Path:
+    """Return the folder of a script, or the one in which `python -m` finds a module, whose file `script` is."""
+    path = Path(script)
+    if not (script and module):
+        return path.parent
+    return path.parents[len(module.split(".")) - (path.name != "__main__.py")]
+
+
+def folder_of(script: str, module: str = "") -> Folder:
+    """Return the folder of a program. InputError if it is too much, or somebody's home."""
+    root = root_of(script, module)
+    name = str(Path(script).relative_to(root))
+    root = root.resolve()
     if root in (Path.home().resolve(), Path("/")):
         raise InputError("workload", script, f"the folder {root} would be shipped to the nodes: {ADVICE}")
     files: dict[str, tuple[str, bool]] = {}
     left_out: list[str] = []
-    total, ignored, name = 0, Ignored(root), Path(script).name
+    total, ignored = 0, Ignored(root)
     for path, shipped in walk(root, ignored):
         if not shipped and path != root / name:
             left_out.append(str(path.relative_to(root)))

@@ -61,15 +61,15 @@ class Requirements:
         return any(asked.hashes for asked in self.packages)
 
 
-def file_for(script: str, given: str | None, runs_python: bool) -> str:
+def file_for(folder: Path, given: str | None, runs_python: bool) -> str:
     """Return the file that says what a program needs, an empty text for none. InputError for one that is not there.
 
-    `given`: what the user wrote. Without it the file beside a Python script counts; other programs bring their own.
+    `given`: what the user wrote. Without it the file in the folder of a Python program counts; others bring their own.
     """
     if given == NONE:
         return ""
     if given is None:
-        beside = [Path(script).parent / name for name in FILES] if runs_python else []
+        beside = [folder / name for name in FILES] if runs_python else []
         return next((str(path) for path in beside if path.is_file() and says_something(path)), "")
     path = Path(given).expanduser().absolute()
     if not path.is_file():
