@@ -43,6 +43,13 @@ def short(value: object) -> str:
     return words(value)[:SHORT]
 
 
+def one_line(value: object) -> str:
+    """Return a text that means what it is: it is refused, and not made printable."""
+    if not isinstance(value, str) or len(value) > 4096 or printable(value) != value:
+        raise BadFrame("a line was expected")
+    return value
+
+
 def like(form: re.Pattern[str], what: str) -> Callable[[object], str]:
     """Return a check: a text of this form."""
 

@@ -16,6 +16,7 @@ import re
 import sys
 from typing import Mapping
 
+from . import conda
 from .evidence import ALL_EVIDENCE
 from .forms import (
     BadFrame,
@@ -33,6 +34,7 @@ from .forms import (
     moment,
     network,
     number,
+    one_line,
     one_of,
     optional,
     path,
@@ -149,6 +151,12 @@ def fabric(value: object) -> Fields:
 
 TARGETS = listed(like(TARGET, "the target of a GPU"), TARGETS_MOST)
 RUNNING = listed(Form({"job_id": like(JOB_ID, "a job id"), "owner": short}), ROWS)
+ACTIVATION: dict[str, Check] = {
+    "kind": one_of("conda", "venv"),
+    "prefix": path,
+    "failed": whole(0, 10_000),
+    "variables": mapped(like(conda.NAME, "the name of a variable"), one_line, conda.MOST),
+}
 FACTS: dict[str, Check] = {
     "home": path,
     "cwd": path,
@@ -175,7 +183,7 @@ FACTS: dict[str, Check] = {
     "leftovers": listed(Form({"pid": whole(0, 1 << 31), "job_id": short, "command": short}), 10_000),
     "clock_offset": either(number, 0.0),
     "lost_address": either(short, ""),
-    "activation": optional(Form({"kind": one_of("conda", "venv"), "prefix": path, "scripts": whole(0, 10_000)})),
+    "activation": optional(Form(ACTIVATION)),
     "program": optional(
         Form({"path": path, "content": like(re.compile(r"[0-9a-f]{0,64}\Z"), "a digest"), "kind": short})
     ),

@@ -11,12 +11,12 @@ receipt (module python_environment), which is written last.
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
 import platform
 
+from . import conda
 from .job_directory import JobDir, fits
 from .records import Activation, ProgramEnvironment
 
@@ -59,10 +59,10 @@ def activation(python: str) -> Activation | None:
     """
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(python)))
     if os.path.isdir(os.path.join(prefix, "conda-meta")):
-        scripts = glob.glob(os.path.join(glob.escape(prefix), "etc", "conda", "activate.d", "*.sh"))
-        return {"kind": "conda", "prefix": prefix, "scripts": min(len(scripts), 10_000)}
-    is_venv = os.path.isfile(os.path.join(prefix, "pyvenv.cfg"))
-    return {"kind": "venv", "prefix": prefix, "scripts": 0} if is_venv else None
+        return conda.activated(prefix)
+    if not os.path.isfile(os.path.join(prefix, "pyvenv.cfg")):
+        return None
+    return {"kind": "venv", "prefix": prefix, "failed": 0, "variables": {"VIRTUAL_ENV": prefix}}
 
 
 def used_by(order: object) -> str:

@@ -125,7 +125,8 @@ class Activation(TypedDict):
 
     kind: str  # conda or venv
     prefix: str
-    scripts: int  # that conda's activation would run
+    failed: int  # how many scripts of conda's activation could not be run
+    variables: dict[str, str]  # that activation sets
 
 
 class ProgramEnvironment(TypedDict):

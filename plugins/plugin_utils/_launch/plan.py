@@ -30,11 +30,11 @@ from .gpus import check_targets, idle_gpus
 from .program import Program
 from .program_environment import (
     ProgramEnvironment,
+    activation_warnings,
     check_environment,
     explained,
     search_path,
     unmade,
-    unrun_scripts,
 )
 from .request import LauncherOptions, Request
 from .requirements import (
@@ -355,7 +355,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         warnings=(
             *job.warnings,
             *(job.data.warnings if job.data else ()),
-            *unrun_scripts(used_facts),
+            *activation_warnings(used_facts),
             *(idle_gpus(backend, worker_facts, given, ranks_of(placement), np_source == "user") if python else ()),
             *warnings_for(request, workers, facts, request.options.ports, secrets),
         ),

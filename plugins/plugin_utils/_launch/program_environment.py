@@ -32,6 +32,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.progr
 )
 
 from .request import Request
+from .secrets import USUAL
 from .workdir import root_of
 
 NAME_LETTERS = 24
@@ -123,25 +124,26 @@ def ranks_python(fact: NodeFacts) -> str:
 
 
 def activation(fact: NodeFacts) -> dict[str, str]:
-    """Return the variables that activation of the user's own environment sets, by the sources of conda and venv."""
+    """Return the variables that activation of the user's own environment sets, without those that may be secret."""
     own = fact["activation"]
-    if not own:
-        return {}
-    if own["kind"] == "venv":
-        return {"VIRTUAL_ENV": own["prefix"]}
-    name = own["prefix"].rpartition("/")[2]
-    return {"CONDA_PREFIX": own["prefix"], "CONDA_DEFAULT_ENV": name, "CONDA_SHLVL": "1"}
+    return {name: value for name, value in own["variables"].items() if not USUAL.search(name)} if own else {}
 
 
-def unrun_scripts(facts: Mapping[str, NodeFacts]) -> list[str]:
-    """Return a warning for scripts that activation of an environment would run, and we do not."""
+def activation_warnings(facts: Mapping[str, NodeFacts]) -> list[str]:
+    """Return a warning for what activation of an environment sets by itself, and does not for ranks."""
     where: dict[str, list[str]] = {}
     for name, fact in facts.items():
         own = fact["activation"]
-        if own and own["scripts"]:
-            where.setdefault(f"{own['scripts']} scripts of {own['prefix']}/etc/conda/activate.d", []).append(name)
-    advice = "if the program needs them, let a shell script activate it (docs/containers.md)"
-    return [f"{what} are not run on {fold_names(names)}: {advice}" for what, names in where.items()]
+        if not own:
+            continue
+        if own["failed"]:
+            what = f"{own['failed']} scripts of {own['prefix']}/etc/conda/activate.d fail or do not end"
+            where.setdefault(f"{what}, and set nothing", []).append(name)
+        hidden = sorted(set(own["variables"]) - set(activation(fact)))
+        if hidden:
+            what = f"{own['prefix']} sets {', '.join(hidden)}: perhaps secret, and not passed on"
+            where.setdefault(f"{what}; give it as job_env", []).append(name)
+    return [f"{what} (on {fold_names(names)})" for what, names in where.items()]
 
 
 def search_path(fact: NodeFacts) -> str:
