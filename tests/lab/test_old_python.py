@@ -77,18 +77,24 @@ def before(old: Cluster) -> dict[str, set[str]]:
     return {node: listing(old.lab, node) for node in NODES}
 
 
+def stand_in(root: Path) -> dict[str, object]:
+    """Put the stand-in for the real archive into the directory `wheelhouse`; return what a lockfile says of it."""
+    there = archive(REPO / ".cache")
+    (root / "wheelhouse").mkdir()
+    shutil.copyfile(there / NAME, root / "wheelhouse" / f"cpython-{NAME}")
+    digest = hashlib.sha256((there / NAME).read_bytes()).hexdigest()
+    source = {"url": f"x/cpython-{NAME}", "sha256": {VERSION: digest}}
+    return {"cpython": {"x86_64": {"version": VERSION, "source": source}}}
+
+
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What is given to setup.yml: the stand-in, in place of the real archive."""
-    there = archive(REPO / ".cache")
-    digest = hashlib.sha256((there / NAME).read_bytes()).hexdigest()
-    source = {"url": f"x/cpython-{NAME}", "sha256": {VERSION: digest}}
-    versions = tmp_path_factory.mktemp("versions") / "versions.yml"
-    versions.write_text(json.dumps({"cpython": {"x86_64": {"version": VERSION, "source": source}}}))
-    wheelhouse = versions.parent / "wheelhouse"
-    wheelhouse.mkdir()
-    shutil.copyfile(there / NAME, wheelhouse / f"cpython-{NAME}")
-    return json.dumps({"torchfleet_versions": str(versions), "prerequisites_wheelhouse": str(wheelhouse), **OPEN})
+    root = tmp_path_factory.mktemp("versions")
+    versions = root / "versions.yml"
+    versions.write_text(json.dumps(stand_in(root)))
+    wheelhouse = str(root / "wheelhouse")
+    return json.dumps({"torchfleet_versions": str(versions), "prerequisites_wheelhouse": wheelhouse, **OPEN})
 
 
 def works(old: Cluster, *words: str) -> Job:
