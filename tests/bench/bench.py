@@ -18,6 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
+
+from tests.wheels import add_wheel
+
 REPO = Path(__file__).parents[2]
 HOME = Path("~/.torchfleet").expanduser()
 PYTHON = HOME / "pytorch" / "bin" / "python"
@@ -56,6 +61,15 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.3f} ({low:.3f}..{high:.3f})"
 
 
+def show_difference(figures: dict[str, list[float]]) -> None:
+    """Print both sides, the first over the second, and how many times that is."""
+    for name, values in figures.items():
+        print(f"  {name:<38} {spread(values)}")
+    pairs = list(zip(*figures.values(), strict=True))
+    print(f"  difference                             {spread([mine - theirs for mine, theirs in pairs])}")
+    print(f"  ratio                                  {spread([mine / theirs for mine, theirs in pairs])}")
+
+
 class Bench:
     """The measurements, in a scratch directory of their own."""
 
@@ -71,10 +85,10 @@ class Bench:
         path.write_text(text)
         return path
 
-    def ours(self, workload: str, *arguments: str) -> float:
+    def ours(self, workload: str, *arguments: str, playbook: str = "train.yml", **given: object) -> float:
         """Run train.yml with a workload as a user does."""
         extra = {"workload": workload, "workload_args": list(arguments), "runs_dir": str(self.scratch / "runs")}
-        return run(["ansible-playbook", "train.yml", "-e", json.dumps(extra)])
+        return run(["ansible-playbook", playbook, "-e", json.dumps({**extra, **given})])
 
     def bare(self, *program: str, output: Path | None = None) -> float:
         """Run a program under the bare launcher line, with the same threads and loopback for gloo."""
@@ -166,14 +180,49 @@ class Bench:
 
         first = start(data=str(folder))
         figures = take_turns({"with": lambda: start(data=str(folder)), "without": start}, self.rounds)
-        extra = [mine - theirs for mine, theirs in zip(*figures.values(), strict=True)]
-        ratios = [mine / theirs for mine, theirs in zip(*figures.values(), strict=True)]
         print(f"a data set of {DATA_FILES:,} files on two nodes, seconds of wall time of train.yml")
         print(f"  the first start, which lays it         {first:.3f}")
-        for name, values in figures.items():
-            print(f"  later starts {name + ' it':<25} {spread(values)}")
-        print(f"  difference                             {spread(extra)}")
-        print(f"  ratio                                  {spread(ratios)}")
+        show_difference(figures)
+
+    def environment(self) -> None:
+        """Wall time of a second start of a program with packages of its own, whose environment is there."""
+        project, wheels = self.scratch / "project", self.scratch / "wheels"
+        project.mkdir()
+        wheels.mkdir()
+        add_wheel(wheels, "tiny", "1.0")
+        script = project / "train.py"
+        script.write_text("import tiny\n")
+        (project / "requirements.txt").write_text("tiny\n")
+        given = {"program_wheelhouse": str(wheels)}
+        first = self.ours(str(script), **given)
+        figures = take_turns(
+            {
+                "with": lambda: self.ours(str(script), **given),
+                "without": lambda: self.ours(str(self.nothing)),
+            },
+            self.rounds,
+        )
+        print("a program with a requirements.txt, seconds of wall time of train.yml")
+        print(f"  the first start, which makes it        {first:.3f}")
+        show_difference(figures)
+
+    def detached(self) -> None:
+        """Wall time that the queue and the hand-over to the head add to a job that does nothing."""
+        number = iter(range(1_000_000))
+
+        def detached() -> float:
+            job_id = f"bench-{os.getpid()}-{next(number)}"
+            seconds = self.ours(str(self.nothing), job_id=job_id, detach=True)
+            self.ours("", playbook="playbooks/jobs.yml", job_id=job_id, do="wait")
+            return seconds
+
+        for name, queued in (
+            ("queue=true", lambda: self.ours(str(self.nothing), queue=True)),
+            ("detach=true", detached),
+        ):
+            figures = take_turns({"with": queued, "without": lambda: self.ours(str(self.nothing))}, self.rounds)
+            print(f"a job that does nothing with {name}, seconds until train.yml ends")
+            show_difference(figures)
 
     def two_homes(self) -> Path:
         """Make two nodes of this machine, each with a home of its own; return their inventory."""
@@ -194,7 +243,9 @@ class Bench:
 def main() -> None:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["launch", "throughput", "output", "data"])
+    parser.add_argument(
+        "parts", nargs="*", default=["launch", "throughput", "output", "data", "environment", "detached"]
+    )
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     if not MPIRUN.exists():
