@@ -15,7 +15,7 @@ class ActionModule(OnNode):
     """One node."""
 
     def act(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """Return the module's answer. The node is asked nothing for what is known of it."""
+        """Return the module's answer. With state=recall the node is not contacted."""
         if given.get("state") == "recall":
             return {"changed": False, "facts": given.get("known") or {}, "constraints": given.get("constraints") or {}}
         return self.answer(variables)

@@ -48,7 +48,7 @@ class ActionModule(Action):
 
 
 def looks_of(name: str, hosts: list[str], hostvars: Mapping[str, Any]) -> dict[str, Result]:
-    """Return what was seen on each machine that looked. InputError, which names the machine, for what is no look."""
+    """Return the answer of each machine that looked. InputError, which names the machine, for an invalid answer."""
     registered = {str(host): to_plain(hostvars[host].get(name) or {}) for host in hosts}
     return {host: environment_answer(host, "look", look) for host, look in registered.items() if "kind" in look}
 

@@ -56,7 +56,7 @@ class ActionModule(Action):
 
 
 def former_of(directory: str) -> tuple[str, tuple[str, ...]]:
-    """Return the name that the cluster had without one of its own, and the nodes that it had by it."""
+    """Return the cluster's former name, made from its path, and the nodes it had under that name."""
     name = directory.rpartition("/")[2]
     return name, tuple(Authority(directory, name, dry_run=True).known()) if directory else ()
 

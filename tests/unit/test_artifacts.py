@@ -333,7 +333,7 @@ def test_a_file_that_is_not_what_was_sent_is_told() -> None:
     home.take(
         {"kind": "artifacts", "host": "n1", "files": [row], "left_out": {"link": 3}, "unmatched": [], "refused": ""}
     )
-    assert home.damaged == ["n1: a is not what was sent"]
+    assert home.damaged == ["n1: a has another checksum"]
     assert home.warnings == ["collect: left on n1: 3 links"]
 
 

@@ -261,7 +261,7 @@ def test_what_ranks_wrote_comes_home_and_is_no_part_of_fetch_limit(
     told["files"] = [{**row, "sha256": "f" * 64}]
     head = Head(monkeypatch, *files)
     home = BroughtHome({"n1"}, Limits(9, 99))
-    assert head.session.fetch("one", tmp_path, [(0, "n1")], 1, artifacts=home) == ["n1: a is not what was sent"]
+    assert head.session.fetch("one", tmp_path, [(0, "n1")], 1, artifacts=home) == ["n1: a has another checksum"]
     assert not any('"received"}' in text for text in head.sent)  # it stays on the nodes
 
 

@@ -167,7 +167,14 @@ def test_a_tarball_that_is_not_what_it_should_be_is_refused(
 
 GIVEN = {
     **{"role": "some", "packages": ["tiny==1.0"], "lock": "", "locked": True, "wheelhouse": "", "sources": []},
-    **{"wheelhouse_fill": False, "index_url": "", "programs": [], "kept": []},
+    **{
+        "wheelhouse_fill": False,
+        "index_url": "",
+        "programs": [],
+        "kept": [],
+        "torch_packages": [],
+        "torch_index_url": "",
+    },
 }
 
 

@@ -352,11 +352,11 @@ class Border:
         return host, path
 
     def end(self, host: str, files: Iterable[Artifact]) -> None:
-        """Take the list of a host's files, which comes last. ValueError unless it has all that came, and no other."""
+        """Take the list of a host's files, which comes last. ValueError if it differs from the files that came."""
         rows = [row["path"] for row in files]
         allowed = self.hosts is None or host in self.hosts
         if self.shared and len(self.told) >= HOSTS_MOST:
             raise ValueError("lists of more hosts than a cluster has")
         if not allowed or host in self.told or len(set(rows)) < len(rows) or set(rows) != self.files.get(host, set()):
-            raise ValueError("its list of files is not what came")
+            raise ValueError("its list of files differs from the files that came")
         self.told.add(host)

@@ -78,14 +78,14 @@ class Audience:
             channel.send(kind, b"", **fields)
 
     def offer(self, kind: str, **fields: object) -> None:
-        """Offer a frame to all: one that has no room for it does without."""
+        """Send a frame to all followers. It is dropped for one whose buffer is full."""
         if kind == "report" and isinstance(fields["rank"], int):
             self.last[fields["rank"]] = {"kind": kind, **fields}
         for channel in self.channels:
             channel.offer(kind, **fields)
 
     def receive(self) -> Frame | None:
-        """Return a frame of somebody, or None. EOFError: the controller is gone with which the job ends."""
+        """Return the next frame of a follower, or None. EOFError if the controller that owns the job is gone."""
         self.admit()
         for channel in [self.owner, *self.others]:
             try:
@@ -99,7 +99,7 @@ class Audience:
         return None
 
     def admit(self) -> None:
-        """Let somebody in who came, and tell what the job is and how far it has come."""
+        """Accept a new follower, and tell it what the job is and how far it is."""
         if not self.listener or not self.order or len(self.others) >= MOST:
             return
         self.listener.setblocking(False)

@@ -91,7 +91,7 @@ class Laying:
             self.find_missing(text)
 
     def find_missing(self, text: bytes) -> None:
-        """Begin a list and a journal of what is there, and look at all else. OSError."""
+        """Write the list, start a journal of the files that are there unchanged, and check the others. OSError."""
         write_whole(os.path.join(self.place, MANIFEST), text)
         journal = read_journal(self.place)
         changed = changed_files(self.place, self.manifest, journal)
@@ -290,7 +290,7 @@ class Laying:
         os.fsync(self.journal.fileno())
 
     def close(self) -> None:
-        """Let go of all, also in the middle: what is whole stays for the next start."""
+        """Close all files. Whole pieces stay, and the next start goes on from them."""
         self.leave_file()
         with contextlib.suppress(OSError, AttributeError):  # it may not be begun
             self.journal.close()

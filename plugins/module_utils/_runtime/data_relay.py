@@ -90,12 +90,12 @@ class Relay:
         if self.offer["here"]:
             self.own = Laying(self.home, self.offer["name"], text, self.offer["token"], self.offer["keep"])
             self.reasons += [f"{self.offer['here']}: {self.own.reason}"] if self.own.reason else []
-        self.hear(self.children, text)
+        self.collect(self.children, text)
         orphans, self.unreached = self.unreached, []
         adopted = [Child(peer, ()) for peer in filter(None, map(self.adopt, orphans))]
         for child in adopted:
             self.send_offer(child, text)
-        self.hear(adopted, text)
+        self.collect(adopted, text)
         self.children += adopted
         wanted: set[int] = set().union(*self.wants.values())
         if self.own:
@@ -106,7 +106,7 @@ class Relay:
         self.channel.send("data_wanted", wanted=ranges, unreached=unreached, reason="; ".join(self.reasons))
 
     def connect(self, routes: Sequence[Route]) -> None:
-        """Connect to the first node of each branch that can be reached; the others of it are below that."""
+        """Connect to the first node of each branch that can be reached. It relays to the rest of its branch."""
         branches = [list(routes[first::SENT_AT_A_TIME]) for first in range(min(SENT_AT_A_TIME, len(routes)))]
 
         def connect_one(branch: list[Route]) -> Child | None:
@@ -137,8 +137,8 @@ class Relay:
         )  # fmt: skip
         send_list(peer.channel, text)
 
-    def hear(self, children: Sequence[Child], text: bytes) -> None:
-        """Take the answers of nodes: what each and those below it are missing, and whom it did not reach."""
+    def collect(self, children: Sequence[Child], text: bytes) -> None:
+        """Collect what each branch is missing, and which of its nodes were not reached."""
         most = read_manifest(text).pieces if children else 0
         for child, answer in zip(children, in_parallel(answer_of, children)):
             name = child.peer.name

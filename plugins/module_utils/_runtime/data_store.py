@@ -91,7 +91,7 @@ def manifest_at(place: str) -> Manifest | None:
 
 
 def read_journal(place: str) -> Journal:
-    """Return what was checked before, whoever wrote that: the first row that is none ends it."""
+    """Return which files were checked before. Anyone may have written the journal: reading stops at a bad row."""
     found: dict[int, Mark] = {}
     folders: dict[str, Mark] | None = None
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
@@ -135,7 +135,7 @@ def changed_files(place: str, manifest: Manifest, journal: Journal) -> list[int]
 
 
 def folders_are(place: str, manifest: Manifest, journal: Journal) -> bool:
-    """Whether the directories are as they were: in each there is what was there, and none is a link."""
+    """Whether no directory was changed or replaced by a link since the journal was written."""
     return journal.folders is not None and journal.folders == marks_of_folders(place, manifest)
 
 

@@ -22,7 +22,7 @@ from .records import JobRow
 GONE = "no job of this name runs here: it was fetched and removed, or never started"
 WAITS = "it waits in the queue with the controller that started it, which alone can follow it until it runs"
 DEAD = "its supervisor died: ansible-playbook clean.yml ends what is left, and fetches its files"
-BUSY = "it runs, but lets nobody in just now: it begins, or too many follow it; try again"
+BUSY = "it is running but takes no followers now: it is starting, or has too many; try again"
 ROOM_SECONDS = 30.0  # for a job to let somebody in
 RESULT_SECONDS = 30.0  # for a job that is over to write its result
 

@@ -75,9 +75,9 @@ def parse(line: bytes) -> Fields:
     try:
         frame = json.loads(line, parse_constant=refuse_constant, parse_int=WHOLE)
     except (ValueError, RecursionError):
-        raise BadFrame("what it sent is no frame") from None
+        raise BadFrame("it sent an invalid message") from None
     if not isinstance(frame, dict) or not isinstance(frame.get("kind"), str):
-        raise BadFrame("what it sent is no frame")
+        raise BadFrame("it sent an invalid message")
     size = frame.get("size", 0)
     if type(size) is not int or not 0 <= size <= DATA_BYTES:
         raise BadFrame("a frame says that more than a block follows")

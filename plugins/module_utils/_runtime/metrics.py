@@ -22,7 +22,7 @@ ROW_BYTES = 1 << 18  # of one row; a report is a line of 4 KiB at most
 
 
 def open_new(path: str) -> int:
-    """Open a new file for writing. What a rank put in its place goes, and nothing that it leads to is touched. OSError.
+    """Open a new file for writing, in place of what a rank put there. Links are removed, never followed. OSError.
 
     A file that is emptied in place could be a link, also a hard one, to a file of the user's; a pipe would block us.
     """

@@ -97,7 +97,7 @@ class Follower:
         self.shown = 0
 
     def look(self, last: bool = False, until: float = math.inf) -> int:
-        """Take in what was written since the last look; with `last`, to its end, also a line that has none.
+        """Read what was written since the last look. With `last`, read to the end of the file, an unfinished line too.
 
         Return how many bytes were passed over to get there: what is still to be read at `until` (time.monotonic()).
         """

@@ -210,7 +210,7 @@ class Supervisor:
             relay(self.channel, self.shipment, frame["here"], peers, frame["files"], self.silence)
 
     def on_data_set(self, frame: protocol.DataOffer) -> None:
-        """Take a data set for this node if `here` names it, and send it on. Who goes away may go on later."""
+        """Take a data set for this node if `here` names it, and send it on. An interrupted one is resumed later."""
         home, known = home_path(frame["home"]), set(self.peers)
         with self.sending_beats(frame):
             try:

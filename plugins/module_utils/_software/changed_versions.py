@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Having several paths of a node lead to other versions: all of them or none, and never under a running job."""
+"""Switches several programs of a node to other versions: all of them or none, and never under a running job."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def usable(path: Path, name: str) -> str:
 
 
 def use(paths: Mapping[str, Path], wanted: Mapping[str, str], home: str, check: bool = False) -> dict[str, str]:
-    """Have paths lead to versions. Return what was in use before, by name, where that is another one; "" for nothing.
+    """Switch paths to versions. Return the versions in use before, by name, of those that change; "" for none.
 
     Nothing is changed if one cannot be. Refused while a job runs here.
     """
@@ -74,7 +74,7 @@ def use(paths: Mapping[str, Path], wanted: Mapping[str, str], home: str, check: 
 
 
 def undo(paths: Mapping[str, Path], was: Mapping[str, str]) -> None:
-    """Have paths lead to where they led before use()."""
+    """Switch paths back to the versions before use()."""
     for name, version in was.items():
         if version:
             versions.use(paths[name], version)

@@ -61,7 +61,7 @@ def needed(candidates: Iterable[str], packages: Iterable[Package]) -> set[str]:
 
 
 class Leaving(NamedTuple):
-    """What goes of what a role added, and which of its packages stay."""
+    """What a role added and will be removed, and which of its packages stay."""
 
     packages: list[str]
     kept: list[str]

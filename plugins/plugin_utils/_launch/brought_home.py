@@ -76,7 +76,7 @@ class BroughtHome:
         for row in frame["files"]:
             name = f"{FOLDER}/{host}/{row['path']}"
             if self.seen[name].hexdigest() != row["sha256"]:
-                why = "changed while it was read, or ends too soon" if row["sha256"] == TORN else "is not what was sent"
+                why = "changed while it was read, or ends too soon" if row["sha256"] == TORN else "has another checksum"
                 self.damaged.append(f"{host}: {row['path']} {why}")
                 self.torn.add(host)
         self.reports[host] = frame
