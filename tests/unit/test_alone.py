@@ -125,7 +125,7 @@ def test_the_lock_is_ones_own_and_waited_for_with_an_end(tmp_path: Path, monkeyp
 
 def test_the_refusal_is_that_of_the_survey() -> None:
     order = {"job_id": "second", "exclusive": True, "placement": [{"host": "n1"}, {"host": "n1"}, {"host": "n2"}]}
-    frame = {"reason": "", "running": {"n2": [{"job_id": "first", "owner": "alice"}]}}
+    frame = {"reason": "", "running": {"n2": [{"job_id": "first", "owner": "alice", "own_home": True}]}}
     told = "job first of alice runs on n2: wait for its end, or take -e nodes=n1"
     assert str(refusal(frame, order)) == f'exclusive: got "true"; {told}'
     shared = str(refusal(frame, {**order, "exclusive": False}))

@@ -43,7 +43,7 @@ SURVEY: dict[str, Any] = {
     **dict.fromkeys(("home", "cwd", "tmpdir", "interpreter", "python", "python_wanted"), "/home/mpi"),
     **{"cores": 2, "uid": 1000, "accelerators": {"nvidia": 0, "amd": 0}, "torch": None, "hostname": "n2"},
     **{"nics": ["lo", "eth0"], "backends": [], "free_bytes": 1, "port": 20000, "jobs": ["a"], "leftovers": []},
-    "running": [{"job_id": "a", "owner": "alice"}],
+    "running": [{"job_id": "a", "owner": "alice", "own_home": True}],
     "launcher": {"path": "/usr/bin/mpirun", "version": "5", "wanted": "", "said": "", "refused": ""},
     "fabric": {"nic": "eth0", "address": "10.0.0.2", "network": "10.0.0.0/24", "rdma": []},
 }
@@ -79,9 +79,10 @@ HOSTILE_FACTS: list[dict[str, Any]] = [
     {"fabric": {"nic": "eth0", "address": "0.0.0.0", "network": "10.0.0.0/24"}},
     {"fabric": {"nic": "eth0", "address": "10.0.0.2", "network": "everywhere"}},
     {"fabric": [1]},
-    {"running": [{"job_id": "a; rm -r /", "owner": "alice"}]},
+    {"running": [{"job_id": "a; rm -r /", "owner": "alice", "own_home": True}]},
+    {"running": [{"job_id": "a", "owner": "alice", "own_home": "yes"}]},
     {"running": [{"job_id": "a"}]},
-    {"running": [{"job_id": "a", "owner": "b"}] * 1001},
+    {"running": [{"job_id": "a", "owner": "b", "own_home": True}] * 1001},
     {"leftovers": [{"pid": "1", "job_id": "a", "command": "b"}]},
 ]
 

@@ -273,12 +273,14 @@ def test_a_lock_that_somebody_keeps_is_named(queue: Queue, monkeypatch: pytest.M
 
 
 def test_of_the_jobs_that_nodes_know_those_of_other_homes_do_not_count() -> None:
-    row = {"owner": "alice"}
-    facts: Any = facts_of_a_node(jobs=["ours"], running=[{**row, "job_id": "ours"}, {**row, "job_id": "theirs"}])
+    """Reproduced before: one with the name of a job that waits here held up the queue for ever."""
+    ours = {"owner": "alice", "job_id": "ours", "own_home": True}
+    theirs = {"owner": "bob", "job_id": "waits", "own_home": False}
+    facts: Any = facts_of_a_node(jobs=["ours", "waits"], running=[ours, theirs])
     assert names(busy_on_nodes(["n1", "n2"], {"n1": facts, "n2": {"unreachable": "x"}, "n3": facts})) == ["ours"]
 
 
-AHEAD = {"job_id": "a", "owner": "alice", "state": "running", "seconds": 1.0}
+AHEAD = {"job_id": "a", "owner": "alice", "own_home": True, "state": "running", "seconds": 1.0}
 
 
 def test_what_an_honest_head_says_of_the_queue_passes() -> None:

@@ -82,7 +82,7 @@ ORDER = {"address": "192.0.2.1", "launcher_prefix": "/opt", "nic": "eth0", "grac
     ("answer", "error"),
     [
         ({"reason": "No space left on device"}, NotStaged),
-        ({"reason": "other jobs run here", "running": [{"job_id": "one", "owner": "me"}]}, NotAlone),
+        ({"reason": "other jobs run here", "running": [{"job_id": "one", "owner": "me", "own_home": True}]}, NotAlone),
     ],
 )
 def test_a_job_is_staged_on_all_nodes_or_on_none(answer: dict[str, Any], error: type[OSError]) -> None:
@@ -109,7 +109,7 @@ def test_a_job_is_staged_on_all_nodes_or_on_none(answer: dict[str, Any], error: 
         thread.join(30)
     assert heard == {"n2": ["stage", "unstage"], "n3": ["stage", "unstage"]}
     if isinstance(refused.value, NotAlone):
-        assert refused.value.running == {"n3": [{"job_id": "one", "owner": "me"}]}
+        assert refused.value.running == {"n3": [{"job_id": "one", "owner": "me", "own_home": True}]}
     else:
         assert str(refused.value) == "n3: No space left on device"
 

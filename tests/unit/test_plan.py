@@ -181,7 +181,7 @@ def test_ports_of_which_none_is_free_are_refused(plan_two: Planner) -> None:
     assert plan_two(n2={"port": None}, ports="24000-24001").master_port == 23456  # of rank 0's node
 
 
-RUNS = {"running": [{"job_id": "first", "owner": "alice"}]}
+RUNS = {"running": [{"job_id": "first", "owner": "alice", "own_home": False}]}
 
 
 def test_another_job_on_the_nodes_is_a_warning(plan_two: Planner) -> None:
@@ -192,10 +192,11 @@ def test_another_job_on_the_nodes_is_a_warning(plan_two: Planner) -> None:
 
 def test_a_job_in_the_queue_is_not_told_of_those_that_it_waits_for(plan_two: Planner) -> None:
     """Jobs of other homes are in no queue that it knows: nobody waits for them."""
-    ours = {**RUNS, "jobs": ["first"]}
+    ours = {"running": [{**RUNS["running"][0], "own_home": True}]}
+    named = {**RUNS, "jobs": ["first"]}  # another one of that name is here, or waits
     assert [text for text in plan_two(n2=ours).warnings if text.endswith(", -e queue=true waits for its end")]
     assert not [text for text in plan_two(n2=ours, queue=True, exclusive=True).warnings if "alice" in text]
-    assert [text for text in plan_two(n2=RUNS, queue=True).warnings if text.endswith("exclusive=true refuses that")]
+    assert [text for text in plan_two(n2=named, queue=True).warnings if text.endswith("exclusive=true refuses that")]
     with pytest.raises(InputError, match="job first of alice runs on n2"):
         plan_two(n2=RUNS, queue=True, exclusive=True)
 

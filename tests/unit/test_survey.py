@@ -60,7 +60,7 @@ def test_jobs_that_run_here_are_told_with_their_owner(tmp_path: Path) -> None:
     launches = job_of(tmp_path, "launches", host="n2")  # this machine is the head only
     staged.create([0])
     held = [job.lock() for job in (runs, staged, launches)]
-    assert of_home(tmp_path) == [{"job_id": "runs", "owner": ME}, {"job_id": "staged", "owner": ME}]
+    assert of_home(tmp_path) == [{"job_id": name, "owner": ME, "own_home": True} for name in ("runs", "staged")]
     for descriptor in held:
         os.close(descriptor)
     assert of_home(tmp_path) == []
@@ -79,12 +79,14 @@ def test_a_job_of_another_home_is_known_by_its_mark(tmp_path: Path) -> None:
         assert process.stdout and process.stdout.readline()
         started.append(process)
     here = survey.running_jobs(str(tmp_path / "near"), [])
-    assert {"job_id": "theirs", "owner": ME} in here and all(row["job_id"] != "bad id\n" for row in here)
+    assert {"job_id": "theirs", "owner": ME, "own_home": False} in here and all(
+        row["job_id"] != "bad id\n" for row in here
+    )
     assert [row for row in survey.running_jobs(str(tmp_path / "far"), [far]) if row["job_id"] == "theirs"] == [
-        {"job_id": "theirs", "owner": ME}
+        {"job_id": "theirs", "owner": ME, "own_home": True}
     ]
     os.close(held)
-    assert {"job_id": "theirs", "owner": ME} not in survey.running_jobs(str(tmp_path / "near"), [])  # a leftover
+    assert "theirs" not in {row["job_id"] for row in survey.running_jobs(str(tmp_path / "near"), [])}  # a leftover
     for process in started:
         process.communicate("\n")
     os.close(held_too)
@@ -94,9 +96,11 @@ def test_a_job_that_is_over_has_no_ranks_though_its_files_are_still_fetched(tmp_
     """Its lock is held until they are home: with many files that takes long, and others may use the node."""
     job = job_of(tmp_path, "one")
     held = job.lock()
-    assert {"job_id": "one", "owner": ME} in survey.running_jobs(str(tmp_path), [job])
+    assert {"job_id": "one", "owner": ME, "own_home": True} in survey.running_jobs(str(tmp_path), [job])
     job.note_over()
-    assert job.running() and {"job_id": "one", "owner": ME} not in survey.running_jobs(str(tmp_path), [job])
+    assert job.running() and {"job_id": "one", "owner": ME, "own_home": True} not in survey.running_jobs(
+        str(tmp_path), [job]
+    )
     os.close(held)
 
 

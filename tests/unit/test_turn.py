@@ -17,9 +17,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn im
 from tests.unit.nodes import facts_of_a_node
 from tests.unit.test_session import Head
 
-AHEAD = {"job_id": "first", "owner": "alice", "state": "running", "seconds": 720.0}
+AHEAD = {"job_id": "first", "owner": "alice", "own_home": True, "state": "running", "seconds": 720.0}
 FREE: Any = {"n1": facts_of_a_node(), "n2": facts_of_a_node()}
-BUSY: Any = {**FREE, "n2": facts_of_a_node(jobs=["old"], running=[{"job_id": "old", "owner": "bob"}])}
+BUSY: Any = {**FREE, "n2": facts_of_a_node(jobs=["old"], running=[{"job_id": "old", "owner": "bob", "own_home": True}])}
 
 
 def plan(*hosts: str) -> Any:

@@ -150,7 +150,7 @@ def fabric(value: object) -> Fields:
 
 
 TARGETS = listed(like(TARGET, "the target of a GPU"), TARGETS_MOST)
-RUNNING = listed(Form({"job_id": like(JOB_ID, "a job id"), "owner": short}), ROWS)
+RUNNING = listed(Form({"job_id": like(JOB_ID, "a job id"), "owner": short, "own_home": flag}), ROWS)
 ACTIVATION: dict[str, Check] = {
     "kind": one_of("conda", "venv"),
     "prefix": path,
@@ -351,6 +351,7 @@ AHEAD = Form(
     {
         "job_id": like(JOB_ID, "a job id"),
         "owner": short,
+        "own_home": flag,
         "state": one_of("running", "waiting"),
         "seconds": number,
     }

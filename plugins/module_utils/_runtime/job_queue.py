@@ -234,9 +234,8 @@ class Queue:
         for entry in waiting:
             before = (number is None or entry["number"] < number) and entry["job_id"] not in started
             if before and wanted.intersection(entry["hosts"]):
-                owner = row(entry["job_id"], self.path)["owner"]
                 seconds = max(0.0, time.time() - entry["since"])
-                found.append({"job_id": entry["job_id"], "owner": owner, "state": "waiting", "seconds": seconds})
+                found.append({**row(entry["job_id"], self.path), "state": "waiting", "seconds": seconds})
         return found
 
 
@@ -283,7 +282,7 @@ def running_on(home: str, hosts: set[str]) -> list[Ahead]:
 def busy_on_nodes(hosts: Sequence[str], facts: Mapping[str, AnyFacts]) -> list[Ahead]:
     """Return the jobs that these nodes know by themselves: of another head, or over on this one and not yet there.
 
-    Those of other users and homes are not among them.
+    Those of other users and homes are not among them, whatever their names: nobody here waits for them.
     """
     found: dict[str, Ahead] = {}
     for host in hosts:
@@ -291,7 +290,7 @@ def busy_on_nodes(hosts: Sequence[str], facts: Mapping[str, AnyFacts]) -> list[A
         if fact is None or "unreachable" in fact:
             continue
         for job in fact["running"]:
-            if job["job_id"] in fact["jobs"]:
+            if job["own_home"]:
                 found[job["job_id"]] = {**job, "state": "running", "seconds": 0.0}
     return list(found.values())
 

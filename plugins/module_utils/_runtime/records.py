@@ -18,6 +18,7 @@ Metric = Union[int, float, str]
 class RunningJob(TypedDict):
     job_id: str
     owner: str
+    own_home: bool  # of the torchfleet home that was asked; else it has its name in another one
 
 
 class Leftover(TypedDict):

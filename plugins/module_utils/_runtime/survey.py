@@ -159,7 +159,8 @@ def jobs_here(home: str, known: Sequence[JobDir]) -> dict[str, RunningJob]:
     for process, mark in processes.marked():
         path = os.path.realpath(mark.job_dir or os.path.join(home, "jobs", mark.job_id))
         if path not in found and JOB_ID.match(mark.job_id) and JobDir(path).running():
-            found[path] = row(mark.job_id, f"/proc/{process.pid}")
+            own_home = os.path.dirname(path) == os.path.realpath(os.path.join(home, "jobs"))
+            found[path] = row(mark.job_id, f"/proc/{process.pid}", own_home)
     return {path: job for path, job in found.items() if job}
 
 
@@ -174,16 +175,17 @@ def has_ranks(job: JobDir) -> bool:
     return bool(order["ranks"]) if fits(order, {"ranks": list}) else True
 
 
-def row(job_id: str, path: str) -> RunningJob:
+def row(job_id: str, path: str, own_home: bool = True) -> RunningJob:
     """Return the id of a job and who owns it: the user of a path, by name if it has one."""
     try:
         uid = os.stat(path).st_uid
     except OSError:  # it is gone by now
-        return {"job_id": job_id, "owner": "?"}
+        return {"job_id": job_id, "owner": "?", "own_home": own_home}
     try:
-        return {"job_id": job_id, "owner": pwd.getpwuid(uid).pw_name}
+        owner = pwd.getpwuid(uid).pw_name
     except KeyError:
-        return {"job_id": job_id, "owner": str(uid)}
+        owner = str(uid)
+    return {"job_id": job_id, "owner": owner, "own_home": own_home}
 
 
 def torch_build(python: str) -> dict[str, str] | None:

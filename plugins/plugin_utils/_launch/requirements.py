@@ -89,11 +89,6 @@ def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, NodeFact
             raise InputError("job_id", request.job_id, again)
 
 
-def jobs_on(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> dict[tuple[str, str], list[str]]:
-    """Return the nodes of each job that runs on some of these, by its id and owner."""
-    return by_job({node.name: facts[node.name]["running"] for node in nodes})
-
-
 def by_job(running: Mapping[str, Sequence[RunningJob]]) -> dict[tuple[str, str], list[str]]:
     """Return the nodes of each job by its id and owner. `running`: rows of jobs by node, as survey() has them."""
     found: dict[tuple[str, str], list[str]] = {}
@@ -108,14 +103,18 @@ def by_job(running: Mapping[str, Sequence[RunningJob]]) -> dict[tuple[str, str],
 def kept_away(
     request: Request, nodes: Sequence[Node], facts: Mapping[str, NodeFacts]
 ) -> dict[tuple[str, str], list[str]]:
-    """Return the jobs that run beside this one, as jobs_on() does; not those for whose end it waits in the queue."""
-    ours = ids_of_cluster(nodes, facts) if request.queue else set[str]()
-    return {name: hosts for name, hosts in jobs_on(nodes, facts).items() if name[0] not in ours}
+    """Return the nodes of each job that runs beside this one, by its id and owner: not those it waits for."""
+    return by_job(
+        {
+            node.name: [job for job in facts[node.name]["running"] if not (request.queue and job["own_home"])]
+            for node in nodes
+        }
+    )
 
 
-def ids_of_cluster(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> set[str]:
-    """Return the ids of the jobs that these nodes have in their homes: others that run there are of other homes."""
-    return {name for node in nodes for name in facts[node.name]["jobs"]}
+def jobs_of_cluster(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> set[tuple[str, str]]:
+    """Return id and owner of the jobs that run in the homes of these nodes: others there are of other homes."""
+    return {(job["job_id"], job["owner"]) for node in nodes for job in facts[node.name]["running"] if job["own_home"]}
 
 
 def check_alone(request: Request, nodes: Sequence[Node], cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
@@ -251,9 +250,9 @@ def warnings_for(
         yield "ports: gloo and NCCL take any port: open the firewalls for the nodes: setup.yml -e firewall_open=true"
     if ports and request.launcher in STARTED_BY_SLURMD:
         yield "ports: srun uses SrunPortRange of slurm.conf; if that is not set, any port"
-    ours = ids_of_cluster(nodes, facts)
+    ours = jobs_of_cluster(nodes, facts)
     for (job_id, owner), hosts in kept_away(request, nodes, facts).items():
-        waits = ", -e queue=true waits for its end" if job_id in ours else ""
+        waits = ", -e queue=true waits for its end" if (job_id, owner) in ours else ""
         shared = f"job {job_id} of {owner} also runs on {fold_names(hosts)}: both jobs share cores and GPUs"
         yield f"{shared}; -e exclusive=true refuses that{waits}"
     yield from leftover_warnings(nodes, facts)
