@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,14 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result as JobResult
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Ended, ended_of, goes_on
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import (
+    PAUSE_SECONDS,
+    RETURN_SECONDS,
+    Ended,
+    ended_of,
+    goes_on,
+    pause_before_next,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
@@ -47,7 +55,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import ASK_SECONDS, HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_sending import lay
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
@@ -69,6 +77,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import facts_of_all
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.stand_ins import NoStandIn, seats_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import Facts, Turn
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, opening, summary, verdict
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (
@@ -94,6 +103,7 @@ class ActionModule(Action):
     options_are_typed = True
     interrupted = False
     outcome: JobResult | None = None  # of the last attempt
+    plans: list[LaunchPlan]  # of all attempts that ran
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, job_id, run_dir and state; after a failure also failed and a one-line msg."""
@@ -115,12 +125,18 @@ class ActionModule(Action):
         script = find_script(request, WORKLOADS)
         data = data_set_for(request, cluster, display.display)  # once: each attempt has the same
         name = request.module.replace(".", "-") or script
-        first, ended = request.job_id or run_directory.new_job_id(name), list[Ended]()
+        first, ended, answer = request.job_id or run_directory.new_job_id(name), list[Ended](), Result()
+        plans = self.plans = list[LaunchPlan]()
         while True:
-            attempt = attempt_of(request, first, ended)
-            answer = self.launch(
-                replace(request, job_id=attempt.job_id, workload=script), cluster, script, attempt, data
-            )
+            hosts, size = ([node.name for node in plans[-1].nodes], plans[0].world_size) if plans else ([], 0)
+            attempt = attempt_of(request, first, ended, hosts, size)
+            named = replace(request, job_id=attempt.job_id, workload=script)
+            try:
+                answer = self.launch_in_time(named, cluster, script, attempt, data)
+            except InputError as error:
+                if not ended:
+                    raise
+                return {**answer, "msg": f"{answer['msg']}; it was not started again: {error}", "attempts": len(ended)}
             if (
                 not request.max_restarts or "state" not in answer or self.outcome is None
             ):  # it is over, refused, or goes on without us
@@ -133,6 +149,23 @@ class ActionModule(Action):
             if self.interrupted or not goes_on(ended, request.restart_rule):
                 return {**answer, "attempts": len(ended)}
             display.display(restart_line(attempt.job_id, answer["state"], len(ended), request.max_restarts))
+            rest(pause_before_next(ended))
+
+    def launch_in_time(
+        self, request: Request, cluster: Cluster, script: str, attempt: Attempt, data: DataSet | None
+    ) -> Result:
+        """Launch an attempt, and wait for nodes that do not answer and for which there is no other. NoStandIn."""
+        until, told = time.monotonic() + RETURN_SECONDS, ""
+        while True:
+            try:
+                return self.launch(request, cluster, script, attempt, data)
+            except NoStandIn as error:
+                if not error.passes or time.monotonic() > until:
+                    raise
+                if told != str(error):
+                    told = str(error)
+                    display.display(f"job {attempt.job_id} waits for {RETURN_SECONDS / 60:.0f} min at most: {told}")
+            rest(PAUSE_SECONDS)
 
     def launch(self, request: Request, cluster: Cluster, script: str, attempt: Attempt, data: DataSet | None) -> Result:
         """Plan the job with the facts of the nodes, then show or run it."""
@@ -149,10 +182,12 @@ class ActionModule(Action):
         with StopWatch() as stop, Session(cluster.head, ssh, request.detach) as session:
 
             def plan_now() -> tuple[LaunchPlan, Facts]:
-                facts = session.survey(cluster, request, needs.name if needs else "", data.name if data else "")
+                found = session.survey(cluster, request, needs.name if needs else "", data.name if data else "")
+                asked, nodes, facts, said = seats_of(request, cluster, found, attempt)
                 if program.folder and not cluster.local:
-                    check_in_place(script, cluster, facts)
-                return plan_job(request, cluster, facts, job), facts
+                    check_in_place(script, nodes, facts)
+                warnings = (*job.warnings, *filter(None, [said]))
+                return plan_job(asked, nodes, facts, replace(job, warnings=warnings)), facts
 
             plan, facts = plan_now()
             who = "" if self._task.check_mode else identity()
@@ -165,8 +200,10 @@ class ActionModule(Action):
                 plan, facts = turn.take(plan, facts, plan_now)
                 command = render(plan)
             if needs and plan.unmade:
+                if attempt.restarts:
+                    raise InputError("requirements", needs.requirements.file, not_there(plan.unmade))
                 into = Path(constants.DEFAULT_LOCAL_TMP)
-                names = [node.name for node in plan.nodes]
+                names = list(dict.fromkeys([*(node.name for node in plan.nodes), *plan.unmade]))
                 return {"changed": False, "environment": to_make(needs, facts_of_all(cluster, facts), names, into)}
             if folder:
                 session.ship(folder, [node.name for node in plan.nodes])
@@ -217,6 +254,7 @@ class ActionModule(Action):
             watch.close()
             view.close()
         self.outcome = None
+        self.plans.append(plan)
         if outcome is None:
             view.say(detached_line(plan.job_id, plan.head.name, session.queued))
             screen.flush(stop.reason)
@@ -261,3 +299,17 @@ class ActionModule(Action):
         answer["warnings"] = [*notes, *home.warnings, *filter(None, [no_report])]
         failed = outcome["state"] != "succeeded"
         return {**answer, **({"failed": True, "msg": verdict(told, plan.run_dir, told["cause"])} if failed else {})}
+
+
+def rest(seconds: float) -> None:
+    """Let some seconds pass between two attempts. Stopped if the user stops it."""
+    until = time.monotonic() + seconds
+    with StopWatch() as stop:
+        while time.monotonic() < until:
+            stop.check()
+            time.sleep(min(ASK_SECONDS, max(0.0, until - time.monotonic())))
+
+
+def not_there(names: Sequence[str]) -> str:
+    """Return that nodes of the next attempt do not have what the program needs: tasks make it before the first one."""
+    return f"the environment of the program is not on {', '.join(names)}: start the job again, which makes it"

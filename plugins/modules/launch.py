@@ -234,9 +234,22 @@ options:
         C(<job id>-r2) and so on. C(attempts.json) in the last run lists them all. With O(detach) all attempts are one
         job, and C(attempts/<n>) in its run has the output of the earlier ones.
       - A job that failed twice in a row in the same way, without progress in between, is not started a third time.
-      - A program finds in E(TORCHFLEET_RESTART_COUNT) how often it was started before.
+      - A program finds in E(TORCHFLEET_RESTART_COUNT) how often it was started before, and in
+        E(TORCHFLEET_RESTART_REASON) the state of the attempt before.
+      - A worker without ranks takes the place of a node that does not answer, or that failed twice. Without such a
+        worker the job waits ten minutes for a node that does not answer, and then ends. With O(detach) the nodes stay
+        the same, and the job ends if one failed twice.
+      - Before an attempt that follows a failure there is a pause of 1 second, which doubles with each further failure
+        without progress, up to 5 minutes.
     type: int
     default: 0
+  min_nodes:
+    description:
+      - With O(max_restarts) the job goes on with fewer nodes, and as many ranks as these have slots, if no worker is
+        free to take the place of a node that does not answer, or that failed twice. This is how many it needs at least.
+        The default is to have as many ranks as at first, or to end.
+      - Not with O(detach).
+    type: int
   restart_on:
     description: The states in which a job is started again. A job that a person has ended is not.
     type: list

@@ -78,6 +78,8 @@ def test_the_head_starts_a_job_again_and_keeps_every_attempt(fleet: Fleet, scrip
     for number, place in enumerate(places):
         for rank in "01":
             assert (place / "ranks" / rank / "stdout").read_text().startswith(f"attempt {number} ")
+        rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        assert sorted((row["rank"], row["step"]) for row in rows) == [(0, number + 1), (1, number + 1)]
     assert "the first one fails" in (places[0] / "ranks" / "0" / "stderr").read_text()
     written = {Path(row["path"]).name for row in json.loads((run / "artifacts.json").read_text())["files"]}
     assert {f"wrote-{attempt}-{rank}" for attempt in range(3) for rank in "01"} == written

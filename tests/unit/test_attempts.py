@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarting import Restarts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarting import Restarts, node_of_attempt
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import (
     Ended,
     ended_of,
     goes_on,
+    kept_out,
+    pause_before_next,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
@@ -33,8 +35,23 @@ def ended(*states: str) -> list[Ended]:
     return [over(id_of("j", number), state, f"exit {number}") for number, state in enumerate(states)]
 
 
-def over(job_id: str, state: str, failure: str = "", progress: list[float] | None = None, seconds: float = 1) -> Ended:
-    return {"job_id": job_id, "state": state, "failure": failure, "progress": progress, "seconds": seconds}
+def over(
+    job_id: str,
+    state: str,
+    failure: str = "",
+    progress: list[float] | None = None,
+    seconds: float = 1,
+    node: str = "",
+) -> Ended:
+    ended: Ended = {
+        "job_id": job_id,
+        "state": state,
+        "failure": failure,
+        "progress": progress,
+        "seconds": seconds,
+        "node": node,
+    }
+    return ended
 
 
 @pytest.mark.parametrize(
@@ -80,6 +97,53 @@ def test_the_same_failure_without_progress_is_not_tried_a_third_time(before: End
 
 
 @pytest.mark.parametrize(
+    ("states", "seconds"),
+    [
+        (("saved",), 0),
+        (("failed",), 1),
+        (("failed", "lost"), 2),
+        (("failed", "failed", "saved"), 0),
+        (("failed", "failed", "saved", "failed"), 1),
+        (("lost",) * 5, 16),
+        (("lost",) * 999, 300),
+    ],
+)
+def test_the_pause_before_the_next_attempt_doubles(states: tuple[str, ...], seconds: float) -> None:
+    assert pause_before_next(ended(*states)) == seconds
+
+
+def test_an_attempt_that_came_further_is_followed_soon() -> None:
+    rows = [over("j", "failed", progress=[0, step]) for step in (1.0, 1.0, 1.0, 5.0)]
+    assert [pause_before_next(rows[:count]) for count in (1, 2, 3, 4)] == [1, 2, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("state", "signal", "message", "hosts", "node"),
+    [
+        ("lost", None, "", ("n1", "n2"), "n2"),
+        ("failed", 9, "", ("n1", "n2"), "n2"),
+        ("failed", None, "torch.AcceleratorError: CUDA error: uncorrectable ECC error", ("n1", "n2"), "n2"),
+        ("failed", None, "ValueError: loss is not a number", ("n1", "n2"), ""),
+        ("timed_out", 9, "", ("n1", "n2"), ""),
+        ("lost", None, "", ("n2",), ""),
+    ],
+)
+def test_which_node_is_to_blame(
+    state: str, signal: int | None, message: str, hosts: tuple[str, ...], node: str
+) -> None:
+    row = {"rank": 1, "rc": 1, "signal": signal}
+    result: Any = {"state": state, "seconds": 2.0, "rc": 1, "ranks": [row], "metrics": {}}
+    result["first_failure"] = {"rank": 1, "host": "n2", "message": message}
+    result["placement"] = [{"host": host} for host in hosts]
+    assert ended_of("j", result)["node"] == node
+
+
+def test_a_node_that_failed_twice_is_kept_out() -> None:
+    rows = [over("j", "lost", node=node) for node in ("n2", "n3", "", "n2")]
+    assert kept_out(rows[:3]) == [] and kept_out(rows) == ["n2"]
+
+
+@pytest.mark.parametrize(
     ("message", "failure"),
     [
         ("[rank1]: ValueError: loss is not a number", "1 ValueError"),
@@ -90,8 +154,9 @@ def test_the_same_failure_without_progress_is_not_tried_a_third_time(before: End
 )
 def test_what_of_a_failure_is_compared(message: str, failure: str) -> None:
     row = {"rank": 1, "rc": 1, "signal": None}
-    blamed = {"rank": 1, "message": message}
+    blamed = {"rank": 1, "host": "n2", "message": message}
     result: Any = {"state": "failed", "seconds": 2.0, "rc": 1, "ranks": [row], "first_failure": blamed}
+    result["placement"] = [{"host": "n1"}, {"host": "n2"}]
     result["metrics"] = {"step": 3, "loss": 0.5}
     assert ended_of("j", result) == over("j", "failed", failure, [0, 3], 2.0)
     result["metrics"] = {"step": "no number", "epoch": float("inf")}
@@ -150,6 +215,11 @@ def test_programs_find_the_directory_and_their_restarts_in_the_environment() -> 
             {"restart_on": "saved,cancelled"},
             'restart_on: got "cancelled"; choose from saved, failed, lost, timed_out: -e restart_on=saved,lost',
         ),
+        ({"min_nodes": 2}, "min_nodes: got 2; it is for jobs that are started again: add -e max_restarts=10"),
+        (
+            {"min_nodes": 2, "max_restarts": 1, "detach": True},
+            "min_nodes: got 2; the head starts a detached job again as it was planned: leave one out",
+        ),
         (
             {"max_restarts": 1, "job_id": "j" * 95},
             f"job_id: got \"{'j' * 95}\"; use letters, digits, '.', '_' and '-', at most 94, and not latest: "
@@ -162,6 +232,33 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
         parse_request(given)
     assert str(caught.value) == message
     assert parse_request({"job_id": "j" * 95}).job_id == "j" * 95
+
+
+def test_a_detached_job_whose_node_failed_twice_is_over_and_names_it(tmp_path: Path) -> None:
+    """The head cannot plan it without the node."""
+    head: Any = SimpleNamespace(signalled="", facts={})
+    restarts = object.__new__(Restarts)
+    restarts.head, restarts.rule = head, {"most": 9, "states": ["lost"]}
+    restarts.ended = [over("j", "lost", node="n2")]
+    running: Any = SimpleNamespace(cancelled=False, node_job=SimpleNamespace(job=JobDir(str(tmp_path))))
+    result: Any = {"job_id": "j", "state": "lost", "seconds": 1.0, "metrics": {}, "ranks": [], "rc": 1, "notes": []}
+    result["first_failure"] = {"rank": None, "host": "n2", "message": ""}
+    result["placement"] = [{"host": "n1"}, {"host": "n2"}]
+    assert not restarts.decide(running, result)
+    assert [note["text"] for note in result["notes"]] == [
+        "it was not started again: n2 failed 2 times (lost, or a signal or a GPU's error ended a rank there); "
+        "look at it, and start the job again without it"
+    ]
+
+
+def test_a_later_attempt_is_told_why_there_is_one() -> None:
+    environment = {"TORCHFLEET_RESTART_COUNT": "0"}
+    node: Any = {"environment": environment, "known_jobs": [], "ranks": [0]}
+    found = node_of_attempt(node, "j", [over("j", "saved"), over("j", "lost")])["environment"]
+    assert found == {"TORCHFLEET_RESTART_COUNT": "2", "TORCHFLEET_RESTART_REASON": "lost"}
+    node = {**node, "environment": {"TORCHFLEET_RESTART_COUNT": "7", "TORCHFLEET_RESTART_REASON": "mine"}}
+    assert node_of_attempt(node, "j", [over("j", "saved")])["environment"] == node["environment"]
+    assert node_of_attempt({**node, "ranks": []}, "j", [over("j", "saved")])["environment"] == node["environment"]
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -134,15 +134,16 @@ def test_only_attempts_that_were_made_by_us_are_sent(job: JobDir) -> None:
 
 
 def test_a_node_sends_as_many_attempts_as_there_were() -> None:
-    assert may_be_fetched("attempts/2/ranks/3/stdout", {3}, 2)
-    for name in ("attempts/3/ranks/3/stdout", "attempts/2/ranks/4/stdout", "attempts/0/launcher.out"):
+    for name in ("attempts/2/ranks/3/stdout", "attempts/2/metrics.jsonl"):
+        assert may_be_fetched(name, {3}, 2)
+    for name in ("attempts/3/metrics.jsonl", "attempts/3/ranks/3/stdout", "attempts/2/ranks/4/stdout", "attempts/0/launcher.out"):
         assert not may_be_fetched(name, {3}, 2)
 
 
 def test_a_head_keeps_the_files_of_each_attempt_apart(tmp_path: Path) -> None:
     """A launcher that fails at once: the same failure twice ends it."""
     order = order_of_one(tmp_path, ("/bin/false",), head="w1", master_port=1)
-    own = {"environment": {}, "known_jobs": []}
+    own = {"environment": {}, "known_jobs": [], "ranks": order["ranks"]}
     job = {"job": order, "nodes": {"w1": own}, "routes": [], "secrets": {"w1": {}}, "files": {}}
     remote, kinds = supervisor(), list[str]()
     remote.channel.send("run", order=job, detached=True, restart={"most": 2, "states": ["failed"]})

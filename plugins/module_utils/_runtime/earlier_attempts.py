@@ -19,7 +19,7 @@ from .job_directory import JobDir, fits, remove
 from .job_files import LISTING, TREE
 from .orders import Order, Staging
 
-ATTEMPTS, LIST = "attempts", "attempts.json"
+ATTEMPTS, LIST, METRICS = "attempts", "attempts.json", "metrics.jsonl"
 RESULT, EARLIER_RESULT = "result.json", "attempt.json"  # of an attempt that is not the last: the job is not over
 STAYS = frozenset((ATTEMPTS, LIST, TREE, LISTING, "lock", "ballast"))
 REPLACED = frozenset(("order.json", "staging.json", "routes.json", "supervisor.json"))  # by those of the next attempt
@@ -112,8 +112,9 @@ def files_of_attempts(job: JobDir) -> Iterator[str]:
     for attempt in numbers_in(job.at(ATTEMPTS)):
         if not ATTEMPT.match(f"{ATTEMPTS}/{attempt}/{RESULT}"):
             continue
-        if os.path.exists(job.at(ATTEMPTS, attempt, RESULT)):
-            yield f"{ATTEMPTS}/{attempt}/{RESULT}"
+        for name in (RESULT, METRICS):
+            if os.path.exists(job.at(ATTEMPTS, attempt, name)):
+                yield f"{ATTEMPTS}/{attempt}/{name}"
         for name in files_of_ranks(job, ATTEMPTS, attempt):
             yield f"{ATTEMPTS}/{attempt}/{name}"
 

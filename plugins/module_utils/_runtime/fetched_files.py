@@ -11,7 +11,7 @@ import time
 from typing import Collection, Iterator
 
 from .channel import Frame
-from .earlier_attempts import ATTEMPTS, files_of_attempts, files_of_ranks
+from .earlier_attempts import ATTEMPTS, METRICS, files_of_attempts, files_of_ranks
 from .frames import ATTEMPT, RANK_FILE, STATES
 from .job_directory import FETCHED_MARK, JobDir, fits, remove
 from .link import ConnectionLost
@@ -64,15 +64,16 @@ def may_be_fetched(name: str, ranks: Collection[int], restarts: int = 0) -> bool
     were `restarts`, and one more: the head may have died while the next was prepared.
     """
     earlier = ATTEMPT.match(name)
-    found = RANK_FILE.match(name[earlier.end() :] if earlier else name)
-    if earlier:
-        return found is not None and int(earlier.group(1)) <= restarts and int(found.group(1)) in ranks
-    return int(found.group(1)) in ranks if found else name in ("launcher.out", "metrics.jsonl")
+    name = name[earlier.end() :] if earlier else name
+    found = RANK_FILE.match(name)
+    if earlier and int(earlier.group(1)) > restarts:
+        return False
+    return int(found.group(1)) in ranks if found else name == METRICS or (name == "launcher.out" and not earlier)
 
 
 def files_of(job: JobDir) -> Iterator[str]:
     """Yield the names of a job's files on this node that the controller fetches."""
-    for name in ("launcher.out", "metrics.jsonl"):
+    for name in ("launcher.out", METRICS):
         if os.path.exists(job.at(name)):
             yield name
     yield from files_of_ranks(job)

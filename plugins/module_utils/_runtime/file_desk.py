@@ -12,6 +12,7 @@ from typing import Collection, ContextManager, Protocol
 from . import orders, protocol
 from .artifacts import Border, Limits, forward_artifact, send_artifacts
 from .channel import Channel
+from .earlier_attempts import METRICS
 from .fetched_files import files_of, mark_fetched, own_block
 from .frames import RESTARTS_MOST
 from .job_directory import JobDir, fits, ranks_on
@@ -98,7 +99,8 @@ class FileDesk:
         `restarts`: of the job. ConnectionLost at a protocol error.
         """
         seen: set[str] = set()
-        rows, most, border = OwnRows(ranks), limit, Border([peer.name], limits or Limits(0, 0))
+        rows: dict[str, OwnRows] = {}
+        most, border = limit, Border([peer.name], limits or Limits(0, 0))
         frame = peer.remote.answer(peer.answer_seconds)
         while frame["kind"] != "fetched":
             if self.channel.lost:
@@ -110,8 +112,8 @@ class FileDesk:
             if limit < 0:
                 raise ConnectionLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
             name, first, data = own_block(frame, ranks, seen, restarts)
-            if name == "metrics.jsonl":
-                first, data = False, rows.take(data)  # they follow those of the head
+            if name.endswith(METRICS):  # of the last attempt, or of an earlier one
+                first, data = False, rows.setdefault(name, OwnRows(ranks)).take(data)  # they follow those of the head
             elif name == "launcher.out":
                 name = f"launcher.{peer.name}.out"
             self.channel.send("file", data, name=name, first=first)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Callable
+from typing import Callable, Sequence
 
 from . import reasons
 from .audience import Audience
@@ -26,13 +26,21 @@ from .planned_nodes import Head, PlannedNodes
 from .protocol import Refused
 from .reasons import CANCELLED, NOT_STARTED, Reason
 from .records import Note, Result
-from .restarts import Ended, Rule, ended_of, goes_on
+from .restarts import (
+    PAUSE_SECONDS,
+    RETURN_SECONDS,
+    Ended,
+    Rule,
+    ended_of,
+    goes_on,
+    kept_out,
+    kept_out_text,
+    pause_before_next,
+)
 from .result import RC_BY_STATE
 
-RETURN_SECONDS = 600.0  # for nodes to be as they were: one that restarts takes minutes
-PAUSE_SECONDS = 5.0  # between two tries
 LOOK_SECONDS = 0.5  # between two looks for somebody who ends the job
-COUNT = "TORCHFLEET_RESTART_COUNT"
+COUNT, AFTER = "TORCHFLEET_RESTART_COUNT", "TORCHFLEET_RESTART_REASON"
 
 
 def run_job(
@@ -77,11 +85,16 @@ class Restarts:
     def decide(self, last: HeadJob, result: Result) -> bool:
         """Note an attempt that is over; return whether the job is started again.
 
-        Not where that cannot be written: the next attempt would find no room either, and this one has its outcome.
+        Not where that cannot be written: the next attempt would find no room either, and this one has its outcome. Nor
+        where a node is to be kept out: a plan with others is made by the controller.
         """
         self.ended.append(ended_of(result["job_id"], result))
         job = last.node_job.job
         self.again = not last.cancelled and not self.head.signalled and goes_on(self.ended, self.rule)
+        kept = kept_out(self.ended) if self.again else []
+        if kept:
+            result["notes"].append(note_of(f"{kept_out_text(kept)}; look at it, and start the job again without it"))
+            self.again = False
         try:
             job.write(LIST, {"attempts": self.ended})
             if self.again:
@@ -94,11 +107,13 @@ class Restarts:
 
     def start_again(self, last: HeadJob) -> HeadJob | Reason:
         """Start the next attempt; or return why there is none. What keeps it from starting may pass: it is retried."""
-        order = order_of_attempt(self.run_order, len(self.ended))
-        deadline = time.monotonic() + RETURN_SECONDS
+        order = order_of_attempt(self.run_order, self.ended)
+        rest = pause_before_next(self.ended)
+        deadline = time.monotonic() + rest + RETURN_SECONDS
         try:
+            reason = self.pause(last, rest) if rest else None
             while True:
-                reason = self.reason_to_end()
+                reason = reason or self.reason_to_end()
                 if reason:
                     return reason
                 self.nodes.let_go()
@@ -110,9 +125,7 @@ class Restarts:
                     problem = text_of(found)
                 if time.monotonic() > deadline:
                     return Reason(NOT_STARTED, problem)
-                reason = self.pause(last)
-                if reason:
-                    return reason
+                reason = self.pause(last, PAUSE_SECONDS)
         except OSError as error:
             return Reason(NOT_STARTED, str(error))
         finally:
@@ -125,14 +138,14 @@ class Restarts:
         frame = self.audience.receive()
         return Reason(frame["reason"], frame["detail"]) if frame and frame["kind"] == "end" else None
 
-    def pause(self, last: HeadJob) -> Reason | None:
+    def pause(self, last: HeadJob, seconds: float) -> Reason | None:
         """Let some seconds pass, in which followers may come; return why the job is to end, if somebody says so."""
         self.close_private()
         self.private = private_directory()
         self.audience.open(self.private, last.order)
         staging: Staging = {"started": last.node_job.started, "private_tmp": self.private}
         last.node_job.job.write("staging.json", staging)
-        until = time.monotonic() + PAUSE_SECONDS
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             reason = self.reason_to_end()
             if reason:
@@ -168,15 +181,16 @@ def note_of(reason: str) -> Note:
     return {"code": "not_started_again", "text": f"it was not started again: {reason}"}
 
 
-def order_of_attempt(run_order: RunOrder, restarts: int) -> RunOrder:
-    """Return the order of a later attempt. `restarts`: how many there were."""
+def order_of_attempt(run_order: RunOrder, ended: Sequence[Ended]) -> RunOrder:
+    """Return the order of the attempt after these."""
     job = run_order["job"]
-    nodes = {host: node_of_attempt(node, job["job_id"], restarts) for host, node in run_order["nodes"].items()}
-    return {**run_order, "job": {**job, "restarts": restarts}, "nodes": nodes}
+    nodes = {host: node_of_attempt(node, job["job_id"], ended) for host, node in run_order["nodes"].items()}
+    return {**run_order, "job": {**job, "restarts": len(ended)}, "nodes": nodes}
 
 
-def node_of_attempt(node: NodeOrder, job_id: str, restarts: int) -> NodeOrder:
-    """Return a node's part of that. A count that the user gives by job_env stays."""
-    given = node["environment"].get(COUNT)
-    environment = {**node["environment"], COUNT: str(restarts)} if given == "0" else node["environment"]
+def node_of_attempt(node: NodeOrder, job_id: str, ended: Sequence[Ended]) -> NodeOrder:
+    """Return a node's part of that. A count or reason that the user gives by job_env stays."""
+    given = node["environment"]
+    count = {COUNT: str(len(ended))} if given.get(COUNT) == "0" else {}
+    environment = {AFTER: ended[-1]["state"], **given, **count} if node["ranks"] else given
     return {**node, "environment": environment, "known_jobs": [*node["known_jobs"], job_id]}

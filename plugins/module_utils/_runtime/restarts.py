@@ -12,9 +12,16 @@ from typing import Mapping, Sequence, TypedDict
 
 from .records import Metric, Result
 
+RETURN_SECONDS = 600.0  # for nodes to be as they were: one that restarts takes minutes
+PAUSE_SECONDS = 5.0  # between two tries
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds before the next attempt: doubled by each failure without progress
+FAILURES_MOST = 2  # of a node: then it is kept out
 QUICK_SECONDS = 60.0  # of an attempt that failed before it can have done much: a large model takes longer to load
 # How Python tells of an exception (traceback.format_exception_only), with the prefix that torch puts before it.
 EXCEPTION = re.compile(r"(?:\[rank\d+\]: ?)?([A-Za-z_][A-Za-z0-9_.]{0,200})(?::|\Z)")
+
+# What torch raises where a GPU failed; most exceptions are the program's own.
+OF_A_NODE = ("torch.AcceleratorError",)
 
 
 class Rule(TypedDict):
@@ -32,6 +39,7 @@ class Ended(TypedDict):
     failure: str  # exit status, signal and exception of the rank that failed first; empty: none failed
     progress: list[float] | None  # the last epoch and step that were reported; None: neither was
     seconds: float
+    node: str  # that is to blame: it was lost, or a signal ended a rank there, or a GPU failed; empty: none
 
 
 def goes_on(ended: Sequence[Ended], rule: Rule) -> bool:
@@ -50,9 +58,42 @@ def is_repeated(before: Ended, last: Ended) -> bool:
     """Whether an attempt failed as the one before it did, and had not come further."""
     if (before["state"], last["state"]) != ("failed", "failed") or before["failure"] != last["failure"]:
         return False
+    return not came_further(before, last)
+
+
+def came_further(before: Ended, last: Ended) -> bool:
+    """Whether an attempt shows progress after the one before it: by what was reported, else by the time it ran."""
     if before["progress"] is None:
-        return last["progress"] is None and last["seconds"] < QUICK_SECONDS
-    return last["progress"] is None or last["progress"] <= before["progress"]
+        return last["progress"] is not None or last["seconds"] >= QUICK_SECONDS
+    return last["progress"] is not None and last["progress"] > before["progress"]
+
+
+def pause_before_next(ended: Sequence[Ended]) -> float:
+    """Return the seconds to wait before the next attempt: none after one that had saved its work and asks for it.
+
+    Else they double with each attempt in a row that shows no progress: what is broken outside the job (a file server,
+    a switch) needs time, and a job that fails at once is no load. Kubernetes starts a pod again by the same rule, after
+    10 s to 5 min (kubernetes.io, Pod Lifecycle).
+    """
+    failures = 0
+    for number in range(len(ended) - 1, -1, -1):
+        if ended[number]["state"] == "saved":
+            break
+        failures += 1
+        if number and came_further(ended[number - 1], ended[number]):
+            break
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 30)) if failures else 0.0
+
+
+def kept_out(ended: Sequence[Ended]) -> list[str]:
+    """Return the nodes that failed twice: no later attempt has ranks there."""
+    blamed = [row["node"] for row in ended if row["node"]]
+    return [node for node in dict.fromkeys(blamed) if blamed.count(node) >= FAILURES_MOST]
+
+
+def kept_out_text(nodes: Sequence[str]) -> str:
+    """Return why these nodes have no ranks any more."""
+    return f"{', '.join(nodes)} failed {FAILURES_MOST} times (lost, or a signal or a GPU's error ended a rank there)"
 
 
 def ended_of(job_id: str, result: Result) -> Ended:
@@ -63,7 +104,21 @@ def ended_of(job_id: str, result: Result) -> Ended:
         "failure": failure_of(result),
         "progress": progress_of(result["metrics"]),
         "seconds": result["seconds"],
+        "node": node_of(result),
     }
+
+
+def node_of(result: Result) -> str:
+    """Return the node that is to blame for the end of a job; empty: none is, or there is no other."""
+    failure = result["first_failure"]
+    hosts = {place["host"] for place in result["placement"]} if failure else set()
+    if failure is None or len(hosts) < 2 or failure["host"] not in hosts:
+        return ""
+    row = next((row for row in result["ranks"] if row["rank"] == failure["rank"]), None)
+    found = EXCEPTION.match(failure["message"])
+    killed = result["state"] == "failed" and row is not None and row["signal"] is not None
+    broken = result["state"] == "failed" and found is not None and found.group(1) in OF_A_NODE
+    return failure["host"] if result["state"] == "lost" or killed or broken else ""
 
 
 def failure_of(result: Result) -> str:

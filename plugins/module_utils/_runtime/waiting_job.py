@@ -31,7 +31,8 @@ from .planned_nodes import Head, PlannedNodes
 from .reap import PRIVATE
 from .reasons import CANCELLED, LOST, NOT_STARTED, TIMED_OUT, Reason
 from .records import Ahead, FirstFailure, JobRow, Result
-from .restarting import RETURN_SECONDS, run_job, text_of
+from .restarting import run_job, text_of
+from .restarts import RETURN_SECONDS
 from .result import write_result
 from .shipment import Shipment
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Ended
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Ended, kept_out
 
 from .request import Request
 from .run_directory import write_private
@@ -22,12 +22,20 @@ ATTEMPTS = "attempts.json"  # in the run directory of every attempt but a single
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a job. `first`: the id of the first one; empty where no checkpoint directory is asked for."""
+    """One start of a job. `first`: the id of the first one; empty where no checkpoint directory is asked for.
+
+    `after`: the state of the attempt before. `hosts`: the nodes that this had, in rank order; `size`: its ranks, and
+    `kept_out`: nodes that failed twice. All are empty of the first attempt.
+    """
 
     job_id: str = ""
     restarts: int = 0
     first: str = ""
     directory: str | None = None
+    after: str = ""
+    hosts: tuple[str, ...] = ()
+    size: int = 0
+    kept_out: tuple[str, ...] = ()
 
     def directory_on(self, fact: NodeFacts) -> str:
         """Return the checkpoint directory on a node, the same for all attempts; empty: none."""
@@ -46,10 +54,24 @@ class Attempt:
 ONLY = Attempt()
 
 
-def attempt_of(request: Request, first: str, ended: Sequence[Ended]) -> Attempt:
-    """Return the next attempt of a job. `first`: the id of its first one; `ended`: the attempts before."""
+def attempt_of(
+    request: Request, first: str, ended: Sequence[Ended], hosts: Sequence[str] = (), size: int = 0
+) -> Attempt:
+    """Return the next attempt of a job. `first`: the id of its first one; `ended`: the attempts before.
+
+    `hosts`: the nodes of the last one in rank order; `size`: the ranks of the first one.
+    """
     wanted = request.max_restarts > 0 and not request.checkpoint_dir
-    return Attempt(id_of(first, len(ended)), len(ended), first if wanted else "", request.checkpoint_dir)
+    return Attempt(
+        job_id=id_of(first, len(ended)),
+        restarts=len(ended),
+        first=first if wanted else "",
+        directory=request.checkpoint_dir,
+        after=ended[-1]["state"] if ended else "",
+        hosts=tuple(hosts) if ended else (),
+        size=size if ended else 0,
+        kept_out=tuple(kept_out(ended)),
+    )
 
 
 def id_of(first: str, restarts: int) -> str:

@@ -95,10 +95,11 @@ class JobEnvironment:
     def for_restarts(self, fact: NodeFacts) -> list[Setting]:
         """Return what a program needs to go on where an earlier attempt had stopped."""
         directory, count = self.attempt.directory_on(fact), str(self.attempt.restarts)
-        why = self.attempt.reason
+        why, after = self.attempt.reason, self.attempt.after
         return [
             *([Setting("TORCHFLEET_CHECKPOINT_DIR", directory, *why)] if directory else []),
             Setting("TORCHFLEET_RESTART_COUNT", count, "how often this job was started before", "default"),
+            *([Setting("TORCHFLEET_RESTART_REASON", after, "how the last attempt ended", "default")] if after else []),
         ]
 
     def for_cpus(self, fact: NodeFacts) -> list[Setting]:

@@ -300,6 +300,8 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     facts = with_rails_of(workers, facts)
     used_facts = {node.name: facts[node.name] for node in workers}
     check_environment(job.needs, used_facts)
+    may_stand_in = request.max_restarts and not job.attempt.restarts  # then a free worker has what the program needs
+    prepared = worker_facts if may_stand_in else used_facts
     without_data = lacking(job.data, used_facts)
     check_addresses({cluster.head.name, *(node.name for node in workers)}, facts)
     check_nics(workers, facts, request.job_env, secrets)
@@ -350,8 +352,8 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         lacking=without_data,
         collect=request.collect,
         secrets=secrets,
-        packages=tuple(explained(job.needs, used_facts)),
-        unmade=tuple(unmade(job.needs, used_facts)),
+        packages=tuple(explained(job.needs, prepared)),
+        unmade=tuple(unmade(job.needs, prepared)),
         warnings=(
             *job.warnings,
             *(job.data.warnings if job.data else ()),

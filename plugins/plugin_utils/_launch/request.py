@@ -113,6 +113,7 @@ class Request:
     checkpoint_dir: str | None = None
     notice: float | None = None
     max_restarts: int = 0
+    min_nodes: int | None = None  # with so many a job that lost nodes goes on; None: with as many ranks as it had
     restart_on: tuple[str, ...] = RESTART_ON
     requirements: str | None = None  # a file, or "none"; None: the one beside the script
     program_index_url: str = field(default="", repr=False)  # may have a password
@@ -182,6 +183,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         checkpoint_dir=parse_directory("checkpoint_dir", given.get("checkpoint_dir")),
         notice=parse_notice(given),
         max_restarts=max_restarts,
+        min_nodes=parse_min_nodes(given.get("min_nodes"), max_restarts, given),
         restart_on=parse_states("restart_on", given.get("restart_on", RESTART_ON)),
         requirements=parse_text("requirements", given["requirements"]) if "requirements" in given else None,
         program_index_url=str(given.get("program_index_url", "")),
@@ -314,6 +316,16 @@ def parse_hang_look(value: Any) -> float:
         return parse_seconds("hang_look", value, HANG_LOOK) or HANG_LOOK
     except InputError:
         raise InputError("hang_look", value, "give seconds, or 0 for never: -e hang_look=300") from None
+
+
+def parse_min_nodes(value: Any, max_restarts: int, given: Mapping[str, Any]) -> int | None:
+    """Return with how many nodes a job goes on that has lost some, None for as many ranks as it had."""
+    least = parse_whole("min_nodes", value, 1, None)
+    if least and not max_restarts:
+        raise InputError("min_nodes", value, "it is for jobs that are started again: add -e max_restarts=10")
+    if least and parse_flag("detach", given.get("detach", False)):
+        raise InputError("min_nodes", value, "the head starts a detached job again as it was planned: leave one out")
+    return least
 
 
 def parse_states(name: str, value: Any) -> tuple[str, ...]:
