@@ -106,6 +106,7 @@ class Loop:
         self.epoch = self.step = 0
         self.losses = torch.zeros((), device=rank.device)
         self.values: dict[str, float] = {}
+        self.cost: dict[str, float] = {}  # of the last checkpoint
         self.speed, self.due = Speed(), Every(seconds=0.5)
 
     def run(self, resume: bool) -> int:
@@ -157,7 +158,9 @@ class Loop:
         """Report values after a step (from 1) of the running epoch."""
         progress = {"epoch": f"{self.epoch + 1}/{self.plan.epochs}", "step": f"{self.step}/{self.task.steps}"}
         rate = float(self.speed)
-        report(**progress, **values, samples_per_s=rate, step_ms=self.speed.step_ms(), **self.task.rates(rate))
+        report(
+            **progress, **values, samples_per_s=rate, step_ms=self.speed.step_ms(), **self.task.rates(rate), **self.cost
+        )
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -165,7 +168,9 @@ class Loop:
         dist.all_gather(losses, self.losses)
         states = {name: part.state_dict() for name, part in self.task.parts().items()}
         own = {"epoch": self.epoch, "step": self.step, "losses": [float(loss) for loss in losses]}
+        began = time.monotonic()
         self.checkpoints.save({**states, **own, "settings": {**self.task.settings, **self.amid()}})
+        self.cost = {"checkpoint_seconds": round(time.monotonic() - began, 4)}
 
     def amid(self) -> dict[str, int]:
         """Return what must be the same to go on amid an epoch: which samples its first steps had depends on it."""

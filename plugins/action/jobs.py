@@ -166,9 +166,11 @@ class ActionModule(Action):
         finally:
             view.close()
         run_dir, missing = self.bring(session, stop, job_id)
-        told: ToldResult = explained(outcome, Path(run_dir)) if run_dir else {**outcome, "cause": None}
+        told: ToldResult = (
+            explained(outcome, Path(run_dir)) if run_dir else {**outcome, "cause": None, "checkpoint": None}
+        )
         where = run_dir or f"on {self.head.name}; ansible-playbook clean.yml -e job_id={job_id} fetches it"
-        for line in summary(told, missing, where, view.width, self.query, self.said):
+        for line in summary(told, missing, where, view.width, self.query, self.said, told["checkpoint"]):
             view.say(line)
         screen.flush(stop.reason)
         problem = report_of(Path(run_dir)) if run_dir else ""

@@ -284,7 +284,8 @@ class ActionModule(Action):
         except OSError as error:
             return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, plan.head.name))}
         told = explained(outcome, run_dir)
-        lines = list(summary(told, missing, plan.run_dir, view.width, request.result_query, home.said))
+        asked = request.result_query
+        lines = summary(told, missing, plan.run_dir, view.width, asked, home.said, told["checkpoint"])
         self.interrupted = bool(stop.reason())
         if stop.noted:  # last: from here on Ansible shows nothing
             screen.take_over(stop.terminal)

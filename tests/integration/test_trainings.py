@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.checkpoints import newest
 from tests.driver import REPO, SCRIPTS
 from tests.integration.fleet import Fleet
 from tests.integration.test_workloads import WORKLOADS, mistaken, start
@@ -96,6 +97,7 @@ def test_it_learns_and_goes_on_bit_by_bit(tmp_path: Path, workload: str) -> None
     assert statuses == [[0], [AGAIN], [0]], told
     assert re.search(r"^notice: saved after step \d+/\d+ of epoch 2$", told, re.MULTILINE), told
     assert f"going on from {parts / training.file}\n" in told
+    assert newest(str(parts)) == str(parts / training.file) and " checkpoint_seconds=0." in told
     losses = [float(loss) for loss in re.findall(r"^torchfleet: loss=(\S+)", told, re.MULTILINE)]
     first = float(re.findall(r"^torchfleet: epoch=1/\d+ step=(\d+)/\1 loss=(\S+)", told, re.MULTILINE)[0][1])
     assert len(losses) == 2 and max(losses) < 0.8 * first, told
@@ -121,6 +123,7 @@ def test_a_torn_checkpoint_is_never_loaded(tmp_path: Path) -> None:
     assert in_turn(first, longer)[0] == [[0], [0]]
     reached = path.read_bytes()
     path.write_bytes(reached[:-100])
+    assert newest(str(tmp_path)) == f"{path}.previous"
     statuses, told = in_turn(longer)
     assert statuses == [[0]] and path.read_bytes() == reached
     assert f"{path} is damaged or not a checkpoint: {path}.previous is loaded" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -343,11 +344,20 @@ def test_a_node_hangs(cluster: Cluster) -> None:
 
 
 def test_a_node_loses_power(cluster: Cluster) -> None:
-    job, _programs = sleepers(cluster, lease=10)
+    """A free worker takes its place in the next attempt; the other ranks stay where they were."""
+    job = cluster.start(workload=SLEEPER, np=4, nodes="n1,n2,n4", lease=10, max_restarts=1)
+    job.wait_for_programs("sleeper.py", n1=2, n2=2)
     cluster.lab.kill("n2")
     job.all_gone("n1", seconds=15)
+    again = dataclasses.replace(job, job_id=f"{job.job_id}-r1")
+    again.wait_for_programs("sleeper.py", n1=2, n4=2)
+    job.process.send_signal(signal.SIGINT)
     assert job.process.wait(60) != 0
+    again.all_gone("n1", "n4")
     assert (job.result["state"], job.result["first_failure"]["host"]) == ("lost", "n2")
+    assert f"job {job.job_id} lost: restart 1 of at most 1" in job.output
+    assert "warning: without n2; n4 took over" in job.output
+    assert [row["host"] for row in again.result["ranks"]] == ["n1", "n1", "n4", "n4"]
     cluster.lab.restart("n2")
     job.wait_until(lambda: cluster.lab.ssh("n2", "true", check=False).returncode == 0)
     cluster.train(workload=TELL, np=4)

@@ -275,7 +275,7 @@ def result(*rows: tuple[str, int, int | None], state: str = "failed", blamed: in
         for rank, (how, rc, number) in enumerate(rows)
     ]
     failure = {"rank": blamed, "host": f"n{blamed or 0}", "cause": "exit status 1", "message": "x", "log": "/r/log"}
-    return {"job_id": "j", "state": state, "ranks": ranks, "first_failure": failure}
+    return {"job_id": "j", "state": state, "ranks": ranks, "metrics": {}, "first_failure": failure}
 
 
 @pytest.fixture

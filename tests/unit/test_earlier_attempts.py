@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import files_of, may_be_fetched
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
-from tests.unit.supervisors import order_of_one, supervisor
+from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
 
 class Cut(Exception):
@@ -136,26 +137,47 @@ def test_only_attempts_that_were_made_by_us_are_sent(job: JobDir) -> None:
 def test_a_node_sends_as_many_attempts_as_there_were() -> None:
     for name in ("attempts/2/ranks/3/stdout", "attempts/2/metrics.jsonl"):
         assert may_be_fetched(name, {3}, 2)
-    for name in ("attempts/3/metrics.jsonl", "attempts/3/ranks/3/stdout", "attempts/2/ranks/4/stdout", "attempts/0/launcher.out"):
+    for name in (
+        "attempts/3/metrics.jsonl",
+        "attempts/3/ranks/3/stdout",
+        "attempts/2/ranks/4/stdout",
+        "attempts/0/launcher.out",
+    ):
         assert not may_be_fetched(name, {3}, 2)
 
 
+def tries_beside_another(job: JobDir, other: JobDir) -> int:
+    """Return how often a job tried to start again while another one that is exclusive had the node."""
+    other.create([])
+    other.write("order.json", {"exclusive": True, "ranks": [0]})
+    lock, seen, until = other.lock(), set[str](), time.monotonic() + 60
+    while len(seen) < 3 and time.monotonic() < until:
+        seen.add((job.staging() or {"private_tmp": ""})["private_tmp"])  # another one for each pause
+        assert attempt_in(job) == 0
+        time.sleep(0.02)
+    os.close(lock)
+    return len(seen)
+
+
 def test_a_head_keeps_the_files_of_each_attempt_apart(tmp_path: Path) -> None:
-    """A launcher that fails at once: the same failure twice ends it."""
+    """A launcher that fails at once: the same failure twice ends it. Another job took the node between the attempts."""
     order = order_of_one(tmp_path, ("/bin/false",), head="w1", master_port=1)
     own = {"environment": {}, "known_jobs": [], "ranks": order["ranks"]}
     job = {"job": order, "nodes": {"w1": own}, "routes": [], "secrets": {"w1": {}}, "files": {}}
-    remote, kinds = supervisor(), list[str]()
+    hook = f"from {PACKAGE} import restarting; restarting.PAUSE_SECONDS = restarting.LOOK_SECONDS = 0.1"
+    remote, kinds, here = supervisor(hook), list[str](), JobDir(str(tmp_path / "jobs" / "one"))
     remote.channel.send("run", order=job, detached=True, restart={"most": 2, "states": ["failed"]})
     try:
         while "result" not in kinds and "refused" not in kinds:
             frame = remote.answer(120)
             kinds.append(frame["kind"])
+            if frame["kind"] == "restarted":
+                tries = tries_beside_another(here, JobDir(str(tmp_path / "jobs" / "alone")))
     finally:
         remote.close(5)
     assert [kind for kind in kinds if kind in ("started", "restarted")] == ["started", "restarted", "started"]
     assert frame["result"]["state"] == "failed"
-    here = JobDir(str(tmp_path / "jobs" / "one"))
+    assert tries > 2
     assert attempt_in(here) == 1 and attempt_in(JobDir(here.at("attempts", "0"))) == 0
     assert sorted(os.listdir(here.at("attempts"))) == ["0"] and os.path.exists(here.at("attempts", "0", "result.json"))
     assert not os.path.exists(here.at("ballast"))

@@ -62,6 +62,22 @@ def test_job_timeout_begins_when_ranks_are_there(tmp_path: Path, launcher: str, 
 SLEEPS = "import time; print(flush=True); time.sleep(99)"
 CATCHES = f"import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3)); {SLEEPS}"
 
+# A data loader's worker has the handlers of the program that forked it. It would be gone before that can wait for it.
+FORKS = f"""import os, signal, sys
+def told(*_):
+    if os.getpid() != program:
+        os._exit(9)
+    time.sleep(0.3)
+    left = os.waitpid(worker, os.WNOHANG)[0]
+    left or os.kill(worker, 9)
+    sys.exit(4 if left else 3)
+program = os.getpid()
+signal.signal(signal.SIGUSR1, told)
+worker = os.fork()
+if worker == 0:
+    import time; time.sleep(99)
+{SLEEPS}"""
+
 
 @pytest.fixture
 def rank(tmp_path: Path) -> Iterator[Any]:
@@ -102,11 +118,11 @@ def record_of(wrapper: subprocess.Popen[bytes], program: int, **ended: Any) -> d
     return {**whose, "pid": program, **ended}
 
 
-@pytest.mark.parametrize(("code", "told"), [(CATCHES, True), (SLEEPS, False)])
+@pytest.mark.parametrize(("code", "told"), [(CATCHES, True), (FORKS, True), (SLEEPS, False)])
 def test_a_program_is_told_that_the_end_is_near_if_it_has_a_handler(
     tmp_path: Path, rank: Any, code: str, told: bool
 ) -> None:
-    """It would die of SIGUSR1 without one."""
+    """It would die of SIGUSR1 without one. Its workers are not told, though they have the same one."""
     wrapper, program = rank(code)
     job = JobDir(str(tmp_path / "job"))
     job.create([0])

@@ -98,18 +98,22 @@ def test_own_arguments_win_over_what_is_free(plan_two: Planner, name: str, words
 @pytest.mark.parametrize(
     ("name", "words", "told"),
     [
-        ("openmpi", "-np 9", "the plan places ranks: -e np="),
+        ("openmpi", "-np 9", "the plan decides that: -e np="),
         ("openmpi", "--hostfile x", "this is the plan's own: --hostfile"),
         ("openmpi", "--map-by core", "this is the plan's own: --map-by slot"),
         ("openmpi", "--mca plm_rsh_agent ssh", "this is the plan's own"),
-        ("mpich", "-hosts a", "the plan places ranks: -e nodes="),
+        ("mpich", "-hosts a", "the plan decides that: -e nodes="),
         ("intelmpi", "-genvnone", "this is the plan's own"),
-        ("torchrun", "--nproc-per-node=9", "the plan places ranks: -e ranks_per_node="),
-        ("srun", "-N 9", "the plan places ranks: -e nodes="),
+        ("torchrun", "--nproc-per-node=9", "the plan decides that: -e ranks_per_node="),
+        ("torchrun", "--max-restarts=3", "the plan decides that: -e max_restarts="),
+        ("torchrun", "--max_restarts 3", "the plan decides that: -e max_restarts="),
+        ("srun", "-N 9", "the plan decides that: -e nodes="),
         ("sbatch", "--wait", "this is the plan's own"),
     ],
 )
-def test_own_arguments_do_not_place_ranks(plan_two: Planner, name: str, words: str, told: str) -> None:
+def test_own_arguments_do_not_replace_what_the_plan_decides(
+    plan_two: Planner, name: str, words: str, told: str
+) -> None:
     with pytest.raises(InputError, match="launcher_args") as caught:
         two(plan_two, name, launcher_args=words)
     assert told in str(caught.value)

@@ -82,7 +82,7 @@ def test_what_a_node_tells_is_what_its_type_has(checked: set[str], kept: Any) ->
 
 RESULT = json.loads((PLUGINS.parent / "docs" / "result.schema.json").read_text())
 PLACE = RESULT["properties"]["placement"]["items"]
-LATE = {"cause"}  # which no node tells
+LATE = {"cause", "checkpoint"}  # which no node tells
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,9 @@ LATE = {"cause"}  # which no node tells
         (RESULT["properties"]["launcher"], orders.UsedLauncher),
         (RESULT["properties"]["notes"]["items"], records.Note),
         (RESULT["properties"]["cause"]["oneOf"][1], told.Cause),
+        (RESULT["properties"]["checkpoint"]["oneOf"][1], told.Interval),
     ],
-    ids=["result", "place", "seen", "rank", "first failure", "leftover", "launcher", "note", "cause"],
+    ids=["result", "place", "seen", "rank", "first failure", "leftover", "launcher", "note", "cause", "checkpoint"],
 )
 def test_the_type_of_a_result_is_its_schema(documented: dict[str, Any], kept: Any) -> None:
     late = LATE if documented is RESULT else set()

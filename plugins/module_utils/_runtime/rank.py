@@ -112,6 +112,7 @@ class RankWrapper:
         self.job, self.order, self.identity = job, order, identity
         self.program = 0
         self.end_requested = False
+        self.resume: dict[str, str] = {}  # the checkpoint to go on from, as a variable
         self.lost = ""  # why output of the program could not be written
         self.poll = select.poll()
         self.wakeup = -1
@@ -141,6 +142,7 @@ class RankWrapper:
         self.poll.register(self.wakeup, select.POLLIN)
         become_subreaper()  # what a shell script started stays below this process when the shell is gone
         self.streams = {stream.pipe: stream for stream in open_streams(self.job, self.record["rank"])}
+        self.resume = self.checkpoint()  # before the record: no program runs yet, so all ranks here find the same
         self.save()
         if not self.may_begin():
             return self.close(signal.SIGTERM)
@@ -249,7 +251,7 @@ class RankWrapper:
             rank = self.identity[0]
             for descriptor, stream in zip((1, 2), self.streams.values()):
                 stream.become(descriptor)
-            variables = {**self.time_left(), **rank_environment(self.order, self.identity, os.environ)}
+            variables = {**self.time_left(), **self.resume, **rank_environment(self.order, self.identity, os.environ)}
             variables.update(self.secrets())
             variables["TORCHFLEET_EXIT_NOTE"] = f"{os.getpid()}:{self.job.rank(rank, 'exit')}"
             own = variables.get("PYTHONPATH")
@@ -270,6 +272,14 @@ class RankWrapper:
         queued = self.order["launcher"]["name"] in STARTED_BY_SLURMD
         gone = 0.0 if queued else max(0.0, time.time() - staging["started"])
         return {"TORCHFLEET_SECONDS_LEFT": f"{max(0.0, timeout - gone):.0f}"}
+
+    def checkpoint(self) -> dict[str, str]:
+        """Return the newest complete checkpoint as a variable, if the job has a directory for them."""
+        if not self.order["checkpoint_dir"]:
+            return {}
+        from .checkpoints import newest  # late, as most ranks have none
+
+        return {"TORCHFLEET_RESUME": newest(self.order["checkpoint_dir"])}
 
     def secrets(self) -> dict[str, str]:
         """Return the secret variables. The import is late: most ranks have none. OSError."""

@@ -20,6 +20,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import shorten
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RANK_ERRORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result, ResultRank
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.checkpoint_interval import (
+    Interval,
+    interval_of,
+)
 
 from .book import Entry, book
 from .match import LOOKED_AT, Ended, Match, by_code, by_launcher, by_signal, by_state, by_text
@@ -45,6 +49,7 @@ class ToldResult(Result):
     """result.json on the controller."""
 
     cause: Cause | None
+    checkpoint: Interval | None
 
 
 class Found(NamedTuple):
@@ -56,9 +61,13 @@ class Found(NamedTuple):
 
 
 def explained(result: Result, run_dir: Path) -> ToldResult:
-    """Return a result with its cause, and keep it in the run directory if it has one. No error where that fails."""
-    told: ToldResult = {**result, "cause": cause_of(result, run_dir)}
-    if told["cause"]:
+    """Return a result with its cause, and how often to save; keep them in the run directory. No error if that fails."""
+    told: ToldResult = {
+        **result,
+        "cause": cause_of(result, run_dir),
+        "checkpoint": interval_of(result, run_dir),
+    }
+    if told["cause"] or told["checkpoint"]:
         with contextlib.suppress(OSError):  # the disk is full: it is shown all the same
             keep(run_dir / RESULT, told)
     return told

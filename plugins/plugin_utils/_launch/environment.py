@@ -150,11 +150,14 @@ class JobEnvironment:
         address, port = self.master
         search = Setting("PATH", f"{path_first}:...", "python and torchrun of the ranks come first", "default")
         left = Setting("TORCHFLEET_SECONDS_LEFT", "...", "until job_timeout, when the program starts", "user")
+        resume = Setting("TORCHFLEET_RESUME", "...", "the newest complete checkpoint there, or empty", "measured")
+        has_checkpoints = any(setting.name == "TORCHFLEET_CHECKPOINT_DIR" for setting in given)
         settings = (
             Setting("MASTER_ADDR", address, "where rank 0 runs", "inventory"),
             Setting("MASTER_PORT", str(port), "a free port there", "measured"),
             *([search] if path_first else []),
             *([left] if self.job_timeout else []),
+            *([resume] if has_checkpoints else []),
             *(
                 Setting(name, "...", "the rank's place, for scripts of either kind", "default")
                 for name in PLACE.split()

@@ -24,6 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import Cause, said
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.checkpoint_interval import Interval, told
 
 from .plan import LaunchPlan
 
@@ -206,12 +207,18 @@ def headline(result: Result) -> str:
 
 
 def summary(
-    result: Result, missing: list[str], run_dir: str, width: int, query: str | None, collected: Sequence[str] = ()
+    result: Result,
+    missing: list[str],
+    run_dir: str,
+    width: int,
+    query: str | None,
+    collected: Sequence[str] = (),
+    interval: Interval | None = None,
 ) -> list[str]:
     """Return the closing lines of a job: headline, table of ranks, metrics, leftovers, where the run lies, the answer.
 
     `missing`: the nodes whose files could not be brought home, each with the reason. `query`: what answer() is asked.
-    `collected`: lines on what ranks wrote.
+    `collected`: lines on what ranks wrote. `interval`: how often it should save.
     """
     lines = [headline(result), *rank_table(result["ranks"], width).splitlines()]
     if any(row["seen"]["host"] not in (None, row["host"]) for row in result["placement"]):
@@ -221,6 +228,7 @@ def summary(
     }
     if metrics:
         lines.append("metrics: " + describe(metrics))
+    lines += [told(interval)] if interval else []
     for row in result["ranks"]:
         if row["state"] == "succeeded" and row["rc"]:
             lines.append(

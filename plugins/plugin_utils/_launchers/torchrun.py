@@ -17,10 +17,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import Setting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 
-# Options that place ranks, and what to type instead.
+# Options that place ranks or start them again, and what to type instead. torchrun's own restarts know no exit status
+# 75, no progress and no other nodes, and its agents hang when a node is gone (pytorch#147064).
 PLACED_BY = {
     **dict.fromkeys(("nproc-per-node", "nproc_per_node"), "-e ranks_per_node="),
     **dict.fromkeys(("nnodes",), "-e nodes="),
+    **dict.fromkeys(("max-restarts", "max_restarts"), "-e max_restarts="),
     **dict.fromkeys(("rdzv-backend", "rdzv_backend"), "-e rendezvous="),
 }
 
@@ -58,7 +60,7 @@ class Torchrun:
         node = plan.nodes[number]
         program = (node.launcher_path, "-m", "torch.distributed.run")
         local = Option(("--local-addr", node.address), "its address in the proven network", "measured", free=True)
-        restarts = "a failed rank ends the job; torchrun does not restart it"
+        restarts = "a failed rank ends the job; -e max_restarts= starts it again, under every launcher by one rule"
         return (
             Option(program, f"torchrun of torch {plan.launcher_version}", "measured"),
             Option(("--nnodes", str(len(plan.nodes))), "one agent per node", "inventory"),

@@ -43,7 +43,7 @@ def with_arguments(command: LaunchCommand, plan: LaunchPlan, placed_by: Mapping[
     keys = {key_of(words[number:]): number for number in range(len(words))}
     for key, number in keys.items():
         if key and key[0] in placed_by:
-            raise InputError("launcher_args", words[number], f"the plan places ranks: {placed_by[key[0]]}...")
+            raise InputError("launcher_args", words[number], f"the plan decides that: {placed_by[key[0]]}...")
     replaced = [option for option in command.options if key_of(option.words) in keys and key_of(option.words)]
     for option in replaced:
         if not option.free:
