@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +68,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
+    ProgramEnvironment,
     environment_for,
     to_make,
 )
@@ -175,9 +175,7 @@ class ActionModule(Action):
         folder = folder_of(script, request.module) if script and request.ship and not cluster.local else None
         program = program_of(request, script, shipped=folder is not None, local=cluster.local)
         ssh = ssh_words(self._connection, cluster.head, request.lease)
-        token = secrets.token_hex(6)
-        words = folder_words(folder)
-        code = code_digest(folder, script)
+        words, code, token = folder_words(folder), code_digest(folder, script), secrets.token_hex(6)
         job = Job(job_id, str(run_dir), program, entry(), token, *words, attempt, needs, data, code)
         with StopWatch() as stop, Session(cluster.head, ssh, request.detach) as session:
 
@@ -200,11 +198,7 @@ class ActionModule(Action):
                 plan, facts = turn.take(plan, facts, plan_now)
                 command = render(plan)
             if needs and plan.unmade:
-                if attempt.restarts:
-                    raise InputError("requirements", needs.requirements.file, not_there(plan.unmade))
-                into = Path(constants.DEFAULT_LOCAL_TMP)
-                names = list(dict.fromkeys([*(node.name for node in plan.nodes), *plan.unmade]))
-                return {"changed": False, "environment": to_make(needs, facts_of_all(cluster, facts), names, into)}
+                return {"changed": False, "environment": environment_to_make(needs, plan, cluster, facts)}
             if folder:
                 session.ship(folder, [node.name for node in plan.nodes])
             if data and plan.lacking:
@@ -311,6 +305,11 @@ def rest(seconds: float) -> None:
             time.sleep(min(ASK_SECONDS, max(0.0, until - time.monotonic())))
 
 
-def not_there(names: Sequence[str]) -> str:
-    """Return that nodes of the next attempt do not have what the program needs: tasks make it before the first one."""
-    return f"the environment of the program is not on {', '.join(names)}: start the job again, which makes it"
+def environment_to_make(needs: ProgramEnvironment, plan: LaunchPlan, cluster: Cluster, facts: Facts) -> Result:
+    """Return what tasks are told to make before the first attempt. InputError for a later one, which cannot wait."""
+    if plan.restarts:
+        where = ", ".join(plan.unmade)
+        reason = f"the environment of the program is not on {where}: start the job again, which makes it"
+        raise InputError("requirements", needs.requirements.file, reason)
+    names = list(dict.fromkeys([*(node.name for node in plan.nodes), *plan.unmade]))
+    return to_make(needs, facts_of_all(cluster, facts), names, Path(constants.DEFAULT_LOCAL_TMP))

@@ -272,6 +272,41 @@ def test_a_list_of_attempts_that_cannot_be_written_hides_no_job(
     assert said == [f"{tmp_path}/attempts.json cannot be written: No space left on device"]
 
 
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_node_that_does_not_answer_is_waited_for_before_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    """One that failed twice is not: the job ends with what became of its last attempt, and why it is the last."""
+    said: list[str] = []
+    monkeypatch.setattr(launch, "check_cluster", lambda _cluster: None)
+    monkeypatch.setattr(launch, "display", SimpleNamespace(warning=said.append, display=said.append))
+    monkeypatch.setattr(launch, "rest", lambda seconds: said.append(f"rest {seconds:g}"))
+    action = object.__new__(launch.ActionModule)
+    lost = {"failed": True, "state": "lost", "run_dir": str(tmp_path), "msg": "job j lost: n2"}
+    placement = [{"host": "n1"}, {"host": "n2"}]
+    failure = {"rank": None, "host": "n2", "message": ""}
+    given = {"first_failure": failure, "placement": placement, "metrics": {}, "seconds": 1.0, "ranks": [], "rc": 1}
+    absent = launch.NoStandIn("n2", "n2 is not reached", passes)
+    answers: Any = [lost, absent, absent, {"state": "succeeded", "run_dir": str(tmp_path)}]
+
+    def answer(*_given: Any) -> Any:
+        found = answers.pop(0)
+        if isinstance(found, launch.NoStandIn):
+            raise found
+        action.outcome = {**given, "state": found["state"]}
+        return found
+
+    monkeypatch.setattr(action, "launch", answer)
+    played = action.run_job(parse_request({"max_restarts": 3, "job_id": "j"}), None)
+    begin = ["job j lost: restart 1 of at most 3", "rest 1"]
+    waits = 'job j-r1 waits for 10 min at most: nodes: got "n2"; n2 is not reached'
+    if passes:
+        assert played["state"] == "succeeded" and said == [*begin, waits, "rest 5", "rest 5"]
+    else:
+        last = 'job j lost: n2; it was not started again: nodes: got "n2"; n2 is not reached'
+        assert played == {**lost, "msg": last, "attempts": 1} and said == begin
+
+
 # --- what is known already --------------------------------------------------------------------------------------------
 
 
