@@ -649,10 +649,10 @@ class Sends:
         self.passed.append((name, len(data)))
         self.lost = self.gone
 
-    def fetched(self, limit: int) -> str:
+    def fetched(self, limit: int, restarts: int = 0) -> str:
         """Return what is said against the node, or nothing."""
         try:
-            self.desk.forward_files(self.peer, [1], limit)
+            self.desk.forward_files(self.peer, [1], limit, restarts=restarts)
         except ConnectionLost as lost:
             return str(lost)
         return ""
@@ -744,6 +744,9 @@ def test_a_node_reports_for_its_own_ranks_only() -> None:
         own.take(b"x" * (1 << 20))
     sends = Sends(brings("metrics.jsonl", b"\n".join(rows[:2]) + b"\n"), FETCHED)
     assert sends.fetched(1000) == "" and sends.passed == [("metrics.jsonl", len(rows[0]) + 1)]
+    earlier = "attempts/0/metrics.jsonl"  # each file has its own rows that are not whole yet
+    sends = Sends(brings("metrics.jsonl", rows[0][:9]), brings(earlier, b"\n".join(rows[:2]) + b"\n"), FETCHED)
+    assert sends.fetched(1000, 1) == "" and sends.passed == [("metrics.jsonl", 0), (earlier, len(rows[0]) + 1)]
 
 
 def test_a_leftover_of_another_node_is_as_the_result_has_it() -> None:
