@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import Attempt
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
@@ -102,3 +103,5 @@ def test_the_first_attempt_has_what_was_asked_for() -> None:
     request, cluster = Request("mnist"), Cluster(HEAD, (Node("n1", "n1.example"),))
     facts: Any = {"n0": facts_of_a_node(), "n1": GONE}
     assert seats_of(request, cluster, facts, Attempt("j")) == Seats(request, cluster, facts)
+    with pytest.raises(InputError, match="min_nodes: got 2; more than there are workers: -e min_nodes=1"):
+        seats_of(Request("mnist", min_nodes=2), cluster, facts, Attempt("j"))

@@ -45,8 +45,12 @@ def seats_of(request: Request, cluster: Cluster, facts: Mapping[str, AnyFacts], 
     """Return request, nodes and facts of an attempt, with as many ranks as the first one had. NoStandIn.
 
     A node that was not to be had is left out; the first free one of the inventory takes its place, so that the other
-    ranks stay where they were. With `min_nodes` the job has fewer ranks where there is none.
+    ranks stay where they were. With `min_nodes` the job has fewer ranks where there is none. InputError if that is
+    more than there are.
     """
+    count = len(cluster.workers)
+    if request.min_nodes is not None and request.min_nodes > count:
+        raise InputError("min_nodes", request.min_nodes, f"more than there are workers: -e min_nodes={count}")
     if not attempt.restarts:
         return Seats(request, cluster, facts)
     absent = {name: str(fact["unreachable"]) for name, fact in facts.items() if "unreachable" in fact}
