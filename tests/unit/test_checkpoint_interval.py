@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import explained
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.checkpoint_interval import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.checkpoint_interval import (
     best_interval,
     interval_of,
     told,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import explained
 
 
 def result(state: str = "succeeded", seconds: float = 60.0, hosts: int = 2, **metrics: Any) -> Any:

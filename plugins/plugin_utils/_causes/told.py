@@ -20,12 +20,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import shorten
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RANK_ERRORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result, ResultRank
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.checkpoint_interval import (
-    Interval,
-    interval_of,
-)
 
 from .book import Entry, book
+from .checkpoint_interval import Interval, interval_of
 from .match import LOOKED_AT, Ended, Match, by_code, by_launcher, by_signal, by_state, by_text
 
 RANKS = 8  # whose output is read
