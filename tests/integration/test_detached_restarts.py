@@ -14,10 +14,14 @@ from tests.integration.test_detached import attach, jobs, listed
 
 # Attempt k goes on when the file go-k is there. The first is ended by a failure, the second saves, the third is done.
 ATTEMPTS = """
-import os, pathlib, sys, time
+import os, pathlib, sys, time, zipfile
 count, rank = int(os.environ["TORCHFLEET_RESTART_COUNT"]), os.environ["RANK"]
 saved = pathlib.Path(os.environ["TORCHFLEET_CHECKPOINT_DIR"], "saved-" + rank)
-print("attempt", count, saved.read_text() if saved.exists() else "none", flush=True)
+told = pathlib.Path(os.environ["TORCHFLEET_RESUME"]).name, os.environ.get("TORCHFLEET_RESTART_REASON")
+print("attempt", count, saved.read_text() if saved.exists() else "none", *told, flush=True)
+if (count, rank) == (0, "0"):
+    with zipfile.ZipFile(saved.with_name("step.pt"), "w") as checkpoint:
+        checkpoint.writestr("step/data.pkl", "")
 print(f"torchfleet: step={count + 1} steps=3", flush=True)
 while not os.path.exists(f"{sys.argv[1]}-{count}"):
     time.sleep(0.05)
@@ -77,7 +81,8 @@ def test_the_head_starts_a_job_again_and_keeps_every_attempt(fleet: Fleet, scrip
     ]
     for number, place in enumerate(places):
         for rank in "01":
-            assert (place / "ranks" / rank / "stdout").read_text().startswith(f"attempt {number} ")
+            told = ["attempt 0 none  None\n", "attempt 1 0 step.pt failed\n", "attempt 2 1 step.pt saved\n"]
+            assert told[number] in (place / "ranks" / rank / "stdout").read_text()
         rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
         assert sorted((row["rank"], row["step"]) for row in rows) == [(0, number + 1), (1, number + 1)]
     assert "the first one fails" in (places[0] / "ranks" / "0" / "stderr").read_text()
