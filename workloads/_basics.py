@@ -20,6 +20,8 @@ LAUNCHER_NAMES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
 )
 
+DATA = "TORCHFLEET_DATA"  # where `train.yml -e data=` has laid a data set on this node (docs/data.md)
+
 
 class Mistake(Exception):
     """A user's mistake, in one line; `_common.run` prints it and exits with code 2."""
@@ -51,6 +53,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
+
+
+def laid(environment: Mapping[str, str]) -> Path | None:
+    """Return the path of the data set that the ranks were given, which stands for `--data`; None if there is none."""
+    return Path(environment[DATA]) if environment.get(DATA) else None
 
 
 def positive(text: str) -> int:

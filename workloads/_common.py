@@ -119,7 +119,10 @@ def check_same(what: str, parts: Iterable[Any]) -> None:
     dist.all_gather_object(told, digest.hexdigest())
     other = next((number for number, digest in enumerate(told) if digest != told[0]), 0)
     if other:
-        raise Mistake(f"rank {other} has read other {what} than rank 0: give --data with the same files on every node")
+        raise Mistake(
+            f"rank {other} has read other {what} than rank 0: give --data with the same files on every node, or "
+            "lay them there by train.yml -e data="
+        )
 
 
 def say(text: str) -> None:

@@ -1,4 +1,7 @@
-"""Handwritten digits as tensors: MNIST from IDX files, or the 1,797 real digits that come with scikit-learn."""
+"""Handwritten digits as tensors: MNIST from IDX files, or the 1,797 real digits that come with scikit-learn.
+
+FashionMNIST has clothes in place of digits, in files of the same names.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +25,16 @@ class Digits(NamedTuple):
     test: TensorDataset
 
 
-def load(directory: Path | None) -> Digits:
-    """Read MNIST's four files in `directory`, or take scikit-learn's digits if there is none.
+def load(directory: Path | None, dataset: str) -> Digits:
+    """Read the four files of a data set (MNIST or FashionMNIST), or take scikit-learn's digits without a directory.
+
+    The files are in the directory itself, or below it where torchvision puts them.
 
     Raises:
         Mistake: a file is absent or damaged, the sets do not fit together, or scikit-learn is not installed.
     """
+    if directory and (directory / dataset / "raw").is_dir():
+        directory = directory / dataset / "raw"
     sets = _mnist(directory) if directory else _scikit_learn()
     deviation, mean = torch.std_mean(sets[0][0])
     return Digits(*(TensorDataset((images - mean) / deviation, labels) for images, labels in sets))

@@ -98,7 +98,7 @@ def main() -> int:
     """Join, train and report; return the exit code."""
     notice = Notice()
     options = parse()
-    rank = join(options.backend)
+    rank = join(options.backend, options.device)
     task = Regression(options, rank)
     checkpoints = Checkpoints(options.snapshot, {*task.parts(), *KEYS})
     plan = Plan(options.total_epochs, options.seed, options.batch_size, options.save_every)

@@ -1,9 +1,10 @@
 """Train a small GPT on the bytes of text files, by DDP or FSDP2.
 
-Without --data it learns the workloads' own source code, which every node has.
+Without --data, or `train.yml -e data=`, it learns the workloads' own source code, which every node has.
 """
 
 import argparse
+import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _basics import Mistake, Parser, positive, positive_number
+from _basics import DATA, Mistake, Parser, laid, positive, positive_number
 from _checkpoint import RUN_ME_AGAIN, Notice, resumes
 from _common import Rank, check_same, complain, join, report, run, say
 from _gpt import GPT, Shape, operations_per_token
@@ -170,7 +171,7 @@ def parse() -> argparse.Namespace:
     """Read the command line; errors end the program with exit code 2."""
     parser = Parser(__doc__)
     add, shown = parser.add_argument, "(default: %(default)s)"
-    add("--data", type=Path, nargs="+", metavar="PATH", help="text files, or directories of them")
+    add("--data", type=Path, nargs="+", metavar="PATH", help=f"text files, or directories of them (default: ${DATA})")
     add("--parallel", choices=["ddp", "fsdp2"], default="ddp", help=f"fsdp2 shares the model out among ranks {shown}")
     add("--num_epochs", type=positive, default=5, help=f"in all; each ends with a validation {shown}")
     add("--steps_per_epoch", type=positive, default=50, help=shown)
@@ -198,9 +199,9 @@ def main() -> int:
     """Read the text, join, train and report; return the exit code."""
     notice = Notice()
     options = parse()
-    own = sorted(Path(__file__).parent.glob("*.py"))
-    text = read_text(options.data or own, options.context)
-    rank = join(options.backend)
+    own, folder = sorted(Path(__file__).parent.glob("*.py")), laid(os.environ)
+    text = read_text(options.data or ([folder] if folder else own), options.context)
+    rank = join(options.backend, options.device)
     check_same("text", [text.numpy()])
     task = LanguageModel(text, options, rank)
     if rank.rank == 0:

@@ -4,12 +4,13 @@ The pictures are CIFAR-10 or folders of files with --data, else made up.
 """
 
 import argparse
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from _basics import Parser, positive, positive_number, share
+from _basics import DATA, Parser, laid, positive, positive_number, share
 from _checkpoint import RUN_ME_AGAIN, Checkpoints, Notice, resumes
 from _common import Rank, check_same, complain, join, report, run
 from _images import Sets, Synthetic, load
@@ -115,8 +116,9 @@ def parse() -> argparse.Namespace:
     parser = Parser(__doc__)
     add, shown = parser.add_argument, "(default: %(default)s)"
     add("--arch", choices=ARCHITECTURES, default="resnet50", help=shown)
-    add("--use_syn", action="store_true", help="train on made-up pictures; so it does without --data")
-    add("--data", type=Path, metavar="DIR", help="CIFAR-10's files, or folders train/CLASS and val/CLASS of pictures")
+    add("--use_syn", action="store_true", help="train on made-up pictures; so it does where there are no others")
+    kinds = "CIFAR-10's files, or folders train/CLASS and val/CLASS of pictures"
+    add("--data", type=Path, metavar="DIR", help=f"{kinds} (default: ${DATA})")
     add("--num_epochs", type=positive, default=10, help=f"in all {shown}")
     add("--batch_size", type=positive, default=32, help=f"per rank and step {shown}")
     add("--learning_rate", type=positive_number, default=0.01, help=shown)
@@ -135,6 +137,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.use_syn and options.data:
         parser.error("--use_syn and --data cannot be given together")
+    if not options.use_syn:
+        options.data = options.data or laid(os.environ)
     options.use_syn = options.data is None
     return options
 
@@ -144,7 +148,7 @@ def main() -> int:
     notice = Notice()
     options = parse()
     sets = sets_of(options)
-    rank = join(options.backend)
+    rank = join(options.backend, options.device)
     check_same("pictures", (part for each in sets for part in each.content()))
     task = Classifier(sets, options, rank)
     checkpoints = Checkpoints(options.model_dir / options.model_filename, {*task.parts(), *KEYS})

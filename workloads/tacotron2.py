@@ -4,12 +4,13 @@ The speech is a folder in LJSpeech's format with --data, else a corpus of tones 
 """
 
 import argparse
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from _basics import Parser, positive, positive_number
+from _basics import DATA, Parser, laid, positive, positive_number
 from _checkpoint import RUN_ME_AGAIN, Checkpoints, Notice, resumes
 from _common import Rank, check_same, complain, join, report, run
 from _speech import BANDS, Batch, Clip, Corpus, LJSpeech, Part, Tones, collate
@@ -89,7 +90,8 @@ class Speaking:
 
 def corpora(options: argparse.Namespace) -> tuple[Corpus, Corpus]:
     """Return what to train with and what to test with."""
-    whole = LJSpeech(options.data) if options.data else Tones(options.clips, options.seed)
+    folder = options.data or laid(os.environ)
+    whole = LJSpeech(folder) if folder else Tones(options.clips, options.seed)
     tests = max(len(whole) // TEST_EVERY, 1)
     return Part(whole, range(len(whole) - tests)), Part(whole, range(len(whole) - tests, len(whole)))
 
@@ -98,7 +100,7 @@ def parse() -> argparse.Namespace:
     """Read the command line; errors end the program with exit code 2."""
     parser = Parser(__doc__)
     add, shown = parser.add_argument, "(default: %(default)s)"
-    add("--data", type=Path, metavar="DIR", help="metadata.csv and wavs/, as in LJSpeech")
+    add("--data", type=Path, metavar="DIR", help=f"metadata.csv and wavs/, as in LJSpeech (default: ${DATA})")
     add("--clips", type=positive, default=512, help=f"made-up ones in all {shown}")
     add("--num_epochs", type=positive, default=20, help=f"in all {shown}")
     add("--batch_size", type=positive, default=16, help=f"per rank and step {shown}")
@@ -124,7 +126,7 @@ def main() -> int:
     notice = Notice()
     options = parse()
     train, test = corpora(options)
-    rank = join(options.backend)
+    rank = join(options.backend, options.device)
     check_same("speech", train.content())
     task = Speaking(train, test, options, rank)
     checkpoints = Checkpoints(options.checkpoint, {*task.parts(), *KEYS})

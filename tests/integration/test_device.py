@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.driver import REPO
-from tests.integration.test_workloads import WORKLOADS, mistaken, start
+from tests.integration.test_trainings import in_turn, run
+from tests.integration.test_workloads import WORKLOADS, start
 
 # Asks for seats as if PyTorch saw so many GPUs of a kind, and could compute on them or not.
 ASK = """
@@ -66,11 +66,14 @@ def test_a_rank_computes_on_a_gpu_that_its_backend_can_move_tensors_of() -> None
     assert told == {str(case): wanted for case, (*_words, wanted) in zip(cases, CASES, strict=True)}, done.stderr
 
 
-@pytest.mark.parametrize("workload", ["mnist", "message_passing"])
-def test_a_gpu_that_is_not_there_is_refused(workload: str) -> None:
-    mistaken(
-        start(WORKLOADS / f"{workload}.py", "--device", "cuda"), "local rank 0 has no cuda device; this node has 0"
-    )
+def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """By every workload: one that did not pass --device on would compute on the CPU without a word."""
+    names = sorted(path.stem for path in WORKLOADS.glob("[!_]*.py"))
+    needed = {"ddp": "1 1"}
+    statuses, told = in_turn(*(run(name, f"{needed.get(name, '')} --device cuda", tmp_path) for name in names))
+    assert statuses == [[2]] * len(names), told
+    for name in names:
+        assert f"{name}.py: --device cuda: local rank 0 has no cuda device; this node has 0\n" in told, told
 
 
 def test_rank_0_tells_the_devices_of_all() -> None:

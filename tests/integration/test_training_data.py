@@ -140,10 +140,11 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
     assert not Path("evil").exists()
 
 
-# Starts the workload of its arguments with the data of this rank.
+# Starts the workload of its arguments with the data of this rank, as if `-e data=` had laid them.
 OWN_DATA = """
 import os, runpy, sys
-sys.argv = [*sys.argv[1:], "--data", os.path.join(os.environ["PLACE"], os.environ["RANK"])]
+sys.argv = sys.argv[1:]
+os.environ["TORCHFLEET_DATA"] = os.path.join(os.environ["PLACE"], os.environ["RANK"])
 sys.path.insert(0, sys.argv[0].rpartition("/")[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
