@@ -59,6 +59,7 @@ def steps(machine: Machine, scratch: Path) -> Iterator[Step]:
         ranks(machine, count, "mnist", "--backend", own, "--save-model", kept, *train),
         f"{device}[\\s\\S]*accuracy=",
     )
+    yield from trainings(machine, scratch)
     yield Step(
         f"burn-in, {own}, {count} ranks",
         ranks(machine, count, "burn_in", "--backend", own, "--seconds", 5),
@@ -82,6 +83,25 @@ def steps(machine: Machine, scratch: Path) -> Iterator[Step]:
         status=2,
     )
     yield from with_ansible(machine, scratch)
+
+
+def trainings(machine: Machine, scratch: Path) -> Iterator[Step]:
+    """Yield trainings on all GPUs that fail where they do not learn: in 16 bits, and with a model that ranks share."""
+    device, own, count = f"device: {machine.kind}\\b", machine.backend, machine.count
+    named = ("--backend", own, "--device", machine.kind, "--amp")
+    shape = ("--arch", "resnet18", "--width", 16, "--use_syn", "--image_size", 32, "--num_images", 160 * count)
+    plan = ("--batch_size", 8, "--num_epochs", 3, "--target_accuracy", 0.5, "--model_dir", scratch / "resnet")
+    yield Step(
+        f"resnet, channels last, {own}, {count} ranks",
+        ranks(machine, count, "resnet", *named, "--channels_last", *shape, *plan),
+        f"{device}[\\s\\S]*images_per_s=",
+    )
+    small = ("--width", 64, "--context", 64, "--learning_rate", 0.01, "--num_epochs", 2, "--target_loss", 4)
+    yield Step(
+        f"llm, fsdp2, {own}, {count} ranks",
+        ranks(machine, count, "llm", *named, "--parallel", "fsdp2", *small, "--checkpoint", scratch / "llm"),
+        f"{device}[\\s\\S]*mfu=",
+    )
 
 
 def with_ansible(machine: Machine, scratch: Path) -> Iterator[Step]:

@@ -31,6 +31,9 @@ def test_everything_is_run_where_everything_is() -> None:
     assert "/s/digits" in mnist.argv and "--data" in mnist.argv
     assert made["all-reduce, nccl, 2 ranks"].env == {"NCCL_DEBUG": "INFO"}
     assert made["--device xpu is refused"].status == 2
+    resnet, llm = made["resnet, channels last, nccl, 2 ranks"].argv, made["llm, fsdp2, nccl, 2 ranks"].argv
+    assert {"--amp", "--channels_last", "--target_accuracy"} <= {*resnet} and "fsdp2" in llm and "--target_loss" in llm
+    assert all(words[words.index("--device") + 1] == "cuda" for words in (resnet, llm))
 
 
 def test_what_is_not_there_is_left_out_with_a_reason() -> None:
