@@ -17,6 +17,7 @@ from tests.lab.lab import ENVIRONMENT, Lab
 HYDRA = ["mpich", "intelmpi"]
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
 SLURM = ["srun", "sbatch"]
+OB1 = "-mca pml ob1 -mca btl ^openib"  # as documents of others start Open MPI
 LAUNCHERS = ["openmpi", "torchrun", *HYDRA, *SLURM]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.driver import SCRIPTS, command, pids
 from tests.lab import slurm
-from tests.lab.cluster import LAUNCHERS, SLURM, Cluster, Job
+from tests.lab.cluster import LAUNCHERS, OB1, SLURM, Cluster, Job
 
 TELL = str(SCRIPTS / "tell.py")
 SLEEPER = str(SCRIPTS / "sleeper.py")
@@ -49,8 +49,9 @@ def test_message_passing_on_two_nodes(cluster: Cluster) -> None:
 
 def test_open_mpi_4_1_of_the_distribution(cluster: Cluster) -> None:
     """Another dialect of options, other daemons; and a rank that fails ends it all the same."""
-    job = cluster.train(workload="message_passing", np=4, torchfleet_mpirun="/usr/bin/mpirun")
-    assert job.result["launcher"]["version"].startswith("4.1.")
+    given = {"torchfleet_mpirun": "/usr/bin/mpirun", "launcher_args": OB1}
+    job = cluster.train(workload="message_passing", np=4, **given)
+    assert job.result["launcher"]["version"].startswith("4.1.") and OB1 in " ".join(job.result["command"])
     fail = cluster.start(
         workload=str(SCRIPTS / "fail.py"), workload_args="2 raise", np=4, torchfleet_mpirun="/usr/bin/mpirun"
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.driver import REPO
-from tests.lab.cluster import HYDRA, SLURM, Cluster
+from tests.lab.cluster import HYDRA, OB1, SLURM, Cluster
 from torch_backends.tests import package
 
+# One thread for each rank: those of PyTorch spin while they wait for each other, and all nodes share two cores.
+PAIR: dict[str, Any] = {"nodes": "n1,n2", "ranks_per_node": 1, "job_env": {"OMP_NUM_THREADS": "1"}}
 CHECKS = REPO / "torch_backends" / "tests" / "ranks.py"
 
 
@@ -37,7 +40,10 @@ def test_every_check_of_the_backend_holds_on_two_nodes(cluster: Cluster, mpi: st
 @pytest.mark.usefixtures("with_backends")
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 def test_it_trains_over_nodes_that_differ(cluster: Cluster, mpi: str) -> None:
-    cluster.train(workload="message_passing", ranks_per_node=1, launcher=mpi, backend="mpi")
+    """Open MPI with the words that many documents give it: over TCP, without the BTL of an InfiniBand of old."""
+    options = {"launcher_args": OB1} if mpi == "openmpi" else {}
+    job = cluster.train(workload="message_passing", ranks_per_node=1, launcher=mpi, backend="mpi", **options)
+    assert (OB1 in " ".join(job.result["command"])) == (mpi == "openmpi")
 
 
 @pytest.mark.usefixtures("with_backends")
@@ -50,5 +56,33 @@ def test_every_check_of_ccl_holds_on_two_nodes(cluster: Cluster) -> None:
 @pytest.mark.usefixtures("with_backends")
 @pytest.mark.parametrize("launcher", ["openmpi", *HYDRA, *SLURM])
 def test_ccl_goes_beside_whatever_starts_it(launching: Cluster, launcher: str) -> None:
-    options = {"nodes": "n1,n2", "ranks_per_node": 1, "launcher": launcher}
-    launching.train(workload="message_passing", backend="ccl", **options)
+    """Under Intel MPI the training that its documents start so, the words included."""
+    options = {"workload": "message_passing"}
+    if launcher == "intelmpi":
+        words = f"--device cpu --save-model /tmp/{launching.lab.name}-ccl.pt --epochs 1 --target-accuracy 0.3"
+        options = {"workload": "mnist", "workload_args": words}
+    launching.train(backend="ccl", launcher=launcher, **PAIR, **options)
+
+
+# As the scripts of Intel's documents begin: their place is that of Intel MPI, and the module has another name now.
+INTELS = """
+import os, torch, torch.distributed as dist
+import oneccl_bindings_for_pytorch
+os.environ["RANK"] = os.environ.get("PMI_RANK", "0")
+os.environ["WORLD_SIZE"] = os.environ.get("PMI_SIZE", "1")
+dist.init_process_group(backend="ccl", init_method="env://")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
+model(torch.full((1, 2), dist.get_rank() + 1.0)).sum().backward()
+print(os.environ["MPI_LOCALRANKID"], dist.get_world_size(), model.module.weight.grad.tolist(), flush=True)
+"""
+
+
+@pytest.mark.usefixtures("with_backends")
+def test_a_script_in_intels_words_between_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    """One line says whose backend it is; the gradients are the mean of both nodes."""
+    (tmp_path / "main.py").write_text(INTELS)
+    job = cluster.train(workload=str(tmp_path / "main.py"), launcher="intelmpi", backend="ccl", **PAIR)
+    printed = [job.stdout(rank).splitlines()[-1] for rank in range(2)]  # oneCCL prints a line of its own before
+    assert printed == ["0 2 [[1.5, 1.5]]"] * 2
+    said = [(job.run_dir / "ranks" / str(rank) / "stderr").read_text() for rank in range(2)]
+    assert ["backend ccl is that of torchfleet-backends, on CPU tensors\n" in text for text in said] == [True, False]
