@@ -63,7 +63,8 @@ class ActionModule(Action):
             for name, fact in facts.items()
         }
         proven = proven_links.read_proven("verify_matrix", given["matrix"])
-        trial = trial_module.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"])
+        launchers = tuple(trial_module.TRIED) if given["launchers"] is None else given["launchers"]
+        trial = trial_module.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"], launchers)
         trial = trial if given["all"] else proven_links.spare(trial, proven, now)
         if given["state"] == "plan":
             return {key: value for key, value in dataclasses.asdict(trial).items() if key not in JUDGED}

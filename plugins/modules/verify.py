@@ -31,6 +31,12 @@ options:
     description: The results of M(torchfleet.cluster.fabric_probe) with V(listen) by host name.
     type: dict
     required: true
+  launchers:
+    description: The launchers to test, of those that are installed. The default is all.
+    type: list
+    elements: str
+    choices: [openmpi, mpich, intelmpi, torchrun]
+    version_added: 0.5.0
   logins:
     description: The failures returned by M(torchfleet.cluster.ssh_mesh_prove).
     type: list
@@ -57,7 +63,7 @@ options:
   floor_gbps:
     description:
       - The least bus bandwidth of every all-reduce, in GB/s (10^9 bytes a second, as nccl-tests tells it). The default
-        is half of what the RDMA devices can carry for V(nccl), and no limit for the others.
+        is half of what the RDMA devices can carry for V(nccl) and V(xccl), and no limit for the others.
     type: float
   baseline:
     description:

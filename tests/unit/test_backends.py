@@ -146,6 +146,11 @@ def test_gpus_of_one_vendor_are_the_default(plan_two: Planner) -> None:
     for accelerators, torch in ((NVIDIA, CUDA), (AMD, ROCM)):
         both = {"accelerators": accelerators, "torch": torch}
         assert plan_two(n1=both, n2=both).backend == "nccl"
+    for accelerators, torch in ((NVIDIA, ROCM), (AMD, CUDA)):
+        both = {"accelerators": accelerators, "torch": torch}
+        assert plan_two(n1=both, n2=both).backend == "gloo"
+        with pytest.raises(InputError, match="torch on n1, n2 has no GPU support"):
+            plan_two(n1=both, n2=both, backend="nccl")
 
 
 @pytest.mark.parametrize(

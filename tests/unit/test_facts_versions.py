@@ -116,6 +116,7 @@ def test_the_open_mpi_that_the_inventory_names_is_told_and_not_our_own(
 
 def test_the_driver_of_amd_and_none(tmp_path: Path) -> None:
     assert versions.driver(str(tmp_path)) == ""
+    assert versions.driver(tree(tmp_path, sys__module__amdgpu__initstate="live\n")) == "amdgpu inbox"
     assert versions.driver(tree(tmp_path, sys__module__amdgpu__version="6.8.5\n")) == "amdgpu 6.8.5"
 
 

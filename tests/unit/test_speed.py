@@ -66,6 +66,10 @@ def test_a_floor(busbw: float, floor: float | None, slow: bool) -> None:
     assert ids(run(busbw=busbw), floor) == ["TF-VERIFY-FLOOR"] * slow
 
 
+def test_gpus_of_intel_have_a_floor_too() -> None:
+    assert ids(run(device="xpu", backend="xccl", busbw=199.0)) == ["TF-VERIFY-FLOOR"]
+
+
 def test_processors_have_no_floor_unless_one_is_given() -> None:
     assert ids(run(device="cpu", backend="gloo", busbw=0.01)) == []
     assert ids(run(device="cpu", backend="gloo", busbw=0.01), 0.02) == ["TF-VERIFY-FLOOR"]
@@ -73,7 +77,7 @@ def test_processors_have_no_floor_unless_one_is_given() -> None:
 
 @pytest.mark.parametrize(
     ("device", "share", "slow"),
-    [("cuda", 0.69, True), ("cuda", 0.71, False), ("cpu", 0.31, False), ("cpu", 0.29, True)],
+    [("cuda", 0.69, True), ("cuda", 0.71, False), ("xpu", 0.69, True), ("cpu", 0.31, False), ("cpu", 0.29, True)],
 )
 def test_a_baseline(device: str, share: float, slow: bool) -> None:
     assert ids(run(device=device, busbw=share * 350.0), 0.0, best=350.0) == ["TF-VERIFY-SLOWER"] * slow

@@ -17,7 +17,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflig
 NODES = ("n1", "n2", "n3")
 
 
-def answer(**versions: str) -> Answer:
+CPU = {"version": "2.13.0+cpu", "cuda": "", "hip": "", "xpu": ""}
+CUDA = {**CPU, "version": "2.13.0+cu130", "cuda": "13.0"}
+ROCM = {**CPU, "version": "2.13.0+rocm7.2", "hip": "7.2.26015"}
+XPU = {**CPU, "version": "2.13.0+xpu", "xpu": "20250301"}
+
+
+def answer(torch_for: dict[str, str] = CPU, usable: dict[str, int] | None = None, **versions: str) -> Answer:
+    """Return what a node tells: what its torch is built for, its GPUs by vendor, its versions. No driver tells one."""
     facts = {
         "system": {"arch": "x86_64", "os": "debian", "os_version": "12", "libc": "glibc 2.36"},
         "python": {"version": "3.11.2"},
@@ -25,9 +32,13 @@ def answer(**versions: str) -> Answer:
         "home": {"path": "/home/me/.torchfleet"},
         "firewall": [],
         "memory": {"total": 540 << 30},
-        "accelerators": {"gpus": [], "usable": {"nvidia": 0}},
+        "accelerators": {"gpus": [], "usable": {"nvidia": 0, "amd": 0, "intel": 0, **(usable or {})}},
+        "torch": torch_for,
         "gpu_health": {"nvidia": [], "xids": [], "next_kernel": {"release": "", "modules": []}},
-        "versions": {"openmpi": "5.0.11", "torch": "2.13.0+cpu", "nccl": "", "driver": "", **versions},
+        "versions": {
+            **{"openmpi": "5.0.11", "torch": "2.13.0+cpu", "torch_backends": "", "nccl": "", "driver": ""},
+            **versions,
+        },
     }
     return Answer(facts=facts, clock=None, problem="", failure="")
 
@@ -129,16 +140,57 @@ def test_backend_ccl_is_tried_with_every_launcher_where_every_worker_has_it() ->
     assert not [run for run in runs if run["backend"] == "mpi"]
 
 
-def test_nccl_is_tried_where_every_worker_has_it() -> None:
-    gpus = {name: answer(nccl="2.27.3", driver="580.1") for name in NODES}
-    runs = trial_module.plan_trial(gpus, HEARD, "n1", NODES).runs
-    nccl, burn_in = [
-        each for each in runs if each["backend"] == "nccl" and each["launcher"] in ("torchrun", "openmpi")
-    ][::2]
-    assert burn_in["workload"] == "burn_in" and burn_in["launcher"] == "openmpi"
-    assert nccl["ranks_per_node"] == 0 and nccl["job_env"]["NCCL_DEBUG"] == "INFO" and "256M" in nccl["workload_args"]
-    mixed = {**gpus, "n3": answer()}
-    assert all(each["backend"] == "gloo" for each in trial_module.plan_trial(mixed, HEARD, "n1", NODES).runs)
+GPUS = {"nccl": answer(CUDA, {"nvidia": 8}), "rccl": answer(ROCM, {"amd": 8}), "xccl": answer(XPU, {"intel": 4})}
+
+
+@pytest.mark.parametrize(("gpus", "backend"), [("nccl", "nccl"), ("rccl", "nccl"), ("xccl", "xccl")])
+def test_gpus_are_proven_by_their_own_backend(gpus: str, backend: str) -> None:
+    """The amdgpu of the kernel has no version, and ROCm's torch no wheel of RCCL: neither decides."""
+    having = dict.fromkeys(NODES, GPUS[gpus])
+    runs = trial_module.plan_trial(having, HEARD, "n1", NODES).runs
+    reduced = [each for each in runs if each["backend"] == backend and each["workload"] == "all_reduce_bench"]
+    assert [each["launcher"] for each in reduced] == ["openmpi", "torchrun"]
+    assert all(each["ranks_per_node"] == 0 and "256M" in each["workload_args"] for each in reduced)
+    assert all("--device" not in each["workload_args"] for each in reduced)
+    assert [each["job_env"].get("NCCL_DEBUG", "") for each in reduced] == ["INFO" if backend == "nccl" else ""] * 2
+    (burn_in,) = [each for each in runs if each["workload"] == "burn_in"]
+    assert (burn_in["launcher"], burn_in["backend"]) == ("openmpi", backend)
+    assert "TF-VERIFY-GPUS" not in ids(outcome(answers=having, workers=NODES, runs=[run(**each) for each in runs]))
+
+
+def test_gpus_are_loaded_with_a_launcher_that_is_asked_for() -> None:
+    runs = trial_module.plan_trial(dict.fromkeys(NODES, GPUS["rccl"]), HEARD, "n1", NODES, ["torchrun"]).runs
+    asked = [(each["workload"], each["launcher"], each["backend"]) for each in runs]
+    reduced = [("all_reduce_bench", "torchrun", backend) for backend in ("gloo", "nccl")]
+    assert asked == [*reduced, ("burn_in", "torchrun", "nccl")]
+
+
+DRIVEN_BY_NOBODY = answer()
+DRIVEN_BY_NOBODY.facts["accelerators"] = {"gpus": [{"vendor": "amd", "driver": ""}], "usable": {"amd": 0}}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("third", "seen"),
+    [
+        (answer(), "n3 has no GPU"),
+        (answer(ROCM, {"amd": 8}), "no backend joins GPUs of NVIDIA and AMD"),
+        (answer(CPU, {"nvidia": 8}), "torch on n3 is not built for GPUs of NVIDIA"),
+        (answer(ROCM, {"nvidia": 8}), "torch on n3 is not built for GPUs of NVIDIA"),
+        (DRIVEN_BY_NOBODY, "no program can open the GPUs of n3: there is no driver, or it does not run"),
+    ],
+)
+def test_gpus_that_were_not_proven_are_told(third: Answer, seen: str) -> None:
+    answers = {**dict.fromkeys(NODES, GPUS["nccl"]), "n3": third}
+    planned = trial_module.plan_trial(answers, HEARD, "n1", NODES).runs
+    assert {each["backend"] for each in planned} == {"gloo"}
+    (finding,) = [each for each in verify.judge(outcome(answers=answers, workers=NODES)) if each.id == "TF-VERIFY-GPUS"]
+    assert finding.seen == seen and finding.nodes[:2] == ("n1", "n2")
+
+
+def test_gpus_that_nobody_wants_are_not_missed() -> None:
+    answers = dict.fromkeys(NODES, answer(CPU, {"amd": 1}))
+    assert "TF-VERIFY-GPUS" in ids(outcome(answers=answers, workers=NODES))
+    assert "TF-VERIFY-GPUS" not in ids(outcome(answers=answers, workers=NODES, gpus=dict.fromkeys(NODES, 0)))
 
 
 def test_a_sound_cluster_has_no_findings() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import home_path, seat
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import home_path, seat, torch_build
 
 from . import gpus
 from .base_python import python_facts
@@ -39,7 +39,7 @@ def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     home = home_path(request["home"])
     python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
-    sudo = sudo_state(request["sudo"])
+    sudo, torch = sudo_state(request["sudo"]), torch_build(python)
     return {
         "system": system(),
         "user": {"name": user_name(), "uid": os.getuid(), "sudo": sudo},
@@ -61,7 +61,8 @@ def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "accelerators": gpus.survey("/", home),
         "gpu_health": gpu_health(),
         "wrappers": wrappers(home),
-        "versions": versions(home, python, os.path.expanduser(request["mpirun"])),
+        "torch": torch,
+        "versions": versions(home, python, os.path.expanduser(request["mpirun"]), (torch or {}).get("version", "")),
         "networks": survey(home) if LINUX else None,
         "seat": seat(home) if LINUX else None,
     }

@@ -17,17 +17,16 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.instal
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import torch_build
 
 from .reading import output_of, text_of
 
 
-def versions(home: str, python: str, mpirun: str, root: str = "/") -> dict[str, str]:
-    """Return the versions that must be equal on all nodes; an empty text means not installed."""
+def versions(home: str, python: str, mpirun: str, torch: str, root: str = "/") -> dict[str, str]:
+    """Return the versions that must be equal on all nodes; an empty text means not installed. `torch`: its version."""
     return {
         "kernel": os.uname().release,
         "python": python_version(python),
-        "torch": (torch_build(python) or {}).get("version", ""),
+        "torch": torch,
         "torch_backends": own_backends(python),
         "nccl": nccl(python, root),
         "driver": driver(root),
@@ -87,10 +86,14 @@ def library_version(name: str, root: str) -> str:
 
 
 def driver(root: str = "/") -> str:
-    """Return "nvidia 535.261.03" or "amdgpu 6.8.5" of the loaded kernel module, or an empty string."""
+    """Return "nvidia 535.261.03" or "amdgpu 6.8.5" of the loaded kernel module, or an empty string.
+
+    The amdgpu that comes with the kernel has no version of its own: "amdgpu inbox".
+    """
     text = text_of(os.path.join(root, "proc/driver/nvidia/version"))
     nvidia = first_group(r"^NVRM version:.*?Kernel Module\D*(?:x86_64|aarch64)?\s+(\d+\.[\d.]+)", text)
-    amd = text_of(os.path.join(root, "sys/module/amdgpu/version")).strip()
+    module = os.path.join(root, "sys/module/amdgpu")
+    amd = text_of(os.path.join(module, "version")).strip() or ("inbox" if os.path.isdir(module) else "")
     return f"nvidia {nvidia}" if nvidia else f"amdgpu {amd}" if amd else ""
 
 

@@ -22,7 +22,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     whole,
     words,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import MODULES, USABLE, VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import (
+    BUILDS,
+    MODULES,
+    USABLE,
+    VENDORS,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.limits_file import LIMITED
@@ -168,6 +173,7 @@ FACTS = exact(
         "accelerators": ACCELERATORS,
         "gpu_health": GPU_HEALTH,
         "wrappers": those(DIGEST, 100_000),
+        "torch": optional(exact(dict.fromkeys(("version", *BUILDS), short()))),
         "versions": exact(dict.fromkeys(VERSIONS, short())),
         "networks": optional(NETWORKS),
         "seat": optional(SEAT),

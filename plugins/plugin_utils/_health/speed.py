@@ -79,7 +79,7 @@ class Speed:
 
     launcher: str
     backend: str
-    device: str  # torch's name of the device whose tensors the backend carries: cpu, cuda
+    device: str  # torch's name of the device whose tensors the backend carries: cpu, cuda, xpu
     world_size: int
     busbw: float
     reduced: float = 0.0
@@ -165,7 +165,7 @@ def rate_faults(
 
 def default_floor(speed: Speed, network: Network) -> float:
     """Return the least bus bandwidth that an all-reduce of GPUs must have over RDMA, in GB/s; else 0."""
-    return RDMA_SHARE * network.rdma_gbps if speed.device == "cuda" and len(network.nodes) > 1 else 0.0
+    return RDMA_SHARE * network.rdma_gbps if speed.device != "cpu" and len(network.nodes) > 1 else 0.0
 
 
 def merged_baseline(stored: Mapping[str, float], speeds: Sequence[Speed], network: Network) -> dict[str, float]:

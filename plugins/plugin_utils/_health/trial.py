@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS, Engine, joins_gpus
 
 from .preflight_types import Answer
 
@@ -23,7 +23,8 @@ TRIED = {**{name: name for name in MPIS}, "torchrun": "torch"}
 # What an all-reduce is run with, by the device of its tensors. GPUs: one rank for each, and messages that fill RDMA.
 # CPUs: one rank on each node, for the network is what is proven, and more ranks would only share the processor.
 ALL_REDUCE, BURN_IN = "all_reduce_bench", "burn_in"  # names in workloads/
-SIZES = {"cpu": ("1M", "16M"), "cuda": ("1M", "256M")}
+SIZES = {"cpu": ("1M", "16M")}
+GPU_SIZES = ("1M", "256M")
 NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}  # tells which network it really uses
 
 
@@ -52,8 +53,14 @@ def published(listened: Mapping[str, Json]) -> dict[str, Json]:
     return {name: answer["fabric"] for name, answer in listened.items() if answer.get("fabric")}
 
 
-def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head: str, workers: Sequence[str]) -> Trial:
-    """Return the tests to run. Nodes that do not answer or have no fabric are left out."""
+def plan_trial(
+    answers: Mapping[str, Answer],
+    listened: Mapping[str, Json],
+    head: str,
+    workers: Sequence[str],
+    launchers: Collection[str] = tuple(TRIED),
+) -> Trial:
+    """Return the tests to run, with these launchers. Nodes that do not answer or have no fabric are left out."""
     nodes = answering(answers)
     fabrics = {name: fabric for name, fabric in published(listened).items() if listened[name].get("agent")}
     first = [name for name in (head, *fabrics) if name in fabrics and (name in workers or len(workers) < 2)]
@@ -66,10 +73,9 @@ def plan_trial(answers: Mapping[str, Answer], listened: Mapping[str, Json], head
     runs = [
         run_with(launcher, backend, len(at_work))
         for launcher, what in TRIED.items()
-        for backend, row in BACKENDS.items()
-        if row.tried
-        and has_launcher(answers, launcher, what, head, at_work)
-        and all(row.tried(versions_on(answers, name), launcher) for name in at_work)
+        if launcher in launchers and has_launcher(answers, launcher, what, head, at_work)
+        for backend in BACKENDS
+        if can_try(backend, [answers[name].facts for name in at_work], launcher)
     ]
     logins = tuple(login_to(name, answers[name].facts) for name in nodes) if len(answers) > 1 else ()
     plan = {name: [*full_size(own, name, listened), *rails.steps.get(name, ())] for name, own in steps.items()}
@@ -105,7 +111,7 @@ def nic_mtu(told: Mapping[str, Json]) -> int:
 def run_with(launcher: str, backend: str, workers: int) -> dict[str, Json]:
     """Return an all-reduce as options of module launch; `ranks_per_node` 0: all slots."""
     device = BACKENDS[backend].device
-    smallest, largest = SIZES.get(device, SIZES["cpu"])
+    smallest, largest = SIZES.get(device, GPU_SIZES)
     return {
         "workload": ALL_REDUCE,
         "launcher": launcher,
@@ -128,6 +134,25 @@ def burn_in_of(runs: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
 def login_to(name: str, facts: Json) -> dict[str, str]:
     """Return a node in the form that torchfleet.cluster.ssh_mesh_prove takes."""
     return {"name": name, "config": f"{facts['home']['path']}/ssh/config", "address": name}
+
+
+def engine_of(facts: Json) -> Engine:
+    """Return what a node computes with, from its facts."""
+    return {"accelerators": facts["accelerators"]["usable"], "torch": facts["torch"]}
+
+
+def can_try(backend: str, facts: Sequence[Json], launcher: str) -> bool:
+    """Whether a backend can be tried under a launcher on nodes with these facts: all need what it is made of.
+
+    The torch and the GPUs decide, not versions of drivers and libraries: the amdgpu of the kernel has none, and ROCm's
+    torch has RCCL in itself.
+    """
+    row = BACKENDS[backend]
+    if row.vendors:
+        return joins_gpus(backend, {str(at): engine_of(each) for at, each in enumerate(facts)})
+    return row.tried is not None and all(
+        row.tried(each["versions"]["torch_backends"].split(), launcher) for each in facts
+    )
 
 
 def versions_on(answers: Mapping[str, Answer], name: str) -> Mapping[str, str]:

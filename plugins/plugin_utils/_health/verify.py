@@ -29,6 +29,8 @@ from . import findings as findings_module
 from . import speed as speed_module
 from .drift import Drift, drift_findings, drift_report, drift_table
 from .findings import Finding, Rule, found
+from .gpu_proof import RULES as GPU_PROOF_RULES
+from .gpu_proof import gpu_proof_findings
 from .gpu_rules import RULES as GPU_RULES
 from .gpu_rules import gpu_findings
 from .preflight_types import Answer
@@ -126,6 +128,7 @@ RULES: Mapping[str, Rule] = {
         "see its clocks and temperature under load, on the node: nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE",
     ),
     **speed_module.RULES,
+    **GPU_PROOF_RULES,
     **GPU_RULES,
     **RAIL_RULES,
     **RAIL_LINK_RULES,
@@ -222,6 +225,9 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
             seen = f"{run['launcher']} with {run['backend']}: {run['msg']}"
             name = "TF-VERIFY-BURN-IN" if run["workload"] == BURN_IN else "TF-VERIFY-RUN"
             yield found(RULES, name, [], seen, launcher=run["launcher"], backend=run["backend"])
+    if outcome.runs:
+        told = {name: outcome.answers[name].facts for name in outcome.workers if outcome.answers[name].facts}
+        yield from gpu_proof_findings(told, outcome.runs, outcome.gpus)
     yield from judge_speed(outcome.speeds, outcome.network, outcome.floor, outcome.baseline)
 
 

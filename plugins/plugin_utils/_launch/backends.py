@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
@@ -19,6 +19,16 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 Workers = Mapping[str, NodeFacts]
 Accelerators = Mapping[str, int]  # GPUs of a node by vendor
 Values = dict[str, tuple[str, str]]  # value and reason by the name of a variable
+
+
+class Engine(TypedDict):
+    """What a node computes with: GPUs by vendor, and what its torch is built for (torch_build() in survey.py)."""
+
+    accelerators: dict[str, int]
+    torch: dict[str, str] | None
+
+
+Engines = Mapping[str, Engine]  # by node
 
 
 class Choice(NamedTuple):
@@ -75,19 +85,19 @@ def ccl_environment(_accelerators: Accelerators, rdma: bool) -> Values:
     }
 
 
-def with_gpus(versions: Mapping[str, str], _launcher: str) -> bool:
-    """Whether a node with these versions has a GPU and the library that joins GPUs."""
-    return bool(versions.get("nccl") and versions.get("driver"))
+def always(_own: Sequence[str], _launcher: str) -> bool:
+    """Every torch has it."""
+    return True
 
 
-def with_mpi(versions: Mapping[str, str], launcher: str) -> bool:
-    """Whether a node with these versions has our mpi, made for a launcher's MPI."""
-    return f"mpi:{launcher}" in (versions.get("torch_backends") or "").split()
+def with_mpi(own: Sequence[str], launcher: str) -> bool:
+    """Whether a node with these backends of ours has mpi, made for a launcher's MPI."""
+    return f"mpi:{launcher}" in own
 
 
-def with_ccl(versions: Mapping[str, str], _launcher: str) -> bool:
-    """Whether a node with these versions has our ccl."""
-    return "ccl" in (versions.get("torch_backends") or "").split()
+def with_ccl(own: Sequence[str], _launcher: str) -> bool:
+    """Whether a node with these backends of ours has ccl."""
+    return "ccl" in own
 
 
 @dataclass(frozen=True)
@@ -100,8 +110,8 @@ class Backend:
     in host memory. `one_vendor`: it uses GPUs by their vendor's library, which those of another do not have. `device`:
     torch's name of the device whose tensors it carries. `loopback`: the
     variables that keep it within a machine; one without finds its way there by itself. `environment`: what it wants
-    beside the NIC on several nodes. `tried`: whether verify.yml can try it on a node with these versions, under a
-    launcher; None: it is not tried.
+    beside the NIC on several nodes. `tried`: whether verify.yml can try it on a node that has these backends of ours
+    (own_backends() in installed.py), under a launcher; None: it is not tried, unless it has `vendors` (joins_gpus()).
     """
 
     provider: str = ""
@@ -113,7 +123,7 @@ class Backend:
     device: str = "cpu"
     loopback: Mapping[str, str] = field(default_factory=dict)
     environment: Callable[[Accelerators, bool], Values] = no_environment
-    tried: Callable[[Mapping[str, str], str], bool] | None = None
+    tried: Callable[[Sequence[str], str], bool] | None = None
 
     @property
     def moves(self) -> tuple[str, ...]:
@@ -130,14 +140,13 @@ BACKENDS: Mapping[str, Backend] = {
     "gloo": Backend(
         takes=("nvidia", "amd"),
         loopback={"GLOO_SOCKET_IFNAME": "lo"},
-        tried=lambda _versions, _launcher: True,
+        tried=always,
     ),
     "nccl": Backend(
         vendors=("nvidia", "amd"),
         device="cuda",
         loopback={"NCCL_SOCKET_IFNAME": "=lo"},  # = means exactly (NCCL docs)
         environment=nccl_environment,
-        tried=with_gpus,
     ),
     "xccl": Backend(provider="PyTorch's wheels for Intel GPUs have it", vendors=("intel",), device="xpu"),
     "ucc": Backend(
@@ -185,26 +194,32 @@ def choose_backend(asked: str | None, launcher: str, facts: Workers, our_torch: 
 
 def default_backend(facts: Workers) -> Choice:
     """Return the backend of the workers' GPUs if all have those of one vendor and a torch for them, else gloo."""
-    for name, backend in BACKENDS.items():
-        usable = [has_gpus(fact, backend.vendors) and can(fact, backend.vendors) for fact in facts.values()]
-        if all(usable) and len(vendors(facts)) == 1:
+    for name in BACKENDS:
+        if joins_gpus(name, facts):
             return Choice(name, "default: every worker has GPUs and a torch that can use them", "default")
     return Choice("gloo", "default: not every worker has GPUs and a torch that can use them", "default")
 
 
-def vendors(facts: Workers) -> set[str]:
+def joins_gpus(backend: str, facts: Engines) -> bool:
+    """Whether all nodes have GPUs of one vendor that a backend needs, and a torch that is built for these."""
+    of = BACKENDS[backend].vendors
+    return len(vendors(facts)) == 1 and all(has_gpus(fact, of) and can(fact, of) for fact in facts.values())
+
+
+def vendors(facts: Engines) -> set[str]:
     """Return whose GPUs there are."""
     return {vendor for fact in facts.values() for vendor, count in fact["accelerators"].items() if count}
 
 
-def has_gpus(fact: NodeFacts, of: tuple[str, ...]) -> bool:
+def has_gpus(fact: Engine, of: tuple[str, ...]) -> bool:
     """Whether a node has GPUs of some of these vendors."""
     return any(fact["accelerators"].get(vendor) for vendor in of)
 
 
-def can(fact: NodeFacts, of: tuple[str, ...]) -> bool:
-    """Whether a node's torch is built for GPUs of some of these vendors."""
-    return bool(fact["torch"] and any(fact["torch"][VENDORS[vendor].build] for vendor in of))
+def can(fact: Engine, of: tuple[str, ...]) -> bool:
+    """Whether a node's torch is built for the GPUs of these vendors that it has; without GPUs: for those of one."""
+    here = [vendor for vendor in of if fact["accelerators"].get(vendor)]
+    return bool(fact["torch"] and any(fact["torch"].get(VENDORS[vendor].build) for vendor in here or of))
 
 
 def check_gpus(backend: str, facts: Workers, our_torch: bool) -> None:
