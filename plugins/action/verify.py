@@ -82,6 +82,7 @@ class ActionModule(Action):
             gpus={name: hostvars.expected_gpus(name, variables["hostvars"][name]) for name in groups["workers"]},
             speeds=speeds_of(runs),
             floor=given["floor_gbps"],
+            cluster=given["cluster"],
             baseline={} if given["baseline_reset"] else read_baseline("verify_baseline", given["baseline"]),
             rails=proven_links.joined(checked.rails, proven_links.rows_of(proven.rails, trial.kept)),
             certificate_days=given["certificate_days"],

@@ -36,7 +36,7 @@ options:
     type: list
     elements: str
     choices: [openmpi, mpich, intelmpi, torchrun]
-    version_added: 0.5.0
+    version_added: 0.6.0
   logins:
     description: The failures returned by M(torchfleet.cluster.ssh_mesh_prove).
     type: list
@@ -71,6 +71,11 @@ options:
         run that is much slower is a finding.
     type: path
     default: reports/baseline.json
+  cluster:
+    description: Name of the cluster, by which its rates are kept apart from those of others in O(baseline).
+    type: str
+    default: ''
+    version_added: 0.6.0
   baseline_reset:
     description: Make the baseline anew from this proof, because the cluster was changed on purpose.
     type: bool

@@ -90,3 +90,22 @@ def test_a_baseline_only_becomes_better_and_knows_its_nodes() -> None:
     assert speed.merged_baseline(stored, [slow], NETWORK) == stored
     other = speed.Network(("n3", "n4"))
     assert speed.merged_baseline(stored, [slow], other) == {**stored, "torchrun nccl 16 on n3 n4": 1.0}
+
+
+def test_clusters_with_the_same_names_of_nodes_share_no_baseline() -> None:
+    """Two inventories in one checkout: the slower cluster was always slower than before."""
+    one, two = (speed.network_of(GPUS, dict.fromkeys(GPUS, RATES), name) for name in ("one", "two"))
+    stored = speed.merged_baseline({}, [run()], one)
+    assert list(stored) == ["torchrun nccl 16 on n1 n2 of one"]
+    slow = run(busbw=210.0)
+    assert [row.id for row in speed.judge_speed([slow], one, None, stored)] == ["TF-VERIFY-SLOWER"]
+    assert list(speed.judge_speed([slow], two, None, stored)) == []
+    assert speed.measured_anew([slow], two, stored) == []
+
+
+def test_a_baseline_without_the_names_of_clusters_is_measured_anew_with_a_line() -> None:
+    named, old = speed.network_of(GPUS, dict.fromkeys(GPUS, RATES), "one"), {NETWORK.key(run()): 900.0}
+    assert list(speed.judge_speed([run()], named, None, old)) == []
+    (line,) = speed.measured_anew([run()], named, old)
+    assert line.startswith("baseline: 1 rate without the name of a cluster")
+    assert speed.measured_anew([run()], named, speed.merged_baseline(old, [run()], named)) == []

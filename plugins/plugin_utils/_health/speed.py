@@ -104,19 +104,26 @@ class Network:
     nodes: tuple[str, ...]  # the workers that have a fabric.json
     rails: int = 0
     rdma_gbps: float = 0.0  # GB/s, of the node that has least
+    cluster: str = ""
 
     def key(self, speed: Speed) -> str:
-        """Return the name of a run in the baseline: another set of nodes has figures of its own."""
+        """Return the name of a run in the baseline: other nodes, and another cluster, have figures of their own."""
+        return f"{self.old_key(speed)} of {self.cluster}" if self.cluster else self.old_key(speed)
+
+    def old_key(self, speed: Speed) -> str:
+        """Return the name that a run had before clusters were told apart."""
         return f"{speed.launcher} {speed.backend} {speed.world_size} on {fold_names(self.nodes)}"
 
 
-def network_of(fabrics: Mapping[str, Mapping[str, Any]], ports: Mapping[str, Mapping[str, float]]) -> Network:
+def network_of(
+    fabrics: Mapping[str, Mapping[str, Any]], ports: Mapping[str, Mapping[str, float]], cluster: str = ""
+) -> Network:
     """Return the network of the workers, from their fabric.json and from the rate in Gbit/s of each RDMA device."""
     rates = [
         [ports.get(name, {}).get(rail["device"], 0.0) for rail in rails_in_use(each)] for name, each in fabrics.items()
     ]
     rails = min((len(own) for own in rates), default=0)
-    return Network(tuple(fabrics), rails, min((sum(own) for own in rates), default=0.0) / 8)
+    return Network(tuple(fabrics), rails, min((sum(own) for own in rates), default=0.0) / 8, cluster)
 
 
 def judge_speed(
@@ -166,6 +173,17 @@ def rate_faults(
 def default_floor(speed: Speed, network: Network) -> float:
     """Return the least bus bandwidth that an all-reduce of GPUs must have over RDMA, in GB/s; else 0."""
     return RDMA_SHARE * network.rdma_gbps if speed.device != "cpu" and len(network.nodes) > 1 else 0.0
+
+
+def measured_anew(speeds: Sequence[Speed], network: Network, baseline: Mapping[str, float]) -> list[str]:
+    """Return a line about rates of a baseline that may be those of another cluster with nodes of the same names."""
+    old = [speed for speed in speeds if network.key(speed) not in baseline and network.old_key(speed) in baseline]
+    if not old:
+        return []
+    rates = "1 rate" if len(old) == 1 else f"{len(old)} rates"
+    return [
+        f"baseline: {rates} without the name of a cluster may be another cluster's: what was measured now is stored"
+    ]
 
 
 def merged_baseline(stored: Mapping[str, float], speeds: Sequence[Speed], network: Network) -> dict[str, float]:

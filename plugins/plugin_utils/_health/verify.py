@@ -191,6 +191,7 @@ class Outcome:
     speeds: Sequence[Speed] = ()
     floor: float | None = None  # GB/s
     baseline: Mapping[str, float] = field(default_factory=dict)  # GB/s by Network.key
+    cluster: str = ""  # the name by which the mesh and the firewall know it
     rails: Mapping[str, Sequence[Mapping[str, Json]]] = field(default_factory=dict)  # what was measured of them
     certificate_days: int = -1  # that the head can log in for; -1 if it has no certificate
 
@@ -198,7 +199,8 @@ class Outcome:
     def network(self) -> Network:
         """Return what carries the data of the workers."""
         fabrics = {name: each for name, each in published(self.listened).items() if name in self.workers}
-        return network_of(fabrics, {name: self.listened[name].get("rates", {}) for name in fabrics})
+        rates = {name: self.listened[name].get("rates", {}) for name in fabrics}
+        return network_of(fabrics, rates, self.cluster)
 
 
 def judge(outcome: Outcome) -> Iterator[Finding]:
@@ -367,6 +369,7 @@ def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
         matrix_table(outcome),
         summary(outcome.rails),
         findings_module.text_table(("launcher", "backend", f"on {count}", *FIGURES), runs) if runs else [],
+        speed_module.measured_anew(outcome.speeds, outcome.network, outcome.baseline),
         findings_module.render(findings),
     ]
     count = f"{len(outcome.answers)} node{'s' * (len(outcome.answers) != 1)}"
