@@ -1,10 +1,12 @@
-"""What role fabric's plan costs the controller for 64 simulated machines with eight GPUs: part of `make bench`.
+"""What the plans of fabric and verify cost for 64 simulated machines with eight GPUs: part of `make bench`.
 
 The nodes are values, not machines: what is measured is the choice itself, and how much JSON it sends to the nodes.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import statistics
 import sys
@@ -19,7 +21,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import rdma
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
 from tests.unit.machines import DGX_H100, build
+from tests.unit.recorded_nodes import RECORDED
 
 WORKERS = 64
 NETWORKS = ("10.91.0", "10.92.0")
@@ -52,8 +61,59 @@ def timed(what: str, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         answer = act()
         seconds.append(time.perf_counter() - start)
     size = len(json.dumps(answer))
-    print(f"  {what:<24} {statistics.median(seconds):.3f} s, {size / 1e6:.2f} MB of JSON")
+    print(f"  {what:<34} {statistics.median(seconds):.3f} s, {size / 1e6:.2f} MB of JSON")
     return answer
+
+
+def answer_of(name: str) -> Answer:
+    """Return what a recorded node tells of itself, with eight GPUs and a torch for them."""
+    facts = copy.deepcopy(RECORDED["n2"])
+    facts["host"]["name"], facts["accelerators"]["usable"]["nvidia"] = name, 8
+    facts["torch"] = {"version": "2.13.0", "cuda": "13.0", "hip": "", "xpu": ""}
+    facts["versions"].update(torch="2.13.0", openmpi="5.0.11")
+    return Answer(facts=facts)
+
+
+def measured_by(name: str, steps: list[dict[str, Any]], network: str) -> list[dict[str, Any]]:
+    """Return what a node would report of its steps: every link and rail is sound."""
+    rows: list[dict[str, Any]] = []
+    for step in (step for step in steps if step["role"] == "client"):
+        node = {"node": step["node"], "error": ""}
+        rails = [{"rail": row["rail"], "peer": row["peer"], "by": row["by"]} for row in step.get("rails", ())]
+        rows += [{**node, **rail, "code": "", "mbit": 390_000.0, "mtu": 4096} for rail in rails]
+        link = {"network": network, "rtt_us": 50.0, "mbit_out": 90_000.0, "mbit_in": 90_000.0}
+        rows += [] if rails else [{**node, **link}]
+    return rows
+
+
+def prove(listened: dict[str, Any], files: dict[str, Any], tool: bool) -> None:
+    """Print what verify costs. Without perftest (`tool`) nothing tests rails that have no addresses."""
+    head, *workers = listened
+    told_now = copy.deepcopy(listened)
+    for name, each in told_now.items():
+        each["facts"].update(files=files[name], rdma_test=tool)
+    answers = {name: answer_of(name) for name in listened}
+    heard = verify.take(answers, told_now, {}).listened
+    planned = trial_module.plan_trial(answers, heard, head, workers)
+    rows = {name: measured_by(name, list(own), planned.network) for name, own in planned.steps.items()}
+    drift = compare({name: versions_of(each.facts or {}, "") for name, each in answers.items()}, workers)
+
+    def plan() -> dict[str, Any]:
+        return dataclasses.asdict(trial_module.plan_trial(answers, heard, head, workers))["steps"]
+
+    def judge() -> dict[str, Any]:
+        seen = verify.take(answers, told_now, rows)
+        outcome = verify.Outcome(
+            seen.answers, seen.listened, [], seen.measured, [], planned, drift, head, workers, rails=seen.rails
+        )
+        return verify.report(outcome, sort_out(verify.judge(outcome)), "now")
+
+    title = "with perftest" if tool else "without perftest"
+    timed(f"verify's plan, {title}", plan)
+    report = timed(f"verify's verdict, {title}", judge)
+    found = ", ".join(sorted({finding["id"] for finding in report["findings"]}))
+    size = len(json.dumps(rows)) / 1e6
+    print(f"  {size:.2f} MB came from the nodes; {planned.left_out} pairs left out; found: {found}")
 
 
 def main() -> None:
@@ -80,6 +140,8 @@ def main() -> None:
     given["measured"] = {"n2": {"measured": links}}
     done = timed("the choice", lambda: next_step(**given))
     print(f"  chosen: {done['msg']}")
+    for tool in (True, False):
+        prove(listened, done["files"], tool)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def plan_rails(
     """Return the test of the rails of these nodes. `addresses`: where their agents are; `begin`: the first round."""
     names = [name for name in addresses if seats.get(name)]
     steps: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    untested: list[Untested] = []
+    untested: dict[Untested, None] = {}
     spent, number, left_out = 0.0, begin, 0
     for pairs in directions(names):
         tests = {}
@@ -141,7 +141,7 @@ def plan_rails(
 
 
 def tests_of(
-    client: str, server: str, seats: Mapping[str, Sequence[Seat]], control: str, untested: list[Untested]
+    client: str, server: str, seats: Mapping[str, Sequence[Seat]], control: str, untested: dict[Untested, None]
 ) -> list[dict[str, Any]]:
     """Return the tests of all rails from a node to another. Those that nothing tests are added to `untested`, once."""
     rows = []
@@ -151,7 +151,7 @@ def tests_of(
         if by:
             rows.append(order_of(one, other, by))
         elif known not in untested:
-            untested.append(Untested(client, one.rail, server, other.rail, why))
+            untested[Untested(client, one.rail, server, other.rail, why)] = None
     return rows
 
 
