@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def answer_of(name: str) -> Answer:
     return Answer(facts=facts)
 
 
-def measured_by(name: str, steps: list[dict[str, Any]], network: str) -> list[dict[str, Any]]:
+def measured_by(steps: Sequence[Mapping[str, Any]], network: str) -> list[dict[str, Any]]:
     """Return what a node would report of its steps: every link and rail is sound."""
     rows: list[dict[str, Any]] = []
     for step in (step for step in steps if step["role"] == "client"):
@@ -95,11 +95,12 @@ def prove(listened: dict[str, Any], files: dict[str, Any], tool: bool) -> None:
     answers = {name: answer_of(name) for name in listened}
     heard = verify.take(answers, told_now, {}).listened
     planned = trial_module.plan_trial(answers, heard, head, workers)
-    rows = {name: measured_by(name, list(own), planned.network) for name, own in planned.steps.items()}
+    rows = {name: measured_by(own, planned.network) for name, own in planned.steps.items()}
     drift = compare({name: versions_of(each.facts or {}, "") for name, each in answers.items()}, workers)
 
     def plan() -> dict[str, Any]:
-        return dataclasses.asdict(trial_module.plan_trial(answers, heard, head, workers))["steps"]
+        steps: dict[str, Any] = dataclasses.asdict(trial_module.plan_trial(answers, heard, head, workers))["steps"]
+        return steps
 
     def judge() -> dict[str, Any]:
         seen = verify.take(answers, told_now, rows)
