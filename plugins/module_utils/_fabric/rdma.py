@@ -20,7 +20,6 @@ GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # PCI: display controlle
 # In the vital product data of the ConnectX-7 that NVIDIA's fabric manager controls the NVSwitches of HGX B200 and B300
 # by (nvidia-fabricmanager-start.sh looks for it). Its ports carry nothing else.
 NVSWITCH = b"SW_MNG"
-MODELS = ("board_id", "hca_type")  # board_id of mlx5 is what NVIDIA calls the PSID
 RATE = re.compile(r"([\d.]+)(?: Gb/sec \((\d+X [A-Z0-9]+)\))?")  # "400 Gb/sec (4X NDR)"
 VPD_BYTES = 1 << 15  # the most that PCI allows
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.sysfs import read
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
 
 PROGRAM_SECONDS = 20.0  # for a program that is asked for its version
@@ -17,11 +18,7 @@ SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # not on the search path of a 
 
 def text_of(path: str) -> str:
     """Return the text of a file, or an empty string."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+    return read(path, strip=False)
 
 
 def names_in(path: str) -> list[str]:

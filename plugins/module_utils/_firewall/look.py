@@ -11,6 +11,8 @@ import os
 import re
 from typing import Callable, Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.sysfs import read
+
 from . import firewalld, iptables, nftables, ufw
 from .rules import Found
 
@@ -34,7 +36,7 @@ def look(ask: Ask, root: str = "/") -> list[Found]:
 
 def ufw_here(ask: Ask, root: str) -> list[Found]:
     """Return ufw, by its own word or by its configuration."""
-    if not re.search(r"^ENABLED=yes", read(os.path.join(root, "etc/ufw/ufw.conf")), re.MULTILINE):
+    if not re.search(r"^ENABLED=yes", read(os.path.join(root, "etc/ufw/ufw.conf"), strip=False), re.MULTILINE):
         return []
     status = ask("ufw", ("status", "verbose"))
     return ufw.found(status) if status else [Found("ufw", "it is enabled")]
@@ -43,7 +45,7 @@ def ufw_here(ask: Ask, root: str) -> list[Found]:
 def firewalld_here(ask: Ask, root: str) -> list[Found]:
     """Return firewalld if it runs."""
     in_group = any(os.path.isdir(os.path.join(root, group, "firewalld.service")) for group in GROUPS)
-    names = (read(path).strip() for path in glob.glob(os.path.join(root, "proc/[0-9]*/comm")))
+    names = (read(path) for path in glob.glob(os.path.join(root, "proc/[0-9]*/comm")))
     if not in_group and "firewalld" not in names:
         return []
     return firewalld.found(ask("firewall-cmd", ("--get-default-zone",)).strip())
@@ -53,16 +55,7 @@ def nftables_of_files(root: str) -> list[Found]:
     """Return nftables if a file that is loaded at boot drops input: without root the rules cannot be seen."""
     enabled = glob.glob(os.path.join(root, "etc/systemd/system/*.wants/nftables.service"))
     for name in ("etc/nftables.conf", "etc/sysconfig/nftables.conf"):
-        text = read(os.path.join(root, name))
+        text = read(os.path.join(root, name), strip=False)
         if enabled and re.search(r"hook\s+input[^}]*?(policy\s+drop|\breject\b|\bdrop\b)", text, re.DOTALL):
             return [Found("nftables", f"/{name} drops input")]
     return []
-
-
-def read(path: str) -> str:
-    """Return the text of a file, or nothing."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

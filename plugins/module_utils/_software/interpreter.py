@@ -61,7 +61,7 @@ def probe(python: str) -> Interpreter:
 
 
 def number(version: str) -> tuple[int, ...]:
-    """Return a version to compare."""
+    """Return (3, 11, 2) of "3.11.2", to compare versions."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 

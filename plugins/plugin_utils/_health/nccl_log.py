@@ -4,7 +4,7 @@
 
 """Which network NCCL or RCCL really used, from what a rank printed with NCCL_DEBUG=INFO. Pure.
 
-Lines as NCCL 2.4 to 2.30 print them (transcripts: tests/transcripts/nccl). RCCL prints the same.
+Lines as NCCL 2.4 to 2.30 print them (some are in tests/unit/test_nccl_log.py). RCCL prints the same.
 """
 
 from __future__ import annotations

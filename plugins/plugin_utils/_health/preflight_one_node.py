@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterator
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import number
 
 from .findings import Finding
 from .preflight_inventory import is_loopback
 from .preflight_types import Case
 from .prerequisites import LEAST_FILES, LEAST_PROCESSES
-from .standalone import is_usable, number
+from .standalone import is_usable
 
 GB, MB = 10**9, 10**6
 ARCHITECTURES = ("x86_64", "aarch64")  # for which PyTorch and the MPI wheels exist

@@ -6,19 +6,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import number
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 SETTINGS = ("auto", "true", "false")
 About = Mapping[str, Any]  # the facts of a node's Python
-
-
-def number(version: str) -> tuple[int, ...]:
-    """Return (3, 11, 2) of "3.11.2"."""
-    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def is_usable(about: About, oldest: str, newest: str) -> bool:

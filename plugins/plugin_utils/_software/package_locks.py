@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -19,11 +20,7 @@ PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[.*\])?==([^\s;,*]+)\Z")
 LOCKED = re.compile(r"[a-z0-9-]+==[A-Za-z0-9.!+_-]+( ; [^\\]+?)?( --hash=sha256:[0-9a-f]{64})+\Z")
 # Packages for Linux alone are the CUDA libraries of the index's own build of PyTorch. Other builds have other ones.
 OF_THE_BUILD = "sys_platform == 'linux'"
-
-
-def canonical(name: str) -> str:
-    """Return the normalized name of a distribution (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+canonical = environment.canonical  # as nodes name a distribution
 
 
 def read(path: str) -> list[str]:
