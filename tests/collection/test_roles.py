@@ -135,11 +135,16 @@ def short_cuts(path: Path) -> list[str]:
         f"{label(path)}: {task.get('name')}: {word}"
         for task, key, word in found
         if word in SHORT_CUTS - allowed and not becomes_root_if_it_must(task, key)
-    ]
+    ] + [f"{label(path)}: {task.get('name')}: debug and register" for task in tasks_of(load(path)) if computes(task)]
+
+
+def computes(task: dict[str, Any]) -> bool:
+    """Whether a task says something only so that others can read it: that is set_fact by another name."""
+    return "register" in task and not task.keys().isdisjoint({"debug", "ansible.builtin.debug"})
 
 
 def test_no_task_takes_a_short_cut() -> None:
-    """No shell, no ignored errors, no root, no facts as variables: what a task finds is registered."""
+    """No shell, no ignored errors, no root, no facts as variables, nor debug that is registered: tasks find, or do."""
     assert [line for path in [*TASK_FILES, *PLAYBOOKS] for line in short_cuts(path)] == []
 
 
@@ -195,8 +200,10 @@ def test_what_breaks_a_rule_is_named(tmp_path: Path) -> None:
     }
     path = tmp_path / "roles/some/tasks/main.yml"
     path.parent.mkdir(parents=True)
-    path.write_text(yaml.safe_dump([task]))
-    assert [line.rpartition(": ")[2] for line in short_cuts(path)] == ["shell", "become", "set_fact"]
+    found = {"name": "Compute", "ansible.builtin.debug": {"msg": "{{ a }}"}, "register": "__some_a"}
+    path.write_text(yaml.safe_dump([task, found]))
+    named = ["shell", "become", "set_fact", "debug and register"]
+    assert [line.rpartition(": ")[2] for line in short_cuts(path)] == named
     path.write_text("a: >-\n  {{ a\n     | b }}\nb: '{{ a }}'\nc: >-\n  {{ a }} and\n  {{ b }}\n")
     assert long_jinja(path) == ["{{ a"]
     wrong = ["when: a and x", "  - a", 'b: "{{ 1 if a else 2 }}"']

@@ -209,17 +209,14 @@ class Survey:
     def lacks(self, node: NodeNet, lacking: Sequence[str], usual: int) -> list[Note]:
         """Return the notes about rails that a node lacks, one for each reason."""
         present = {port.name: port for port in node.ports if not port.use}
-        reasons: dict[str, list[str]] = {}
+        reasons: dict[tuple[str, str], list[str]] = {}
         for name in lacking:
-            flaw = self.flaw(present[name]) or present[name].kind if name in present else "not there"
-            reasons.setdefault(flaw, []).append(name)
+            port = present.get(name)
+            reason = ("rail-down", self.flaw(port) or port.kind) if port else ("rail-missing", "not there")
+            reasons.setdefault(reason, []).append(name)
         return [
-            Note(
-                "rail-missing" if flaw == "not there" else "rail-down",
-                (node.name,),
-                f"{some(names)}: {flaw}, where most nodes have {in_rails(usual)}",
-            )
-            for flaw, names in reasons.items()
+            Note(code, (node.name,), f"{some(names)}: {flaw}, where most nodes have {in_rails(usual)}")
+            for (code, flaw), names in reasons.items()
         ]
 
 
