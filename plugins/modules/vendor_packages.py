@@ -13,6 +13,7 @@ description:
   - Installs and holds packages, with apt or dnf.
   - Roles P(torchfleet.cluster.cuda#role) and P(torchfleet.cluster.rocm#role) use it.
   - Everything that can be wrong is looked for before anything is changed. A refusal is one line that says what to do.
+  - While a job runs on the machine, no package is installed or exchanged.
   - A key is known by its whole fingerprint. No other key of that file is trusted, and this key for no other repository.
   - apt tries the repositories in a separate directory first. Then it reads the lists of the distribution, because the
     vendor's packages depend on packages of the distribution.
@@ -190,6 +191,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import apt, dnf, ledger
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.kernel_module import job_refusal
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import PackageError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.vendor import (
     Request,
@@ -273,6 +275,8 @@ def main() -> None:
     except PackageError as error:
         module.fail_json(msg=f"{request['role']}: {error}")
     refused = refusals(request, state)
+    if not refused and (state["missing"] or state["wrong_version"]):
+        refused = [*filter(None, [job_refusal(request["role"], "these packages would change under it")])]
     if refused:
         module.fail_json(msg="; ".join(refused))
     changed, before, after = bool(left_to_do(state)), snapshot(request, state), planned(request, state)

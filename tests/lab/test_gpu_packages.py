@@ -20,6 +20,7 @@ from tests.driver import REPO
 from tests.lab.gpu_stubs import DRIVER, NEXT_DRIVER, STUBS
 from tests.lab.lab import Lab, ansible
 
+MOST_BANNERS = 12  # of role cuda, from bare to installed: each is a line that people read, and time on every machine
 FACTS = {"gather_facts": True, "gather_subset": ["!all", "!min", "env", "platform", "python"]}
 # A name, the node, the role, its variables (sysfs_root is below the stubs), and what is said.
 CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
@@ -317,6 +318,29 @@ def test_packages_come_in_the_versions_that_belong_together(drivers: Drivers) ->
     assert root("n2", "cat", "/etc/apt/preferences.d/torchfleet-some").startswith("Package: some-none\n")
 
 
+def refuse_under_a_job(drivers: Drivers, typed: list[str], given: dict[str, Any]) -> None:
+    """Neither is another driver installed while a job runs there, nor is the machine rebooted."""
+    root = drivers.lab.root
+    program = "env TORCHFLEET_JOB_ID=one TORCHFLEET_JOB_DIR=/tmp/one sleep 600"
+    held = f"echo $$ >/tmp/one/pid; exec flock /tmp/one/lock {program} >/dev/null 2>&1"
+    begin = f"mkdir /tmp/one; setsid sh -c {shlex.quote(held)} </dev/null >/dev/null 2>&1 &"
+    root("n1", "runuser", "-u", "fleet", "--", "sh", "-c", begin)
+    end = "wait for its end, or end it: ansible-playbook clean.yml -e job_id=one"
+    try:
+        before = drivers.packages("n1", "*")
+        for suffers, more in (
+            ("these packages would change under it", {}),
+            ("would be ended by the reboot", {"cuda_branch": "580", "cuda_allow_reboot": True}),
+        ):
+            status, said = drivers.play(*typed, **{**given, **more})
+            assert status == 2
+            assert f"cuda: job one of fleet runs here, and {suffers}: {end}" in " ".join(said.split())
+        assert drivers.packages("n1", "*") == before
+        root("n1", "sh", "-c", "! flock --nonblock /tmp/one/lock true")  # it still runs
+    finally:
+        root("n1", "sh", "-c", "kill -- -$(cat /tmp/one/pid); rm -r /tmp/one")
+
+
 def test_a_reboot_is_asked_for_and_another_branch_is_moved_to(drivers: Drivers) -> None:
     """Everything is installed by then. The next run says the same and changes nothing; the other branch comes whole."""
     typed = shlex.split("""setup.yml -e '{"accelerators": ["cuda"]}' --tags accelerators --limit n1""")
@@ -325,12 +349,15 @@ def test_a_reboot_is_asked_for_and_another_branch_is_moved_to(drivers: Drivers) 
     for change in ("changed=[1-9]", "changed=0"):
         status, said = drivers.play(*typed, **given)
         assert status == 2
+        banners = re.findall(r"^TASK \[.*cuda.*", said, re.MULTILINE)
+        assert len(banners) <= MOST_BANNERS, banners
         assert f"cuda: n1 has to be rebooted (module nvidia none is loaded, and {DRIVER} is installed): say" in said
         assert re.search(rf"^n1 .*{change}", said, re.MULTILINE), said
     assert {f"nvidia-open {DRIVER}-1 hold", "nvidia-driver-pinning-580 1-1 install"} <= drivers.packages(
         "n1", "nvidia-*"
     )
     given |= {"cuda_sysfs_root": f"{STUBS}/roots/h100-nouveau", "cuda_branch": "590"}
+    refuse_under_a_job(drivers, typed, given)
     _status, said = drivers.play(*typed, **given)
     assert f"(nouveau is loaded, and conflicts with nvidia {NEXT_DRIVER}): say" in said
     there = drivers.packages("n1", "nvidia-*")

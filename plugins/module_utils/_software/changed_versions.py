@@ -10,20 +10,14 @@ import json
 from pathlib import Path
 from typing import Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
-
 from . import versions
 from .environment_files import RECEIPT
+from .running_jobs import running_job, wait_for_end
 from .system_packages import installed_version
 
 
 class Refused(Exception):
     """Nothing was changed. The text is one line."""
-
-
-def running_job(home: str) -> str:
-    """Return a job of a home that runs here, or an empty string."""
-    return next((job.job_id for job in jobs(home) if job.running()), "")
 
 
 def look(paths: Mapping[str, Path], home: str) -> dict[str, dict[str, str]]:
@@ -58,10 +52,7 @@ def use(paths: Mapping[str, Path], wanted: Mapping[str, str], home: str, check: 
         return was
     job = running_job(home)
     if job and any(was.values()):
-        raise Refused(
-            f"job {job} runs here, and would lose the files that it uses: wait for its end, or end it: "
-            f"ansible-playbook clean.yml -e job_id={job}"
-        )
+        raise Refused(wait_for_end(job, "would lose the files that it uses"))
     done: dict[str, str] = {}
     try:
         for name, version in was.items():

@@ -253,15 +253,16 @@ def has_tool(tool: str, include: str) -> bool:
 
 
 def job_in_the_way(request: Request) -> str:
-    """Return a job that runs here while the environment would be exchanged: what is exchanged would fail in it."""
+    """Return why the environment is not exchanged while a job runs here: what is exchanged would fail in it."""
     exchanged = bool(request.versions) and is_exchanged(Path(request.path), request.version)
     if not (exchanged or is_made_anew(request)):
         return ""
     # Here, for the machine that an environment is sent to has this file without the runtime, and never makes one anew.
-    from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
+    from .running_jobs import running_job, wait_for_end
 
     home = Path(os.path.expanduser(request.mesh)).parent.parent
-    return next((job.job_id for job in jobs(str(home)) if job.running()), "") if request.mesh else ""
+    job = running_job(str(home)) if request.mesh else ""
+    return wait_for_end(job, f"{request.path} would be exchanged under it") if job else ""
 
 
 def is_made_anew(request: Request) -> bool:
@@ -290,11 +291,7 @@ def flaws(request: Request) -> Iterator[tuple[bool, str]]:
     supported = f"{request.python_min} to {request.python_max or 'newer'}"
     elsewhere = f"set {request.role}_python to another interpreter"
     job = job_in_the_way(request)
-    yield (
-        bool(job),
-        f"job {job} runs here, and {path} would be exchanged under it: wait for its end, or end it: "
-        f"ansible-playbook clean.yml -e job_id={job}",
-    )
+    yield bool(job), job
     yield not path.is_absolute(), f"{request.setting} must be an absolute path, not {path}"
     yield is_strange_link(request), f"{path} is a symbolic link: set {request.setting} to where it leads"
     yield (

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_store, processes, reap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, jobs
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_store, reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
 
 from . import versions
 from .environment_files import RECEIPT, locked
 from .environment_files import remove as remove_directory
+from .running_jobs import job_of_anybody, owner_of, wait_for_end
 
 ASIDE = ("", ".old", ".new")  # an environment, and what an installation of it that was cut off may have left
 SHARED = ("nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "fuse.glusterfs", "pvfs2")
@@ -42,17 +42,6 @@ class Request(NamedTuple):
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def owner_of(path: str) -> str:
-    """Return the name of a file's owner, or the number of one without a name."""
-    try:
-        uid = os.stat(path).st_uid
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-    except OSError:
-        return "?"
-
-
 def refuse_running(request: Request) -> None:
     """Refused while a job of this home runs, or has results here that nobody fetched; with `force`, for nothing."""
     if request.force:
@@ -60,10 +49,8 @@ def refuse_running(request: Request) -> None:
     known = jobs(str(request.home))
     for job in known:
         if job.running():
-            raise Refused(
-                f"job {job.job_id} of {owner_of(job.path)} runs here: wait for its end, or end it: "
-                f"ansible-playbook clean.yml -e job_id={job.job_id}; -e force=true ends every job here"
-            )
+            told = wait_for_end(job.job_id, owner=owner_of(job.path))
+            raise Refused(f"{told}; -e force=true ends every job here")
     for entry in Queue(str(request.home)).entries():
         raise Refused(
             f"job {entry['job_id']} waits in the queue here: take it out: ansible-playbook playbooks/jobs.yml "
@@ -87,12 +74,10 @@ def refuse_running(request: Request) -> None:
 
 def refuse_other_users() -> None:
     """Refused while a job of another user runs on this machine, which may need the packages. Only root sees them."""
-    for process, mark in processes.marked():
-        if mark.job_dir and JobDir(mark.job_dir).running():
-            raise Refused(
-                f"job {mark.job_id} of {owner_of(f'/proc/{process.pid}')} runs here and may need the packages: "
-                "wait for its end; or keep the packages: -e keep_packages=true"
-            )
+    job, owner = job_of_anybody()
+    if job:
+        told = wait_for_end(job, "may need the packages", owner)
+        raise Refused(f"{told}; or keep the packages: -e keep_packages=true")
 
 
 def end_jobs(home: str) -> None:

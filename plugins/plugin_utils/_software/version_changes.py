@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.running_jobs import wait_for_end
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 Versions = dict[str, dict[str, str]]  # by node and part
@@ -36,8 +37,7 @@ def back(looks: Looks, parts: Sequence[str]) -> Versions:
     for node, look in looks.items():
         job = next((each["job"] for each in look.values() if each["job"]), "")
         if job:
-            end = f"ansible-playbook clean.yml -e job_id={job}"
-            raise NowhereError(f"job {job} runs on {node}: wait for its end, or end it: {end}")
+            raise NowhereError(wait_for_end(job, where=f"on {node}"))
     there = dict.fromkeys(part for look in looks.values() for part, each in look.items() if each["before"])
     if not (parts or there):
         raise NowhereError("there is no version before the present one of anything, so there is nothing to go back to")
