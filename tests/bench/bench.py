@@ -145,6 +145,27 @@ class Bench:
             print(f"  {name:<38} {statistics.median(values):,.0f}")
         print(f"  ratio train.yml / bare                 {spread(ratios)}")
 
+    def sampling(self) -> None:
+        """What the sampler takes of a core, and of the throughput of the same job."""
+        shares: list[float] = []
+
+        def train(sample: bool) -> float:
+            extra = {"workload": "mnist", "workload_args": ["--epochs", "40"], "runs_dir": str(self.scratch / "runs")}
+            run(["ansible-playbook", "train.yml", "-e", json.dumps({**extra, "sample": sample})])
+            result = json.loads((self.scratch / "runs/latest/result.json").read_text())
+            if sample:
+                (node,) = result["usage"]["nodes"].values()
+                shares.append(100 * node["sampler_seconds"] / result["seconds"])
+            return float(result["metrics"]["samples_per_s"])
+
+        figures = take_turns({"with": lambda: train(True), "without": lambda: train(False)}, self.rounds)
+        print("training mnist, with what ranks take of their node being read, and without")
+        for name, values in figures.items():
+            print(f"  samples/s {name:<28} {statistics.median(values):,.0f}")
+        ratios = [mine / theirs for mine, theirs in zip(*figures.values(), strict=True)]
+        print(f"  ratio with / without                   {spread(ratios)}")
+        print(f"  of one core, percent                   {spread(shares)}")
+
     def output(self) -> None:
         """Lines per second gathered from both ranks, files on the controller included."""
         log = self.scratch / "printer.log"
@@ -243,9 +264,8 @@ class Bench:
 def main() -> None:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "parts", nargs="*", default=["launch", "throughput", "output", "data", "environment", "detached"]
-    )
+    usual = ["launch", "throughput", "sampling", "output", "data", "environment", "detached"]
+    parser.add_argument("parts", nargs="*", default=usual)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     if not MPIRUN.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -226,13 +227,32 @@ def test_what_a_run_leaves(fleet: Fleet) -> None:
         "launcher.out",
         "report.html",
     }
-    assert names == expected | {f"ranks/0/{name}" for name in ("stdout", "stderr", "record.json")}
+    assert names - {"usage.json"} == expected | {f"ranks/0/{name}" for name in ("stdout", "stderr", "record.json")}
     assert result["world_size"] == 1
     assert result["placement"][0]["cpus"] == sorted(os.sched_getaffinity(0))
     reports = [path for path in run_dir.rglob("*") if path.is_file() and path.name != "stdout"]
     assert not [path for path in reports if "hush" in path.read_text()]
     assert {path.stat().st_mode & 0o077 for path in reports} == {0}
     assert not list((fleet.home / "jobs" / "kept").glob("ranks/*"))
+
+
+def test_what_a_rank_took_of_its_node_is_in_the_result(fleet: Fleet) -> None:
+    """One that keeps a core busy, partly in a child, shows what it says itself; the sampler is no leftover."""
+    played = fleet.play(workload=str(SCRIPTS / "burn.py"), np="1")
+    result = succeeded(played)
+    own = json.loads(played.output(0))
+    (row,) = result["ranks"]
+    assert own["cpu"] <= row["cpu_seconds"] < own["cpu"] + 1.0 and row["peak_bytes"] >= own["peak"]
+    node = result["usage"]["nodes"]["localhost"]
+    assert node["cpu_seconds"] == row["cpu_seconds"] and node["samples"] > 1
+    assert node["cpu_efficiency"] == pytest.approx(row["cpu_seconds"] / result["seconds"] / node["cores"], rel=1e-2)
+    assert played.run_dir is not None
+    usage = json.loads((played.run_dir / "usage.json").read_text())["nodes"]["localhost"]
+    cpu = [cores for cores in usage["series"]["cpu"]["mean"] if cores is not None]
+    assert 0.2 < sum(cpu) * usage["bucket"] < own["cpu"] + 2.0
+    assert max(filter(None, usage["series"]["memory"]["most"])) >= own["peak"] * 0.9
+    assert re.search(r"^used on localhost: CPU \d+% of \d+ cores?, memory ", played.stdout, re.MULTILINE)
+    assert "What the ranks took" in (played.run_dir / "report.html").read_text()
 
 
 def test_command_txt_can_be_pasted(fleet: Fleet) -> None:

@@ -54,6 +54,7 @@ def order_of_one(home: Path, command: tuple[str, ...] = ("/bin/sleep", "600"), *
         "programs": {"torchfleet-rank": ["/bin/true"]},
         "command": list(command),
         "exclusive": False,
+        "sample": True,
         "secret_names": [],
         "known_jobs": [],
         **changed,

@@ -11,7 +11,14 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, orders, protocol, records
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    frames,
+    orders,
+    protocol,
+    records,
+    usage,
+    usage_figures,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import told
@@ -55,6 +62,10 @@ def test_what_is_checked_is_what_the_table_has(checks: dict[str, dict[str, Any]]
         (set(frames.FACTS), records.NodeFacts),
         (frames.RECORD.names | {"signal", "leftovers"}, records.RankRecord),  # which record() checks itself
         (frames.REPORT.names, records.NodeReport),
+        (usage.USAGE.names, usage.NodeUsage),
+        (usage.SERIES.names, usage.Series),
+        (usage_figures.RUN_USAGE.names, records.Usage),
+        (usage_figures.FIGURES.names, usage_figures.NodeFigures),
         (frames.LAUNCHER.names, records.LauncherExit),
         (frames.LEFTOVER.names, records.Leftover),
         (frames.WAITING.names, records.WaitingRun),
@@ -67,6 +78,10 @@ def test_what_is_checked_is_what_the_table_has(checks: dict[str, dict[str, Any]]
         "facts",
         "record",
         "report",
+        "usage of a node",
+        "series",
+        "usage",
+        "figures",
         "launcher",
         "leftover",
         "waiting run",
@@ -82,6 +97,7 @@ def test_what_a_node_tells_is_what_its_type_has(checked: set[str], kept: Any) ->
 
 RESULT = json.loads((PLUGINS.parent / "docs" / "result.schema.json").read_text())
 PLACE = RESULT["properties"]["placement"]["items"]
+USAGE = RESULT["properties"]["usage"]
 LATE = {"cause", "checkpoint"}  # which no node tells
 
 
@@ -98,8 +114,25 @@ LATE = {"cause", "checkpoint"}  # which no node tells
         (RESULT["properties"]["notes"]["items"], records.Note),
         (RESULT["properties"]["cause"]["oneOf"][1], told.Cause),
         (RESULT["properties"]["checkpoint"]["oneOf"][1], told.Interval),
+        (USAGE, records.Usage),
+        (USAGE["properties"]["nodes"]["additionalProperties"], usage_figures.NodeFigures),
+        (USAGE["properties"]["findings"]["items"], usage_figures.Finding),
     ],
-    ids=["result", "place", "seen", "rank", "first failure", "leftover", "launcher", "note", "cause", "checkpoint"],
+    ids=[
+        "result",
+        "place",
+        "seen",
+        "rank",
+        "first failure",
+        "leftover",
+        "launcher",
+        "note",
+        "cause",
+        "checkpoint",
+        "usage",
+        "figures",
+        "finding",
+    ],
 )
 def test_the_type_of_a_result_is_its_schema(documented: dict[str, Any], kept: Any) -> None:
     late = LATE if documented is RESULT else set()

@@ -52,6 +52,7 @@ def result(**given: Any) -> dict[str, Any]:
         "ranks": [row],
         "placement": [{**row, "seen": {"host": "n1", "local_rank": 0}}],
         "metrics": {},
+        "usage": {"nodes": {}, "findings": []},
         "notes": [],
         "leftovers": {},
         **given,

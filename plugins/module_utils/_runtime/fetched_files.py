@@ -16,6 +16,8 @@ from .frames import ATTEMPT, RANK_FILE, STATES
 from .job_directory import FETCHED_MARK, JobDir, fits, remove
 from .link import ConnectionLost
 
+USAGE = "usage.json"  # on the head: what its samplers read of all nodes
+
 
 def mark_fetched(job: JobDir) -> None:
     """Mark a job as fetched and drop its files: the next clean.yml removes the rest."""
@@ -72,9 +74,11 @@ def may_be_fetched(name: str, ranks: Collection[int], restarts: int = 0) -> bool
 
 
 def files_of(job: JobDir) -> Iterator[str]:
-    """Yield the names of a job's files on this node that the controller fetches."""
+    """Yield the names of a job's files on this node that the controller fetches. Only the head has usage.json."""
     for name in ("launcher.out", METRICS):
         if os.path.exists(job.at(name)):
             yield name
+    if os.path.exists(job.at("result.json")) and os.path.exists(job.at(USAGE)):
+        yield USAGE
     yield from files_of_ranks(job)
     yield from files_of_attempts(job)

@@ -50,6 +50,8 @@ from .gpu_vendors import BUILDS, USABLE
 from .job_directory import JOB_ID
 from .reasons import RANK_ERRORS
 from .reasons import STATES as STATES_BY_REASON
+from .usage import USAGE, amount
+from .usage_figures import RUN_USAGE
 
 LINE_BYTES = 64 << 20  # of one frame without its data: the listing of 10,000 files takes 2 MiB
 DATA_BYTES = 1 << 20  # of one block of a file
@@ -213,6 +215,8 @@ RECORD = shaped(
         "ended_tick": moment,
         "rc": whole(0, 255),
         "finished": flag,
+        "cpu_seconds": amount,
+        "peak_bytes": whole(0, 1 << 62),
         "error_code": one_of(*RANK_ERRORS),
         "error": short,
         "ended_by_us": flag,
@@ -273,6 +277,7 @@ REPORT = shaped(
         "launcher": launcher,
         "metrics": listed(measured, ROWS),
         "evidence": ALL_EVIDENCE,
+        "usage": optional(USAGE),
     }
 )
 RESULT = shaped(
@@ -296,6 +301,8 @@ RESULT = shaped(
                     "rc": optional(whole(0, 255)),
                     "signal": optional(whole(1, 64)),
                     "seconds": TIME,
+                    "cpu_seconds": optional(amount),
+                    "peak_bytes": optional(whole(0, 1 << 62)),
                     "last_line": short,
                 }
             )
@@ -305,6 +312,7 @@ RESULT = shaped(
         ),
         "leftovers": mapped(HOST, listed(LEFTOVER, 2 * ROWS)),
         "metrics": mapped(metric_name, metric),
+        "usage": either(RUN_USAGE, {"nodes": {}, "findings": []}),
         "notes": listed(Form({"code": CODE, "text": words}), 100),
     }
 )

@@ -36,6 +36,7 @@ from .rank_record import has_saved, record_of_orphan
 from .reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIMED_OUT, Reason
 from .records import LauncherExit, RankRecord
 from .remote_shell import shell_pids
+from .sampler import Sampling
 
 LOOK_SECONDS = 0.25  # between two checks, unless an event comes
 EXIT_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.11 sometimes never does)
@@ -102,6 +103,7 @@ class Guard:
         self.deadline: float | None = None
         self.notice_at = math.inf
         self.noticed: set[int] = set()  # pids of the wrappers of the ranks that were told that the end is near
+        self.sampling = Sampling(job, order)
         self.saved: tuple[int, float] | None = None  # the first rank here that has saved and exited, and when
         if order["launcher"]["name"] not in STARTED_BY_SLURMD:  # else the job may wait in a queue
             self.start_clock()
@@ -122,6 +124,7 @@ class Guard:
             if self.from_supervisor in found:
                 self.read_supervisor()
             reason = self.end_requested or self.check_lease(self.from_supervisor in found) or self.reason_to_end()
+            self.excluded_pids = self.sampling.look(self.placed)
         if reason:
             self.send("ending", reason=reason.code, detail=reason.detail)
         self.finish(reason)
@@ -317,7 +320,9 @@ class Guard:
         """End all that is left, and copy its unread output into the files."""
         if not self.streams:
             self.open_streams()
+        self.sampling.stop()
         self.end_all(reason)
+        self.sampling.wait()
         for streams in self.streams.values():
             copy_all(streams)
 

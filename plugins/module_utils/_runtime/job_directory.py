@@ -60,7 +60,11 @@ LAUNCHER: Form = {"pid": int}
 LEFTOVER: Form = {"pid": int, "command": str}
 RECORD: Form = {"rank": int, "local_rank": int, "host": str, "wrapper_pid": int, "cpus": list, "started": NUMBER}
 OVER: Form = {"rc": int, "ended": NUMBER, "finished": bool, "error": str}  # what a record has at its end, all or none
-LATE: Form = {"started_tick": NUMBER, "ended_tick": NUMBER, "error_code": str}  # a record may have them
+# A record may have them.
+LATE: Form = {
+    **dict.fromkeys(("started_tick", "ended_tick", "cpu_seconds"), NUMBER),
+    **{"peak_bytes": int, "error_code": str},
+}
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 QUEUE_NUMBER = re.compile(r"[0-9]{1,18}\Z")  # of a job in a batch system
 NUMBERS = itertools.count()

@@ -33,6 +33,7 @@ from .output_lines import last_line
 from .rank_record import ended_by_us, last_line_of, leftovers_of, records_of
 from .reasons import THE_GUARD_DIED, Reason
 from .records import NodeReport
+from .sampler import noted_usage
 from .secrets import Keeper
 
 END_SECONDS = 10.0  # beyond the time of programs and of their leftovers, for a guard that was asked to end the job
@@ -294,6 +295,7 @@ def node_report(job: JobDir, order: Order, metrics: Metrics) -> NodeReport:
         "launcher": {**launcher, "last_line": last_line(job.at("launcher.out"))},
         "metrics": [(name, metrics.rank_of[name], value) for name, value in metrics.last.items()][:ROWS],
         "evidence": noted_evidence(job),
+        "usage": noted_usage(job),
     }
 
 

@@ -50,6 +50,7 @@ class JobOrder(TypedDict):
     lease: float
     exclusive: bool
     show_ranks: list[int]
+    sample: bool  # what its ranks take of their nodes is read while they run (sampler.py)
     collect: list[str]  # globs of what ranks write that comes home (artifacts.py)
 
 

@@ -159,6 +159,9 @@ def in_head_time(report: NodeReport, offset: float) -> NodeReport:
         record["started"] -= offset
         if "ended" in record:
             record["ended"] -= offset
+    usage = report.get("usage")
+    if usage:
+        usage["began"] -= offset
     if "at" in report["launcher"]:
         report["launcher"]["at"] -= offset
     return report

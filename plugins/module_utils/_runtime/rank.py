@@ -233,7 +233,10 @@ class RankWrapper:
             elif ended.si_pid == self.program:
                 self.note_end()
                 program, self.program = self.program, 0
-                return os.waitpid(program, 0)[1]
+                _pid, status, used = os.wait4(program, 0)
+                self.record["cpu_seconds"] = round(used.ru_utime + used.ru_stime, 3)
+                self.record["peak_bytes"] = used.ru_maxrss << 10
+                return status
             else:
                 os.waitpid(ended.si_pid, 0)  # an orphan that the program left
 

@@ -10,6 +10,8 @@ from typing import TypedDict, Union, final
 
 from .evidence import Evidence
 from .orders import Place, UsedLauncher
+from .usage import NodeUsage
+from .usage_figures import Finding, NodeFigures
 
 Text = str  # for people
 Metric = Union[int, float, str]
@@ -191,6 +193,8 @@ class RankRecordLate(TypedDict, total=False):
     rc: int
     signal: int | None
     finished: bool
+    cpu_seconds: float  # of its program, and of what that waited for
+    peak_bytes: int  # of memory: the most that one process of it held
     error_code: str  # one of reasons.RANK_ERRORS
     error: Text
     ended_by_us: bool
@@ -238,6 +242,7 @@ class End(EndLate):
 
 class NodeReportLate(TypedDict, total=False):
     evidence: list[Evidence]  # of where its ranks hung, if job_timeout ended the job
+    usage: NodeUsage | None  # what its ranks took of it; None: nothing was read
 
 
 class NodeReport(NodeReportLate):
@@ -251,7 +256,7 @@ class NodeReport(NodeReportLate):
 
 
 class ResultRank(TypedDict):
-    """One of result.ranks; `rc` and `signal` are None of a rank that left no record, or has not ended."""
+    """One of result.ranks. What is None is not known: the rank left no record, or has not ended."""
 
     rank: int
     host: str
@@ -259,6 +264,8 @@ class ResultRank(TypedDict):
     rc: int | None
     signal: int | None
     seconds: float | None
+    cpu_seconds: float | None
+    peak_bytes: int | None
     last_line: Text
 
 
@@ -290,6 +297,13 @@ class Note(TypedDict):
     text: Text
 
 
+class Usage(TypedDict):
+    """What a job took of its nodes. usage.json has all of it over time."""
+
+    nodes: dict[str, NodeFigures]  # by host: those of which something is known
+    findings: list[Finding]
+
+
 class Result(TypedDict):
     """result.json, as docs/result.schema.json describes it."""
 
@@ -309,6 +323,7 @@ class Result(TypedDict):
     silent_ranks: list[int]
     leftovers: dict[str, list[Leftover]]  # by host
     metrics: dict[str, Metric]
+    usage: Usage
     notes: list[Note]
 
 

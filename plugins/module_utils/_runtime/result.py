@@ -14,9 +14,10 @@ import time
 from typing import Mapping, NamedTuple
 
 from .blame import blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
+from .fetched_files import USAGE
 from .frames import ROWS
 from .hang import Verdict
-from .job_directory import JobDir, ranks_on
+from .job_directory import JobDir, ranks_on, write_in_thread
 from .last_look import noted_evidence, verdict_at_end
 from .metrics import Metrics
 from .orders import JobOrder, Order, Place, Staging
@@ -36,10 +37,17 @@ from .records import (
     ResultPlace,
     ResultRank,
     Seen,
+    Usage,
 )
+from .sampler import noted_usage
+from .usage import CPUS_MOST, NodeUsage
+from .usage_figures import FINDINGS_MOST, NodeFigures, OfRank, figures_of
+from .usage_findings import findings_of
+from .usage_series import narrowed
 
 # 124 as timeout(1), 130 as a shell after Ctrl-C.
 RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1, "saved": EXIT_SAVED}
+LEAST_BUCKETS, BUCKETS_OF_ALL = 60, 2400  # of a series of one node, and of those of all: some 2 MB
 
 
 class Found(NamedTuple):
@@ -51,6 +59,7 @@ class Found(NamedTuple):
     ended: float
     seconds: float | None = None  # that the job took; None: the difference of its times
     hang: Verdict | None = None  # of a job that job_timeout ended: who kept it from going on
+    usage: Mapping[str, NodeUsage] = {}  # by host
 
 
 def timestamp(seconds: float) -> str:
@@ -70,6 +79,8 @@ def rank_row(planned: Place, record: RankRecord | None, state: str, line: str) -
         "rc": record.get("rc") if record else None,
         "signal": record.get("signal") if record else None,
         "seconds": None if seconds is None else round(seconds, 3),
+        "cpu_seconds": record.get("cpu_seconds") if record else None,
+        "peak_bytes": max(0, record.get("peak_bytes", 0)) or None if record else None,
         "last_line": line,
     }
 
@@ -118,6 +129,7 @@ def summarize(
         "silent_ranks": [row["rank"] for row in rows if row["state"] == "silent"],
         "leftovers": found.leftovers,
         "metrics": found.metrics,
+        "usage": usage_of(order, records, found.usage, took),
         "notes": ranks_never_met_note(order, state, records) + cancelled_by_node_note(state, end),
     }
 
@@ -138,6 +150,26 @@ def cancelled_by_node_note(state: str, end: End | None) -> list[Note]:
     """Return a note with the node on which the job was cancelled, if it was not the head: nothing else names it."""
     host = end.get("host") if end and state == "cancelled" else ""
     return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
+
+
+def usage_of(
+    order: JobOrder, records: Mapping[int, RankRecord], usages: Mapping[str, NodeUsage], seconds: float
+) -> Usage:
+    """Return what the job took of its nodes, as far as that is known. `seconds`: that it took."""
+    nodes: dict[str, NodeFigures] = {}
+    for host in dict.fromkeys(place["host"] for place in order["placement"]):
+        found = [records.get(rank) for rank in ranks_on(host, order["placement"])]
+        ranks = [of_rank(record) for record in found if record]
+        figures = figures_of(ranks, usages.get(host), seconds)
+        if figures:
+            nodes[host] = figures
+    return {"nodes": nodes, "findings": findings_of(usages, order["backend"])[:FINDINGS_MOST]}
+
+
+def of_rank(record: RankRecord) -> OfRank:
+    """Return what a record says of the usage of its rank."""
+    cpus = [cpu for cpu in record.get("cpus", []) if isinstance(cpu, int)]
+    return OfRank(cpus[:CPUS_MOST], record.get("cpu_seconds"), record.get("peak_bytes"))
 
 
 def place_row(planned: Place, record: RankRecord | None) -> ResultPlace:
@@ -170,6 +202,13 @@ def write_result(
     result = find_result(job, order, staging, metrics, node_reports, seconds)
     keep_result(job, result)
     return result
+
+
+def keep_usage(job: JobDir, usages: Mapping[str, NodeUsage]) -> None:
+    """Write usage.json, from which the report draws: what was read of all nodes. Of many each has fewer buckets."""
+    most = max(LEAST_BUCKETS, BUCKETS_OF_ALL // max(1, len(usages)))
+    if usages:
+        write_in_thread(lambda: job.write(USAGE, {"nodes": {host: narrowed(usages[host], most) for host in usages}}))
 
 
 def keep_result(job: JobDir, result: Result) -> None:
@@ -221,5 +260,13 @@ def find_result(
     culprit: BlamedLauncher = {**launchers[blamed], "host": blamed}
     evidence = [row for report in node_reports.values() for row in report.get("evidence", [])]
     hang = verdict_at_end(end, [*noted_evidence(job), *evidence], hosts)
-    found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang)
+    usages = {host: usage for host, usage in usages_of(job, order, node_reports).items() if host in hosts.values()}
+    keep_usage(job, usages)
+    found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang, usages)
     return summarize(order, records, end, lines, culprit, found)
+
+
+def usages_of(job: JobDir, order: Order, node_reports: Mapping[str, NodeReport]) -> dict[str, NodeUsage]:
+    """Return what the samplers of all nodes read, by host."""
+    every = {order["host"]: noted_usage(job), **{host: report.get("usage") for host, report in node_reports.items()}}
+    return {host: usage for host, usage in every.items() if usage is not None}

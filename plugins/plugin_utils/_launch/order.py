@@ -64,6 +64,7 @@ def job_order(plan: LaunchPlan, command: LaunchCommand, controller: str) -> JobO
         "lease": plan.lease,
         "exclusive": plan.exclusive,
         "show_ranks": list(plan.show_ranks),
+        "sample": plan.sample,
         "collect": list(plan.collect),
     }
 

@@ -144,6 +144,7 @@ class LaunchPlan:
     notice: float | None = None  # SIGUSR1 comes this many seconds before the end of job_timeout
     restarts: int = 0  # how often the job was started before
     exclusive: bool = False  # no other job may be on its nodes when it starts
+    sample: bool = True  # what its ranks take of their nodes is read
     shipped: str = ""  # one line on what is copied to the nodes and what is left out
     code: str = ""  # a digest of the script, or of the files that are copied with it; empty: not known here
     data: str = ""  # one line on the data set
@@ -346,6 +347,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         notice=request.notice,
         restarts=job.attempt.restarts,
         exclusive=request.exclusive,
+        sample=request.sample,
         shipped=job.shipped,
         code=job.code,
         data=line_of(job.data, {name: fact["home"] for name, fact in used_facts.items()}, without_data),

@@ -107,6 +107,7 @@ class Request:
     result_query: str | None = None
     fetch_limit: int = 1 << 30
     exclusive: bool = False
+    sample: bool = True
     detach: bool = False
     queue: bool = False  # wait until the nodes are free
     queue_timeout: float | None = None  # seconds that it waits at most
@@ -177,6 +178,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         result_query=parse_query(given.get("result_query")),
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
         exclusive=parse_flag("exclusive", given.get("exclusive", False)),
+        sample=parse_flag("sample", given.get("sample", True)),
         detach=parse_flag("detach", given.get("detach", False)),
         queue=parse_queue(given),
         queue_timeout=parse_seconds("queue_timeout", given.get("queue_timeout"), 3600),

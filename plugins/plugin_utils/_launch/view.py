@@ -27,6 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told im
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .plan import LaunchPlan
+from .usage_view import usage_lines
 
 PLAIN_SECONDS = 2.0  # between two reports within an epoch where there is no bar
 DRAW_SECONDS = 0.1  # between two states of the bar on a terminal
@@ -234,6 +235,7 @@ def summary(
             lines.append(
                 f"rank {row['rank']} was done, then died of signal {row['signal']} while leaving; it counts as done"
             )
+    lines += usage_lines(result["usage"])
     lines += leftover_lines(result["leftovers"])
     lines += [f"warning: the files of {text}; they wait there: ansible-playbook clean.yml" for text in missing]
     lines += collected

@@ -38,6 +38,7 @@ class Lane:
     bars: tuple[Bar, ...]
     what: str = ""
     heading: bool = False  # of the lanes below
+    picture: Html | None = None  # in place of bars
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def lanes_table(lanes: Iterable[Lane], start: float, seconds: float, caption: st
         tag(
             "tr",
             tag("th", lane.who, scope="row"),
-            tag("td", strip(lane.bars, start, seconds), class_="strip"),
+            tag("td", lane.picture or strip(lane.bars, start, seconds), class_="strip"),
             tag("td", lane.what, class_="what"),
             class_="heading" if lane.heading else None,
         )

@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
 
 from .files import Fields, Unreadable, finite, read_json, read_lines, sampled_rows, text_of
 from .run import Failure, Known, Leftover, Link, Links, NodeRun, Note, Points, RankRun, Reason, Run
+from .taken import findings_of, taken_of
 
 RANKS_MOST = 4096  # whose records are read
 RECORD_BYTES = 1 << 16  # of each: a node wrote it
@@ -69,6 +70,8 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
         metrics=metrics_of(result),
         series=series,
         sampled=sampled,
+        taken=taken_of(run_dir, missing),
+        findings=findings_of(result),
         links=links_of(proof, {row.host for row in ranks}, {node.network for node in nodes}),
         missing=tuple(missing),
         diagnosis=read_lines(run_dir / DIAGNOSIS / TEXT_FILE, LINES_MOST),
@@ -164,6 +167,8 @@ def ranks_of(
             rc=row.whole("rc") if "state" in row.value else record.whole("rc"),
             signal=row.whole("signal") if "state" in row.value else record.whole("signal"),
             seconds=ended - began if seconds is None and began is not None and ended is not None else seconds,
+            cpu_seconds=row.number("cpu_seconds", 0.0),
+            peak_bytes=row.number("peak_bytes", 0.0),
             last_line=row.text("last_line"),
             cpus=cpus.get(rank) or len(record.items("cpus")),
             error_code=record.text("error_code", 40),

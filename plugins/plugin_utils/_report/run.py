@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import NodeUsage
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import Finding
+
 Points = tuple[tuple[float, float], ...]  # seconds since the epoch by the head's clock, and value; NaN: was no number
 Series = Mapping[str, Mapping[int, Points]]  # by name and rank, in order of time
 
@@ -24,6 +27,8 @@ class RankRun:
     rc: int | None = None
     signal: int | None = None
     seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_bytes: float | None = None  # of memory
     last_line: str = ""
     cpus: int = 0  # how many it might use; 0: not recorded
     error_code: str = ""  # one of reasons.RANK_ERRORS
@@ -89,6 +94,14 @@ class Leftover:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What was read of a node while the job ran; times are by the head's clock."""
+
+    host: str
+    usage: NodeUsage
+
+
+@dataclass(frozen=True)
 class Reason:
     """Words of the command, or a variable, with why it is there and where that comes from."""
 
@@ -150,6 +163,8 @@ class Run:
     job_timeout: float | None = None
     warnings: tuple[str, ...] = ()
     diagnosis: tuple[str, ...] = ()  # the lines of the last look at it: the sentence, then the stacks of its ranks
+    taken: tuple[Taken, ...] = ()
+    findings: tuple[Finding, ...] = ()  # what is out of the ordinary in that
     attempts: tuple[tuple[str, str], ...] = ()  # id and state of each, this one among them
     links: Links | None = None
     missing: tuple[str, ...] = ()  # what of the run could not be read, each with the reason

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import size
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .charts import Line, chart
@@ -19,6 +20,7 @@ from .lanes import SIGNS, Lane, ending, epochs_lane, events_list, job_lane, lane
 from .markup import Html, clock, code, count, folded, join, number, ranks_named, span, table, tag
 from .reading import PROGRESS
 from .run import NodeRun, RankRun, Reason, Run
+from .taken import taken
 from .verdict import ICONS, verdict_of
 
 Section = Callable[[Run], Html]
@@ -198,7 +200,9 @@ def rank_table(run: Run) -> Html:
     rows = sorted(run.ranks, key=lambda row: (row.state == "succeeded", row.rank))
     shown = sorted(rows[:ROWS_MOST], key=lambda row: row.rank)
     cpus = any(row.cpus for row in run.ranks)
-    heads = ["rank", "node", "state", "exit", "took", *(["CPUs"] if cpus else []), "last line"]
+    used = any(row.cpu_seconds is not None for row in run.ranks)
+    late = [*(["CPUs"] if cpus else []), *(["CPU time", "memory"] if used else [])]
+    heads = ["rank", "node", "state", "exit", "took", *late, "last line"]
     cells = [
         [
             str(row.rank),
@@ -207,6 +211,8 @@ def rank_table(run: Run) -> Html:
             exit_of(row),
             span(row.seconds) if row.seconds is not None else "",
             *([str(row.cpus or "")] if cpus else []),
+            *([span(row.cpu_seconds) if row.cpu_seconds is not None else ""] if used else []),
+            *([size(row.peak_bytes) if row.peak_bytes else ""] if used else []),
             code(row.last_line) if row.last_line else "",
         ]
         for row in shown
@@ -322,5 +328,5 @@ def section(title: str, *inside: str) -> Html:
 
 
 SECTIONS: tuple[Section, ...] = (
-    figures, missing, attempts, curves, timeline, how_it_ended, diagnosis, rank_table, links, versions, command,
+    figures, missing, attempts, curves, timeline, how_it_ended, diagnosis, taken, rank_table, links, versions, command,
 )  # fmt: skip

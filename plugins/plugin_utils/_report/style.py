@@ -81,6 +81,7 @@ figcaption { display: flex; flex-wrap: wrap; align-items: baseline; gap: 0 0.7re
 .tick { fill: var(--soft); font-size: 11px; paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 .line { fill: none; stroke: var(--tone); stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
 .line:hover { stroke-width: 4; }
+.thin { stroke-width: 1.5; }
 .band { fill: var(--c0); opacity: 0.22; }
 .dot { fill: var(--tone); stroke: var(--paper); stroke-width: 1.5; }
 .odd { fill: var(--bad); font-size: 12px; font-weight: 700; }
