@@ -288,7 +288,9 @@ class ActionModule(Action):
         if not screen.flush(stop.reason):
             os._exit(1)  # ended by a signal, and nobody reads: writing the result would block for ever
         self.outcome = outcome
-        no_report = "" if stop.insisted() else report_of(run_dir)  # last: what became of the job is told by now
+        no_report = (
+            "" if stop.insisted() else report_of(run_dir, exports=request.export)
+        )  # last: what became of the job is told by now
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
         notes = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
         answer["warnings"] = [*notes, *home.warnings, *filter(None, [no_report])]

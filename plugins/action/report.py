@@ -13,13 +13,15 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_exports
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import REPORT
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.choice import find_runs, parse_patterns
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import comparison, sentence
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.page import report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading import read_run
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.run import Run
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.verdict import verdict_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import write_page
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import write_exports, write_page
 
 Result = dict[str, Any]
 display = Display()
@@ -34,6 +36,7 @@ class ActionModule(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, reports, and comparison if there are several."""
         found = find_runs(given["runs_dir"], parse_patterns(given["runs"]))
+        exports = parse_exports(given["export"])
         proof = Path(given["verify_report"]).expanduser().absolute()
         together = Path(given["comparison"]).expanduser().absolute()
         pages = [path / REPORT for path in found]
@@ -46,11 +49,20 @@ class ActionModule(Action):
         for run, path in zip(runs, pages, strict=True):
             write(path, report(run))
             display.display(f"{run.job_id}: {verdict_of(run).sentence}")
-            display.display(f"  {path}")
+            for place in (path, *export(path.parent, run, exports)):
+                display.display(f"  {place}")
         if len(runs) > 1:
             write(together, comparison(runs))
             display.display(f"{sentence(runs)}\n  {together}")
         return answer
+
+
+def export(run_dir: Path, run: Run, exports: tuple[str, ...]) -> list[Path]:
+    """Write a run for programs of others; return where. InputError if it cannot be written."""
+    try:
+        return write_exports(run_dir, run, exports)
+    except OSError as error:
+        raise InputError("export", str(run_dir), f"{error.strerror}: it cannot be written there") from None
 
 
 def write(path: Path, text: str) -> None:

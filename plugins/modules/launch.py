@@ -201,6 +201,14 @@ options:
       - V(false) starts no such reader. Times and memory of ranks are in the result all the same.
     type: bool
     default: true
+  export:
+    description:
+      - Write the run for programs of others too, as a list or with commas between them.
+      - V(tensorboard) writes C(tensorboard/rank<n>) and C(tensorboard/node-<host>) into the run directory, event files
+        of what ranks reported and of what they took of their nodes.
+      - V(prometheus) writes C(metrics.prom), gauges for the textfile collector of node_exporter.
+    type: raw
+    default: []
   detach:
     description:
       - Return when the job runs. It goes on at the head without this controller, which may be switched off.

@@ -37,6 +37,14 @@ options:
     description: The page of several runs.
     type: path
     default: reports/runs.html
+  export:
+    description:
+      - Write the run for programs of others too, as a list or with commas between them.
+      - V(tensorboard) writes C(tensorboard/rank<n>) and C(tensorboard/node-<host>) into the run directory, event files
+        of what ranks reported and of what they took of their nodes.
+      - V(prometheus) writes C(metrics.prom), gauges for the textfile collector of node_exporter.
+    type: raw
+    default: []
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller

@@ -5,11 +5,13 @@
 """Reads what ranks write while they write it: whole lines for the live view, reports for metrics.jsonl.
 
 The rank files are the truth and are never touched; this reads them with bounded memory and may drop lines for people,
-never a report while the job runs. A report is a line `torchfleet: name=value ...` on stdout (docs/reporting.md).
+never a report while the job runs. A report is a line `torchfleet: name=value ...` on stdout, or one of MLPerf's
+benchmarks (docs/reporting.md).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -23,6 +25,9 @@ LOOK_SECONDS = 0.02  # that one look at one file takes, about
 LINE_LIMIT = 4096  # bytes of one line that are kept
 SHOW_LIMIT = 40  # lines of one stream shown per look
 REPORT = b"torchfleet: "
+MLLOG = b":::MLLOG "  # of MLPerf's benchmarks (mlperf-logging): JSON with key, value and metadata
+MARKS = (REPORT, MLLOG)
+NAME = re.compile(r"[a-z][a-z0-9_]{0,99}\Z")
 PAIR = re.compile(r"([a-z][a-z0-9_]*)=(\S+)\Z")
 # Of faulthandler, above each stack.
 STACK = re.compile(rb"((Current thread|Thread) 0x[0-9a-f]+\b.*|Stack) \(most recent call first\):\s*\Z")
@@ -45,6 +50,8 @@ def parse_report(line: str) -> dict[str, Value] | None:
 
     `epoch=3/12` becomes epoch=3 and epochs=12. Numbers become numbers, anything else stays text.
     """
+    if line.startswith(MLLOG.decode()):
+        return parse_mllog(line[len(MLLOG) :])
     if not line.startswith(REPORT.decode()):
         return None
     values: dict[str, Value] = {}
@@ -59,6 +66,30 @@ def parse_report(line: str) -> dict[str, Value] | None:
         else:
             values[name] = number(text) if NUMBER.match(text) else text
     return values or None
+
+
+def parse_mllog(text: str) -> dict[str, Value] | None:
+    """Return the value that an MLPerf benchmark logs, under its key, and its epoch; None if it is no number."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not is_number(found.get("value")):
+        return None
+    key = str(found.get("key")).lower()
+    if not NAME.match(key):
+        return None
+    values: dict[str, Value] = {key: found["value"]}
+    metadata = found.get("metadata")
+    epoch = metadata.get("epoch_num") if isinstance(metadata, dict) else None
+    if isinstance(epoch, (int, float)) and is_number(epoch):
+        values.setdefault("epoch", epoch)
+    return values
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of JSON is a number that JSON has."""
+    return type(value) is int or (isinstance(value, float) and math.isfinite(value))
 
 
 def number(text: str) -> Value:
@@ -144,7 +175,7 @@ class Follower:
         whole = self.rest + head
         self.rest = tail[:LINE_LIMIT]
         room = SHOW_LIMIT - self.shown if self.show else 0
-        if room <= 0 and REPORT not in whole:
+        if room <= 0 and not any(mark in whole for mark in MARKS):
             if self.show:
                 self.skip(whole.count(b"\n") + 1, whole[whole.rfind(b"\n") + 1 :])
             return
@@ -152,7 +183,7 @@ class Follower:
             self.line(line)
 
     def line(self, raw: bytes) -> None:
-        report = parse_report(clean(raw)) if raw.startswith(REPORT) and self.stream == "stdout" else None
+        report = parse_report(clean(raw)) if raw.startswith(MARKS) and self.stream == "stdout" else None
         if report:
             self.on_report(self.rank, report)
         elif self.show and self.shown < SHOW_LIMIT:

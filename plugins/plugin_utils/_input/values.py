@@ -113,6 +113,19 @@ def plain_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+EXPORTS = ("tensorboard", "prometheus")
+
+
+def parse_exports(value: Any) -> tuple[str, ...]:
+    """Return what a run is exported to. InputError for anything else."""
+    items = value.split(",") if isinstance(value, str) else value
+    found = [str(item).strip() for item in items] if isinstance(items, (list, tuple)) else [str(items)]
+    for name in filter(None, found):
+        if name not in EXPORTS:
+            raise InputError("export", name, f"give {' or '.join(EXPORTS)}, or both: -e export={','.join(EXPORTS)}")
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
 def parse_environment(value: Any, source: str = "job_env") -> dict[str, str]:
     """Return environment variables of ranks. Values may contain any character but NUL; names follow POSIX."""
     if isinstance(value, str):

@@ -31,6 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
     parse_bytes,
     parse_choice,
     parse_environment,
+    parse_exports,
     parse_flag,
     parse_names,
     parse_seconds,
@@ -108,6 +109,7 @@ class Request:
     fetch_limit: int = 1 << 30
     exclusive: bool = False
     sample: bool = True
+    export: tuple[str, ...] = ()
     detach: bool = False
     queue: bool = False  # wait until the nodes are free
     queue_timeout: float | None = None  # seconds that it waits at most
@@ -179,6 +181,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
         exclusive=parse_flag("exclusive", given.get("exclusive", False)),
         sample=parse_flag("sample", given.get("sample", True)),
+        export=parse_exports(given.get("export", ())),
         detach=parse_flag("detach", given.get("detach", False)),
         queue=parse_queue(given),
         queue_timeout=parse_seconds("queue_timeout", given.get("queue_timeout"), 3600),

@@ -21,7 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
 
 from .files import Fields, Unreadable, finite, read_json, read_lines, sampled_rows, text_of
 from .run import Failure, Known, Leftover, Link, Links, NodeRun, Note, Points, RankRun, Reason, Run
-from .taken import findings_of, taken_of
+from .taken import figures_of, findings_of, taken_of
 
 RANKS_MOST = 4096  # whose records are read
 RECORD_BYTES = 1 << 16  # of each: a node wrote it
@@ -71,6 +71,7 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
         series=series,
         sampled=sampled,
         taken=taken_of(run_dir, missing),
+        figures=figures_of(result),
         findings=findings_of(result),
         links=links_of(proof, {row.host for row in ranks}, {node.network for node in nodes}),
         missing=tuple(missing),

@@ -164,6 +164,7 @@ class Run:
     warnings: tuple[str, ...] = ()
     diagnosis: tuple[str, ...] = ()  # the lines of the last look at it: the sentence, then the stacks of its ranks
     taken: tuple[Taken, ...] = ()
+    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of NodeFigures, by node
     findings: tuple[Finding, ...] = ()  # what is out of the ordinary in that
     attempts: tuple[tuple[str, str], ...] = ()  # id and state of each, this one among them
     links: Links | None = None

@@ -14,6 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetche
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import USAGE, NodeUsage, Series
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import (
+    FIGURES,
     Finding,
     busiest,
     mean,
@@ -23,7 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_series import narrowed
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.usage_view import finding_lines
 
-from .files import Fields, Unreadable, read_json
+from .files import Fields, Unreadable, read_json, text_of
 from .lanes import Lane, lanes_table
 from .markup import Html, count, span, tag
 from .run import Run, Taken
@@ -50,6 +51,17 @@ def taken_of(run_dir: Path, missing: list[str]) -> tuple[Taken, ...]:
         except (BadFrame, ValueError, OverflowError) as error:
             missing.append(f"{FILE}: {host}: {error}")
     return tuple(found)
+
+
+def figures_of(result: Fields) -> dict[str, dict[str, float]]:
+    """Return the figures of nodes that are numbers, by node."""
+    nodes = result.of("usage").of("nodes")
+    return {
+        text_of(host): {
+            name: value for name in FIGURES.names if (value := nodes.of(host).number(name, 0.0)) is not None
+        }
+        for host in list(nodes.value)[:10_000]
+    }
 
 
 def findings_of(result: Fields) -> tuple[Finding, ...]:
@@ -85,11 +97,12 @@ def lanes_of(host: str, usage: NodeUsage, run: Run) -> list[Lane]:
     gpus = [found for name, found in series.items() if name.startswith("gpu.")]
     cores = limits.get("cpu") or float(usage["cores"])
     memory = limits.get("memory")
+    way = "sent" if carrier and carrier.sends else "received"
     rate = f" of {gbit(carrier.rate)}" if carrier and carrier.rate else ""
     rows: list[tuple[str, Series | None, float | None, Callable[[float], str], str]] = [
         ("CPU", series.get("cpu"), cores, lambda value: f"{value:.2g}", f" of {count(round(cores), 'core')}"),
         ("memory", series.get("memory"), memory, size, f" of {size(memory)}" if memory else ""),
-        (carrier.name if carrier else "", carrier.series if carrier else None, None, gbit, f"{rate} Gbit/s"),
+        (carrier.name if carrier else "", carrier.series if carrier else None, None, gbit, f"{rate} Gbit/s {way}"),
         ("swap", series.get("swap") if most(series.get("swap")) else None, None, size, " a second"),
         (count(len(gpus), "GPU"), average(gpus), 1.0, lambda value: f"{value:.0%}", ""),
     ]
@@ -98,7 +111,7 @@ def lanes_of(host: str, usage: NodeUsage, run: Run) -> list[Lane]:
         if found is not None and most(found) is not None:
             said = f"{show(mean(found) or 0.0)}, peak {show(most(found) or 0.0)}{of}"
             lanes.append(Lane(name, (), said, picture=sketch(f"{name} of {host}", found, usage, run, top)))
-    return [Lane(host, (), f"read every {span(usage['bucket'])}", heading=True), *lanes] if lanes else []
+    return [Lane(host, (), f"in steps of {span(usage['bucket'])}", heading=True), *lanes] if lanes else []
 
 
 def average(rows: Sequence[Series]) -> Series | None:
