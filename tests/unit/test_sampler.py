@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -229,6 +228,23 @@ def test_the_processes_of_ranks_are_counted_until_they_are_gone(tmp_path: Path) 
     assert usage["series"]["cpu"]["most"][1] >= 0.3 or usage["cores"] == 1
 
 
+def test_a_child_that_was_seen_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent has its ticks when it has waited for it."""
+    job, order = job_of(tmp_path)
+    reads = sampler.Sampler(job, order)
+    parent, child = processes.Process(10, 1, "R", 5), processes.Process(11, 10, "R", 6)
+    reads.trees = {0: [parent, child]}
+    had: dict[int, Any] = {10: usage_node.Taken(5, 100, 0), 11: usage_node.Taken(6, 30, 0)}
+    monkeypatch.setattr(usage_node, "taken", lambda pid, _root: had.get(pid))
+    assert reads.take() == (0, 0)
+    had.update({10: usage_node.Taken(5, 110, 0), 11: usage_node.Taken(6, 70, 0)})
+    assert reads.take() == (0, 50)
+    had = {10: usage_node.Taken(5, 195, 0)}  # 10 of its own, and all 75 of the child
+    assert reads.take() == (0, 65)
+    had = {}
+    assert reads.take() == (0, 65)
+
+
 def test_a_process_with_a_pid_of_before_is_another_one(tmp_path: Path) -> None:
     job, order = job_of(tmp_path)
     reads = sampler.Sampler(job, order)
@@ -269,9 +285,10 @@ def test_a_sampler_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monk
     (pid,) = sampling.look(placed=True)
     sampling.stop()
     sampling.wait()
-    with contextlib.suppress(ChildProcessError):
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    assert sampler.noted_usage(job) is None
+    left = processes.wait_gone(lambda: [found for found in [processes.read(pid)] if found], 20.0)
+    for process in left:
+        processes.send(process, signal.SIGKILL)
+    assert left == [] and sampler.noted_usage(job) is None
 
 
 def test_nobody_samples_if_it_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
