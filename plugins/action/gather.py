@@ -38,6 +38,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting
     place_for,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import measured, slow_lines
 
 display = Display()
 NO_LIMIT = 1 << 62  # bytes
@@ -96,8 +97,11 @@ class ActionModule(Action):
                     return f"{run['job_id']}: the files of {'; '.join(missing)}"
         except OSError as error:
             return unwritable_message(error, run_dir, self.head.name)
-        why = "" if self._task.check_mode else said(explained_file(run_dir), None)
+        told = None if self._task.check_mode else explained_file(run_dir)
+        why = said(told["cause"], None) if told else ""
         display.display(f"job {run['job_id']} {run['state']}; run: {run_dir}{why}")
+        for line in slow_lines(measured(told, run_dir)) if told else ():
+            display.display(line)
         problem = "" if self._task.check_mode else report_of(run_dir)
         if problem:
             display.warning(problem)

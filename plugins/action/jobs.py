@@ -50,6 +50,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import take_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, summary, verdict
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import MeasuredResult, measured, slow_lines
 
 ASKED_TO = Reason(CANCELLED, "playbooks/jobs.yml -e do=cancel")
 Result = dict[str, Any]
@@ -166,11 +167,14 @@ class ActionModule(Action):
         finally:
             view.close()
         run_dir, missing = self.bring(session, stop, job_id)
-        told: ToldResult = (
-            explained(outcome, Path(run_dir)) if run_dir else {**outcome, "cause": None, "checkpoint": None}
+        told: MeasuredResult = (
+            measured(explained(outcome, Path(run_dir)), Path(run_dir))
+            if run_dir
+            else {**outcome, "cause": None, "checkpoint": None, "skew": None}
         )
         where = run_dir or f"on {self.head.name}; ansible-playbook clean.yml -e job_id={job_id} fetches it"
-        for line in summary(told, missing, where, view.width, self.query, self.said, told["checkpoint"]):
+        said = [*slow_lines(told), *self.said]
+        for line in summary(told, missing, where, view.width, self.query, said, told["checkpoint"]):
             view.say(line)
         screen.flush(stop.reason)
         problem = report_of(Path(run_dir)) if run_dir else ""

@@ -88,6 +88,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import measured, slow_lines
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 HELP_IF_LOST = "ansible-playbook clean.yml ends leftover processes and fetches the files"
@@ -277,9 +278,9 @@ class ActionModule(Action):
                 )
         except OSError as error:
             return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, plan.head.name))}
-        told = explained(outcome, run_dir)
-        asked = request.result_query
-        lines = summary(told, missing, plan.run_dir, view.width, asked, home.said, told["checkpoint"])
+        told = measured(explained(outcome, run_dir), run_dir)
+        said, asked = [*slow_lines(told), *home.said], request.result_query
+        lines = summary(told, missing, plan.run_dir, view.width, asked, said, told["checkpoint"])
         self.interrupted = bool(stop.reason())
         if stop.noted:  # last: from here on Ansible shows nothing
             screen.take_over(stop.terminal)

@@ -27,7 +27,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import OwnRows
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import RemoteNode, own_ranks_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import (
+    Clock,
+    RemoteNode,
+    own_ranks_report,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
@@ -713,7 +717,7 @@ def test_an_address_of_a_node_is_in_its_network() -> None:
 def test_a_node_that_tells_too_much_of_itself_does_not_silence_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """All answers are one frame of the head's: with this one it would be too long, and the head would be blamed."""
     supervisor, peer = object.__new__(Supervisor), object.__new__(RemoteNode)
-    peer.offset, peer.remote = 0.0, object.__new__(RemoteProcess)
+    peer.clock, peer.remote = Clock(0.0, 0.0, 0.0), object.__new__(RemoteProcess)
     monkeypatch.setattr(supervisor, "reach", lambda _other, _home: peer, raising=False)
     for facts, told in ((SURVEY, SURVEY), ({**SURVEY, "more": ["x" * 10_000] * 200}, None)):
         raw = frame("survey", facts=facts)

@@ -14,7 +14,7 @@ import os
 import re
 from typing import Iterator
 
-from .frames import ATTEMPT, RANK_FILE
+from .frames import ATTEMPT, RANK_FILE, RANK_FILES
 from .job_directory import JobDir, fits, remove
 from .job_files import LISTING, TREE
 from .orders import Order, Staging
@@ -23,7 +23,6 @@ ATTEMPTS, LIST, METRICS = "attempts", "attempts.json", "metrics.jsonl"
 RESULT, EARLIER_RESULT = "result.json", "attempt.json"  # of an attempt that is not the last: the job is not over
 STAYS = frozenset((ATTEMPTS, LIST, TREE, LISTING, "lock", "ballast"))
 REPLACED = frozenset(("order.json", "staging.json", "routes.json", "supervisor.json"))  # by those of the next attempt
-RANK_FILES = ("stdout", "stderr", "record.json")
 NUMBER = re.compile(r"(0|[1-9][0-9]{0,6})\Z")
 MOVING = ".moving"  # behind the number of an attempt whose files are being moved
 

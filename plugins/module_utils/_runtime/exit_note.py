@@ -108,7 +108,8 @@ def _watch(pid: str, directory: str) -> None:
     look.listen_for_looks(directory)
     if pid == str(os.getpid()):
         watch = importlib.import_module("_torchfleet_group_note").Watch
-        watch(os.path.join(directory, "group"), lambda: look.start_recorder(directory))
+        arrivals = importlib.import_module("_torchfleet_arrivals_note").Arrivals(directory)
+        watch(os.path.join(directory, "group"), lambda: look.start_recorder(directory, arrivals), arrivals)
 
 
 def _start() -> None:

@@ -12,6 +12,8 @@ from typing import Collection, ContextManager, Protocol
 from . import orders, protocol
 from .artifacts import Border, Limits, forward_artifact, send_artifacts
 from .channel import Channel
+from .clocks import FILE as CLOCKS
+from .clocks import clocks_until_now
 from .earlier_attempts import METRICS
 from .fetched_files import files_of, mark_fetched, own_block
 from .frames import RESTARTS_MOST
@@ -51,6 +53,9 @@ class FileDesk:
             if order and limits:
                 send_artifacts(self.channel, job, order, limits)
             peers, missing = self.fetch_from_nodes(job, frame["limit"], limits)
+            clocks = clocks_until_now(job, peers)
+            if clocks:
+                self.channel.send("file", clocks, name=CLOCKS, first=True)
         self.fetched = None if missing else (job, peers)
         self.channel.send("fetched", missing=missing)
 
@@ -86,6 +91,7 @@ class FileDesk:
                 "fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats, artifacts=limits
             )
             self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit, limits, restarts_of(order))
+            peer.clock = peer.measure_clock(peer.answer_seconds)
         except (ConnectionLost, ValueError) as lost:
             self.head.given_up[route["host"]] = str(lost)  # a late answer could be taken for that of another request
             return str(lost)

@@ -67,7 +67,8 @@ NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@et
 STATES = ("succeeded", "saved", "failed", "timed_out", "cancelled", "lost")
 RANK_STATES = ("succeeded", "saved", "failed", "ended", "silent")
 ATTEMPT = re.compile(r"attempts/(0|[1-9][0-9]{0,3})/(?=.)")  # before a file's name: of an earlier attempt
-RANK_FILE = re.compile(r"ranks/(0|[1-9][0-9]{0,6})/(stdout|stderr|record\.json)\Z")
+RANK_FILES = ("stdout", "stderr", "record.json", "arrivals.jsonl", "budget.json", "trace.json.gz")
+RANK_FILE = re.compile(rf"ranks/(0|[1-9][0-9]{{0,6}})/({'|'.join(map(re.escape, RANK_FILES))})\Z")
 
 
 def parse(line: bytes) -> Fields:

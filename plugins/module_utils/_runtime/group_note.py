@@ -18,7 +18,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, Protocol
 
 C10D = "torch.distributed.distributed_c10d"
 RPC = "torch.distributed.rpc.api"
@@ -35,12 +35,22 @@ OTHERS = (
 CHILD_SECONDS = 0.5  # of CPU: less than the import of torch takes
 
 
+class Arrivals(Protocol):
+    """What the watch needs of arrivals_note."""
+
+    def filed(self, group: Any, size: int) -> None: ...
+    def left(self) -> None: ...
+    def note(self) -> None: ...
+
+
 class Watch:
     """Looks on as modules are imported until torch.distributed is there, then at its table of groups."""
 
-    def __init__(self, path: str, at_first: Callable[[], None] = lambda: None) -> None:
-        """`at_first` is called when this process makes its first group."""
-        self.path, self.at_first = path, at_first
+    def __init__(
+        self, path: str, at_first: Callable[[], None] = lambda: None, arrivals: Arrivals | None = None
+    ) -> None:
+        """`at_first` is called when this process makes its first group; `arrivals` is told of each, and of the end."""
+        self.path, self.at_first, self.arrivals = path, at_first, arrivals
         self.pid = os.getpid()
         self.largest = 0
         self.forks = 0
@@ -65,16 +75,20 @@ class Watch:
     def count_fork(self) -> None:
         self.forks += 1
 
-    def filed(self, ranks: Any) -> None:
+    def filed(self, group: Any, ranks: Any) -> None:
         """Note a new group of a forked child at once: such children leave without at_end()."""
         if os.getpid() != self.pid:
             self.note(len(ranks))
             return
+        if self.arrivals:
+            self.arrivals.filed(group, len(ranks))
         at_first, self.at_first = self.at_first, lambda: None
         at_first()
 
     def left(self, group: Any, ranks: Any) -> None:
         """Note a group that will not be used any more."""
+        if self.arrivals and os.getpid() == self.pid:
+            self.arrivals.left()
         if was_used(group):
             self.note(len(ranks))
 
@@ -99,6 +113,8 @@ class Watch:
     def at_end(self) -> None:
         if os.getpid() != self.pid:  # a fork inherits this callback
             return
+        if self.arrivals:
+            self.arrivals.note()
         if self.table is None:
             self.take_table()
         for group, ranks in list((self.table or {}).items()):
@@ -131,7 +147,7 @@ def table_for(watch: Watch) -> Any:
     class Table(dict):  # type: ignore[type-arg]
         def __setitem__(self, group: object, ranks: Any) -> None:
             super().__setitem__(group, ranks)
-            watch.filed(ranks)
+            watch.filed(group, ranks)
 
         def __delitem__(self, group: object) -> None:
             self.pop(group)

@@ -16,6 +16,7 @@ from . import reasons
 from .alone import WHOLE_JOB, NotAlone, staging_lock
 from .audience import Audience
 from .channel import BEAT_SECONDS, Channel, Frame, ready
+from .clocks import note_clocks
 from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
@@ -92,6 +93,7 @@ class HeadJob:
             self.shell_socket = self.open_shell_socket()
             self.audience.open(self.node_job.staging["private_tmp"], self.order)
             orders = {peer.name: order_of(run_order, peer.name) for peer in self.peers}
+            note_clocks(self.node_job.job, self.peers)
             stage_on_all(self.peers, orders, secrets)
         except BaseException:
             self.node_job.unstage()

@@ -9,10 +9,10 @@ the job), hostfile, bin/ (what launchers call), events (a FIFO: a byte wakes the
 may begin, or when the job is ended), lock (held while the job runs, and until its files were fetched), launcher.json,
 launcher.out, end.json (why the job was ended, first writer wins), over.json (nothing of it runs here any more),
 leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes
-(rank_output) and those files through which ranks tell where they are (look_note), look.lock, evidence.json (of a job
-that took too long), and where a folder was shipped src/ (the job's own tree, job_files) with listing.json. On the head
-also routes.json (how it reaches the other nodes) and result.json. attempts/<n>/ has the files of earlier attempts
-(earlier_attempts.py).
+(rank_output) and those files through which ranks tell where they are (look_note) and how they fare (arrivals_note,
+profile_note), look.lock, evidence.json (of a job that took too long), and where a folder was shipped src/ (the job's
+own tree, job_files) with listing.json. On the head also routes.json (how it reaches the other nodes), clocks.json
+(clocks.py) and result.json. attempts/<n>/ has the files of earlier attempts (earlier_attempts.py).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 """Staged with the exit note: lets a look (see looking.py) ask a rank where it is, also if it waits in C.
 
-Nothing of it runs before somebody looks. A thread sleeps in a read until it is asked: it writes the stacks of all
-threads, and what PyTorch's flight recorder has. It starts with the first process group, so that a program without one
-has no thread of ours. PyTorch's own server for the recorder would have nine, and write to stderr.
+A thread sleeps until it is asked: it writes the stacks of all threads, and what PyTorch's flight recorder has. Now and
+then it notes when the rank came to its collectives (arrivals_note). It starts with the first process group, so that a
+program without one has no thread of ours. PyTorch's own server for the recorder would have nine, and write to stderr.
 
 Where the thread is not there, or does not get the GIL, faulthandler's handler of a signal writes the stacks. It needs
 no GIL, and is the second choice for that: frames that change while another thread reads them end the program (SIGSEGV).
@@ -18,8 +18,10 @@ import _thread
 import faulthandler
 import fcntl
 import os
+import select
 import signal
 import sys
+from typing import Protocol
 
 LOOK_SIGNAL = signal.SIGRTMAX - 6  # of a rank that is asked for its stacks: nobody's, as that of exit_note
 STACKS, PIPE, RECORDER = "stacks", "look.pipe", "recorder.json"  # in the directory of a rank
@@ -40,14 +42,21 @@ def listen_for_looks(directory: str) -> None:
         pass
 
 
-def start_recorder(directory: str) -> None:
-    """Let a thread answer whenever a byte comes through the pipe."""
+class Arrivals(Protocol):
+    """What the thread needs of arrivals_note."""
+
+    def pause(self) -> float: ...
+    def tick(self) -> None: ...
+
+
+def start_recorder(directory: str, arrivals: Arrivals | None = None) -> None:
+    """Let a thread answer whenever a byte comes through the pipe, and note arrivals in between."""
     path = os.path.join(directory, PIPE)
     try:
         if not os.path.exists(path):
             os.mkfifo(path, 0o600)
         opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW)  # also for writing: without a writer it would end
-        _thread.start_new_thread(answer, (moved_up(opened), directory))
+        _thread.start_new_thread(answer, (moved_up(opened), directory, arrivals))
     except (OSError, RuntimeError):
         pass
 
@@ -64,13 +73,18 @@ def moved_up(descriptor: int) -> int:
     return descriptor
 
 
-def answer(pipe: int, directory: str) -> None:
+def answer(pipe: int, directory: str, arrivals: Arrivals | None = None) -> None:
     """Write the stacks, or the flight recorder's entries, to a file each time that they are asked for."""
     place = os.path.join(directory, RECORDER)
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {LOOK_SIGNAL})  # they are the program's
     take_name()
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN)
     while True:
         try:
+            if arrivals and not waiting.poll(arrivals.pause() * 1000):
+                arrivals.tick()
+                continue
             asked = os.read(pipe, 512)
             if not asked:
                 return

@@ -11,7 +11,7 @@ import os
 import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, Iterable, Mapping, Sequence, TypeVar
+from typing import Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar
 
 from . import bootstrap, frames
 from .alone import NotAlone
@@ -37,6 +37,14 @@ class NotStaged(OSError):
     """Other nodes cannot stage the job: the text names each and its reason."""
 
 
+class Clock(NamedTuple):
+    """How far a clock is ahead of the head's, when that was measured, and how uncertain it is. Seconds."""
+
+    at: float
+    offset: float
+    uncertainty: float
+
+
 class RemoteNode:
     """Another node and the connection to its supervisor."""
 
@@ -59,7 +67,7 @@ class RemoteNode:
         self.channel, self.pid = self.remote.channel, self.remote.process.pid
         try:
             self.remote.greet(bootstrap.own_archive, LOST_SECONDS if lost else GREETING_SECONDS)
-            self.offset = self.measure_clock(self.answer_seconds)
+            self.clock = self.measure_clock(self.answer_seconds)
         except ConnectionLost:
             self.remote.close(0)
             raise
@@ -68,15 +76,21 @@ class RemoteNode:
         self.lease, self.grace, self.end_by = ANSWER_SECONDS, 0.0, math.inf
         self.last_received = self.last_sent = time.monotonic()
 
-    def measure_clock(self, seconds: float) -> float:
-        """Return how many seconds this node's clock is ahead of the head's, by the shortest round trip."""
+    @property
+    def offset(self) -> float:
+        """Return how many seconds this node's clock was ahead of the head's when the connection was opened."""
+        return self.clock.offset
+
+    def measure_clock(self, seconds: float) -> Clock:
+        """Return how far this node's clock is ahead of the head's, by the shortest round trip. ConnectionLost."""
         round_trips = []
         for _look in range(CLOCK_LOOKS):
             before = time.time()
             there = self.remote.expect("clock", seconds)["time"]
             after = time.time()
-            round_trips.append((after - before, float(there) - (before + after) / 2))
-        return min(round_trips)[1]
+            round_trips.append((after - before, float(there) - (before + after) / 2, after))
+        took, offset, at = min(round_trips)
+        return Clock(at, offset, took / 2)
 
     def ask_for_folder(self, listing: Listing) -> set[str]:
         """Return the digests of the files that the node is missing. ConnectionLost."""

@@ -70,8 +70,8 @@ def explained(result: Result, run_dir: Path) -> ToldResult:
     return told
 
 
-def explained_file(run_dir: Path) -> Cause | None:
-    """Return the cause of a run that was brought home, and keep it there. None for what is no result of ours.
+def explained_file(run_dir: Path) -> ToldResult | None:
+    """Return the result of a run that was brought home, with its cause. None for what is no result of ours.
 
     The head wrote the file: it is read with the limits of a frame.
     """
@@ -81,7 +81,7 @@ def explained_file(run_dir: Path) -> Cause | None:
         result = frames.checked(frame, frames.FROM_HEAD)["result"]
     except (OSError, BadFrame):
         return None
-    return explained(result, run_dir)["cause"]
+    return explained(result, run_dir)
 
 
 def said(cause: Cause | None, blamed: int | None) -> str:

@@ -19,6 +19,7 @@ HOOKS = {
     "exit_note.py": "sitecustomize.py",
     "group_note.py": "_torchfleet_group_note.py",
     "look_note.py": "_torchfleet_look_note.py",
+    "arrivals_note.py": "_torchfleet_arrivals_note.py",
 }
 ENTRY_SOURCE = f"""import sys
 sys.path.insert(0, __file__.rpartition("/")[0])

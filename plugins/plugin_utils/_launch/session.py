@@ -43,7 +43,8 @@ from .run_directory import FETCHED
 from .workdir import Folder
 
 ANY_FILE = re.compile(
-    r"(attempts\.json|launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out|metrics\.jsonl|result\.json|usage\.json)\Z"
+    r"(attempts\.json|clocks\.json|launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out"
+    r"|metrics\.jsonl|result\.json|usage\.json)\Z"
 )
 RESULT_BYTES = 64 << 20  # of result.json, which is fetched whatever the limit
 FRAME_BYTES = 256  # that a frame without data counts for
@@ -318,13 +319,14 @@ def fetched_names(placement: Collection[tuple[int, str]]) -> set[str]:
     """Return the names of all files that a job can have, below its run directory."""
     names = {
         "attempts.json",
+        "clocks.json",
         "launcher.out",
         "metrics.jsonl",
         "result.json",
         "usage.json",
         *(f"launcher.{host}.out" for _rank, host in placement),
     }
-    return names | {f"ranks/{rank}/{name}" for rank, _host in placement for name in ("stdout", "stderr", "record.json")}
+    return names | {f"ranks/{rank}/{name}" for rank, _host in placement for name in frames.RANK_FILES}
 
 
 def survey_request(

@@ -20,7 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import DIAGNOSIS
 
 from .files import Fields, Unreadable, finite, read_json, read_lines, sampled_rows, text_of
-from .run import Failure, Known, Leftover, Link, Links, NodeRun, Note, Points, RankRun, Reason, Run
+from .run import Failure, Known, Leftover, Link, Links, NodeRun, Note, Points, RankRun, Reason, Run, Waiting
 from .taken import figures_of, findings_of, taken_of
 
 RANKS_MOST = 4096  # whose records are read
@@ -65,6 +65,8 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
         nodes=nodes,
         failure=failure_of(result.of("first_failure")),
         known=known_of(result.of("cause")),
+        slow=result.of("skew").text("sentence"),
+        collectives=max(0, result.of("skew").whole("collectives") or 0),
         notes=tuple(Note(row.text("code"), row.text("text")) for row in result.rows("notes", 20)),
         leftovers=leftovers_of(result),
         metrics=metrics_of(result),
@@ -149,6 +151,7 @@ def ranks_of(
     """Return the ranks of the result, or of the plan where there is no result, with what their records add."""
     rows = result.rows("ranks", RANKS_MOST) or plan.rows("placement", RANKS_MOST)
     cpus = {row.whole("rank"): len(row.items("cpus")) for row in result.rows("placement", RANKS_MOST)}
+    waiting = {row.whole("rank"): waiting_of(row) for row in result.of("skew").rows("ranks", RANKS_MOST)}
     found: dict[int, RankRun] = {}
     for row in rows:
         rank = row.whole("rank")
@@ -175,8 +178,15 @@ def ranks_of(
             error_code=record.text("error_code", 40),
             began=began,
             ended=ended,
+            waiting=waiting.get(rank),
         )
     return tuple(found[rank] for rank in sorted(found))
+
+
+def waiting_of(row: Fields) -> Waiting:
+    """Return what a rank has to do with the waiting of others."""
+    late, cost, waited = (row.number(name, 0.0) or 0.0 for name in ("late", "cost", "waited"))
+    return Waiting(max(0, row.whole("last") or 0), late, cost, waited)
 
 
 def times_of(

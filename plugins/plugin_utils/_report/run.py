@@ -18,6 +18,16 @@ Series = Mapping[str, Mapping[int, Points]]  # by name and rank, in order of tim
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """What a rank has to do with waiting: how often it came last to a collective, the rest in seconds."""
+
+    last: int
+    late: float  # after the last but one, the median
+    cost: float  # to the others
+    waited: float  # for others
+
+
+@dataclass(frozen=True)
 class RankRun:
     """One rank. Times are in seconds since the epoch by the head's clock; None: not recorded."""
 
@@ -34,6 +44,7 @@ class RankRun:
     error_code: str = ""  # one of reasons.RANK_ERRORS
     began: float | None = None
     ended: float | None = None
+    waiting: Waiting | None = None  # None: not known
 
 
 @dataclass(frozen=True)
@@ -149,6 +160,8 @@ class Run:
     nodes: tuple[NodeRun, ...] = ()
     failure: Failure | None = None
     known: Known | None = None  # why it failed
+    slow: str = ""  # who kept the others waiting, a sentence
+    collectives: int = 0  # by which that was judged
     notes: tuple[Note, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     metrics: Mapping[str, float | str] = field(default_factory=dict)  # the last values

@@ -35,6 +35,7 @@ NAMES = {
 UNITS = {"step_ms": "ms", "busbw_gbps": "GB/s", "algbw_gbps": "GB/s", "step_time": "s"}  # that a name does not say
 LANES_MOST = 40  # ranks that have a lane of their own; of more, each node has one
 NODES_MOST = 64  # lanes of nodes
+WAITING = ("came last", "cost the others", "waited")
 ROWS_MOST = 200  # of the table of ranks
 TILES_MOST = 6
 
@@ -201,7 +202,8 @@ def rank_table(run: Run) -> Html:
     shown = sorted(rows[:ROWS_MOST], key=lambda row: row.rank)
     cpus = any(row.cpus for row in run.ranks)
     used = any(row.cpu_seconds is not None for row in run.ranks)
-    late = [*(["CPUs"] if cpus else []), *(["CPU time", "memory"] if used else [])]
+    waiting = any(row.waiting for row in run.ranks)
+    late = [*(["CPUs"] if cpus else []), *(["CPU time", "memory"] if used else []), *(WAITING if waiting else ())]
     heads = ["rank", "node", "state", "exit", "took", *late, "last line"]
     cells = [
         [
@@ -213,13 +215,24 @@ def rank_table(run: Run) -> Html:
             *([str(row.cpus or "")] if cpus else []),
             *([span(row.cpu_seconds) if row.cpu_seconds is not None else ""] if used else []),
             *([size(row.peak_bytes) if row.peak_bytes else ""] if used else []),
+            *(waiting_cells(row, run.collectives) if waiting else ()),
             code(row.last_line) if row.last_line else "",
         ]
         for row in shown
     ]
     left = len(rows) - len(shown)
     more = tag("p", f"{count(left, 'more rank')}: result.json has them all") if left else ""
-    return section("Ranks", table(heads, cells, "the ranks of the job", "ranks"), more)
+    slow = tag("p", run.slow[:1].upper() + run.slow[1:] + ".") if run.slow else ""
+    return section("Ranks", slow, table(heads, cells, "the ranks of the job", "ranks"), more)
+
+
+def waiting_cells(row: RankRun, collectives: int) -> tuple[str, str, str]:
+    """Return how often a rank came last to a collective, what that cost the others, and how long it waited itself."""
+    found = row.waiting
+    if found is None or not collectives:
+        return "", "", ""
+    often = f"{100 * found.last / collectives:.0f} %" + (f", by {span(found.late)}" if found.last else "")
+    return often, span(found.cost), span(found.waited)
 
 
 def exit_of(row: RankRun) -> str:

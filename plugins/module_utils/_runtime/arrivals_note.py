@@ -1,0 +1,152 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Staged with the exit note: notes when this rank came to each collective, of which PyTorch's flight recorder knows.
+
+The recorder is a ring of the last 2,000. It is read once a minute at first, less and less often later, when a process
+group is destroyed (a program may leave by os._exit then), and when the program leaves. Reading it takes the GIL for some 30 ms, which is why it is read rarely, and on all ranks at the same
+moment by their clocks: else each would keep the others waiting, one after the other. What a read cost bounds the next
+pause. A line of JSON is written for each read, with what is new since the last one.
+
+It is read without stacks: to name their files PyTorch 2.13 imports its compiler, 800 modules in seconds, and a program
+that imports it at that moment fails.
+
+Only gloo is read: with a GPU the program runs ahead, and comes to a collective long before its tensors do.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import time
+from typing import Any, Dict
+
+FILE = "arrivals.jsonl"  # in the directory of a rank
+FIRST_SECONDS = 60.0  # between two reads, at first
+READS = 4  # after so many the pause is doubled: a week has some 45
+DOUBLED_MOST = 12  # times
+SHARE, LEFT_SHARE = 500, 100  # a pause lasts so many times as long as the last read took; between destroyed groups
+RING_MOST = 20_000  # entries of a recorder that is read: a user may have asked for more
+FILE_BYTES = 4 << 20
+KINDS_MOST = 500  # of collectives in a line: operation and sizes
+SIZE_MOST, GROUP_MOST = 60, 100  # characters
+LOCK_SECONDS = 1.0  # for a read to be over when the program leaves
+RING_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+
+Row = Dict[str, Any]
+
+
+class Arrivals:
+    """Writes down when this rank came to its collectives. One instance in a process; its methods are for any thread."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, FILE)
+        self.sizes: dict[str, int] = {}  # of the process groups, by name
+        self.last: dict[str, int] = {}  # the last collective of each group that was written
+        self.reads, self.written, self.cost, self.read_at = 0, 0, 0.0, 0.0
+        self.lock = _thread.allocate_lock()
+        self.next = self.after(time.time())
+
+    def filed(self, group: Any, size: int) -> None:
+        """Note a new process group. Whatever it is, the program goes on."""
+        try:
+            if size > 1:
+                self.sizes[str(group.group_name)] = size
+        except Exception:  # another torch
+            pass
+
+    def after(self, now: float) -> float:
+        """Return the time of the next read: a multiple of the pause, which is the same for all ranks."""
+        pause: float = FIRST_SECONDS * 2 ** min(self.reads // READS, DOUBLED_MOST)
+        while pause < SHARE * self.cost:
+            pause *= 2
+        return (now // pause + 1) * pause
+
+    def pause(self) -> float:
+        """Return the seconds until the next read."""
+        return max(0.05, self.next - time.time())
+
+    def left(self) -> None:
+        """Read before a process group is destroyed, unless that would be often."""
+        if time.monotonic() >= self.read_at + LEFT_SHARE * self.cost:
+            self.note()
+
+    def tick(self) -> None:
+        """Read if it is time to."""
+        if time.time() >= self.next:
+            self.note()
+            self.next = self.after(time.time())
+
+    def note(self) -> None:
+        """Write what is new. Whatever torch or a full disk makes of it: the rank goes on."""
+        if not self.sizes or ring_size() > RING_MOST or not self.lock.acquire(timeout=LOCK_SECONDS):
+            return
+        try:
+            import json  # late, as all that only this needs: most programs have no process group
+
+            began = time.thread_time()
+            rows = self.rows(entries())
+            if rows:
+                self.write(json.dumps(rows, separators=(",", ":")).encode() + b"\n")
+            self.reads, self.cost = self.reads + 1, time.thread_time() - began
+        except Exception:
+            self.reads += 1
+        finally:
+            self.read_at = time.monotonic()
+            self.lock.release()
+
+    def rows(self, found: list[Any]) -> Row:
+        """Return what is new: tables of kinds, and for each run of collectives of a group when this rank came."""
+        kinds: dict[tuple[str, str], int] = {}
+        runs: dict[str, list[Row]] = {}
+        for entry in found:
+            group = str(entry["process_group"][0])[:GROUP_MOST]
+            sequence, began = int(entry["collective_seq_id"]), int(entry["time_created_ns"]) // 1000
+            if entry["is_p2p"] or group not in self.sizes or sequence <= self.last.get(group, -1):
+                continue
+            if not str(entry["profiling_name"]).startswith("gloo:"):
+                continue
+            kind = kinds.setdefault(kind_of(entry), min(len(kinds), KINDS_MOST))
+            of_group = runs.setdefault(group, [])
+            if not of_group or sequence != self.last[group] + 1:
+                of_group.append(
+                    {"group": group, "size": self.sizes[group], "first": sequence, "at": began, "gaps": [], "kinds": []}
+                )
+            run = of_group[-1]
+            run["gaps"].append(began - run.get("last", began))
+            run["kinds"].append(kind)
+            run["last"], self.last[group] = began, sequence
+        rows = [{name: row[name] for name in row if name != "last"} for of_group in runs.values() for row in of_group]
+        return {"kinds": [list(kind) for kind in kinds][:KINDS_MOST], "runs": rows} if rows else {}
+
+    def write(self, line: bytes) -> None:
+        """Append a line, unless the file is long enough. OSError."""
+        if self.written + len(line) > FILE_BYTES:
+            return
+        opened = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        try:
+            self.written += os.write(opened, line)
+        finally:
+            os.close(opened)
+
+
+def ring_size() -> int:
+    """Return how many entries the user wants the recorder to have, 0 if that is not said."""
+    return max((int(os.environ[name]) for name in RING_VARIABLES if os.environ.get(name, "").isdigit()), default=0)
+
+
+def entries() -> list[Any]:
+    """Return the recorder's entries, oldest first. Any exception of a torch that has no recorder, or another one."""
+    import pickle
+
+    dump = vars(sys.modules["torch._C._distributed_c10d"])["_dump_fr_trace"]
+    found = pickle.loads(dump(includeCollectives=True, includeStackTraces=False))["entries"]  # made by this process
+    return list(found)
+
+
+def kind_of(entry: Any) -> tuple[str, str]:
+    """Return operation and sizes of a collective."""
+    operation = str(entry["profiling_name"]).rpartition(":")[2]
+    return operation[:SIZE_MOST], "".join(map(str, entry["input_sizes"]))[:SIZE_MOST]

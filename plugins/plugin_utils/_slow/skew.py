@@ -1,0 +1,220 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Who kept the others waiting: from when each rank came to each collective. Pure.
+
+What a rank costs is how much sooner the collectives would have begun without it: from the moment when the last but one
+came until it came. Moments count once, however many collectives began in them. Of the collectives of one step only the
+longest delay counts: the buckets of DistributedDataParallel are on their way at once, and one that comes late makes the
+next ones late. What is within the uncertainty of the clocks counts for nothing. So the cost is at least that.
+
+A rank is named only if it clearly is the one: it cost most of what all cost together, and it did so often. A single
+long delay (the start, a checkpoint) names nobody. Where no rank is, the nodes are compared in the same way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from .arrivals import Arrivals, Kind
+
+RANK, NODE, NOBODY, TOO_LITTLE = "waited_for_rank", "waited_for_node", "no_straggler", "too_little_known"
+LEAST_SECONDS = 0.001  # by which the last one comes later than the last but one: less is noise
+LEAST_COLLECTIVES = 20
+OFTEN = 0.1  # of all collectives
+MOST_OF_IT = 0.75  # of what all cost together
+WORTH = 0.03  # of the time
+OUTLIER = 5  # times the median of the delays: what is longer counts for no more than that when one is chosen
+PERIOD_MOST = 64  # collectives of one step
+ALIKE = 0.95  # of the collectives that a period explains
+
+Unit = int | str  # a rank, or a node
+Interval = tuple[float, float]
+
+
+class Met(NamedTuple):
+    """A collective to which all of a group came, and when."""
+
+    group: str
+    sequence: int
+    kind: Kind
+    came: Mapping[Unit, float]
+
+
+@dataclass
+class Share:
+    """What one rank, or one node, has to do with the waiting. Seconds."""
+
+    late: list[float] = field(default_factory=list)  # after the last but one, each time that it came last
+    cost: list[Interval] = field(default_factory=list)
+    waited: list[Interval] = field(default_factory=list)
+    kinds: Counter[Kind] = field(default_factory=Counter)  # in which it came last
+
+    @property
+    def middle(self) -> float:
+        """Return the median of its delays."""
+        return median(self.late) if self.late else 0.0
+
+    @property
+    def usual(self) -> float:
+        """Return what it would cost without outliers."""
+        return min(length(self.cost), sum(min(end - begin, OUTLIER * self.middle) for begin, end in self.cost))
+
+
+@dataclass(frozen=True)
+class Skew:
+    """The verdict. `culprit`: the rank or the node that is named, None if nobody is."""
+
+    code: str
+    collectives: int = 0
+    seconds: float = 0.0  # of the run that were seen
+    uncertainty: float = 0.0  # of two clocks together at most, in seconds; 0: all ranks have the same clock
+    culprit: Unit | None = None
+    ranks: Mapping[Unit, Share] = field(default_factory=dict)
+    nodes: Mapping[Unit, Share] = field(default_factory=dict)
+
+    @property
+    def share(self) -> Share:
+        """Return what the culprit has to do with it."""
+        return {RANK: self.ranks, NODE: self.nodes}[self.code][self.culprit] if self.culprit is not None else Share()
+
+
+def judge(found: Mapping[int, Arrivals], hosts: Mapping[int, str], uncertain: Mapping[str, float]) -> Skew:
+    """Return who kept the others waiting. `hosts` by rank; `uncertain`: of each node's clock, in seconds."""
+    met = list(meetings(found))
+    if len(met) < LEAST_COLLECTIVES:
+        return Skew(TOO_LITTLE, len(met))
+    where: dict[Unit, str] = dict(hosts.items())
+    ranks, seconds = shares(met, where, uncertain), length(seen(met))
+    clocks = sorted(uncertain[host] for host in {hosts[rank] for rank in found})
+    known = Skew(NOBODY, len(met), seconds, sum(clocks[-2:]) if len(clocks) > 1 else 0.0, ranks=ranks)
+    culprit = straggler(ranks, len(met), seconds)
+    if culprit is not None:
+        return replace(known, code=RANK, culprit=culprit)
+    if not 1 < len(clocks) < len(found):  # one node, or one rank on each
+        return known
+    by_node = [of_nodes(row, where) for row in met]
+    by_node = [row for row in by_node if len(row.came) > 1]
+    nodes = shares(by_node, {host: host for host in where.values()}, uncertain)
+    slow = straggler(nodes, len(by_node), seconds)
+    return known if slow is None else replace(known, code=NODE, culprit=slow, nodes=nodes)
+
+
+def meetings(found: Mapping[int, Arrivals]) -> Iterator[Met]:
+    """Yield the collectives to which all of a group came, by group and number.
+
+    A group of which a rank is missing has none. One that its ranks take for different ones is left out.
+    """
+    members: dict[str, list[int]] = {}
+    for rank, arrivals in found.items():
+        for group in arrivals.groups:
+            members.setdefault(group, []).append(rank)
+    for group, ranks in members.items():
+        if any(found[rank].groups[group] != len(ranks) for rank in ranks):
+            continue
+        first, *others = (found[rank].came for rank in ranks)
+        for key in sorted(key for key in first if key[0] == group and all(key in came for came in others)):
+            kinds = {found[rank].came[key].kind.operation for rank in ranks}
+            if len(kinds) == 1:
+                yield Met(group, key[1], first[key].kind, {rank: found[rank].came[key].at for rank in ranks})
+
+
+def of_nodes(row: Met, where: Mapping[Unit, str]) -> Met:
+    """Return a collective by nodes: a node has come when all of its ranks have."""
+    came: dict[Unit, float] = {}
+    for unit, at in row.came.items():
+        came[where[unit]] = max(at, came.get(where[unit], at))
+    return row._replace(came=came)
+
+
+def shares(met: Sequence[Met], where: Mapping[Unit, str], uncertain: Mapping[str, float]) -> dict[Unit, Share]:
+    """Return what each has to do with the waiting. `where`: the node of each."""
+    found: dict[Unit, Share] = {unit: Share() for row in met for unit in row.came}
+    for burst in bursts(met):
+        waited: dict[Unit, Interval] = {}
+        cost: dict[Unit, Interval] = {}
+        for row, after in burst:
+            second, last = sorted(row.came, key=lambda unit: row.came[unit])[-2:]
+            end = row.came[last]
+            for unit in row.came:
+                if end - row.came[unit] > doubt(where[unit], where[last], uncertain):
+                    keep_longest(waited, unit, (begin_of(row, after, unit), end))
+            late = end - row.came[second]
+            if late > doubt(where[second], where[last], uncertain):
+                found[last].late.append(late)
+                found[last].kinds[row.kind] += 1
+                keep_longest(cost, last, (begin_of(row, after, second), end))
+        for unit, interval in waited.items():
+            found[unit].waited.append(interval)
+        for unit, interval in cost.items():
+            found[unit].cost.append(interval)
+    return found
+
+
+def doubt(one: str, other: str, uncertain: Mapping[str, float]) -> float:
+    """Return what a difference between arrivals on two nodes must exceed to be one."""
+    return LEAST_SECONDS if one == other else max(LEAST_SECONDS, uncertain[one] + uncertain[other])
+
+
+def keep_longest(found: dict[Unit, Interval], unit: Unit, interval: Interval) -> None:
+    begin, end = found.get(unit, (0.0, 0.0))
+    if interval[1] - interval[0] > end - begin:
+        found[unit] = interval
+
+
+def begin_of(row: Met, after: Met | None, unit: Unit) -> float:
+    """Return since when one may have waited in a collective: it did not while it went on to the next."""
+    next_one = after.came.get(unit) if after else None
+    return next_one if next_one is not None and row.came[unit] < next_one < max(row.came.values()) else row.came[unit]
+
+
+def bursts(met: Sequence[Met]) -> Iterator[list[tuple[Met, Met | None]]]:
+    """Yield collectives, each with the next of its group, those of one step together."""
+    by_group: dict[str, list[Met]] = {}
+    for row in met:
+        by_group.setdefault(row.group, []).append(row)
+    for rows in by_group.values():
+        period = period_of([row.kind for row in rows])
+        pairs = list(zip(rows, [*rows[1:], None], strict=True))
+        yield from (pairs[first : first + period] for first in range(0, len(pairs), period))
+
+
+def period_of(kinds: Sequence[Kind]) -> int:
+    """Return after how many collectives a program does the same again: those of one step; 1 if that is not seen."""
+    for period in range(1, min(PERIOD_MOST, len(kinds) // 2) + 1):
+        pairs = list(zip(kinds, kinds[period:], strict=False))
+        if sum(one == other for one, other in pairs) >= ALIKE * len(pairs):
+            return period
+    return 1
+
+
+def seen(met: Sequence[Met]) -> list[Interval]:
+    """Return the times between collectives that follow each other."""
+    pairs = pairwise(met)
+    follow = [pair for pair in pairs if pair[0].group == pair[1].group and pair[0].sequence + 1 == pair[1].sequence]
+    return [(max(one.came.values()), max(other.came.values())) for one, other in follow]
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Return how long intervals are together; what several cover counts once."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
+def straggler(found: Mapping[Unit, Share], collectives: int, seconds: float) -> Unit | None:
+    """Return the one that is to be named, None if it is not clear."""
+    cost = {unit: share.usual for unit, share in found.items()}
+    worst = max(cost, key=lambda unit: cost[unit], default=None)
+    if worst is None or len(found[worst].late) < max(LEAST_COLLECTIVES, OFTEN * collectives):
+        return None
+    clear = cost[worst] >= MOST_OF_IT * sum(cost.values()) and cost[worst] >= WORTH * seconds
+    return worst if clear and seconds > 0 else None

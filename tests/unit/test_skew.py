@@ -1,0 +1,249 @@
+"""Who kept the others waiting: from what ranks noted, with clocks that differ, and from nonsense."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import arrivals_note
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.clocks import clocks_until_now, note_clocks
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.arrivals import read_arrivals, read_clocks
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew import NOBODY, TOO_LITTLE, length, period_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import ToldSkew, skew_of
+
+REPO = Path(__file__).parents[2]
+RECORDED = Path(__file__).parent / "recorded" / "arrivals"  # of three ranks, the second 50 ms slower in each step
+SCHEMA = json.loads((REPO / "docs/result.schema.json").read_text())
+T = 1_795_000_000.0
+STEP = 0.1
+KIND = ["all_reduce", "[8]"]
+
+
+def line(names: Any = None, **fields: Any) -> str:
+    """Return what a rank notes of one collective."""
+    run = {"group": "0", "size": 4, "first": 7, "at": 1, "gaps": [0], "kinds": [0], **fields}
+    return json.dumps({"kinds": names or [KIND], "runs": [run]}) + "\n"
+
+
+def write(run_dir: Path, rank: int, came: list[float], names: list[Any] | None = None, **fields: Any) -> None:
+    """Write what a rank notes that came at these moments by its own clock."""
+    place = run_dir / "ranks" / str(rank)
+    place.mkdir(parents=True, exist_ok=True)
+    micro = [round(at * 1e6) for at in came]
+    gaps = [after - before for before, after in zip([micro[0], *micro], micro, strict=False)]
+    (place / arrivals_note.FILE).write_text(
+        line(names, **{"at": micro[0], "gaps": gaps, "kinds": [0] * len(gaps), **fields})
+    )
+
+
+def run_of(
+    run_dir: Path,
+    late: Mapping[int, float],
+    ahead: float = 0.0,
+    clocks: Mapping[str, Any] | None = None,
+    steps: int = 100,
+    two_nodes: bool = True,
+) -> ToldSkew | None:
+    """Return the verdict on four ranks; `late`: by how many seconds in each step. The clock of n2 is `ahead`."""
+    hosts = ["n1", "n1", "n2", "n2"] if two_nodes else ["n1"] * 4
+    for rank, host in enumerate(hosts):
+        off = ahead if host == "n2" else 0.0
+        worst = max(late.values(), default=0.0)
+        write(run_dir, rank, [T + n * (STEP + worst) + late.get(rank, 0.0) + off + rank * 1e-5 for n in range(steps)])
+    (run_dir / "plan.json").write_text(json.dumps({"head": {"name": "n1"}}))
+    known = {"n2": [[T, ahead, 0.0002], [T + 60, ahead, 0.0003]]} if clocks is None else clocks
+    (run_dir / "clocks.json").write_text(json.dumps(known))
+    result: Any = {"ranks": [{"rank": rank, "host": host} for rank, host in enumerate(hosts)], "seconds": 20.0}
+    return skew_of(result, run_dir)
+
+
+def test_a_rank_that_comes_last_is_named_with_what_it_costs(tmp_path: Path) -> None:
+    """The clock of its node is 100 s ahead: that is measured, and makes nobody late."""
+    found = run_of(tmp_path, {2: 0.04}, ahead=100.0)
+    assert found and (found["code"], found["rank"], found["host"]) == ("waited_for_rank", 2, "n2")
+    assert found["sentence"] == (
+        "the others waited for rank 2 on n2: it came last in 100 % of 100 collectives, most often all_reduce, by "
+        "40 ms each; 4.0 s, 29 % of the time seen"
+    )
+    assert found["ranks"][2]["cost"] == pytest.approx(4.0, rel=0.01) and found["ranks"][2]["waited"] == 0
+    assert found["ranks"][0]["waited"] == pytest.approx(4.0, rel=0.01) and found["ranks"][0]["last"] == 0
+    jsonschema.validate(found, {**SCHEMA["properties"]["skew"], "$defs": SCHEMA["$defs"]})
+
+
+def test_nobody_is_named_where_all_come_together(tmp_path: Path) -> None:
+    found = run_of(tmp_path, {})
+    assert found and (found["code"], found["rank"], found["sentence"]) == (NOBODY, None, "")
+
+
+def test_a_node_is_named_whose_ranks_are_all_late(tmp_path: Path) -> None:
+    found = run_of(tmp_path, {2: 0.04, 3: 0.04})
+    assert found and (found["code"], found["rank"], found["host"]) == ("waited_for_node", None, "n2")
+    assert found["sentence"].startswith("the others waited for the ranks on n2: they came last in 100 % of 100 ")
+
+
+@pytest.mark.parametrize(
+    "clocks",
+    [
+        {"n2": [[T, 0.0, 0.05], [T + 60, 0.0, 0.001]]},  # a slow connection
+        {"n2": [[T, 0.0, 0.0001], [T + 60, 0.2, 0.0001]]},  # it went astray meanwhile
+        {"n2": [[T, 0.0, 0.0001]]},  # measured once
+        {"n2": [[T, "ahead", 0.1], [T, 0.1, float("nan")]]},
+        {},
+        ["nonsense"],
+    ],
+)
+def test_nobody_is_named_by_clocks_that_are_not_known_well_enough(tmp_path: Path, clocks: Any) -> None:
+    found = run_of(tmp_path, {2: 0.04, 3: 0.04}, clocks=clocks)
+    assert found and found["code"] in (NOBODY, TOO_LITTLE) and not found["sentence"]
+
+
+def test_on_one_node_no_clock_is_needed(tmp_path: Path) -> None:
+    found = run_of(tmp_path, {2: 0.04}, clocks={}, two_nodes=False)
+    assert found and (found["rank"], found["uncertainty"]) == (2, 0.0)
+
+
+def test_a_few_long_delays_name_nobody(tmp_path: Path) -> None:
+    """Such as a checkpoint that rank 0 writes."""
+    for rank in range(4):
+        pause = [5.0 * ((n + (rank == 0)) // 50) for n in range(100)]  # rank 0 is 5 s late twice
+        write(tmp_path, rank, [T + n * STEP + pause[n] for n in range(100)])
+    result: Any = {"ranks": [{"rank": rank, "host": "n1"} for rank in range(4)], "seconds": 20.0}
+    found = skew_of(result, tmp_path)
+    assert found and found["code"] == NOBODY
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("missing", None),
+        ("empty", ""),
+        ("text", "nonsense\n"),
+        ("list", "[]\n"),
+        ("no kinds", '{"runs": []}\n'),
+        ("huge", line(at=1e400)),
+        ("text in numbers", line(gaps=["0"])),
+        ("fields are missing", line(at=None)),
+        ("a kind that is none", line([["a", 1]])),
+        ("deep", "[" * 100_000),
+        ("another size", line(size=5)),
+    ],
+)
+def test_nobody_is_named_where_a_rank_is_missing(tmp_path: Path, name: str, content: str | None) -> None:
+    """It may be the one: of the others the slowest would be named."""
+    run_of(tmp_path, {2: 0.04, 3: 0.08})
+    path = tmp_path / "ranks" / "3" / arrivals_note.FILE
+    path.unlink() if content is None else path.write_text(content)
+    result: Any = {"ranks": [{"rank": r, "host": f"n{1 + r // 2}"} for r in range(4)], "seconds": 20.0}
+    found = skew_of(result, tmp_path)
+    assert found and (found["code"], found["sentence"]) == (TOO_LITTLE, ""), name
+
+
+def test_only_what_all_rings_have_is_compared(tmp_path: Path) -> None:
+    """The ring of rank 3 begins later, and that of rank 0 ends sooner."""
+    run_of(tmp_path, {2: 0.04})
+    came = [T + n * (STEP + 0.04) for n in range(100)]
+    write(tmp_path, 3, came[30:], first=37)
+    write(tmp_path, 0, came[:80])
+    result: Any = {"ranks": [{"rank": r, "host": f"n{1 + r // 2}"} for r in range(4)], "seconds": 20.0}
+    found = skew_of(result, tmp_path)
+    assert found and (found["rank"], found["collectives"]) == (2, 50)
+
+
+def test_of_the_buckets_of_a_step_one_delay_counts(tmp_path: Path) -> None:
+    """Four buckets of a step, 30 ms apart; rank 1 is 20 ms late in all of them, which costs 20 ms and not 80."""
+    kinds = [["all_reduce", f"[{size}]"] for size in (1, 2, 3, 4)]
+    for rank in range(4):
+        came = [T + n * 0.2 + bucket * 0.03 + 0.02 * (rank == 1) for n in range(50) for bucket in range(4)]
+        write(tmp_path, rank, came, kinds, kinds=[0, 1, 2, 3] * 50)
+    result: Any = {"ranks": [{"rank": rank, "host": "n1"} for rank in range(4)], "seconds": 10.0}
+    found = skew_of(result, tmp_path)
+    assert found and found["rank"] == 1
+    assert found["ranks"][1]["cost"] == pytest.approx(50 * 0.02, rel=0.01)
+
+
+def test_what_ranks_really_noted_is_understood(tmp_path: Path) -> None:
+    """Of PyTorch 2.13 on three ranks, of which the second sleeps 50 ms in each of 30 steps; the machine was busy."""
+    shutil.copytree(RECORDED, tmp_path / "ranks")
+    result: Any = {"ranks": [{"rank": rank, "host": "n1"} for rank in range(3)], "seconds": 9.0}
+    found = skew_of(result, tmp_path)
+    assert found and (found["rank"], found["collectives"]) == (1, 64)
+    assert 30 * 0.045 < found["ranks"][1]["cost"] < 30 * 0.07
+    assert 30 * 0.045 < found["ranks"][0]["waited"] < 30 * 0.08
+
+
+def test_moments_count_once() -> None:
+    assert length([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0), (5.5, 5.6)]) == 4.0
+    assert period_of([1, 2, 3, 1, 2, 3, 1]) == 3 and period_of([1, 2]) == 1  # type: ignore[list-item]
+
+
+class Peer:
+    """What clocks.py needs of another node."""
+
+    def __init__(self, name: str, *clock: float) -> None:
+        self.name, self.clock = name, clock
+
+
+def test_clocks_are_noted_before_and_after(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "job"))
+    job.create([])
+    note_clocks(job, [Peer("n2", 1.0, -0.5, 0.1), Peer("n3", 1.0, 0.2, 0.1)])  # type: ignore[list-item]
+    text = clocks_until_now(job, [Peer("n2", 3.0, -0.7, 0.2), Peer("n3", 3.0, 0.2, 0.1)])  # type: ignore[list-item]
+    (tmp_path / "clocks.json").write_bytes(text)
+    clocks = read_clocks(tmp_path, {"n1", "n2", "n3"}, "n1")
+    assert clocks["n1"].uncertainty == 0
+    assert clocks["n2"].offset_at(2.0) == pytest.approx(-0.6) and clocks["n2"].uncertainty == pytest.approx(0.3)
+    job.write("clocks.json", {"n2": [["x"], None]})  # a program of the job wrote there
+    assert json.loads(clocks_until_now(job, [Peer("n2", 3.0, -0.7, 0.2)])) == {"n2": [[3.0, -0.7, 0.2]]}  # type: ignore[list-item]
+
+
+def entry(sequence: int, at: float, name: str = "gloo:all_reduce", **fields: Any) -> dict[str, Any]:
+    """Return an entry of a flight recorder."""
+    return {
+        **{"process_group": ("0", "default_pg"), "collective_seq_id": sequence, "profiling_name": name},
+        **{"time_created_ns": int(at * 1e9), "is_p2p": False, "input_sizes": [[8]], **fields},
+    }
+
+
+def test_a_read_adds_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ranks" / "0").mkdir(parents=True)
+    note = arrivals_note.Arrivals(str(tmp_path / "ranks" / "0"))
+    note.sizes["0"] = 2
+    ring = [entry(n, T + n) for n in (1, 2, 4)] + [entry(5, T, "nccl:all_reduce"), entry(6, T, is_p2p=True)]
+    monkeypatch.setattr(arrivals_note, "entries", lambda: ring)
+    note.note()
+    ring.append(entry(5, T + 5))
+    note.note()
+    note.note()  # nothing is new
+    clock = read_clocks(tmp_path, {"n1"}, "n1")["n1"]
+    found = read_arrivals(tmp_path, {0: clock})[0]
+    assert {key[1]: came.at for key, came in found.came.items()} == {n: T + n for n in (1, 2, 4, 5)}
+    assert {came.kind for came in found.came.values()} == {("all_reduce", "[8]")}
+    assert len((tmp_path / "ranks" / "0" / arrivals_note.FILE).read_text().splitlines()) == 2
+
+
+def test_reads_become_rare_and_come_at_the_same_moment(tmp_path: Path) -> None:
+    one, other = (arrivals_note.Arrivals(str(tmp_path)) for _rank in range(2))
+    assert one.after(T) == other.after(T + 0.5) and one.after(T) % arrivals_note.FIRST_SECONDS == 0
+    one.reads = other.reads = 1000
+    assert one.after(T) - T > 3600 and one.after(T) == other.after(T + 0.5)
+    one.reads, one.cost = 0, 2.0  # a read took 2 s
+    assert one.after(T) % (arrivals_note.SHARE * one.cost) >= 0 and one.after(T) != other.after(T)
+
+
+def test_a_recorder_of_another_torch_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = arrivals_note.Arrivals(str(tmp_path))
+    note.filed(object(), 2)
+    note.sizes["0"] = 2
+    monkeypatch.setattr(arrivals_note, "entries", lambda: [{"nothing": 1}])
+    note.note()
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "1000000")  # it would take a second to read
+    monkeypatch.setattr(arrivals_note, "entries", lambda: pytest.fail("it was read"))
+    note.note()
+    assert not list(tmp_path.iterdir())
