@@ -170,7 +170,7 @@ class ActionModule(Action):
         told: MeasuredResult = (
             measured(explained(outcome, Path(run_dir)), Path(run_dir))
             if run_dir
-            else {**outcome, "cause": None, "checkpoint": None, "skew": None}
+            else {**outcome, "cause": None, "checkpoint": None, "skew": None, "profile": None}
         )
         where = run_dir or f"on {self.head.name}; ansible-playbook clean.yml -e job_id={job_id} fetches it"
         said = [*slow_lines(told), *self.said]

@@ -95,6 +95,16 @@ options:
         The job goes on. V(0) is never. M(torchfleet.cluster.look) looks at any time.
     type: float
     default: 60
+  profile:
+    description:
+      - Seconds from 1 to 60, such as V(10s), that PyTorch's profiler records when the ranks have met some times. The
+        traces are C(profile/rank-N.trace.json.gz) in the run, and a table says what each rank spent its time on.
+      - Of a program without a process group of PyTorch, or one that ends before, nothing comes, and a line says so.
+    type: str
+  profile_ranks:
+    description: Ranks that are profiled, as a list, or V(all).
+    type: raw
+    default: all
   job_env:
     description:
       - Environment variables of every rank. Values may contain any character but NUL, and appear on no command line of

@@ -94,6 +94,24 @@ def test_the_last_look_at_a_job_is_shown_as_it_is_indented(run_dir: Path) -> Non
     assert "The last lookjob x: rank 1 sleepsranks 0-1: main\n  rank 1: <load>Ranks" in page.text
 
 
+def test_the_table_of_ranks_tells_who_waited_for_whom(run_dir: Path) -> None:
+    ranks = [
+        {"rank": 0, "host": "localhost", "last": 7, "late": 0.001, "late_p95": 0.002, "cost": 0.01, "waited": 5.0},
+        {"rank": 1, "host": "localhost", "last": 93, "late": 0.041, "late_p95": 0.05, "cost": 4.5, "waited": 0.0},
+        {"rank": "one", "last": -4, "late": "nan", "cost": None},
+    ]
+    skew = {"code": "waited_for_rank", "sentence": "the others <waited> for rank 1", "collectives": 100, "ranks": ranks}
+    profile = {"budget": [{"rank": 0, "shares": {"own": 0.25, "data": 7, "x": 1}}, {"rank": 1, "shares": "none"}, 7]}
+    change(run_dir / "result.json", lambda result: result.update(skew=skew, profile=profile))
+    page = checked(report(read_run(run_dir)))
+    for words in ("The others <waited> for rank 1.", "93 %, by 0.041 s", "cost the others", "4.50 s", "25 %", "100 %"):
+        assert words in page.text
+    assert page.text.index("Ranks") < page.text.index("Sampled while") < page.text.index("Versions")
+    for nonsense in ({"skew": 7, "profile": []}, {"skew": {"ranks": 1}, "profile": {"budget": {}}}):
+        change(run_dir / "result.json", lambda result, nonsense=nonsense: result.update(nonsense))
+        assert "cost the others" not in checked(report(read_run(run_dir))).text
+
+
 def n2_is_ahead(plan: dict[str, Any]) -> None:
     """Note the offsets of the clocks in a plan."""
     for node in plan["nodes"]:

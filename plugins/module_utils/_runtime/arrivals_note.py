@@ -5,9 +5,10 @@
 """Staged with the exit note: notes when this rank came to each collective, of which PyTorch's flight recorder knows.
 
 The recorder is a ring of the last 2,000. It is read once a minute at first, less and less often later, when a process
-group is destroyed (a program may leave by os._exit then), and when the program leaves. Reading it takes the GIL for some 30 ms, which is why it is read rarely, and on all ranks at the same
-moment by their clocks: else each would keep the others waiting, one after the other. What a read cost bounds the next
-pause. A line of JSON is written for each read, with what is new since the last one.
+group is destroyed (a program may leave by os._exit then), and when the program leaves. Reading it takes the GIL for
+some 30 ms, which is why it is read rarely, and on all ranks at the same moment by their clocks: else each would keep
+the others waiting, one after the other. What a read cost bounds the next pause. A line of JSON is written for each
+read, with what is new since the last one.
 
 It is read without stacks: to name their files PyTorch 2.13 imports its compiler, 800 modules in seconds, and a program
 that imports it at that moment fails.

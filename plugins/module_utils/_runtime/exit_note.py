@@ -24,6 +24,7 @@ import importlib
 import os
 import signal
 import sys
+from typing import Callable
 
 STACKS_SIGNAL = signal.SIGRTMAX - 4  # nobody's, as far as we know: batch systems and NCCL use lower ones
 
@@ -109,7 +110,21 @@ def _watch(pid: str, directory: str) -> None:
     if pid == str(os.getpid()):
         watch = importlib.import_module("_torchfleet_group_note").Watch
         arrivals = importlib.import_module("_torchfleet_arrivals_note").Arrivals(directory)
-        watch(os.path.join(directory, "group"), lambda: look.start_recorder(directory, arrivals), arrivals)
+        profile = _profile(directory)
+
+        def at_first() -> None:
+            look.start_recorder(directory, arrivals)
+            profile()
+
+        watch(os.path.join(directory, "group"), at_first, arrivals)
+
+
+def _profile(directory: str) -> Callable[[], None]:
+    """Return what starts the profile of this rank, which does nothing if none is asked for."""
+    value, main = os.environ.get("TORCHFLEET_PROFILE", ""), _thread.get_ident()
+    note = importlib.import_module("_torchfleet_profile_note") if value else None
+    seconds = note.asked(value, os.environ.get("RANK", "")) if note else 0.0
+    return (lambda: note.start(directory, seconds, main)) if note and seconds > 0 else (lambda: None)
 
 
 def _start() -> None:

@@ -69,6 +69,7 @@ class JobEnvironment:
     attempt: Attempt = ONLY
     job_timeout: float | None = None
     data: DataSet | None = None
+    profile: Mapping[str, tuple[str, str, str]] = dataclasses.field(default_factory=dict)  # value, reason, source
 
     def on(self, node: Node, fact: NodeFacts, threads: int) -> tuple[Setting, ...]:
         """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins.
@@ -83,6 +84,7 @@ class JobEnvironment:
             *self.for_restarts(fact),
             *([Setting(VARIABLE, self.data.path_on(fact["home"]), *REASON)] if self.data else []),
             *self.for_cpus(fact),
+            *(Setting(name, *row) for name, row in self.profile.items()),
             *(Setting(name, value, "activates this environment", "user") for name, value in activation(fact).items()),
             *(self.for_network(fact) if self.several_nodes else self.within_a_machine()),
         ]

@@ -313,7 +313,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     open_ports = beside(request.options.ports, port)
     environment = JobEnvironment(
         job.job_id, backend, several, request.job_env, secrets, master, open_ports, job.attempt, request.job_timeout,
-        job.data,
+        job.data, request.profile.variables(world_size),
     )  # fmt: skip
     nodes = tuple(plan_node(node, facts[node.name], placement, slots[node.name], job, environment) for node in workers)
     head = next((node for node in nodes if node.name == cluster.head.name), None)

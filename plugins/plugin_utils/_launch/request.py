@@ -41,6 +41,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 )
 
 from .backends import BACKENDS
+from .profiling import NO_PROFILE, Profile, parse_profile
 
 MAPPINGS = {"slot": "fill each node before the next", "node": "one rank on each node in turn"}
 BINDINGS = {
@@ -133,6 +134,7 @@ class Request:
     collect_files: int = COLLECT_FILES
     collect_limit: int = COLLECT_BYTES
     hang_look: float = HANG_LOOK  # seconds without a sign of life; 0: never
+    profile: Profile = NO_PROFILE
 
     @property
     def restart_rule(self) -> Rule:
@@ -205,6 +207,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         collect_files=parse_whole("collect_files", given.get("collect_files"), 1, MOST_FILES) or COLLECT_FILES,
         collect_limit=parse_bytes("collect_limit", given.get("collect_limit", COLLECT_BYTES)),
         hang_look=parse_hang_look(given.get("hang_look", HANG_LOOK)),
+        profile=parse_profile(given, parse_ranks(given.get("profile_ranks", "all"), "profile_ranks")),
     )
 
 
@@ -342,15 +345,15 @@ def parse_states(name: str, value: Any) -> tuple[str, ...]:
     return states
 
 
-def parse_ranks(value: Any) -> tuple[int, ...] | None:
-    """Return the ranks to show, None for all of them."""
+def parse_ranks(value: Any, name: str = "show_ranks") -> tuple[int, ...] | None:
+    """Return a list of ranks, None for all of them."""
     if value == "all":
         return None
     items = re.split(r"[,\s]+", value.strip("[] ")) if isinstance(value, str) else value
     items = [items] if isinstance(items, int) and not isinstance(items, bool) else items
     texts = [str(item) for item in items] if isinstance(items, (list, tuple)) else ["?"]
     if not all(re.match(r"\d{1,9}\Z", text) for text in texts if text):
-        raise InputError("show_ranks", value, "give a list of ranks or the word all: -e show_ranks=0,1")
+        raise InputError(name, value, f"give a list of ranks or the word all: -e {name}=0,1")
     return tuple(sorted({int(text) for text in texts if text}))
 
 

@@ -20,6 +20,7 @@ HOOKS = {
     "group_note.py": "_torchfleet_group_note.py",
     "look_note.py": "_torchfleet_look_note.py",
     "arrivals_note.py": "_torchfleet_arrivals_note.py",
+    "profile_note.py": "_torchfleet_profile_note.py",
 }
 ENTRY_SOURCE = f"""import sys
 sys.path.insert(0, __file__.rpartition("/")[0])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import SECONDS_MOST
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.profile_note import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import book
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import TEXT_FILE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import DIAGNOSIS
@@ -66,6 +67,7 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
         failure=failure_of(result.of("first_failure")),
         known=known_of(result.of("cause")),
         slow=result.of("skew").text("sentence"),
+        budget=budget_of(result.of("profile")),
         collectives=max(0, result.of("skew").whole("collectives") or 0),
         notes=tuple(Note(row.text("code"), row.text("text")) for row in result.rows("notes", 20)),
         leftovers=leftovers_of(result),
@@ -187,6 +189,15 @@ def waiting_of(row: Fields) -> Waiting:
     """Return what a rank has to do with the waiting of others."""
     late, cost, waited = (row.number(name, 0.0) or 0.0 for name in ("late", "cost", "waited"))
     return Waiting(max(0, row.whole("last") or 0), late, cost, waited)
+
+
+def budget_of(profile: Fields) -> dict[int, dict[str, float]]:
+    """Return what profiled ranks spent their time on, as shares of it."""
+    return {
+        rank: {part: min(1.0, row.of("shares").number(part, 0.0) or 0.0) for part in PARTS}
+        for row in profile.rows("budget", RANKS_MOST)
+        if (rank := row.whole("rank")) is not None
+    }
 
 
 def times_of(

@@ -162,6 +162,7 @@ class Run:
     known: Known | None = None  # why it failed
     slow: str = ""  # who kept the others waiting, a sentence
     collectives: int = 0  # by which that was judged
+    budget: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # by rank: shares of its time by part
     notes: tuple[Note, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     metrics: Mapping[str, float | str] = field(default_factory=dict)  # the last values

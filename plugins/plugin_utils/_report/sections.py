@@ -235,6 +235,18 @@ def waiting_cells(row: RankRun, collectives: int) -> tuple[str, str, str]:
     return often, span(found.cost), span(found.waited)
 
 
+def budget(run: Run) -> Html:
+    """Return what profiled ranks spent their time on."""
+    parts = [part for part in next(iter(run.budget.values()), {}) if any(row[part] for row in run.budget.values())]
+    if not parts:
+        return Html("")
+    rows = list(run.budget.items())[:ROWS_MOST]
+    cells = [[str(rank), *(f"{100 * shares[part]:.0f} %" for part in parts)] for rank, shares in rows]
+    heads = ["rank", *(part.replace("_", ", ") for part in parts)]
+    said = "Sampled while PyTorch's profiler recorded; profile/ has its traces."
+    return section("Time", table(heads, cells, "what ranks spent their time on"), tag("p", said, class_="facts"))
+
+
 def exit_of(row: RankRun) -> str:
     """Return the exit status of a rank, with its signal."""
     status = "" if row.rc is None else str(row.rc)
@@ -341,5 +353,6 @@ def section(title: str, *inside: str) -> Html:
 
 
 SECTIONS: tuple[Section, ...] = (
-    figures, missing, attempts, curves, timeline, how_it_ended, diagnosis, taken, rank_table, links, versions, command,
+    figures, missing, attempts, curves, timeline, how_it_ended, diagnosis, taken, rank_table, budget, links, versions,
+    command,
 )  # fmt: skip

@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict, cast
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import plural, spans
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import RESULT, ToldResult, keep
 
 from .arrivals import read_arrivals, read_clocks
+from .budget import FOLDER, RankBudget, more_than_others, place_traces, profiled_ranks, read_budgets, table
 from .skew import NODE, RANK, Share, Skew, judge, length
 
 PLAN_BYTES = 64 << 20
@@ -48,25 +50,62 @@ class ToldSkew(TypedDict):
     ranks: list[RankSkew]
 
 
+class ToldProfile(TypedDict):
+    """`profile` of result.json."""
+
+    traces: list[int]  # the ranks whose traces came
+    missing: list[int]  # those of which nothing came
+    budget: list[RankBudget]
+
+
 class MeasuredResult(ToldResult):
     """result.json on the controller."""
 
     skew: ToldSkew | None
+    profile: ToldProfile | None
 
 
 def measured(result: ToldResult, run_dir: Path) -> MeasuredResult:
-    """Return a result with who kept the others waiting, and keep it in the run directory. No error where that fails."""
-    found: MeasuredResult = {**result, "skew": skew_of(result, run_dir)}
-    if found["skew"]:
+    """Return a result with why the run was slow, and keep it in the run directory. No error where that fails."""
+    profile, skew = profile_of(result, run_dir), skew_of(result, run_dir)
+    if skew and skew["sentence"] and profile:
+        more = more_than_others(profile["budget"], skew["rank"])
+        skew["sentence"] += f"; {more}" if more else ""
+    found: MeasuredResult = {**result, "skew": skew, "profile": profile}
+    if skew or profile:
         with contextlib.suppress(OSError):  # the disk is full: it is shown all the same
             keep(run_dir / RESULT, found)
     return found
 
 
 def slow_lines(result: MeasuredResult) -> list[str]:
-    """Return what is said at the end of a run about who kept the others waiting: one line, or none."""
-    skew = result["skew"]
-    return [skew["sentence"]] if skew and skew["sentence"] else []
+    """Return what is said at the end of a run: who kept the others waiting, and what became of a profile."""
+    skew, profile = result["skew"], result["profile"]
+    lines = [skew["sentence"]] if skew and skew["sentence"] else []
+    if not profile:
+        return lines
+    lines += table(profile["budget"])
+    lines += [f"profile: {FOLDER}/rank-N.trace.json.gz of {named(profile['traces'])}"] if profile["traces"] else []
+    why = "no process group of PyTorch, too short a run, or too large a trace"
+    return lines + ([f"profile: none came of {named(profile['missing'])}: {why}"] if profile["missing"] else [])
+
+
+def named(ranks: list[int]) -> str:
+    """Return ranks for people."""
+    return f"{plural(ranks, 'rank', 'ranks')} {spans(ranks)}"
+
+
+def profile_of(result: Result, run_dir: Path) -> ToldProfile | None:
+    """Return what came of a profiled run, its traces in one folder; None if it was not to be profiled."""
+    hosts = {row["rank"]: row["host"] for row in result["ranks"]}
+    wanted = profiled_ranks(run_dir, list(hosts))
+    if not wanted:
+        return None
+    came = list[int]()
+    with contextlib.suppress(OSError):
+        came = place_traces(run_dir, wanted)
+    budget = read_budgets(run_dir, {rank: hosts[rank] for rank in wanted})
+    return {"traces": came, "missing": [rank for rank in wanted if rank not in came], "budget": budget}
 
 
 def skew_of(result: Result, run_dir: Path) -> ToldSkew | None:
