@@ -70,6 +70,20 @@ def show_difference(figures: dict[str, list[float]]) -> None:
     print(f"  ratio                                  {spread([mine / theirs for mine, theirs in pairs])}")
 
 
+READ = """
+import os, sys, time, torch, torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+import arrivals_note
+note = arrivals_note.Arrivals(sys.argv[2])
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+note.filed(dist.group.WORLD, 2)
+for _ in range(2100):
+    dist.all_reduce(torch.ones(8))
+note.note()
+print(note.cost)
+"""
+
+
 class Bench:
     """The measurements, in a scratch directory of their own."""
 
@@ -245,6 +259,20 @@ class Bench:
             print(f"a job that does nothing with {name}, seconds until train.yml ends")
             show_difference(figures)
 
+    def arrivals(self) -> None:
+        """What a read of a rank's flight recorder takes, which happens once a minute at first."""
+        runtime = str(REPO / "plugins" / "module_utils" / "_runtime")
+        words = [str(PYTHON), "-c", READ, runtime, str(self.scratch)]
+
+        def read() -> float:
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            return 1000 * float(done.stdout)
+
+        values = take_turns({"read": read}, self.rounds)["read"]
+        print("noting when a rank came to 2,000 collectives, milliseconds of its CPU")
+        print(f"  a read                                 {spread(values)}")
+        print(f"  of a minute, percent                   {spread([value / 600 for value in values])}")
+
     def two_homes(self) -> Path:
         """Make two nodes of this machine, each with a home of its own; return their inventory."""
         (self.scratch / "bin").mkdir()
@@ -264,7 +292,7 @@ class Bench:
 def main() -> None:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    usual = ["launch", "throughput", "sampling", "output", "data", "environment", "detached"]
+    usual = ["launch", "throughput", "sampling", "output", "data", "environment", "detached", "arrivals"]
     parser.add_argument("parts", nargs="*", default=usual)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()

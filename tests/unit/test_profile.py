@@ -137,6 +137,17 @@ def test_the_profile_is_told_and_its_traces_lie_in_one_place(tmp_path: Path) -> 
     assert measured(result, tmp_path)["profile"] == told["profile"]  # once more, as another playbook does
 
 
+@pytest.mark.parametrize(
+    "plan", ["", "[]", '{"environment": {}}', '{"environment": {"n1": [{"name": "A", "value": ""}]}}']
+)
+def test_a_run_that_was_not_to_be_profiled_has_no_profile(tmp_path: Path, plan: str) -> None:
+    (tmp_path / "plan.json").write_text(plan)
+    result: Any = {"ranks": [{"rank": 0, "host": "n1"}], "seconds": 20.0, "cause": None}
+    told = measured(result, tmp_path)
+    assert told["profile"] is None and told["skew"] is None and slow_lines(told) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
 def test_a_rank_that_is_waited_for_may_spend_its_time_on_something() -> None:
     def row(rank: int, **shares: float) -> Any:
         return {"rank": rank, "shares": {**dict.fromkeys(profile_note.PARTS, 0.0), **shares}}

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import told
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import told as slow
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 LAUNCH = PLUGINS / "plugin_utils" / "_launch"
@@ -96,9 +97,10 @@ def test_what_a_node_tells_is_what_its_type_has(checked: set[str], kept: Any) ->
 
 
 RESULT = json.loads((PLUGINS.parent / "docs" / "result.schema.json").read_text())
+SKEW, PROFILE = (RESULT["properties"][name]["oneOf"][1] for name in ("skew", "profile"))
 PLACE = RESULT["properties"]["placement"]["items"]
 USAGE = RESULT["properties"]["usage"]
-LATE = {"cause", "checkpoint"}  # which no node tells
+LATE = {"cause", "checkpoint", "skew", "profile"}  # which no node tells
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,10 @@ LATE = {"cause", "checkpoint"}  # which no node tells
         (USAGE, records.Usage),
         (USAGE["properties"]["nodes"]["additionalProperties"], usage_figures.NodeFigures),
         (USAGE["properties"]["findings"]["items"], usage_figures.Finding),
+        (SKEW, slow.ToldSkew),
+        (SKEW["properties"]["ranks"]["items"], slow.RankSkew),
+        (PROFILE, slow.ToldProfile),
+        (PROFILE["properties"]["budget"]["items"], slow.RankBudget),
     ],
     ids=[
         "result",
@@ -132,6 +138,10 @@ LATE = {"cause", "checkpoint"}  # which no node tells
         "usage",
         "figures",
         "finding",
+        "skew",
+        "its rank",
+        "profile",
+        "budget",
     ],
 )
 def test_the_type_of_a_result_is_its_schema(documented: dict[str, Any], kept: Any) -> None:
@@ -142,8 +152,8 @@ def test_the_type_of_a_result_is_its_schema(documented: dict[str, Any], kept: An
     assert {name for name, kind in get_type_hints(kept).items() if type(None) in get_args(kind)} == nullable
 
 
-def test_the_controller_adds_the_cause() -> None:
-    assert set(RESULT["properties"]) == fields(told.ToldResult)
+def test_the_controller_adds_the_cause_and_why_it_was_slow() -> None:
+    assert set(RESULT["properties"]) == fields(slow.MeasuredResult)
 
 
 def takes_null(row: dict[str, Any]) -> bool:

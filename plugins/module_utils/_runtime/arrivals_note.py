@@ -6,7 +6,7 @@
 
 The recorder is a ring of the last 2,000. It is read once a minute at first, less and less often later, when a process
 group is destroyed (a program may leave by os._exit then), and when the program leaves. Reading it takes the GIL for
-some 30 ms, which is why it is read rarely, and on all ranks at the same moment by their clocks: else each would keep
+some 50 ms, which is why it is read rarely, and on all ranks at the same moment by their clocks: else each would keep
 the others waiting, one after the other. What a read cost bounds the next pause. A line of JSON is written for each
 read, with what is new since the last one.
 
@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import _thread
 import os
+import re
 import sys
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Iterator, NamedTuple
 
 FILE = "arrivals.jsonl"  # in the directory of a rank
 FIRST_SECONDS = 60.0  # between two reads, at first
@@ -36,7 +37,24 @@ SIZE_MOST, GROUP_MOST = 60, 100  # characters
 LOCK_SECONDS = 1.0  # for a read to be over when the program leaves
 RING_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 
+# An entry of torch's JSON, whose names are in the order of the alphabet. json.loads() would make so many objects that
+# Python's collector looks through all of the program's, which takes longer than all the rest.
+ENTRY = re.compile(
+    rb'"collective_seq_id":(\d{1,18}),[^{}]*?"input_sizes":([\[\],\d]*),"is_p2p":false,[^{}]*?'
+    rb'"process_group":\["([^"]*)"[^{}]*?"profiling_name":"gloo:([^"]*)"[^{}]*?"time_created_ns":(\d{1,19}),'
+)
+
 Row = Dict[str, Any]
+
+
+class Entry(NamedTuple):
+    """A collective of gloo, as the flight recorder has it. `began`: microseconds since the epoch."""
+
+    group: str
+    sequence: int
+    operation: str
+    sizes: str
+    began: int
 
 
 class Arrivals:
@@ -98,18 +116,14 @@ class Arrivals:
             self.read_at = time.monotonic()
             self.lock.release()
 
-    def rows(self, found: list[Any]) -> Row:
+    def rows(self, found: Iterator[Entry]) -> Row:
         """Return what is new: tables of kinds, and for each run of collectives of a group when this rank came."""
         kinds: dict[tuple[str, str], int] = {}
         runs: dict[str, list[Row]] = {}
-        for entry in found:
-            group = str(entry["process_group"][0])[:GROUP_MOST]
-            sequence, began = int(entry["collective_seq_id"]), int(entry["time_created_ns"]) // 1000
-            if entry["is_p2p"] or group not in self.sizes or sequence <= self.last.get(group, -1):
+        for group, sequence, operation, sizes, began in found:
+            if group not in self.sizes or sequence <= self.last.get(group, -1):
                 continue
-            if not str(entry["profiling_name"]).startswith("gloo:"):
-                continue
-            kind = kinds.setdefault(kind_of(entry), min(len(kinds), KINDS_MOST))
+            kind = kinds.setdefault((operation, sizes), min(len(kinds), KINDS_MOST))
             of_group = runs.setdefault(group, [])
             if not of_group or sequence != self.last[group] + 1:
                 of_group.append(
@@ -138,16 +152,17 @@ def ring_size() -> int:
     return max((int(os.environ[name]) for name in RING_VARIABLES if os.environ.get(name, "").isdigit()), default=0)
 
 
-def entries() -> list[Any]:
-    """Return the recorder's entries, oldest first. Any exception of a torch that has no recorder, or another one."""
-    import pickle
-
-    dump = vars(sys.modules["torch._C._distributed_c10d"])["_dump_fr_trace"]
-    found = pickle.loads(dump(includeCollectives=True, includeStackTraces=False))["entries"]  # made by this process
-    return list(found)
+def entries() -> Iterator[Entry]:
+    """Return the recorder's collectives of gloo, oldest first. Any exception of a torch without one."""
+    text = vars(sys.modules["torch._C._distributed_c10d"])["_dump_fr_trace_json"]()
+    return entries_in(text)
 
 
-def kind_of(entry: Any) -> tuple[str, str]:
-    """Return operation and sizes of a collective."""
-    operation = str(entry["profiling_name"]).rpartition(":")[2]
-    return operation[:SIZE_MOST], "".join(map(str, entry["input_sizes"]))[:SIZE_MOST]
+def entries_in(text: bytes) -> Iterator[Entry]:
+    """Yield the collectives of gloo that a flight recorder wrote."""
+    for found in ENTRY.finditer(text):
+        sequence, sizes, group, operation, began = found.groups()
+        names = [
+            word.decode(errors="replace") for word in (group[:GROUP_MOST], operation[:SIZE_MOST], sizes[:SIZE_MOST])
+        ]
+        yield Entry(names[0], int(sequence), names[1], names[2], int(began) // 1000)

@@ -87,10 +87,10 @@ def profiled_ranks(run_dir: Path, ranks: Sequence[int]) -> list[int]:
     """Return the ranks that were to be profiled, by the plan of the run."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         with open(open_file(str(run_dir / "plan.json")), "rb") as file:
-            rows = next(iter(json.load(file)["environment"].values()))
-        value = next(str(row["value"]) for row in rows if row["name"] == VARIABLE)
-        wanted = value.partition(":")[2]
-        return [rank for rank in ranks if not wanted or str(rank) in wanted.split(",")]
+            nodes = list(json.load(file)["environment"].values())
+        for value in [str(row["value"]) for row in (nodes[0] if nodes else ()) if row["name"] == VARIABLE]:
+            wanted = value.partition(":")[2]
+            return [rank for rank in ranks if not wanted or str(rank) in wanted.split(",")]
     return []
 
 
