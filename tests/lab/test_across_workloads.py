@@ -36,7 +36,7 @@ TRAININGS = {
 }
 # One thread for each rank: those of PyTorch spin while they wait for each other, and all nodes share two cores.
 PAIR: dict[str, Any] = {"nodes": "n1,n2", "ranks_per_node": 1, "job_env": {"OMP_NUM_THREADS": "1"}}
-# Each rank of it runs the workloads one after the other, each in a process that need not import PyTorch again: a job for
+# Each rank of it runs the workloads one after the other, each in a process that need not import PyTorch anew: a job for
 # each would be twelve more starts. Each has its own port, so that none finds the store of the one before it, torchrun's
 # included.
 ONE_BY_ONE = """
