@@ -14,6 +14,11 @@ def size(text: str) -> int:
     return int(match[1]) * UNITS[match[2]]
 
 
+def size_list(text: str) -> list[int]:
+    """Read sizes with commas between them from the command line."""
+    return [size(part) for part in text.split(",")]
+
+
 def sizes(smallest: int, largest: int, factor: int) -> list[int]:
     """List the sizes to measure, in bytes: from `smallest`, each `factor` times the last, none above `largest`."""
     found = []

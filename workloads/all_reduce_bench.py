@@ -2,16 +2,17 @@
 
 import argparse
 import json
+import statistics
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from _bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, sizes
-from _basics import Every, Parser, positive, prepare, replacing
+from _bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, size_list, sizes
+from _basics import Parser, positive, prepare, replacing
 from _common import Rank, complain, from_rank_zero, join, report, run, say
-from _traffic import Sent, job_sends
+from _traffic import Sent, job_rates, job_sends
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 PERIOD = 7  # Of the test pattern: no power of two, so that a piece that lands in another's place is seen.
@@ -19,7 +20,10 @@ HEADER = f"{'bytes':>12} {'iterations':>10} {'time (us)':>12} {'algbw (GB/s)':>1
 
 
 class Row(NamedTuple):
-    """One measured size: bytes per rank, repetitions, seconds per all-reduce, GB/s, ranks with a wrong sum."""
+    """One measured size: bytes per rank, repetitions, seconds per all-reduce, GB/s, ranks with a wrong sum.
+
+    `seconds`: the median of the rounds, `seconds_min` and `seconds_max`: the fastest and the slowest of them.
+    """
 
     bytes: int
     iterations: int
@@ -27,6 +31,8 @@ class Row(NamedTuple):
     algbw_gbps: float
     busbw_gbps: float
     wrong: int
+    seconds_min: float
+    seconds_max: float
 
     def __str__(self) -> str:
         microseconds = f"{self.seconds * 1e6:>12.1f}"
@@ -74,24 +80,25 @@ def measure(length: int, options: argparse.Namespace, rank: Rank) -> Row:
     wrong = wrong_ranks(buffer, rank)
     buffer.zero_()  # Repeated sums of anything else would overflow.
     seconds_each(buffer, options.warmup)
-    repeats = options.iterations or iterations(buffer.nbytes)
-    seconds = seconds_each(buffer, repeats)
+    repeats = max(1, (options.iterations or iterations(buffer.nbytes)) // options.rounds)
+    rounds = [seconds_each(buffer, repeats) for _round in range(options.rounds)]
+    seconds = statistics.median(rounds)
     algbw = algorithm_bandwidth(buffer.nbytes, seconds)
     busbw = bus_bandwidth(buffer.nbytes, seconds, rank.world_size)
-    return Row(buffer.nbytes, repeats, seconds, algbw, busbw, wrong)
+    return Row(buffer.nbytes, repeats * options.rounds, seconds, algbw, busbw, wrong, min(rounds), max(rounds))
 
 
 def measure_all(options: argparse.Namespace, rank: Rank) -> list[Row]:
-    """Measure every size; rank 0 prints the table as it grows."""
-    todo = sizes(options.min_bytes, options.max_bytes, options.factor)
+    """Measure every size; rank 0 prints the table as it grows, and reports each row."""
+    todo = options.sizes or sizes(options.min_bytes, options.max_bytes, options.factor)
     rows: list[Row] = []
-    due = Every(seconds=0.5)
     for bytes_ in todo:
-        rows.append(measure(bytes_ // getattr(torch, options.dtype).itemsize, options, rank))
+        row = measure(bytes_ // getattr(torch, options.dtype).itemsize, options, rank)
+        rows.append(row)
         if rank.rank == 0:
-            say(f"{rows[-1]}")
-        if due():
-            report(step=f"{len(rows)}/{len(todo)}")
+            say(f"{row}")
+        times = {"seconds": row.seconds, "seconds_min": row.seconds_min, "seconds_max": row.seconds_max}
+        report(step=f"{len(rows)}/{len(todo)}", bytes=row.bytes, **times, wrong=row.wrong)
     return rows
 
 
@@ -109,6 +116,16 @@ def traffic(before: Sent | None, rank: Rank) -> dict[str, float]:
     least = torch.tensor(after.since(before), dtype=torch.float64, device=rank.device)
     dist.all_reduce(least, dist.ReduceOp.MIN)
     return {"nic_sent_gb": float(least[0]) / 1e9, "rdma_sent_gb": float(least[1]) / 1e9}
+
+
+def line_rates(rank: Rank) -> dict[str, float]:
+    """Return what NIC and RDMA devices of the slowest node carry, in Gbit/s; 0: not known. Nothing on one node."""
+    here = job_rates()
+    if here is None:
+        return {}
+    least = torch.tensor(here, dtype=torch.float64, device=rank.device)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    return {"nic_gbit": float(least[0]), "rdma_gbit": float(least[1])}
 
 
 def save(path: Path, rows: list[Row], options: argparse.Namespace, rank: Rank) -> None:
@@ -130,6 +147,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--min-bytes", type=size, default="1K", help="first size (default: %(default)s)")
     parser.add_argument("--max-bytes", type=size, default="256M", help="no size above it (default: %(default)s)")
     parser.add_argument("--factor", type=positive, default=4, help="from a size to the next (default: %(default)s)")
+    parser.add_argument("--sizes", type=size_list, help="these sizes in place of the three above, such as 1M,64M,4G")
+    parser.add_argument("--rounds", type=positive, default=1, help="of which the median counts (default: %(default)s)")
     parser.add_argument("--warmup", type=positive, default=3, help="untimed repetitions (default: %(default)s)")
     parser.add_argument("--iterations", type=positive, help="timed repetitions (default: 200, fewer for large sizes)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="(default: %(default)s)")
@@ -137,6 +156,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.factor < 2:
         parser.error("--factor must be at least 2")
+    if options.sizes and min(options.sizes) < getattr(torch, options.dtype).itemsize:
+        parser.error(f"--sizes must be at least one {options.dtype} each")
     if not getattr(torch, options.dtype).itemsize <= options.min_bytes <= options.max_bytes:
         parser.error(f"--min-bytes must be at least one {options.dtype} and at most --max-bytes")
     return options
@@ -156,7 +177,7 @@ def main() -> int:
     if options.json and rank.rank == 0:
         save(options.json, rows, options, rank)
     best = max(row.busbw_gbps for row in rows)
-    report(busbw_gbps=best, reduced_gb=reduced(rows, options) / 1e9, **traffic(before, rank))
+    report(busbw_gbps=best, reduced_gb=reduced(rows, options) / 1e9, **traffic(before, rank), **line_rates(rank))
     if any(row.wrong for row in rows):
         complain("some sums are wrong: see the last column")
         return 1

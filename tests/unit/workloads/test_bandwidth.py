@@ -1,7 +1,7 @@
 import argparse
 
 import pytest
-from _bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, sizes
+from _bandwidth import algorithm_bandwidth, bus_bandwidth, iterations, size, size_list, sizes
 
 MIB = 1 << 20
 
@@ -34,3 +34,9 @@ def test_large_sizes_are_repeated_less():
 def test_bus_bandwidth_follows_nccl_tests(ranks, factor):
     assert algorithm_bandwidth(10**9, seconds=0.5) == 2
     assert bus_bandwidth(10**9, 0.5, ranks) == pytest.approx(2 * factor)
+
+
+def test_a_list_of_sizes():
+    assert size_list("1K,3M") == [1024, 3 * MIB]
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
+        size_list("1K,,2K")

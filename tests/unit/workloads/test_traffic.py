@@ -46,3 +46,18 @@ def test_what_cannot_be_read_is_nothing(tmp_path: Path) -> None:
 def test_one_node_sends_nothing() -> None:
     assert _traffic.job_sends({"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}) is None
     assert _traffic.job_sends({}) is None
+
+
+def test_what_the_nic_and_the_rdma_devices_of_the_job_carry(tmp_path: Path) -> None:
+    files = {
+        "sys__class__net__eth1__speed": "25000\n",
+        "sys__class__net__eth2__speed": "-1\n",
+        "sys__class__infiniband__mlx5_0__ports__1__rate": "100 Gb/sec (4X EDR)\n",
+        "sys__class__infiniband__mlx5_1__ports__1__rate": "400 Gb/sec (4X NDR)\n",
+        "sys__class__infiniband__mlx5_9__ports__1__rate": "400 Gb/sec (4X NDR)\n",
+    }
+    root = Path(tree(tmp_path, **files))
+    of_job = {**TWO_NODES, "GLOO_SOCKET_IFNAME": "eth1", "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}
+    assert _traffic.job_rates(of_job, root) == (25.0, 500.0)
+    assert _traffic.job_rates({**TWO_NODES, "GLOO_SOCKET_IFNAME": "eth2"}, root) == (0.0, 0.0)
+    assert _traffic.job_rates({}, root) is None
