@@ -193,6 +193,12 @@ options:
     description: How many bytes a node may send for O(collect), such as C(20G). A node with more sends none.
     type: str
     default: 10G
+  rdma:
+    description:
+      - Whether to use RDMA where all nodes of the job have it. With V(false) the data goes over the NIC by TCP, for
+        instance to see what RDMA is worth.
+    type: bool
+    default: true
   exclusive:
     description:
       - Refuse to start if another job has ranks on one of the nodes. The default is a warning with the name and the

@@ -54,3 +54,17 @@ def test_libfabric_finds_efa_itself(plan_two: Planner, kind: str, provider: str 
 def test_a_job_on_a_node_whose_address_changed_is_refused(plan_two: Planner) -> None:
     with pytest.raises(InputError, match=r'fabric: got "10\.1\.0\.12 of n2"; the node has it no more'):
         plan_two(n2={**facts_with("eth1", "10.1.0.12"), "lost_address": "10.1.0.12"})
+
+
+def test_rdma_that_the_user_switches_off(plan_two: Planner) -> None:
+    """For every library: NCCL, UCX, and libfabric, which would take EFA by itself."""
+    efa = {"other_rdma": "EFA", "rdma": RAILS}
+    both = {"n1": facts_with("eth0", "10.1.0.11", **efa), "n2": facts_with("eth1", "10.1.0.12", **efa)}
+    for node in both.values():
+        node["backends"] = ["mpi"]
+    made = plan_two(**both, rdma=False, backend="mpi")
+    assert told(made, "NCCL_IB_DISABLE") == [("1", "RDMA is off because rdma=false was given")] * 2
+    assert [seen and seen[0] for seen in told(made, "UCX_NET_DEVICES")] == ["eth0", "eth1"]
+    assert [seen and seen[0] for seen in told(made, "UCX_TLS")] == ["tcp,sm,self"] * 2
+    assert [seen and seen[0] for seen in told(made, "FI_PROVIDER")] == ["tcp"] * 2
+    assert told(plan_two(**both, backend="mpi"), "NCCL_IB_DISABLE") == [None, None]

@@ -298,7 +298,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     used = {place.host for place in placement}
     workers = tuple(node for node in workers if node.name in used)
     check_fabric([node.name for node in workers], facts)
-    facts = with_rails_of(workers, facts)
+    facts = with_rails_of(workers, facts) if request.rdma else without_rails(facts)
     used_facts = {node.name: facts[node.name] for node in workers}
     check_environment(job.needs, used_facts)
     may_stand_in = request.max_restarts and not job.attempt.restarts  # then a free worker has what the program needs
@@ -371,6 +371,16 @@ def with_rails_of(workers: Sequence[Node], facts: Mapping[str, NodeFacts]) -> di
     if not all_have_rails(facts[node.name]["fabric"] for node in workers):
         return dict(facts)
     return {name: {**fact, "fabric": in_use(fact["fabric"])} for name, fact in facts.items()}
+
+
+def without_rails(facts: Mapping[str, NodeFacts]) -> dict[str, NodeFacts]:
+    """Return the facts as of nodes whose RDMA is off, because the user wants that."""
+    return {name: {**fact, "fabric": switched_off(fact["fabric"])} for name, fact in facts.items()}
+
+
+def switched_off(fabric: Fabric | None) -> Fabric | None:
+    """Return a fabric.json with RDMA off, of every kind."""
+    return {**fabric, "rdma_off": "rdma=false was given", "other_rdma": ""} if fabric else None
 
 
 def in_use(fabric: Fabric | None) -> Fabric | None:

@@ -135,6 +135,7 @@ class Request:
     collect_limit: int = COLLECT_BYTES
     hang_look: float = HANG_LOOK  # seconds without a sign of life; 0: never
     profile: Profile = NO_PROFILE
+    rdma: bool = True  # use it where the nodes have it
 
     @property
     def restart_rule(self) -> Rule:
@@ -208,6 +209,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         collect_limit=parse_bytes("collect_limit", given.get("collect_limit", COLLECT_BYTES)),
         hang_look=parse_hang_look(given.get("hang_look", HANG_LOOK)),
         profile=parse_profile(given, parse_ranks(given.get("profile_ranks", "all"), "profile_ranks")),
+        rdma=parse_flag("rdma", given.get("rdma", True)),
     )
 
 
