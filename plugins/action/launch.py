@@ -178,7 +178,7 @@ class ActionModule(Action):
         ssh = ssh_words(self._connection, cluster.head, request.lease)
         words, code, token = folder_words(folder), code_digest(folder, script), secrets.token_hex(6)
         job = Job(job_id, str(run_dir), program, entry(), token, *words, attempt, needs, data, code)
-        with StopWatch() as stop, Session(cluster.head, ssh, request.detach) as session:
+        with self.watch() as stop, Session(cluster.head, ssh, request.detach) as session:
 
             def plan_now() -> tuple[LaunchPlan, Facts]:
                 found = session.survey(cluster, request, needs.name if needs else "", data.name if data else "")
@@ -206,6 +206,14 @@ class ActionModule(Action):
                 self.lay(session, data, plan, request.data_keep, stop)
             return self.execute(session, plan, command, order_for(plan, command, who), request, stop)
 
+    def watch(self) -> StopWatch:
+        """Return what notices that the user wants to stop."""
+        return StopWatch()
+
+    def screen(self) -> Screen:
+        """Return where the job is shown."""
+        return Screen()
+
     def lay(self, session: Session, data: DataSet, plan: LaunchPlan, keep: int, stop: StopWatch) -> None:
         """Bring the data set to the nodes that do not have it, and say what that took."""
         nodes = {node.name: route_to(node) for node in plan.nodes}
@@ -229,7 +237,7 @@ class ActionModule(Action):
         stop.hold(f"ending job {plan.job_id} and fetching its files")
         stop.check()
         run_directory.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
-        screen = Screen()
+        screen = self.screen()
         hosts = [place.host for place in plan.placement]
         view = View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(plan.job_id))
         warnings = [f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)]

@@ -131,6 +131,11 @@ class Backend:
         return self.vendors or self.takes
 
     @property
+    def uses_rdma(self) -> bool:
+        """Whether it sends by RDMA where nodes have it: what it wants beside the NIC depends on that."""
+        return self.environment is not no_environment
+
+    @property
     def asked(self) -> bool:
         """Whether a node's torch is asked for it."""
         return self.ours or bool(self.provider)

@@ -103,6 +103,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 .wide tbody th { font-weight: 600; }
 .state { white-space: nowrap; font-weight: 600; color: var(--soft); }
 .state.succeeded { color: var(--good); } .state.failed { color: var(--bad); } .state.saved { color: var(--calm); }
+.cells td, .cells th { white-space: nowrap; }
 .ranks td:not(:last-child) { white-space: nowrap; }
 .reasons { font-size: 0.92rem; } .reasons tbody th { width: 45%; font-weight: 400; }
 details { margin-top: 0.6rem; }
