@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.sweep im
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.turns import Turns, cells_of_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.screen import Screen, columns
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.screen import Screen, Text, columns
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away import groups_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, check_cluster
@@ -47,7 +49,17 @@ OF_A_JOB = ("nodes", "job_env", "secret_names", "ports", "bind_to", "lease", "ex
 
 
 class NoScreen(Screen):
-    """A screen that shows nothing: the lines of many jobs would bury those of the bench. Their files have them."""
+    """A screen that shows nothing: the lines of many jobs would bury those of the bench. Their files have them.
+
+    It needs no thread either.
+    """
+
+    def start(self, show: Callable[[Text], object]) -> threading.Thread:
+        """Return a thread that does not run: there is nothing to show."""
+        return threading.Thread()
+
+    def take_over(self, terminal: int) -> None:
+        """Do nothing."""
 
     def write(self, text: str, newline: bool = True, keep: bool = True) -> None:
         """Show nothing."""
@@ -127,7 +139,8 @@ class ActionModule(Action):
                 stop.say(f"{judge_module.sentence(judged)}; {again}")
                 return {"failed": True, "msg": f"stopped: {again}", **written}
         self.show(judged, written)
-        baselines[name] = judge_module.merged(baselines[name], turns.known, sweep.baseline_reset)
+        good = [row.cell for row in judged if not row.verdict.below]
+        baselines[name] = judge_module.merged(baselines[name], good, sweep.baseline_reset)
         kept = results.keep_baseline(sweep.baseline, baselines)
         answer = {"changed": True, "bench_id": bench_id, "baseline": kept, **written}
         return {**answer, "failed": True, "msg": f"{failed}; {again}"} if failed else answer
@@ -137,6 +150,7 @@ class ActionModule(Action):
     ) -> bool:
         """Run the jobs that are left, and store each cell when its job is over. False: the user stopped it."""
         for case, sizes in turns.todo():
+            display.display(turns.next_job(case, sizes))
             began = time.monotonic()
             cells, stopped = self.run_case(case, sizes, sweep, request, cluster)
             for cell in cells:

@@ -43,12 +43,13 @@ def test_a_bench_goes_on_where_it_was(fleet: Fleet) -> None:
 
     again = fleet.play("bench.yml", **asked, bench_iterations=9, bench_floor_gbps=99999)
     assert again.rc == 2 and "bench b: 2 cells, 1 are done, 1 job to run" in again.stdout
+    assert "job 1/1: 2 ranks (1x2), torchrun, gloo: 64K" in again.stdout
     assert {**rows(directory)[1], "verdict": "", "below_floor": ""} == {**first, "verdict": "", "below_floor": ""}
     assert "below bench_floor_gbps=99999: 2 ranks (1x2), torchrun, gloo, 64K (" in again.msg
     assert again.msg.count("openmpi") == 1 and len(list((directory / "jobs").glob("2*"))) == 3
     assert "2 below the floor" in checked((directory / "report.html").read_text()).text
     kept = json.loads((fleet.root / "baseline.json").read_text())["clusters"]["localhost"]
-    assert sorted(kept) == ["1x2-openmpi-gloo-one_node-65536", "1x2-torchrun-gloo-one_node-65536"]
+    assert sorted(kept) == ["1x2-openmpi-gloo-one_node-65536"]  # what is below the floor is no baseline
 
     asked["bench_sizes"] = "64K,1M"
     job = fleet.start(playbook="bench.yml", **asked, bench_iterations=10**6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -126,3 +127,17 @@ def test_it_trains_on_the_data_set_of_the_job(
     job = cluster.train(workload=workload, workload_args=words, data=str(tmp_path), **PAIR)
     assert "to be laid on n1 n2: " in job.output
     assert re.search(r"(?m)^torchfleet: epoch=1/1 step=2/2 ", job.stdout(0)), job.stdout(0)
+
+
+def test_a_bench_over_two_nodes(cluster: Cluster) -> None:
+    """Of one world without RDMA, which gloo has not: that is said, and nothing is measured in its place."""
+    given = {"bench_worlds": "2x1", "bench_sizes": "64K", "bench_rdma": "both", "bench_iterations": 15}
+    baseline = str(cluster.root / "bench_baseline.json")
+    job = cluster.play("bench.yml", bench_id="bench-of-two", bench_baseline=baseline, nodes="n1,n2", **given)
+    assert job.process.returncode == 0, job.output
+    with (cluster.runs / "bench-of-two" / "bench.csv").open() as file:
+        rows = {row["way"]: row for row in csv.DictReader(file)}
+    assert (rows["rdma"]["state"], rows["rdma"]["cause"]) == ("impossible", "gloo has no RDMA: it sends over TCP")
+    assert (rows["tcp"]["state"], rows["tcp"]["nodes"]) == ("measured", "n1 n2")
+    assert float(rows["tcp"]["line_gbit_per_s"]) > 0 and float(rows["tcp"]["line_share"]) >= 0
+    assert "Gbit/s of an all-reduce of 64K: " in job.output

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.markup import span
 
-from .cells import FAILED, IMPOSSIBLE, MEASURED, ONE_NODE, Case, Cell, time_text
+from .cells import FAILED, IMPOSSIBLE, MEASURED, ONE_NODE, Case, Cell, size_text, time_text
 from .results import Reported
 
 WRONG_SUM, NOT_REPORTED, JOB_FAILED = "wrong_sum", "not_reported", "job_failed"
@@ -62,6 +62,11 @@ class Turns:
         alone = dict.fromkeys(case.name for case, _size in self.places if case.way == ONE_NODE and case.nodes)
         once = [f"one node, which has no network in it, so no RDMA: {name}" for name in alone if asks_for_rdma]
         return [*lines, *(f"not measured: {name}: {cause}" for name, cause in cannot), *once]
+
+    def next_job(self, case: Case, sizes: Sequence[int]) -> str:
+        """Return the line before a job."""
+        most = self.jobs + len(self.todo())
+        return f"job {self.jobs + 1}/{most}: {case.name}: {', '.join(map(size_text, sizes))}"
 
     def take(self, cells: Iterable[Cell], seconds: float) -> list[str]:
         """Take the cells of a job that is over, and return a line for each."""
