@@ -109,7 +109,7 @@ class Cell:
     @property
     def busbw(self) -> float:
         """Return the rate that the links must have carried, in GB/s, whatever the number of ranks: algbw 2(n-1)/n."""
-        return self.algbw * 2 * (self.case.ranks - 1) / self.case.ranks
+        return self.algbw * 2 * (self.case.ranks - 1) / self.case.ranks if self.figures else 0.0
 
     @property
     def share(self) -> float | None:
