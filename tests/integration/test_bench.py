@@ -42,7 +42,7 @@ def test_a_bench_goes_on_where_it_was(fleet: Fleet) -> None:
     assert 0 < float(first["seconds_min"]) <= float(first["seconds"]) <= float(first["seconds_max"])
 
     again = fleet.play("bench.yml", **asked, bench_iterations=9, bench_floor_gbps=99999)
-    assert again.rc == 2 and "bench b: 2 cells, 1 are done, 1 job to run" in again.stdout
+    assert again.rc == 2 and "bench b: 2 cells, 1 done, 1 job to run" in again.stdout
     assert "job 1/1: 2 ranks (1x2), torchrun, gloo: 64K" in again.stdout
     assert {**rows(directory)[1], "verdict": "", "below_floor": ""} == {**first, "verdict": "", "below_floor": ""}
     assert "below bench_floor_gbps=99999: 2 ranks (1x2), torchrun, gloo, 64K (" in again.msg

@@ -254,7 +254,7 @@ def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
     turns = Turns([*(cell.case for cell in cells[:3]), moved], [GIB4], results.stored(tmp_path))
     assert known[cells[0].key] == cells[0]
     assert [case.name for case, _sizes in turns.todo()] == [cells[1].case.name, cells[2].case.name, moved.name]
-    assert turns.opening("b1") == ["bench b1: 4 cells, 1 are done, 3 jobs to run"]
+    assert turns.opening("b1") == ["bench b1: 4 cells, 1 done, 3 jobs to run"]
     (line,) = turns.take([cells[1]], 10.0)
     assert line.startswith("cell 2/4: 4 ranks (1x4), openmpi, nccl, 4G: 203 GB/s bus bandwidth in 31.8 ms")
     assert line.endswith("; about 20.0 s left")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.markup import span
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.markup import count, span
 
 from .cells import FAILED, IMPOSSIBLE, MEASURED, ONE_NODE, Case, Cell, size_text, time_text
 from .results import Reported
@@ -56,8 +56,8 @@ class Turns:
     def opening(self, bench_id: str, asks_for_rdma: bool = False) -> list[str]:
         """Return the lines before the first job: how much there is to do, and what cannot be measured, and why."""
         jobs = len(self.todo())
-        kept = f"{self.kept} are done, " if self.kept else ""
-        lines = [f"bench {bench_id}: {self.total} cells, {kept}{jobs} job{'s' * (jobs != 1)} to run"]
+        kept = f"{self.kept} done, " if self.kept else ""
+        lines = [f"bench {bench_id}: {count(self.total, 'cell')}, {kept}{count(jobs, 'job')} to run"]
         cannot = dict.fromkeys((cell.case.name, cell.cause) for cell in self.impossible)
         alone = dict.fromkeys(case.name for case, _size in self.places if case.way == ONE_NODE and case.nodes)
         once = [f"one node, which has no network in it, so no RDMA: {name}" for name in alone if asks_for_rdma]
