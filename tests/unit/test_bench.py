@@ -50,7 +50,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.tables i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.turns import Turns, cells_of_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, Program
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program
 from tests.unit.nodes import fabric, facts_of_a_node, planned
 from tests.unit.report_pages import checked
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, slots_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, Program, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, plan_job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import facts_of_all
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
