@@ -180,7 +180,9 @@ class ActionModule(Action):
             answer = {"failed": True, "msg": str(error)}
         run_dir = answer.get("run_dir", "")
         why = results.cause_of(answer)
-        cells = cells_of_job(case, sizes, results.Reported(Path(run_dir)), why, run_dir, time.strftime("%FT%T%z"))
+        cells = cells_of_job(
+            case, sizes, results.Reported(Path(run_dir) if run_dir else None), why, run_dir, time.strftime("%FT%T%z")
+        )
         return cells, bool(action.stop and action.stop.noted)
 
     def show(self, judged: list[judge_module.Judged], written: Result) -> None:

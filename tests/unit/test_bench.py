@@ -52,6 +52,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.choice import find_runs
 from tests.unit.nodes import fabric, facts_of_a_node, planned
 from tests.unit.report_pages import checked
 
@@ -286,7 +287,7 @@ def test_sizes_that_were_measured_before_a_failure_stand(tmp_path: Path) -> None
     ]
     assert cells[0].line_gbit == 400 and "went over the NIC" in cells[0].note
     assert cells[3].cause == "rank 1: out of memory"
-    nothing = cells_of_job(case, [1024], results.Reported(tmp_path / "gone"), "", "/r", "now")
+    nothing = cells_of_job(case, [1024], results.Reported(None), "", "/r", "now")
     assert (nothing[0].state, nothing[0].code) == (FAILED, "not_reported")
 
 
@@ -332,6 +333,18 @@ def test_the_page_is_small_and_loads_nothing() -> None:
     assert "alert(1)" in page.text and "None" not in page.text and "nan" not in page.text
     axis = page.text.index("1K", page.text.index("over message size"))
     assert axis < page.text.index("1G", axis)
+
+
+def test_the_page_of_a_bench_that_was_stopped_at_once() -> None:
+    assert "0 of 0 cells measured" in checked(bench_page("b1", "n1", "now", judge([], {}, 0.0), "")).text
+    assert csv_text([]).count("\n") == 1
+
+
+def test_a_bench_is_no_run(tmp_path: Path) -> None:
+    """Its report is not made anew by report.yml, which would take it for a run without files."""
+    results.store(tmp_path / "bench-1", seed()[0])
+    (tmp_path / "run-1").mkdir()
+    assert [path.name for path in find_runs(str(tmp_path), ["*"])] == ["run-1"]
 
 
 def test_the_page_of_many_cells_is_small_too() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.choice import CELLS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import (
     Unreadable,
     read_json,
@@ -22,7 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer 
 
 from .cells import GBIT_MOST, MEASURED, RDMA, Cell, Figures, cell_of, cell_report, figures_of
 
-CELLS, JOBS = "cells", "jobs"  # in the directory of a bench
+JOBS = "jobs"  # in the directory of a bench, beside CELLS
 NAMES = {"report": "report.html", "csv": "bench.csv"}
 FILES_MOST = 100_000
 NOT_USED = "RDMA was asked for, and most of the data went over the NIC"
@@ -45,12 +46,17 @@ def store(directory: Path, cell: Cell) -> None:
 
 
 class Reported:
-    """What the job of a case reported: figures by size, wrong sums, the line rate and what carried the data."""
+    """What the job of a case reported: figures by size, wrong sums, the line rate and what carried the data.
 
-    def __init__(self, run_dir: Path) -> None:
+    Nothing if there is no run directory.
+    """
+
+    def __init__(self, run_dir: Path | None) -> None:
         self.figures: dict[int, Figures] = {}
         self.wrong: set[int] = set()
         self.line: dict[str, float] = {}
+        if run_dir is None:
+            return
         with contextlib.suppress(Unreadable):
             rows, _some = sampled_rows(run_dir / "metrics.jsonl")
             for row in rows:

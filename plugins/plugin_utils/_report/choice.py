@@ -16,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 PATTERN = re.compile(r"[A-Za-z0-9*?\[][A-Za-z0-9._*?\[\]-]{0,99}\Z")
 RUNS_MOST = 50
 LATEST = "latest"  # the link to the newest run
+CELLS = "cells"  # what a directory of bench.yml has, which is no run
 
 
 def parse_patterns(value: object) -> tuple[str, ...]:
@@ -28,11 +29,16 @@ def parse_patterns(value: object) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def is_run(path: Path) -> bool:
+    """Whether this may be the directory of a run."""
+    return path.is_dir() and not path.is_symlink() and not (path / CELLS).is_dir()
+
+
 def find_runs(runs_dir: str, patterns: Sequence[str]) -> list[Path]:
     """Return the run directories, each once, in order. InputError for a pattern that names none."""
     try:
         root = Path(runs_dir).expanduser().absolute()
-        there = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink())
+        there = sorted(path.name for path in root.iterdir() if is_run(path))
         newest = (root / LATEST).readlink().name if (root / LATEST).is_symlink() else ""
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
