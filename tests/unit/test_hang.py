@@ -99,6 +99,72 @@ def test_workers_of_a_data_loader_say_where_they_are() -> None:
     assert verdict(waiting(), loader).sentence.startswith(said)
 
 
+def in_library(file: str, function: str) -> dict[str, Any]:
+    return frame(f"/usr/lib/python3.11/{file}", 5, function)
+
+
+def worker(command: str, *frames: dict[str, Any]) -> dict[str, Any]:
+    return {"pid": 77, "state": "S", "command": command, "frames": list(frames)}
+
+
+@pytest.mark.parametrize(
+    ("frames", "workers", "said"),
+    [
+        (("subprocess.py", "_try_wait"), [worker("cc1plus x.cpp")], "a program that it started, `cc1plus x.cpp` (tra"),
+        (("subprocess.py", "wait"), [worker("a"), worker("b")], "a program that it started (train.py:20)"),
+        (("multiprocessing/pool.py", "wait"), [worker("python", own(9))], "another process, whose worker 77 is at tra"),
+        (("multiprocessing/popen_fork.py", "poll"), [], "another process (train.py:20)"),
+    ],
+    ids=["a program", "two programs", "a pool", "a process"],
+)
+def test_what_a_rank_waits_for_is_told(frames: tuple[str, str], workers: list[Any], said: str) -> None:
+    culprit = rank(in_library("threading.py", "wait"), in_library(*frames), own(20), workers=workers)
+    assert verdict(waiting(), culprit).sentence.startswith(f"rank 1 on n1 is waiting for {said}")
+
+
+OVER = rank(status="ended", rc=0, python=False)
+
+
+def at_its_end(**changed: Any) -> dict[str, Any]:
+    found = rank(in_library("threading.py", "_shutdown"), **changed)
+    found["threads"].append([own(40, "uploads")])
+    return found
+
+
+def test_who_does_not_leave_when_all_others_are_done_is_named() -> None:
+    found = verdict(OVER, at_its_end(), OVER)
+    assert (found.code, found.ranks) == (hang.BLAMED, [1])
+    assert found.sentence == (
+        "rank 1 on n1 is at its end, but for a thread at train.py:40 in uploads; "
+        "ranks 0,2 on n1 are over, with exit status 0"
+    )
+    assert verdict(OVER, rank(state="T"), OVER).ranks == [1]
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [OVER, at_its_end(cpu=9.0)],
+        [OVER, at_its_end(wrote=True)],
+        [OVER, at_its_end(moved=True)],
+        [{**OVER, "rc": 1}, at_its_end()],
+        [OVER, at_its_end(), None],
+        [at_its_end(), at_its_end()],
+    ],
+    ids=["computes", "writes", "goes on", "another failed", "one is not known", "nobody is over"],
+)
+def test_who_is_still_at_work_at_the_end_is_not(ranks: list[Any]) -> None:
+    found = verdict(*ranks)
+    assert (found.code, found.ranks) == (hang.NO_WAIT, [])
+
+
+def test_groups_are_told_where_the_calls_are_the_same() -> None:
+    found = verdict(waiting(), waiting(name="3 data"))
+    assert found.code == hang.MISMATCH
+    assert "rank 1 on n1 in all_reduce #17 at train.py:31 of group 3 data" in found.sentence
+    assert "of group" not in verdict(waiting(), waiting("broadcast", name="3 data")).sentence
+
+
 @pytest.mark.parametrize(
     ("ranks", "smaller", "said"),
     [

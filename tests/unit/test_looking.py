@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import last_look, looking
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import asking, last_look, looking
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import (
     ALL_EVIDENCE,
     FRAMES_MOST,
@@ -25,7 +25,13 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.eviden
     read_stacks,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.look_note import PIPE, RECORDER, STACKS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.look_note import (
+    LOOK_SIGNAL,
+    PIPE,
+    RECORDER,
+    STACKS,
+    TELL_SIGNAL,
+)
 from tests.driver import running, wait_until
 
 PROGRAM = """
@@ -81,15 +87,13 @@ def started(job: JobDir, hook: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_python_tells_where_it_is_and_goes_on(job: JobDir, started: subprocess.Popen[str]) -> None:
-    row, other = looking.look(job, ORDER, seconds=0.1)
+    def asleep() -> list[Any] | None:  # until then it may be on its way to its sleep, or write the last answer
+        found = looking.look(job, ORDER, seconds=0.1)
+        return found if (found[0]["state"], found[0]["moved"]) == ("S", False) else None
+
+    row, other = wait_until(asleep)
     assert ALL_EVIDENCE([row, other]) == [row, other]
-    assert (row["status"], row["python"], row["state"], row["moved"], row["wrote"]) == (
-        "running",
-        True,
-        "S",
-        False,
-        False,
-    )
+    assert (row["status"], row["python"], row["wrote"]) == ("running", True, False)
     assert [frame["function"] for frame in row["threads"][0]] == ["waits", "<module>"]  # the main thread is the first
     assert row["threads"][1][0]["function"] == "others"
     assert (other["status"], other["threads"], other["pid"]) == ("absent", [], 0)
@@ -120,28 +124,41 @@ def test_what_a_python_executes_in_its_place_is_sent_nothing(job: JobDir, hook: 
         assert process.poll() is None and running(process.pid)
 
 
+RUNS, HOLDS, IN_C = "while True: sum(range(99))", "ctypes.PyDLL(None).sleep(600)", "sum(range(10**14))"
+
+
 @pytest.mark.parametrize(
-    ("does", "signals"), [("while True: sum(range(99))", 0), ("ctypes.PyDLL(None).sleep(600)", 1)], ids=["runs", "GIL"]
+    ("thread", "does", "signals"),
+    [
+        (True, RUNS, []),
+        (True, HOLDS, [LOOK_SIGNAL]),
+        (False, RUNS, [TELL_SIGNAL]),
+        (True, IN_C, [LOOK_SIGNAL]),
+        (False, IN_C, [TELL_SIGNAL, LOOK_SIGNAL]),
+        (False, "time.sleep(600)", [TELL_SIGNAL]),
+    ],
+    ids=["runs", "GIL", "in C", "runs, no thread of ours", "in C, no thread of ours", "sleeps, no thread of ours"],
 )
 def test_stacks_are_written_with_the_gil_if_it_can_be_had(
-    job: JobDir, hook: Path, does: str, signals: int, monkeypatch: pytest.MonkeyPatch
+    job: JobDir, hook: Path, thread: bool, does: str, signals: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frames that change while they are read end the program, about once in a thousand times."""
     program = f"""
-import ctypes, _torchfleet_look_note
+import ctypes, time, _torchfleet_look_note
 def works():
     {does}
-_torchfleet_look_note.start_recorder({job.rank(0)!r})
+if {thread}:
+    _torchfleet_look_note.start_recorder({job.rank(0)!r})
 print("up", flush=True)
 input()
 works()
 """
     sent: list[int] = []
-    send, send_to_thread = looking.processes.send, looking.send_to_thread
-    monkeypatch.setattr(looking.processes, "send", lambda *to: [sent.append(0), send(*to)][1])
-    monkeypatch.setattr(looking, "send_to_thread", lambda *to: [sent.append(1), send_to_thread(*to)][1])
+    send, send_to_thread = asking.processes.send, asking.send_to_thread
+    monkeypatch.setattr(asking.processes, "send", lambda *to: [sent.append(to[-1]), send(*to)][1])
+    monkeypatch.setattr(asking, "send_to_thread", lambda *to: [sent.append(to[-1]), send_to_thread(*to)][1])
     with rank_0(job, hook, program) as process:
-        wait_until(lambda: looking.our_thread(process.pid))
+        wait_until(lambda: bool(asking.our_thread(process.pid)) == thread)
         assert process.stdin
         process.stdin.write("\n")
         process.stdin.flush()
@@ -152,8 +169,22 @@ works()
             return [frame["function"] for frames in threads for frame in frames]
 
         wait_until(lambda: functions() == ["works", "<module>"])
-        assert sent == [1] * signals
+        assert sent == signals
         assert process.poll() is None
+
+
+def test_who_computes_is_not_sent_what_reads_frames_that_change(job: JobDir, started: subprocess.Popen[str]) -> None:
+    """It has not used the CPU in which it would have come to its next step, or another thread of it runs."""
+    process = asking.processes.read(started.pid)
+    assert process
+    at_work = process._replace(state="R")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking.processes, "read", lambda _pid: at_work)
+        patch.setattr(asking, "cpu_of_main", lambda _pid: asking.IN_C)
+        assert not asking.ask_in_c(at_work, 1) and not asking.is_in_c(at_work, 1) and asking.is_in_c(at_work, 0)
+        patch.setattr(asking, "state_of_thread", lambda *_thread: "R")
+        assert not asking.ask_in_c(at_work, 0)
+    assert asking.cpu_of_main(started.pid) > 0 and asking.state_of_thread(started.pid, str(started.pid)) in "SR"
 
 
 def test_a_program_without_our_handler_is_sent_nothing(job: JobDir) -> None:

@@ -17,6 +17,7 @@ GONE, STOPPED, WAITS, DATA, COMPUTES, SLEEPS, OPAQUE, SILENT = (
 )
 BUSY, SOME = 0.5, 0.05  # share of a CPU from which on a rank computes; the same if it waits for a CPU
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<|/hook/sitecustomize\.py$|/_torchfleet_\w+\.py$")
+PROGRAM = "a program that it started"
 Rule = Tuple["re.Pattern[str]", "re.Pattern[str]", str]
 COLLECTIVE = (
     r"(all_\w+|broadcast\w*|reduce\w*|gather\w*|scatter\w*|barrier|monitored_barrier|send\w*|recv\w*|isend|irecv"
@@ -40,8 +41,11 @@ PEERS = rules(
     (r"mpi4py/", "", "MPI, {}"),
 )
 FROM_PROCESSES = rules(
-    (r"torch/utils/data/", "", "its data loader"), (r"multiprocessing/(queues|connection)\.py$", "", "another process")
+    (r"torch/utils/data/", "", "its data loader"),
+    (r"multiprocessing/(queues|connection|pool|popen_\w+)\.py$", "", "another process"),
+    (r"python\d[.\d]*/subprocess\.py$", "", PROGRAM),
 )
+AT_EXIT = rules((r"python\d[.\d]*/threading\.py$", r"_shutdown\Z", "a thread that does not end"))
 
 
 class Doing(NamedTuple):
@@ -94,7 +98,12 @@ def by_stack(row: Evidence, main: Sequence[Frame]) -> Doing:
         return Doing(WAITS, waits_for(other, PEERS), place_of(other) or place)
     source = next(filter(None, (waits_for(main, [rule]) for rule in FROM_PROCESSES)), "")
     if source and not busy:
-        return Doing(DATA, f"waiting for {source}{told_of_workers(row)}", place)
+        told = told_of_program(row) if source == PROGRAM else told_of_workers(row)
+        return Doing(DATA, f"waiting for {source}{told}", place)
+    left = next((frames for frames in row["threads"][1:] if frames), None)
+    if left and waits_for(main, AT_EXIT) and not busy:  # the program is over, but for a thread
+        thread = f"{where(left[0])} in {left[0]['function']}"
+        return Doing(SLEEPS, f"at its end, but for a thread at {thread}", place_of(left))
     return Doing(COMPUTES if busy else SLEEPS, doing_words(row, main, busy), place)
 
 
@@ -102,6 +111,8 @@ def without_stack(row: Evidence) -> Doing:
     """Return what a rank does whose main thread did not tell."""
     if row["state"] == "D":
         return Doing(SLEEPS, f"in disk wait (state D, in {row['kernel'] or 'the kernel'})", "")
+    if row["python"] and is_busy(row):
+        return Doing(COMPUTES, f"computing, where is not known (pid {row['pid']})", "")
     if row["python"]:
         return Doing(SILENT, f"silent: no answer came (pid {row['pid']}, state {row['state']})", "")
     commands = [worker["command"] for worker in row["workers"]] or [row["command"]]
@@ -121,6 +132,11 @@ def told_of_workers(row: Evidence) -> str:
         if place:
             return f", whose worker {worker['pid']} is at {place}"
     return ""
+
+
+def told_of_program(row: Evidence) -> str:
+    """Return the program that a rank has started, if there is one only."""
+    return f", `{row['workers'][0]['command'][:80]}`" if len(row["workers"]) == 1 else ""
 
 
 def with_recorder(doing: Doing, row: Evidence, newest: Mapping[str, int]) -> Doing:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import dropwhile
 from typing import TypedDict
 
 from .forms import Check, Fields, Form, either, flag, listed, number, one_of, optional, short, whole
@@ -123,7 +124,7 @@ ALL_EVIDENCE: Check = either(listed(EVIDENCE, MANY_RANKS), NOTHING)
 def read_stacks(text: str) -> list[list[Frame]]:
     """Return the threads that faulthandler wrote, the main thread first: it is the oldest, and comes last.
 
-    A thread without a Python frame is left out, and so is ours.
+    A thread without a Python frame is left out. So is ours, and what ours have done in another one to write it.
     """
     threads: list[list[Frame]] = []
     for line in text.split("\n"):
@@ -134,8 +135,8 @@ def read_stacks(text: str) -> list[list[Frame]]:
             file, number_of_line, function = frame.groups()
             at = int(number_of_line) if number_of_line.isdigit() else 0
             threads[-1].append({"file": short(file[-FILE_MOST:]), "line": at, "function": short(function[:NAME_MOST])})
-    found = [frames for frames in reversed(threads) if frames and not any(row["file"].endswith(OURS) for row in frames)]
-    return found[:THREADS_MOST]
+    found = [list(dropwhile(lambda row: row["file"].endswith(OURS), frames)) for frames in reversed(threads)]
+    return [frames for frames in found if frames][:THREADS_MOST]
 
 
 def read_recorder(text: bytes, now: float) -> list[Group]:

@@ -67,6 +67,10 @@ def judge(evidence: Collection[Evidence], placement: Mapping[int, str]) -> Verdi
     if len(silent) == len(doings):
         return Verdict(UNKNOWN, [], "nothing is known of any rank: none of them could be asked")
     others = [rank for rank in sorted(doings) if rank not in silent]
+    left = who_does_not_leave(found, doings)
+    if left:
+        gone = of_kind(doings, GONE)
+        return Verdict(BLAMED, left, "; ".join([told.all(left), told.all(gone)]))
     return Verdict(NO_WAIT, [], "; ".join(["no rank waits for another", told.all(others), *told.unknown()]))
 
 
@@ -78,7 +82,7 @@ def verdict_on_waiting(doings: Doings, waiting: list[int], told: Teller) -> Verd
         return Verdict(UNKNOWN, [], "; ".join(texts))
     sides = sorted(sides_of(doings, waiting), key=lambda side: (len(side), side))
     if len(sides) > 1:
-        text = "; ".join(f"{told.ranks(side, hosts=True)} in {told.calls(side)}" for side in sides[:WORDS_MOST])
+        text = "; ".join(f"{told.ranks(side, hosts=True)} in {call}" for side, call in told.apart(sides[:WORDS_MOST]))
         return Verdict(MISMATCH, sides[0], f"ranks wait for each other in different calls: {text}")
     if any(doings[rank].sequence < 0 for rank in waiting):
         text = f"all ranks were in {told.calls(waiting)} at both looks; whether in the same one is not known"
@@ -95,6 +99,14 @@ def culprits_of(doings: Doings) -> list[int]:
     """Return who does not wait for the others: the surest evidence counts alone."""
     order: list[tuple[str, ...]] = [(STOPPED,), (GONE, DATA, COMPUTES, SLEEPS), (OPAQUE,)]
     return next((found for found in (of_kind(doings, *kinds) for kinds in order) if found), [])
+
+
+def who_does_not_leave(found: Mapping[int, Evidence], doings: Doings) -> list[int]:
+    """Return the ranks that are still there when all others have ended well, if these do nothing but wait."""
+    gone, left = of_kind(doings, GONE), of_kind(doings, STOPPED, SLEEPS, DATA)
+    ended_well = all(found[rank]["rc"] == 0 for rank in gone)
+    quiet = not any(works(found[rank], False) for rank in left)
+    return left if gone and ended_well and quiet and len(gone) + len(left) == len(doings) else []
 
 
 def sides_of(doings: Doings, waiting: Sequence[int]) -> list[list[int]]:
@@ -170,6 +182,16 @@ class Teller:
             doing = self.doings[same[0]]
             texts.append(doing.call + (f" at {doing.place}" if doing.place else ""))
         return ", ".join(texts[:WORDS_MOST]) + (" and more" if len(texts) > WORDS_MOST else "")
+
+    def apart(self, sides: Sequence[list[int]]) -> list[tuple[list[int], str]]:
+        """Return the sides with the calls of each, and their groups where the calls are the same."""
+        calls = [self.calls(side) for side in sides]
+        groups = [self.doings[side[0]].group for side in sides]
+        named = len(set(calls)) < len(calls) and len(set(groups)) > 1
+        return [
+            (side, f"{call} of group {group}" if named and group else call)
+            for side, call, group in zip(sides, calls, groups)
+        ]
 
     def unknown(self) -> list[str]:
         """Return what is not known."""

@@ -8,8 +8,10 @@ A thread sleeps until it is asked: it writes the stacks of all threads, and what
 then it notes when the rank came to its collectives (arrivals_note). It starts with the first process group, so that a
 program without one has no thread of ours. PyTorch's own server for the recorder would have nine, and write to stderr.
 
-Where the thread is not there, or does not get the GIL, faulthandler's handler of a signal writes the stacks. It needs
-no GIL, and is the second choice for that: frames that change while another thread reads them end the program (SIGSEGV).
+Where the thread is not there, as in programs without a process group and in forked workers, a handler of Python's own
+does it: it runs between two steps of the program, so no frame changes meanwhile. What waits or computes in C comes to
+no next step: faulthandler's handler of another signal writes the stacks then. It needs no GIL, and is the last choice
+for that: frames that change while they are read end the program (SIGSEGV).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import sys
 from typing import Protocol
 
 LOOK_SIGNAL = signal.SIGRTMAX - 6  # of a rank that is asked for its stacks: nobody's, as that of exit_note
+TELL_SIGNAL = signal.SIGRTMAX - 7  # the same, for the handler that waits for the next step of the program
 STACKS, PIPE, RECORDER = "stacks", "look.pipe", "recorder.json"  # in the directory of a rank
 FOR_STACKS, FOR_RECORDER = b"s", b"?"  # what our thread is asked for, through the pipe
 THREAD_NAME = "torchfleet-look"  # of at most 15 characters
@@ -31,14 +34,23 @@ HIGH = (1000, 200)  # descriptors below are left alone, as far as possible: a pr
 
 
 def listen_for_looks(directory: str) -> None:
-    """Write the stacks of all threads into the rank's directory whenever LOOK_SIGNAL comes."""
+    """Write the stacks of all threads into the rank's directory whenever LOOK_SIGNAL or TELL_SIGNAL comes."""
+    path = os.path.join(directory, STACKS)
+
+    def tell(*_signal: object) -> None:
+        try:
+            write_stacks(path)
+        except Exception:  # a full disk: the program goes on without an answer
+            pass
+
     try:
-        opened = os.open(os.path.join(directory, STACKS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     except OSError:
         return
     try:
         faulthandler.register(LOOK_SIGNAL, file=moved_up(opened))
-    except (OSError, RuntimeError):  # no descriptor is left
+        signal.signal(TELL_SIGNAL, tell)
+    except (OSError, RuntimeError, ValueError):  # no descriptor is left
         pass
 
 
@@ -101,7 +113,7 @@ def answer(pipe: int, directory: str, arrivals: Arrivals | None = None) -> None:
 
 
 def write_stacks(path: str) -> None:
-    """Write the stacks of all threads. This one has the GIL: no frame changes meanwhile. OSError."""
+    """Write the stacks of all threads. The one that does it has the GIL: no frame changes meanwhile. OSError."""
     opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
     try:
         faulthandler.dump_traceback(opened)

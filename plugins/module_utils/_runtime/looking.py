@@ -4,19 +4,18 @@
 
 """Looks at the ranks of a job on this node, twice, and tells what each does. Nothing is ended, stopped or changed.
 
-Only processes that have a handler for it are sent LOOK_SIGNAL: it would end another one. One that is stopped is sent
-nothing. hang.py judges what is found.
+How a process is asked stands in asking.py. hang.py judges what is found.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 from typing import Callable, Iterator, NamedTuple
 
 from . import processes
+from .asking import ask, ask_in_c, cpu_of_main, is_in_c, write_to
 from .ending import Tree, handles, trees_below
 from .evidence import (
     ABSENT,
@@ -34,7 +33,7 @@ from .evidence import (
 from .file_locks import is_locked
 from .forms import short
 from .job_directory import JobDir, open_file
-from .look_note import FOR_RECORDER, FOR_STACKS, LOOK_SIGNAL, PIPE, RECORDER, STACKS, THREAD_NAME
+from .look_note import FOR_RECORDER, LOOK_SIGNAL, RECORDER, STACKS
 from .orders import Order
 from .processes import Process
 from .records import RankRecord
@@ -49,7 +48,6 @@ STACKS_BYTES, STACKS_FILE = (
     1 << 17,
     32 << 20,
 )  # that are read of one answer; of the file, beyond which none is asked for
-THREADS_MOST = 4096  # of a process among which ours is looked for
 RECORDER_BYTES = 32 << 20
 OTHERS_SECONDS = 10.0  # for another look at this job to be over
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -85,7 +83,7 @@ def look(job: JobDir, order: Order, asks: bool = True, seconds: float = BETWEEN_
         between = time.monotonic() - began
         moved |= {rank for rank, seen in second.items() if is_elsewhere(first[rank].threads, seen.threads)}
         until = time.monotonic() + (seconds if asks else 0.0)
-        workers = {rank: workers_of(job, rank, seen, until, rank in moved) for rank, seen in second.items()}
+        workers = {rank: workers_of(job, rank, seen, until) for rank, seen in second.items()}
         return [
             evidence_of(order["host"], rank, first[rank], second[rank], between, rank in moved, workers[rank])
             for rank in second
@@ -161,60 +159,6 @@ def python_of(tree: Tree) -> Process | None:
     return next((process for process in tree.all if handles(process.pid, LOOK_SIGNAL)), None)
 
 
-def ask(job: JobDir, rank: int, process: Process, deaf: set[int]) -> bool:
-    """Ask a process for its stacks; return whether it was asked. `deaf`: whose thread of ours did not answer before."""
-    has_thread = process.pid not in deaf and can_be_asked(process) and our_thread(process.pid)
-    return bool(has_thread and write_to(job, rank, FOR_STACKS)) or ask_by_signal(process, deaf)
-
-
-def ask_by_signal(process: Process, deaf: set[int]) -> bool:
-    """Ask a process for its stacks that has no thread of ours, or one that does not get the GIL.
-
-    A main thread that runs is sent the signal, and its frames do not change then. Of one that waits a call would be
-    interrupted (EINTR): our thread gets it, where it is.
-    """
-    deaf.add(process.pid)
-    now = can_be_asked(process)
-    if now is None:
-        return False
-    thread = our_thread(process.pid) if now.state != "R" else 0
-    return bool(thread and send_to_thread(process.pid, thread)) or processes.send(process, LOOK_SIGNAL)
-
-
-def can_be_asked(process: Process) -> Process | None:
-    """Return what a process is now, None if it may not be asked.
-
-    Of one that is stopped the answer would come too late. What it executed since the look before (execve) has no
-    handler of ours, and would die.
-    """
-    now = processes.read(process.pid)
-    if now is None or now.started != process.started or now.state in "Tt" or not handles(process.pid, LOOK_SIGNAL):
-        return None
-    return now
-
-
-def our_thread(pid: int) -> int:
-    """Return the id of our thread in a process (look_note), 0 if there is none."""
-    try:
-        for name in os.listdir(f"/proc/{pid}/task")[:THREADS_MOST]:
-            with open(f"/proc/{pid}/task/{name}/comm") as file:
-                if name != str(pid) and file.read(64).strip() == THREAD_NAME:
-                    return int(name)
-    except (OSError, ValueError):
-        pass
-    return 0
-
-
-def send_to_thread(pid: int, thread: int) -> bool:
-    """Send LOOK_SIGNAL to one thread (tgkill(2)); return whether it was there."""
-    import ctypes
-
-    try:
-        return bool(ctypes.CDLL(None).tgkill(pid, thread, int(LOOK_SIGNAL)) == 0)
-    except AttributeError:  # glibc before 2.30
-        return False
-
-
 def ticks_of(pid: int) -> int:
     """Return the clock ticks of CPU that a process has used, 0 if it is gone."""
     try:
@@ -245,13 +189,19 @@ def size_of(path: str) -> int:
 def ask_for_stacks(
     job: JobDir, asked: dict[int, Process], seconds: float, deaf: set[int]
 ) -> dict[int, list[list[Frame]]]:
-    """Return the stacks of one process of each rank; nothing of a rank that does not answer in time. `deaf`: as ask."""
+    """Return the stacks of one process of each rank; nothing of a rank that does not answer in time.
+
+    `deaf`: the processes that answered only in C before, or not at all: they get less time to answer otherwise.
+    """
     before = {rank: size_of(job.rank(rank, STACKS)) for rank in asked}
     sizes = dict(before)
-    ranks = [rank for rank in asked if before[rank] < STACKS_FILE]
-    await_stacks(job, [rank for rank in ranks if ask(job, rank, asked[rank], deaf)], sizes, seconds)
-    late = [rank for rank in ranks if sizes[rank] == before[rank] and asked[rank].pid not in deaf]
-    await_stacks(job, [rank for rank in late if ask_by_signal(asked[rank], deaf)], sizes, seconds)
+    ran = {rank: cpu_of_main(process.pid) for rank, process in asked.items()}
+    ranks = [rank for rank in asked if before[rank] < STACKS_FILE and ask(job, rank, asked[rank])]
+    known = {rank: (asked[rank], ran[rank]) for rank in ranks if asked[rank].pid in deaf}
+    await_stacks(job, ranks, sizes, seconds, lambda rank: rank in known and is_in_c(*known[rank]))
+    late = [rank for rank in ranks if sizes[rank] == before[rank]]
+    deaf |= {asked[rank].pid for rank in late}
+    await_stacks(job, [rank for rank in late if ask_in_c(asked[rank], ran[rank])], sizes, seconds)
     found: dict[int, list[list[Frame]]] = {}
     for rank in asked:
         if sizes[rank] > before[rank]:
@@ -261,14 +211,20 @@ def ask_for_stacks(
     return found
 
 
-def await_stacks(job: JobDir, waiting: list[int], sizes: dict[int, int], seconds: float) -> None:
+def await_stacks(
+    job: JobDir,
+    ranks: list[int],
+    sizes: dict[int, int],
+    seconds: float,
+    given_up: Callable[[int], bool] = lambda _rank: False,
+) -> None:
     """Wait until the files of these ranks have grown and grow no more, not longer than so many seconds."""
-    before, until = dict(sizes), time.monotonic() + seconds
+    before, waiting, until = dict(sizes), list(ranks), time.monotonic() + seconds
     while waiting and time.monotonic() < until:
         time.sleep(2 * PAUSE)
         for rank in list(waiting):
             size = size_of(job.rank(rank, STACKS))
-            if size > before[rank] and size == sizes[rank]:  # it does not grow any more
+            if size == sizes[rank] and (size > before[rank] or given_up(rank)):  # it does not grow any more
                 waiting.remove(rank)
             sizes[rank] = size
 
@@ -307,25 +263,10 @@ def ask_recorder(job: JobDir, rank: int) -> bool:
     return write_to(job, rank, FOR_RECORDER)
 
 
-def write_to(job: JobDir, rank: int, what: bytes) -> bool:
-    """Ask our thread in a rank. Return whether anybody will answer."""
-    try:
-        pipe = os.open(job.rank(rank, PIPE), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:  # it has no process group, or is no Python
-        return False
-    try:
-        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, what) == len(what)
-    except OSError:
-        return False
-    finally:
-        os.close(pipe)
-
-
-def workers_of(job: JobDir, rank: int, seen: Seen, until: float, moved: bool) -> list[Worker]:
+def workers_of(job: JobDir, rank: int, seen: Seen, until: float) -> list[Worker]:
     """Return the processes below a rank's Python, or all of a rank that has none.
 
     They are asked for their stacks until a moment of the monotonic clock: the end of a job does not wait for hundreds.
-    They have no thread of ours, so one at work for a rank that `moved` is left alone (look_note says why).
     """
     tops = {seen.asked.pid} if seen.asked else {process.parent for process in seen.tree.program}
     below: list[Process] = []
@@ -335,7 +276,7 @@ def workers_of(job: JobDir, rank: int, seen: Seen, until: float, moved: bool) ->
             below.append(process)
     rows: list[Worker] = []
     for process in below[:WORKERS_MOST]:
-        asked = time.monotonic() < until and not (moved and process.state == "R")
+        asked = time.monotonic() < until
         stacks = ask_for_stacks(job, {rank: process}, WORKER_SECONDS, set()) if asked else {}
         frames = next(iter(stacks.get(rank, [])), [])
         command = short(processes.command_of(process.pid))
