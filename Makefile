@@ -30,7 +30,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat storage causes gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat storage causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -45,6 +45,7 @@ help:
 	@echo 'make compat       programs of others, unchanged, with packages of the index (up to an hour; docs/frameworks.md)'
 	@echo 'make storage      role storage with real NFS, on machines with a kernel of their own (root; half an hour)'
 	@echo 'make causes       fail for every reason that can be shown, and record it for docs/causes.md (root; two minutes)'
+	@echo 'make hangs        make hangs of many kinds, and see whom a look names, for docs/why-it-hangs.md (half an hour)'
 	@echo 'make gpu          what needs a GPU, on a machine that has one; also without network (docs/gpus.md)'
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
@@ -123,6 +124,12 @@ storage: $(DEV_READY)
 # Each program of tests/causes fails for one reason; what it says is recorded, and the fast tests replay that.
 causes: $(DEV_READY) setup
 	$(call in_venv,python tests/causes/reproduce.py)
+
+# Hangs that are made on purpose, under each launcher and backend: not part of `make test`.
+MPIS := {"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi", "ccl"], "torch_backends_mpis": ["openmpi", "mpich"]}
+hangs: $(DEV_READY)
+	$(call in_venv,ansible-playbook setup.yml -e '$(MPIS)' --skip-tags verify)
+	$(call in_venv,PYTHONPATH=collections:. python tests/hangs/run.py)
 
 # What needs a GPU, on a machine that has one: not part of `make test`. Such a machine may have no network, so no .venv is
 # made; GPU_PYTHON is an interpreter with PyTorch, else one is looked for.

@@ -31,6 +31,8 @@ class Case:
     sides: tuple[tuple[int, ...], ...] = ()
     size: int = 3
     ends: bool = False
+    module: str = ""  # a program of others that hangs by itself, with the packages of its folder in tests/compat
+    folder: str = ""
 
 
 def stays(name: str, kind: str, place: str = "", **given: object) -> Case:
@@ -163,6 +165,21 @@ CASES = (
         "never comes to init_process_group",
         ["{c} is sleeping or waiting at {never_comes}", "{o} in init_process_group at {init}"],
         ends=True,
+    ),
+    Case(
+        "accelerate_data_loop",
+        "Accelerate's own test_distributed_data_loop",
+        [
+            SIDES,
+            "rank 0 on localhost in broadcast{n} at test_distributed_data_loop.py:173",
+            "rank 1 on localhost in barrier{n} at test_distributed_data_loop.py:178",
+        ],
+        MISMATCH,
+        sides=((0,), (1,)),
+        size=2,
+        ends=True,
+        module="accelerate.test_utils.scripts.test_distributed_data_loop",
+        folder="accelerate",
     ),
 )  # fmt: skip
 

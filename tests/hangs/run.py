@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ SHARED = ("pytorch", "openmpi", "mpich", "intelmpi", "backends")  # of what setu
 FOUND = Path(__file__).with_name("found.json")
 START_SECONDS, SETTLE_SECONDS, LOOK_SECONDS, END_SECONDS = 120.0, 1.0, 40.0, 30.0
 SOME = ("broadcasts", "receives", "groups_in_another_order", "does_not_leave", "never_comes")  # that end the job
+OTHERS_SECONDS = 600.0  # for an environment with packages of others to be made, and for a program of theirs to hang
 RIGHT, NOT_SURE, FALSE_NAME = "right", "not sure", "false name"
 
 
@@ -88,8 +89,9 @@ class Job:
         place = tempfile.mkdtemp(dir=root)
         inventory = root / "inventory.json"
         host = {"localhost": {"slots": 4}}
+        local = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
         groups = {"head": {"hosts": {"localhost": {}}}, "workers": {"hosts": host}}
-        inventory.write_text(json.dumps({"all": {"children": groups, "vars": {"ansible_connection": "local"}}}))
+        inventory.write_text(json.dumps({"all": {"children": groups, "vars": local}}))
         given: dict[str, Any] = {
             "torchfleet_home": str(self.home),
             "runs_dir": str(root / "runs"),
@@ -99,8 +101,7 @@ class Job:
             "np": self.size,
             "job_env": {"CULPRIT": str(setup.culprit)},
             "hang_look": 0,
-            "workload": str(PROGRAM),
-            "workload_args": [setup.backend, place, *(case.name for case in cases)],
+            **start_of(cases, setup, place),
         }
         self.id = given["job_id"]
         with self.log.open("w") as output:
@@ -116,10 +117,14 @@ class Job:
 
     def wait_for(self, line: str, ranks: Sequence[int]) -> None:
         """Wait until these ranks have printed a line. RuntimeError."""
-        until = time.monotonic() + START_SECONDS
-        while not all(f"{line}\n" in self.said(rank) for rank in ranks):
+        self.wait_until(lambda: all(f"{line}\n" in self.said(rank) for rank in ranks), f"no {line!r}")
+
+    def wait_until(self, condition: Callable[[], object], otherwise: str) -> None:
+        """Wait until a condition holds. RuntimeError if it does not in time, or if the job ends."""
+        until = time.monotonic() + (OTHERS_SECONDS if self.cases[0].module else START_SECONDS)
+        while not condition():
             if time.monotonic() > until or self.process.poll() is not None:
-                raise RuntimeError(f"no {line!r}:\n{self.log.read_text()}")
+                raise RuntimeError(f"{otherwise}:\n{self.log.read_text()}")
             time.sleep(0.05)
 
     def look(self) -> Verdict:
@@ -130,9 +135,12 @@ class Job:
 
     def cell(self, case: Case) -> Cell:
         """Return what is said of a hang. A job that is not said to hang is looked at again, as train.yml does."""
-        self.wait_for(case.name, range(self.size))
+        if not case.module:
+            self.wait_for(case.name, range(self.size))
+        else:
+            self.wait_until(lambda: self.said(0), "no output")
         time.sleep(SETTLE_SECONDS)
-        until, looks = time.monotonic() + LOOK_SECONDS, 0
+        until, looks = time.monotonic() + (OTHERS_SECONDS if case.module else LOOK_SECONDS), 0
         while True:
             began, looks = time.monotonic(), looks + 1
             found = self.look()
@@ -159,6 +167,15 @@ class Job:
         self.process.wait(END_SECONDS)
 
 
+def start_of(cases: Sequence[Case], setup: Setup, place: str) -> dict[str, object]:
+    """Return what train.yml is told of the program."""
+    case = cases[0]
+    if case.module:
+        packages = REPO / "tests/compat" / case.folder / "requirements.txt"
+        return {"module": case.module, "requirements": str(packages)}
+    return {"workload": str(PROGRAM), "workload_args": [setup.backend, place, *(row.name for row in cases)]}
+
+
 def judge_of(case: Case, setup: Setup, found: Verdict) -> str:
     """Return what a verdict is worth."""
     true = culprits_of(case, setup.culprit)
@@ -181,6 +198,7 @@ def jobs(cases: Sequence[Case]) -> Iterator[list[Case]]:
 def cells_of(root: Path, setup: Setup, cases: Sequence[Case]) -> Iterator[Cell]:
     """Yield what is said of each case. A job that ends before its time is told, and the next one is made."""
     wanted = [case for case in cases if setup.whole or not case.ends or case.name in SOME]
+    wanted = [case for case in wanted if not case.module or setup.backend == "gloo"]
     for row in jobs(wanted):
         job = Job(root, setup, row)
         try:

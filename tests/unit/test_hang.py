@@ -122,6 +122,19 @@ def test_what_a_rank_waits_for_is_told(frames: tuple[str, str], workers: list[An
     assert verdict(waiting(), culprit).sentence.startswith(f"rank 1 on n1 is waiting for {said}")
 
 
+def test_a_program_that_is_part_of_a_library_has_places_of_its_own() -> None:
+    """As with `python -m accelerate.test_utils.scripts.test_script`."""
+    place = "/usr/lib/python3.11/site-packages/accelerate/script.py"
+    outer = [frame(place, 173, "test"), frame(place, 400, "<module>"), frame("<frozen runpy>", 88, "_run_code")]
+    inner = [frame(f"{TORCH}nn/parallel/distributed.py", 9, "_pre_forward"), frame(f"{TORCH}nn/module.py", 8, "call")]
+    assert (
+        "at script.py:173; rank 1 on"
+        in verdict(rank(*inner, *outer, groups=(group(5, "broadcast"),)), waiting()).sentence
+    )
+    by_itself = verdict(rank(*inner, groups=(group(5, "broadcast"),)), waiting()).sentence
+    assert "in broadcast #5 at distributed.py:9; rank 1 on" in by_itself
+
+
 OVER = rank(status="ended", rc=0, python=False)
 
 

@@ -278,6 +278,17 @@ def test_what_is_no_recorder_tells_nothing(text: bytes) -> None:
     assert read_recorder(text, 1.0) == []
 
 
+def test_several_recorders_are_read() -> None:
+    """PyTorch's has nothing of backend mpi, which has its own."""
+    own = entry(7, 100, retired=False, name="mpi:barrier", process_group=["0", "mpi"])
+    texts = [json.dumps({"entries": rows}).encode() for rows in ([entry(2, 90)], [own], [], [entry(9, 99)])]
+    assert [(group["name"], group["sequence"]) for group in read_recorder(b"\0".join(texts), 116.0)] == [
+        ("0 default_pg", 2),
+        ("0 mpi", 7),
+    ]
+    assert len(read_recorder(b"\0".join([b"", b"nonsense", texts[1]]), 116.0)) == 1
+
+
 def test_a_recorder_is_bounded() -> None:
     rows = [entry(1, 1, process_group=[str(number)], name="o" * 999) for number in range(999)]
     found = read_recorder(json.dumps({"entries": rows}).encode(), 1.0)

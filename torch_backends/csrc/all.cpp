@@ -5,6 +5,7 @@
 #include "message.cpp"
 #include "module.cpp"
 #include "patience.cpp"
+#include "record.cpp"
 #include "shared.cpp"
 #include "tensors.cpp"
 #include "transfer.cpp"

@@ -1,6 +1,7 @@
 #include "backend.h"
 
 #include "devices.h"
+#include "record.h"
 
 #include <torch/csrc/distributed/c10d/exception.h>
 
@@ -68,6 +69,20 @@ std::vector<Piece> pieces(const Tensors& parts) {
   }
   return found;
 }
+
+int64_t nbytes_of(const Tensors& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
+
+// Notes in the record that a collective is over, also if it failed.
+struct Leaving {
+  uint64_t number;
+  ~Leaving() { left(number); }
+};
 
 void put_all_back(const Tensors& targets, const Tensors& buffers) {
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -137,8 +152,13 @@ WorkPtr MPIBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, 
   auto missing = [shared = way_.shared] { return shared ? shared->missing() : std::vector<int>(); };
   auto work = c10::make_intrusive<Collective>(Label{type, title_of(type)}, rank_, inputs, std::move(outputs), limit,
                                               name_of(type), missing);
+  if (!group_) {
+    group_ = kept(pg_uid_.empty() ? "world" : pg_uid_);
+  }
+  const uint64_t number = entered(group_, ++collectives_, title_of(type), nbytes_of(some));
   // An abandoned operation may still run when the group is gone: it has its own copy of Way.
-  worker_.submit(work, [way = way_, device, operation = std::move(operation)] {
+  worker_.submit(work, [way = way_, device, number, operation = std::move(operation)] {
+    const Leaving leaving{number};
     const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
     operation(way);
     settle(device);

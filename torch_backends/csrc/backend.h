@@ -72,7 +72,9 @@ class MPIBackend : public c10d::Backend {
   const Way way_;      // of collectives
   MPI_Comm messages_;  // for send and recv, so that the program's messages do not mix with ours
   std::chrono::milliseconds timeout_;
-  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> sequence_{0};     // of all operations
+  std::atomic<uint64_t> collectives_{0};  // of those that all ranks call, so it is the same on all of them
+  std::atomic<const char*> group_{nullptr};  // its name in the record
   std::list<c10::intrusive_ptr<Message>> posted_;  // kept here because MPI still uses their buffers
   std::map<int, c10::intrusive_ptr<Message>> from_anybody_;  // the last one of each tag
   std::mutex posted_mutex_;

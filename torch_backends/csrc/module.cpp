@@ -1,5 +1,6 @@
 // The Python bindings of the backend.
 #include "backend.h"
+#include "record.h"
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
@@ -29,5 +30,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("world_rank", &torchfleet::world_rank);
   module.def("world_size", &torchfleet::world_size);
   module.def("told_by_all", &torchfleet::told_by_all, Unlocked(), "What every rank of the world says; all call this.");
+  module.def("recorded", [] { return py::bytes(torchfleet::record_as_json()); },
+             "The last collectives of all groups, as JSON in the form of PyTorch's flight recorder.");
   module.def("library_version", &torchfleet::library_version);
 }

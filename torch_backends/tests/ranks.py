@@ -349,6 +349,23 @@ def barriers() -> None:
 
 
 @check
+def what_was_entered_is_recorded() -> None:
+    """In the form of PyTorch's flight recorder, with the same number on all ranks of a group."""
+    from torchfleet_backends import recorded
+
+    group = dist.new_group(list(range(size())))
+    for _collective in range(3):
+        dist.all_reduce(torch.ones(10), group=group)
+    rows = [row for text in recorded().split(b"\0") for row in json.loads(text)["entries"]]
+    last = rows[-1]
+    name = f"{dist.get_backend()}:all_reduce"
+    assert (last["profiling_name"], last["collective_seq_id"], last["bytes"]) == (name, 3, 40), last
+    assert last["process_group"][0] == group.group_name and last["retired"] and not last["is_p2p"], last
+    assert 0 < last["time_created_ns"] <= last["time_discovered_completed_ns"] <= time.time_ns(), last
+    assert len(rows) <= 2 * 2048 and rows[-3]["time_created_ns"] <= rows[-2]["time_created_ns"], len(rows)
+
+
+@check
 def what_cannot_be_done_is_refused() -> None:
     """At once, and on every rank: the group works as before."""
     try:

@@ -18,6 +18,7 @@ GONE, STOPPED, WAITS, DATA, COMPUTES, SLEEPS, OPAQUE, SILENT = (
 BUSY, SOME = 0.5, 0.05  # share of a CPU from which on a rank computes; the same if it waits for a CPU
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<|/hook/sitecustomize\.py$|/_torchfleet_\w+\.py$")
 PROGRAM = "a program that it started"
+INSTALLED = re.compile(r"/(site|dist)-packages/")
 Rule = Tuple["re.Pattern[str]", "re.Pattern[str]", str]
 COLLECTIVE = (
     r"(all_\w+|broadcast\w*|reduce\w*|gather\w*|scatter\w*|barrier|monitored_barrier|send\w*|recv\w*|isend|irecv"
@@ -177,8 +178,14 @@ def waits_for(frames: Sequence[Frame], table: Iterable[Rule]) -> str:
 
 
 def place_of(frames: Sequence[Frame]) -> str:
-    """Return the innermost place in the user's own code: file:line; an empty text if there is no stack."""
+    """Return the innermost place in the user's own code: file:line; an empty text if there is no stack.
+
+    A program that is itself part of a library, as with `python -m`, is the user's own.
+    """
     own = next((frame for frame in frames if not LIBRARY.search(frame["file"])), None)
+    started = [frame["file"] for frame in frames if frame["function"] == "<module>" and INSTALLED.search(frame["file"])]
+    if own is None and started:
+        own = next(frame for frame in frames if frame["file"] == started[-1])
     return where(own or frames[0]) if frames else ""
 
 

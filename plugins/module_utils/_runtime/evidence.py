@@ -23,6 +23,7 @@ SEQUENCE_MOST = 1 << 62
 THREADS_MOST, FRAMES_MOST, GROUPS_MOST, WORKERS_MOST = 8, 48, 64, 16
 FILE_MOST, NAME_MOST = 300, 100  # characters
 ENTRIES_MOST = 100_000  # of a flight recorder: it has 2,000 unless the user asked for more
+RECORDERS_MOST = 3  # in a process: PyTorch's, that of backend mpi, and that of ccl
 SECONDS_MOST = 1e9
 ENDED, RUNNING, ABSENT = "ended", "running", "absent"  # ABSENT: no record, or no process
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+\b.*\(most recent call first\):\s*\Z")
@@ -140,14 +141,13 @@ def read_stacks(text: str) -> list[list[Frame]]:
 
 
 def read_recorder(text: bytes, now: float) -> list[Group]:
-    """Return what a flight recorder's JSON has of each group. `now`: seconds since the epoch on the same machine."""
-    try:
-        entries = json.loads(text)["entries"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return []
+    """Return what flight recorders' JSON, with a NUL between several, has of each group.
+
+    `now`: seconds since the epoch on the same machine.
+    """
     groups: dict[str, Group] = {}
     last: dict[str, tuple[float, int]] = {}  # by group: when the last one began, and how many there were
-    for entry in entries[:ENTRIES_MOST] if isinstance(entries, list) else ():
+    for entry in (entry for part in text.split(b"\0", RECORDERS_MOST)[:RECORDERS_MOST] for entry in entries_of(part)):
         found = read_entry(entry)
         if found is None:
             continue
@@ -161,6 +161,15 @@ def read_recorder(text: bytes, now: float) -> list[Group]:
         longest = round(min(longest, SECONDS_MOST), 3)
         groups[name] = group_of(name, sequence, operation, is_open, round(seconds, 3), longest)
     return list(groups.values())
+
+
+def entries_of(text: bytes) -> list[object]:
+    """Return the entries of a flight recorder's JSON."""
+    try:
+        entries = json.loads(text)["entries"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return []
+    return entries[:ENTRIES_MOST] if isinstance(entries, list) else []
 
 
 def group_of(name: str, sequence: int, operation: str, is_open: bool, seconds: float, longest: float) -> Group:

@@ -29,6 +29,8 @@ LOOK_SIGNAL = signal.SIGRTMAX - 6  # of a rank that is asked for its stacks: nob
 TELL_SIGNAL = signal.SIGRTMAX - 7  # the same, for the handler that waits for the next step of the program
 STACKS, PIPE, RECORDER = "stacks", "look.pipe", "recorder.json"  # in the directory of a rank
 FOR_STACKS, FOR_RECORDER = b"s", b"?"  # what our thread is asked for, through the pipe
+# Modules with what tells the entries of a flight recorder. Backends mpi and ccl have their own: PyTorch 2.13 sees none.
+RECORDERS = (("torch._C._distributed_c10d", "_dump_fr_trace_json"), ("torchfleet_backends", "recorded"))
 THREAD_NAME = "torchfleet-look"  # of at most 15 characters
 HIGH = (1000, 200)  # descriptors below are left alone, as far as possible: a program finds those that it expects
 
@@ -131,5 +133,13 @@ def take_name() -> None:
 
 
 def recorded() -> bytes:
-    """Return the entries as JSON. Any exception of a torch that has no recorder, or another one."""
-    return bytes(vars(sys.modules["torch._C._distributed_c10d"])["_dump_fr_trace_json"]())
+    """Return the entries as JSON, those of PyTorch and of backends of ours, a NUL between them. LookupError if none."""
+    texts: list[bytes] = []
+    for module, function in RECORDERS:
+        try:
+            texts.append(bytes(vars(sys.modules[module])[function]()))
+        except Exception:  # it is not there, or another one
+            continue
+    if not texts:
+        raise LookupError
+    return b"\0".join(texts)

@@ -5,10 +5,13 @@ The large collectives use the library, in a separate thread; gloo does messages,
 
 from __future__ import annotations
 
+import collections
 import datetime
 import functools
+import json
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
@@ -60,11 +63,32 @@ class Communicator(Protocol):
         """Release this rank's resources."""
 
 
+Row = dict[str, object]
+# The last collectives of all groups, in the form of PyTorch's flight recorder: read when somebody asks why a job hangs.
+RECORD: collections.deque[Row] = collections.deque(maxlen=2000)
+
+
+def noted(group: str, number: int, name: str, outputs: Tensors) -> Row:
+    """Note in the record that a collective was entered, and return its row."""
+    row: Row = {"process_group": group.split(" ", 1), "collective_seq_id": number, "profiling_name": name}
+    row |= {"bytes": sum(tensor.nbytes for tensor in outputs), "time_created_ns": time.time_ns()}
+    row |= {"time_discovered_completed_ns": 0, "retired": False, "is_p2p": False}
+    RECORD.append(row)
+    return row
+
+
+def recorded() -> bytes:
+    """Return the last collectives of all groups as JSON in the form of PyTorch's flight recorder."""
+    return json.dumps({"version": "2.10", "entries": list(RECORD)}).encode()
+
+
 class Collective(dist.Work):
     """A requested collective."""
 
-    def __init__(self, name: str, outputs: Tensors, timeout: datetime.timedelta) -> None:
+    def __init__(self, name: str, outputs: Tensors, timeout: datetime.timedelta, row: Row) -> None:
+        """`row`: of the record."""
         super().__init__()
+        self.row = row
         self.name, self.outputs, self.timeout = name, list(outputs), timeout
         self.future: torch.futures.Future[Any] = torch.futures.Future()
         self.over = threading.Event()
@@ -78,6 +102,7 @@ class Collective(dist.Work):
         except Exception as error:
             self.error = error
             self.future.set_exception(error)
+        self.row["time_discovered_completed_ns"], self.row["retired"] = time.time_ns(), True
         self.over.set()
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta()) -> bool:
@@ -151,7 +176,8 @@ class Group(dist.ProcessGroup):
         self.done += 1
         group = f"group {self.group_name or 'world'} (rank {self.rank()} of {self.size()})"
         given = opts.timeout if opts.timeout > datetime.timedelta() else self.timeout
-        work = Collective(f"backend {self.by.name}: {name} number {self.done} of {group}", outputs, given)
+        row = noted(f"{self.group_name or 'world'} {self.by.name}", self.done, f"{self.by.name}:{name}", outputs)
+        work = Collective(f"backend {self.by.name}: {name} number {self.done} of {group}", outputs, given, row)
         worker().jobs.put(functools.partial(work.run, functools.partial(operation, self.by)))
         return work
 
