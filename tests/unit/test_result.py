@@ -142,7 +142,7 @@ def test_a_consequence_is_not_the_cause(line: str) -> None:
 
 
 def test_of_two_at_the_same_moment_the_one_that_says_why_is_blamed() -> None:
-    result = summary([record(0, 1, 5.01), record(1, 1, 5.0)], ("rank_failed", "", 5.1), {0: "ValueError: x"})
+    result = summary([record(0, 1, 5.004), record(1, 1, 5.0)], ("rank_failed", "", 5.1), {0: "ValueError: x"})
     assert result["first_failure"]["rank"] == 0
     later = summary([record(0, 1, 5.2), record(1, 1, 5.0)], ("rank_failed", "", 5.3), {0: "ValueError: x"})
     assert later["first_failure"]["rank"] == 1

@@ -22,8 +22,12 @@ from .records import BlamedLauncher, End, FirstFailure, LauncherExit, RankRecord
 CONSEQUENCES = (
     *("Connection closed", "connection closed", "Connection reset", "connection reset", "Broken pipe", "broken pipe"),
     *("Timed out waiting", "timed out waiting", "SIGPIPE", "RendezvousConn", "remote process exited"),
+    "Watchdog caught collective operation timeout",
 )
-SAME_MOMENT = 0.05  # seconds
+# How a process ends whose peer is gone. It aborts by an exception in C++, or by NCCL's watchdog.
+OF_CONSEQUENCES = (None, signal.SIGABRT, signal.SIGPIPE)
+# Seconds. A clock is measured to some milliseconds; a victim needs longer to end.
+SAME_MOMENT = 0.005
 
 
 class Death(NamedTuple):
@@ -123,7 +127,7 @@ def killed_with_srun(deaths: Iterable[Death], records: Iterable[RankRecord], hos
 
 def is_consequence(ended: RankRecord | ResultRank, line: str) -> bool:
     """Whether a rank ended because another had gone, by its last line."""
-    return ended.get("signal") is None and any(text in line for text in CONSEQUENCES)
+    return ended.get("signal") in OF_CONSEQUENCES and any(text in line for text in CONSEQUENCES)
 
 
 def first_failed(rows: Iterable[ResultRank], records: Mapping[int, RankRecord]) -> int | None:
