@@ -10,7 +10,7 @@ from pathlib import Path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import BLAMED, MISMATCH, SLOW, spans
 
 PROGRAM = Path(__file__).with_name("made.py")
-# Words of a sentence. {c}: the culprit, {o}: the others, {n}: " #5" where a flight recorder numbers collectives, and
+# Words of a sentence. {c}: the culprit, {o}: the others, {n}: the number of the collective, and
 # {NAME}: the place of that name.
 WAIT = "{o} in all_reduce{n} at {others}"
 SIDES = "ranks wait for each other in different calls: "
@@ -157,7 +157,7 @@ CASES = (
     Case(
         "does_not_leave",
         "hangs at exit: a thread that does not end",
-        ["{c} is", "{own_code}", "{o} are over, with exit status 0"],
+        ["{c} is", "{own_code}", "{O} are over, with exit status 0"],
         ends=True,
     ),
     Case(
@@ -200,14 +200,14 @@ def culprits_of(case: Case, culprit: int) -> list[tuple[int, ...]]:
     return [case.ranks or (culprit,)]
 
 
-def expected(case: Case, culprit: int, numbered: bool) -> list[str]:
+def expected(case: Case, culprit: int) -> list[str]:
     """Return what the sentence about a case has to have."""
     others = [rank for rank in range(case.size) if rank != culprit]
     words: Mapping[str, str] = {
         "c": f"rank {culprit} on localhost",
         "o": f"ranks {spans(others)}",
         "O": f"ranks {spans(others)} on localhost",
-        "n": " #5" if numbered else "",
+        "n": " #5",
         **places(),
     }
     said = [text.replace("{o} in ", "{o} wait for it in ") if case.code == BLAMED else text for text in case.says]

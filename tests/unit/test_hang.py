@@ -223,9 +223,13 @@ def test_different_calls_are_both_shown(ranks: list[dict[str, Any]], smaller: li
             [waiting(seconds=4.0, longest=1.0), {**ASLEEP, "moved": True, "cpu": 9.0}],
             "those that the others wait for are at",
         ),
+        (
+            [waiting(seconds=25.0, longest=0.1), {**ASLEEP, "wrote": True}],
+            "those that the others wait for are at",
+        ),
         ([rank(*in_call("all_reduce", 3), moved=True), ASLEEP], "ranks that wait for others go on"),
     ],
-    ids=["progress", "usual pause", "output", "stack moves", "no recorder"],
+    ids=["progress", "usual pause", "output", "stack moves", "short steps before", "no recorder"],
 )
 def test_a_slow_job_has_no_culprit(ranks: list[dict[str, Any]], said: str) -> None:
     found = verdict(*ranks)

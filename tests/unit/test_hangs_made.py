@@ -30,10 +30,10 @@ def test_nearly_all_are_right_and_nobody_is_named_who_is_not_to_blame() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_every_place_that_a_case_speaks_of_is_there(case: Case) -> None:
-    assert all(expected(case, culprit, True) for culprit in range(case.size))
+    assert all(expected(case, culprit) for culprit in range(case.size))
 
 
-SENTENCE = " ".join(expected(OWN_CODE, 1, True))
+SENTENCE = " ".join(expected(OWN_CODE, 1))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ SENTENCE = " ".join(expected(OWN_CODE, 1, True))
         (OWN_CODE, Verdict(BLAMED, [], SENTENCE), run.NOT_SURE),
         (OWN_CODE, Verdict(BLAMED, [0, 1], SENTENCE), run.FALSE_NAME),
         (OWN_CODE, Verdict(MISMATCH, [0], SENTENCE), run.FALSE_NAME),
-        (TWO_SIDES, Verdict(MISMATCH, [1, 2], " ".join(expected(TWO_SIDES, 1, True))), run.RIGHT),
+        (TWO_SIDES, Verdict(MISMATCH, [1, 2], " ".join(expected(TWO_SIDES, 1))), run.RIGHT),
         (TWO_SIDES, Verdict(MISMATCH, [0, 1], ""), run.FALSE_NAME),
     ],
     ids=["right", "another number", "nobody", "one too many", "another", "either side", "of both sides"],

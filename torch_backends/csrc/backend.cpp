@@ -149,13 +149,14 @@ WorkPtr MPIBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, 
   const auto limit = timeout == c10d::kUnsetTimeout ? timeout_ : timeout;
   const Tensors& some = outputs.empty() ? inputs : outputs;
   const c10::Device device = some.empty() ? at::kCPU : some[0].device();
+  const int64_t bytes = nbytes_of(some);
   auto missing = [shared = way_.shared] { return shared ? shared->missing() : std::vector<int>(); };
   auto work = c10::make_intrusive<Collective>(Label{type, title_of(type)}, rank_, inputs, std::move(outputs), limit,
                                               name_of(type), missing);
   if (!group_) {
     group_ = kept(pg_uid_.empty() ? "world" : pg_uid_);
   }
-  const uint64_t number = entered(group_, ++collectives_, title_of(type), nbytes_of(some));
+  const uint64_t number = entered(group_, ++collectives_, title_of(type), bytes);
   // An abandoned operation may still run when the group is gone: it has its own copy of Way.
   worker_.submit(work, [way = way_, device, number, operation = std::move(operation)] {
     const Leaving leaving{number};

@@ -33,7 +33,8 @@ from .evidence import Evidence
 # rank waits for another; too little is known.
 BLAMED, MISMATCH, ALL_WAIT, SLOW, NO_WAIT, UNKNOWN = "blamed", "mismatch", "all_wait", "slow", "no_wait", "unknown"
 HUNG = (BLAMED, MISMATCH, ALL_WAIT)
-OVERDUE = 10.0  # times the longest pause between two collectives: then also a rank at work keeps the others waiting
+# Times the longest pause between two collectives, and seconds: then also a rank at work keeps the others waiting.
+OVERDUE, OVERDUE_SECONDS = 10.0, 30.0
 WORDS_MOST = 6  # of ranks that do different things, and of calls
 
 
@@ -135,7 +136,7 @@ def what_moves(found: Mapping[int, Evidence], doings: Doings, culprits: Sequence
         seconds, longest = pause["seconds"], pause["longest"]
         if seconds <= longest and not of_kind(doings, STOPPED, GONE):
             return f"ranks wait for {seconds:.1f} s, and have waited {longest:.1f} s before"
-        if seconds > OVERDUE * longest:
+        if seconds > max(OVERDUE * longest, OVERDUE_SECONDS):
             return ""
     candidates = [rank for rank in culprits if doings[rank].kind in (COMPUTES, SLEEPS, DATA)]
     at_work = any(works(found[rank], bool(pauses)) for rank in candidates)
