@@ -161,6 +161,11 @@ def test_machines_with_kernels_of_their_own_are_started_by_make_storage_alone(no
     assert "tests/storage" not in run(["make", "--dry-run", "test"], nothing).stdout
 
 
+def test_hangs_are_made_by_make_hangs_alone(nothing: Path) -> None:
+    assert what_make_runs("hangs").endswith("python tests/hangs/run.py")
+    assert "tests/hangs" not in run(["make", "--dry-run", "test"], nothing).stdout
+
+
 @pytest.fixture
 def committed(nothing: Path) -> Path:
     """The same with what a release takes, committed."""

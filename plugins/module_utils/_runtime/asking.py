@@ -28,7 +28,7 @@ def ask(job: JobDir, rank: int, process: Process) -> bool:
         return False
     if our_thread(process.pid) and write_to(job, rank, FOR_STACKS):
         return True
-    return handles(process.pid, TELL_SIGNAL) and send_to_thread(process.pid, process.pid, TELL_SIGNAL)
+    return handles(process.pid, TELL_SIGNAL) and processes.send(process, TELL_SIGNAL)  # its main thread gets it
 
 
 def ask_in_c(process: Process, ran: int) -> bool:
@@ -42,9 +42,8 @@ def ask_in_c(process: Process, ran: int) -> bool:
     thread = our_thread(process.pid)
     if not thread and any_other_runs(process.pid):
         return False
-    if thread and now.state != "R":
-        return send_to_thread(process.pid, thread, LOOK_SIGNAL)
-    return processes.send(process, LOOK_SIGNAL)
+    apart = thread and now.state != "R" and send_to_thread(process.pid, thread, LOOK_SIGNAL)
+    return bool(apart) or processes.send(process, LOOK_SIGNAL)
 
 
 def is_in_c(process: Process, ran: int) -> bool:
