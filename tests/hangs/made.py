@@ -173,7 +173,7 @@ def becomes_another_program() -> None:
 
 
 def broadcasts(group: Any) -> None:
-    dist.broadcast(values, CULPRIT, group=group)  # <- broadcasts
+    dist.broadcast(values, (CULPRIT + 1) % dist.get_world_size(), group=group)  # <- broadcasts
 
 
 def receives(group: Any) -> None:

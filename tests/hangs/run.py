@@ -54,11 +54,11 @@ SETUPS = (
     Setup("torchrun", "gloo", 2),
     Setup("mpich", "gloo", 0, whole=False),
     Setup("intelmpi", "gloo", 1, whole=False),
-    Setup("openmpi", "mpi", 1),
+    Setup("openmpi", "mpi", 1, whole=False),
     Setup("mpich", "mpi", 2, whole=False),
     Setup("intelmpi", "mpi", 0, whole=False),
     Setup("openmpi", "ccl", 1, whole=False),
-    Setup("torchrun", "ccl", 2),
+    Setup("torchrun", "ccl", 2, whole=False),
 )
 
 

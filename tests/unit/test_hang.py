@@ -163,12 +163,34 @@ def test_who_does_not_leave_when_all_others_are_done_is_named() -> None:
         [{**OVER, "rc": 1}, at_its_end()],
         [OVER, at_its_end(), None],
         [at_its_end(), at_its_end()],
+        [OVER, at_its_end(), rank(in_library("threading.py", "wait"))],
     ],
-    ids=["computes", "writes", "goes on", "another failed", "one is not known", "nobody is over"],
+    ids=["computes", "writes", "goes on", "another failed", "one is not known", "nobody is over", "one is leaving"],
 )
 def test_who_is_still_at_work_at_the_end_is_not(ranks: list[Any]) -> None:
     found = verdict(*ranks)
     assert (found.code, found.ranks) == (hang.NO_WAIT, [])
+
+
+def test_a_thread_of_a_backend_that_polls_does_not_compute() -> None:
+    """oneCCL takes a CPU while it waits, in a thread; the main thread waits for that, or is in backward()."""
+    thread = [in_library("site-packages/torchfleet_backends/_oneccl.py", "all_reduce")]
+    engine = frame(f"{TORCH}autograd/graph.py", 1, "_engine_run_backward")
+    for main in ([in_library("threading.py", "wait"), own(20)], [engine, own(20)]):
+        polls = rank(*main, groups=(group(13),), cpu=9.0)
+        polls["threads"].append(thread)
+        found = verdict(polls, ASLEEP)
+        assert found.ranks == [1] and found.sentence.endswith("rank 0 waits for it in all_reduce #13 at train.py:20")
+
+
+def test_the_call_of_the_user_is_told_and_not_a_function_in_it() -> None:
+    helper, init = (frame(f"{TORCH}distributed/distributed_c10d.py", 1, name) for name in HELPERS)
+    assert verdict(rank(helper, init, own(7)), ASLEEP).sentence.endswith(
+        "waits for it in init_process_group at train.py:7"
+    )
+
+
+HELPERS = ("_new_process_group_helper", "init_process_group")
 
 
 def test_groups_are_told_where_the_calls_are_the_same() -> None:

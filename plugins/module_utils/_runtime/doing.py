@@ -22,7 +22,7 @@ INSTALLED = re.compile(r"/(site|dist)-packages/")
 Rule = Tuple["re.Pattern[str]", "re.Pattern[str]", str]
 COLLECTIVE = (
     r"(all_\w+|broadcast\w*|reduce\w*|gather\w*|scatter\w*|barrier|monitored_barrier|send\w*|recv\w*|isend|irecv"
-    r"|batch_isend_irecv|new_group|split_group|init_process_group|_new_process_group_helper|destroy_process_group)\Z"
+    r"|batch_isend_irecv|new_group|split_group|init_process_group|destroy_process_group)\Z"
 )
 
 
@@ -41,6 +41,8 @@ PEERS = rules(
     (r"torch/distributed/(fsdp|tensor|checkpoint|pipelining|elastic)/", "", "torch.distributed, {}"),
     (r"mpi4py/", "", "MPI, {}"),
 )
+# In a thread of a backend of ours, whose library polls while it waits: such CPU is no work.
+POLLS = rules((r"torchfleet_backends/_(oneccl|mpi4py)\.py$", "", "a collective"))
 FROM_PROCESSES = rules(
     (r"torch/utils/data/", "", "its data loader"),
     (r"multiprocessing/(queues|connection|pool|popen_\w+)\.py$", "", "another process"),
@@ -90,18 +92,21 @@ def doing_of(row: Evidence) -> Doing:
 
 def by_stack(row: Evidence, main: Sequence[Frame]) -> Doing:
     """Return what a rank does by the stacks of its threads; `main`: of the main thread."""
-    place, busy = place_of(main), is_busy(row)
+    polls = any(waits_for(frames, POLLS) for frames in row["threads"])
+    place, busy = place_of(main), is_busy(row) and not polls
     call = waits_for(main, PEERS)
     if call and not (busy and call == "backward"):
         return Doing(WAITS, call, place)
     other = next((frames for frames in row["threads"][1:] if waits_for(frames, PEERS)), None)
     if other and not busy:  # the main thread waits for one that waits for the others
         return Doing(WAITS, waits_for(other, PEERS), place_of(other) or place)
+    if polls:
+        return Doing(WAITS, "a collective", place)
     source = next(filter(None, (waits_for(main, [rule]) for rule in FROM_PROCESSES)), "")
     if source and not busy:
         told = told_of_program(row) if source == PROGRAM else told_of_workers(row)
         return Doing(DATA, f"waiting for {source}{told}", place)
-    left = next((frames for frames in row["threads"][1:] if frames), None)
+    left = next((frames for frames in row["threads"][1:] if has_own(frames)), None)
     if left and waits_for(main, AT_EXIT) and not busy:  # the program is over, but for a thread
         thread = f"{where(left[0])} in {left[0]['function']}"
         return Doing(SLEEPS, f"at its end, but for a thread at {thread}", place_of(left))
@@ -175,6 +180,11 @@ def waits_for(frames: Sequence[Frame], table: Iterable[Rule]) -> str:
         if not LIBRARY.search(frame["file"]):
             return ""
     return ""
+
+
+def has_own(frames: Sequence[Frame]) -> bool:
+    """Whether a thread is in the user's own code."""
+    return any(not LIBRARY.search(frame["file"]) for frame in frames)
 
 
 def place_of(frames: Sequence[Frame]) -> str:

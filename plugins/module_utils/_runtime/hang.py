@@ -24,6 +24,7 @@ from .doing import (
     Doing,
     Doings,
     classify,
+    has_own,
     is_busy,
     open_group,
 )
@@ -103,11 +104,15 @@ def culprits_of(doings: Doings) -> list[int]:
 
 
 def who_does_not_leave(found: Mapping[int, Evidence], doings: Doings) -> list[int]:
-    """Return the ranks that are still there when all others have ended well, if these do nothing but wait."""
+    """Return the ranks that are still there when all others have ended well, if these do nothing but wait.
+
+    Who has no frame of the user's own left is about to leave.
+    """
     gone, left = of_kind(doings, GONE), of_kind(doings, STOPPED, SLEEPS, DATA)
     ended_well = all(found[rank]["rc"] == 0 for rank in gone)
     quiet = not any(works(found[rank], False) for rank in left)
-    return left if gone and ended_well and quiet and len(gone) + len(left) == len(doings) else []
+    leaves = any(found[rank]["threads"] and not any(map(has_own, found[rank]["threads"])) for rank in left)
+    return left if gone and ended_well and quiet and not leaves and len(gone) + len(left) == len(doings) else []
 
 
 def sides_of(doings: Doings, waiting: Sequence[int]) -> list[list[int]]:
