@@ -1,6 +1,6 @@
 """Records what real cascades look like: a rank dies, and then the others of it. `python tests/hangs/record_cascades.py`
 
-For each rank: seconds until it had ended, status, signal, and the last line, in tests/unit/recorded/cascades.json.
+For each rank: seconds until it had ended, status, signal, and the last line, in tests/hangs/cascades.json.
 tests/unit/test_cascades.py plays them on hosts whose clocks differ. It takes five minutes; needs setup.yml.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PYTHON = Path.home() / ".torchfleet/pytorch/bin/python"
-RECORDED = HERE.parent / "unit/recorded/cascades.json"
+RECORDED = HERE / "cascades.json"
 RANKS, TIMES = 4, 2
 WAYS = ("raises", "exits", "leaves_at_once", "is_killed", "crashes", "aborts", "raises_in_a_thread_and_waits")
 KINDS = (*WAYS, "raises-ddp", "is_killed-ddp", "raises-store", "is_killed-store")

@@ -21,7 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import Found, summarize
 from tests.unit.test_result import order_of
 
-CASCADES = json.loads((Path(__file__).parent / "recorded/cascades.json").read_text())
+CASCADES = json.loads((Path(__file__).parents[1] / "hangs/cascades.json").read_text())
 TIMES = 200
 SKEW = 0.3  # seconds by which a clock is ahead of the head's, or behind it
 START = 1_800_000_000.0

@@ -183,6 +183,12 @@ def test_a_thread_of_a_backend_that_polls_does_not_compute() -> None:
         assert found.ranks == [1] and found.sentence.endswith("rank 0 waits for it in all_reduce #13 at train.py:20")
 
 
+def test_a_backend_that_ends_its_group_is_in_no_collective() -> None:
+    leaves = rank(in_library("threading.py", "wait"), cpu=9.0)
+    leaves["threads"].append([in_library("site-packages/torchfleet_backends/_oneccl.py", "destroy")])
+    assert verdict(leaves, OVER, at_its_end()).code == hang.NO_WAIT
+
+
 def test_the_call_of_the_user_is_told_and_not_a_function_in_it() -> None:
     helper, init = (frame(f"{TORCH}distributed/distributed_c10d.py", 1, name) for name in HELPERS)
     assert verdict(rank(helper, init, own(7)), ASLEEP).sentence.endswith(

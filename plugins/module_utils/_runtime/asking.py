@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from . import processes
 from .ending import handles
@@ -19,6 +20,7 @@ from .look_note import FOR_STACKS, LOOK_SIGNAL, PIPE, TELL_SIGNAL, THREAD_NAME
 from .processes import Process
 
 THREADS_MOST = 4096  # of a process among which ours is looked for
+LOOKS, LOOK_SECONDS = 5, 0.001  # at whether other threads of a process run
 IN_C = 50_000_000  # nanoseconds of CPU: Python gives up its GIL, and handles signals, within 5 ms
 
 
@@ -40,7 +42,7 @@ def ask_in_c(process: Process, ran: int) -> bool:
     if now is None or not is_in_c(now, ran):
         return False
     thread = our_thread(process.pid)
-    if not thread and any_other_runs(process.pid):
+    if not thread and all(any_other_runs(process.pid) for _look in range(LOOKS)):
         return False
     apart = thread and now.state != "R" and send_to_thread(process.pid, thread, LOOK_SIGNAL)
     return bool(apart) or processes.send(process, LOOK_SIGNAL)
@@ -90,7 +92,8 @@ def cpu_of_main(pid: int) -> int:
 
 
 def any_other_runs(pid: int) -> bool:
-    """Whether any thread of a process but the main one runs, as far as that is known."""
+    """Whether any thread of a process but the main one runs, as far as that is known. Those of an MPI poll at times."""
+    time.sleep(LOOK_SECONDS)
     try:
         names = [name for name in os.listdir(f"/proc/{pid}/task") if name != str(pid)]
         return len(names) > THREADS_MOST or any(state_of_thread(pid, name) == "R" for name in names)

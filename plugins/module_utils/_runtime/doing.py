@@ -42,7 +42,7 @@ PEERS = rules(
     (r"mpi4py/", "", "MPI, {}"),
 )
 # In a thread of a backend of ours, whose library polls while it waits: such CPU is no work.
-POLLS = rules((r"torchfleet_backends/_(oneccl|mpi4py)\.py$", "", "a collective"))
+POLLS = rules((r"torchfleet_backends/_(oneccl|mpi4py)\.py$", r"(all_|reduce|broadcast)", "a collective"))
 FROM_PROCESSES = rules(
     (r"torch/utils/data/", "", "its data loader"),
     (r"multiprocessing/(queues|connection|pool|popen_\w+)\.py$", "", "another process"),
