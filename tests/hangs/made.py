@@ -325,13 +325,13 @@ def hang(way: Any, group: Any) -> None:
     dist.all_reduce(values, group=group)  # <- others
 
 
-signal.signal(signal.SIGUSR1, release)
 backend, cases = sys.argv[1], sys.argv[3:]
 if cases == ["never_comes"]:
     print(cases[0], flush=True)
     if RANK == CULPRIT:
         time.sleep(1000)  # <- never_comes
 dist.init_process_group(backend)  # <- init
+signal.signal(signal.SIGUSR1, release)  # MPICH takes it when MPI begins
 for case in cases:
     met = meet()
     print(case, flush=True)

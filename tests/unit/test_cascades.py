@@ -47,11 +47,11 @@ class Clocks:
 
 
 def measured(chance: random.Random, skew: float, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Return what the head measures of a clock."""
+    """Return by how much a clock is ahead of its own, as the head measures it."""
     clocks = Clocks(chance, skew)
     monkeypatch.setattr(peer, "time", clocks)
     node: Any = SimpleNamespace(remote=clocks)
-    return peer.RemoteNode.measure_clock(node, 1.0)
+    return peer.RemoteNode.measure_clock(node, 1.0).offset
 
 
 def played(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> tuple[int, Any, str]:

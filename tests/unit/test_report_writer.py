@@ -69,7 +69,7 @@ def act(check: bool = False, **given: Any) -> dict[str, Any]:
     """Run the action without Ansible around it."""
     action = object.__new__(action_of_reports.ActionModule)
     action._task = SimpleNamespace(check_mode=check)
-    return action.act({"verify_report": "/absent/verify.json", **given}, {})
+    return action.act({"verify_report": "/absent/verify.json", "export": [], **given}, {})
 
 
 def test_the_playbook_makes_pages_of_old_runs_and_one_of_all(tmp_path: Path) -> None:
