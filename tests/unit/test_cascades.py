@@ -105,7 +105,7 @@ def test_the_first_of_a_cascade_is_blamed_whatever_the_clocks_say(monkeypatch: p
 def test_clocks_that_are_not_corrected_would_blame_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail."""
     chance = random.Random(19)
-    monkeypatch.setattr(peer.RemoteNode, "measure_clock", lambda *_node: 0.0)
+    monkeypatch.setattr(peer.RemoteNode, "measure_clock", lambda *_node: SimpleNamespace(offset=0.0))
     cascades = [played(chance, monkeypatch) for _time in range(TIMES)]
     assert sum(told["rank"] != first for first, told, _kind in cascades) > TIMES // 20
 
