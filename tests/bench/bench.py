@@ -164,7 +164,7 @@ class Bench:
         shares: list[float] = []
 
         def train(sample: bool) -> float:
-            extra = {"workload": "mnist", "workload_args": ["--epochs", "40"], "runs_dir": str(self.scratch / "runs")}
+            extra = {"workload": "mnist", "workload_args": ["--epochs", "12"], "runs_dir": str(self.scratch / "runs")}
             run(["ansible-playbook", "train.yml", "-e", json.dumps({**extra, "sample": sample})])
             result = json.loads((self.scratch / "runs/latest/result.json").read_text())
             if sample:
