@@ -73,7 +73,7 @@ def test_all_learn_on_two_nodes(cluster: Cluster, launcher: str, tmp_path: Path)
     cluster.lab.root("n2", "test", "!", "-e", place)
 
 
-@pytest.mark.parametrize(("launcher", "workload"), zip(SLURM, ("resnet", "ddp"), strict=True))
+@pytest.mark.parametrize(("launcher", "workload"), list(zip(SLURM, ("resnet", "ddp"), strict=True)))
 def test_it_learns_under_slurm(launching: Cluster, launcher: str, workload: str) -> None:
     words, learned, reported = TRAININGS[workload]
     place = f"/tmp/{launching.lab.name}-{launcher}"
