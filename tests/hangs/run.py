@@ -29,7 +29,7 @@ REPO = Path(__file__).parents[2]
 INSTALLED = Path.home() / ".torchfleet"
 SHARED = ("pytorch", "openmpi", "mpich", "intelmpi", "backends")  # of what setup.yml installed
 FOUND = Path(__file__).with_name("found.json")
-START_SECONDS, SETTLE_SECONDS, LOOK_SECONDS, END_SECONDS = 120.0, 1.0, 60.0, 30.0
+START_SECONDS, SETTLE_SECONDS, LOOK_SECONDS, END_SECONDS = 120.0, 1.0, 60.0, 90.0
 SOME = ("broadcasts", "receives", "groups_in_another_order", "does_not_leave", "never_comes")  # that end the job
 OTHERS_SECONDS = 600.0  # for an environment with packages of others to be made, and for a program of theirs to hang
 RIGHT, NOT_SURE, FALSE_NAME = "right", "not sure", "false name"
@@ -164,7 +164,11 @@ class Job:
         """End it as a person does."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        self.process.wait(END_SECONDS)
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:  # its guards end the job when nobody follows it
+            self.process.kill()
+            self.process.wait()
 
 
 def start_of(cases: Sequence[Case], setup: Setup, place: str) -> dict[str, object]:
