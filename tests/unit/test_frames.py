@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, forms, processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, forms, node_form, processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames as frames_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import PIPE_BUF, Channel
@@ -478,16 +478,16 @@ def test_sizes_that_are_none(given: Any) -> None:
 )
 def test_a_launcher_is_told_in_texts(lie: dict[str, Any]) -> None:
     with pytest.raises(BadFrame, match="a text was expected"):
-        frames_module.facts({**SURVEY, "launcher": {**SURVEY["launcher"], **lie}})
+        node_form.facts({**SURVEY, "launcher": {**SURVEY["launcher"], **lie}})
 
 
 def test_what_a_plan_reads_of_a_node_is_there_whatever_the_node_leaves_out() -> None:
-    facts = frames_module.facts({**SURVEY, "launcher": {"path": ""}, "torch": {"version": "2"}})
+    facts = node_form.facts({**SURVEY, "launcher": {"path": ""}, "torch": {"version": "2"}})
     assert facts["launcher"] == {"path": "", "version": "", "wanted": "", "said": "", "refused": ""}
     assert facts["torch"] == {"version": "2", "cuda": "", "hip": "", "xpu": ""}
     for lie in ({"rdma": [{"device": "a b"}]}, {"rdma": 7}, {"rejected": [7]}):
         with pytest.raises(BadFrame):
-            frames_module.facts({**SURVEY, "fabric": {**SURVEY["fabric"], **lie}})
+            node_form.facts({**SURVEY, "fabric": {**SURVEY["fabric"], **lie}})
 
 
 RECORD: dict[str, Any] = {
@@ -711,7 +711,7 @@ def test_a_head_that_sends_on_and_on_is_not_heard_to_its_end(tmp_path: Path, mon
 def test_an_address_of_a_node_is_in_its_network() -> None:
     for address in ("127.0.0.1", "10.0.1.2", "2001:db8::1"):
         with pytest.raises(BadFrame, match="an address in its network"):
-            frames_module.fabric({"nic": "eth0", "address": address, "network": "10.0.0.0/24"})
+            node_form.fabric({"nic": "eth0", "address": address, "network": "10.0.0.0/24"})
 
 
 def test_a_node_that_tells_too_much_of_itself_does_not_silence_the_head(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
     frames,
+    node_form,
     orders,
     protocol,
     records,
@@ -60,7 +61,7 @@ def test_what_is_checked_is_what_the_table_has(checks: dict[str, dict[str, Any]]
 @pytest.mark.parametrize(
     ("checked", "kept"),
     [
-        (set(frames.FACTS), records.NodeFacts),
+        (set(node_form.FACTS), records.NodeFacts),
         (frames.RECORD.names | {"signal", "leftovers"}, records.RankRecord),  # which record() checks itself
         (frames.REPORT.names, records.NodeReport),
         (usage.USAGE.names, usage.NodeUsage),
@@ -72,8 +73,8 @@ def test_what_is_checked_is_what_the_table_has(checks: dict[str, dict[str, Any]]
         (frames.WAITING.names, records.WaitingRun),
         (frames.JOB_ROW.names, records.JobRow),
         (frames.AHEAD.names, records.Ahead),
-        (frames.CHOICE.names, records.Fabric),
-        (frames.PORT.names, records.Port),
+        (node_form.CHOICE.names, records.Fabric),
+        (node_form.PORT.names, records.Port),
     ],
     ids=[
         "facts",

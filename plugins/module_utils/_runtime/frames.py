@@ -10,20 +10,17 @@ other nodes send, here and nowhere else. Text for people comes out without chara
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 import sys
 from typing import Mapping
 
-from . import conda
 from .evidence import ALL_EVIDENCE
 from .forms import (
     BadFrame,
     Check,
     Fields,
     Form,
-    address,
     either,
     flag,
     like,
@@ -32,22 +29,17 @@ from .forms import (
     metric,
     metric_name,
     moment,
-    network,
     number,
-    one_line,
     one_of,
     optional,
-    path,
     printable,
     shaped,
     short,
     whole,
     words,
 )
-from .gpu_targets import MOST as TARGETS_MOST
-from .gpu_targets import TARGET
-from .gpu_vendors import BUILDS, USABLE
 from .job_directory import JOB_ID
+from .node_form import CPUS_MOST, HOST, ROWS, RUNNING, facts
 from .reasons import RANK_ERRORS
 from .reasons import STATES as STATES_BY_REASON
 from .usage import USAGE, amount
@@ -57,13 +49,9 @@ LINE_BYTES = 64 << 20  # of one frame without its data: the listing of 10,000 fi
 DATA_BYTES = 1 << 20  # of one block of a file
 VALUES_MOST = 4_000_000  # of one frame: a line of empty lists takes thirty times its length in memory
 DIGITS_MOST = 4300  # of a whole number, as Python from 3.11 on has it: reading one takes the square of that
-CPUS_MOST = 1 << 13  # of a node: as many as Linux has
-ROWS = 1000  # of leftovers, of metrics
 MOST_PIECES = 400_000  # of a data set
 RESTARTS_MOST = 1000  # of a job
 WAITING_MOST = 1_000_000  # jobs in a queue
-NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
-NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@eth0
 STATES = ("succeeded", "saved", "failed", "timed_out", "cancelled", "lost")
 RANK_STATES = ("succeeded", "saved", "failed", "ended", "silent")
 ATTEMPT = re.compile(r"attempts/(0|[1-9][0-9]{0,3})/(?=.)")  # before a file's name: of an earlier attempt
@@ -116,90 +104,9 @@ def checked(frame: Mapping[str, object], accepted: Mapping[str, Mapping[str, Che
 
 # --- frames ---------------------------------------------------------------------------------------------------------
 
-HOST = like(NAME, "the name of a host")
 RANK = whole(0, 9_999_999)
 PIECE = whole(0, MOST_PIECES)
 TIME = optional(number)
-PORT = Form(
-    {
-        "device": like(NAME, "the name of a device"),
-        "port": whole(0, 255),
-        "gid_index": optional(whole(0, 1 << 16)),
-        "netdev": optional(like(re.compile(r"[A-Za-z0-9_.:@-]{0,15}\Z"), "the name of a NIC")),
-    },
-    {"address": optional(address), "rate_gbit": optional(number)},
-)
-SEAT = Form({"nic": like(NIC, "the name of a NIC"), "address": address, "network": network}, {"same_name": flag})
-CHOICE = shaped(
-    {"nic": like(NIC, "the name of a NIC"), "address": address, "network": network},
-    {
-        "rdma": listed(PORT, 64),
-        "rejected": listed(Form({"nic": short, "reason": short, "code": either(short, "")}), 4096),
-        "rdma_off": short,
-        "nccl_gid": short,
-        "other_rdma": short,
-        "daemons": SEAT,
-    },
-)
-
-
-def fabric(value: object) -> Fields:
-    """Return the choice of role fabric for a node: its address is one of the network, not loopback or another's."""
-    found = CHOICE(value)
-    for seat in (found, *([found["daemons"]] if "daemons" in found else [])):
-        if ipaddress.ip_address(seat["address"]) not in ipaddress.ip_network(seat["network"]):
-            raise BadFrame("an address in its network was expected")
-    return found
-
-
-TARGETS = listed(like(TARGET, "the target of a GPU"), TARGETS_MOST)
-RUNNING = listed(Form({"job_id": like(JOB_ID, "a job id"), "owner": short, "own_home": flag}), ROWS)
-ACTIVATION: dict[str, Check] = {
-    "kind": one_of("conda", "venv"),
-    "prefix": path,
-    "failed": whole(0, 10_000),
-    "variables": mapped(like(conda.NAME, "the name of a variable"), one_line, conda.MOST),
-}
-FACTS: dict[str, Check] = {
-    "home": path,
-    "cwd": path,
-    "tmpdir": path,
-    "interpreter": path,
-    "python": path,
-    "python_wanted": words,
-    "cores": whole(1, CPUS_MOST),
-    "uid": whole(0, (1 << 32) - 1),
-    "accelerators": mapped(one_of(*USABLE), whole(0, 64), len(USABLE)),
-    "fabric": optional(fabric),
-    "torch": optional(Form(dict.fromkeys(("version", *BUILDS), either(short, "")))),
-    "gpu_targets": either(Form({"torch": TARGETS, "gpus": TARGETS}), {"torch": [], "gpus": []}),
-    "hostname": either(like(re.compile(r"[A-Za-z0-9_.-]{0,255}\Z"), "the name of a host"), ""),
-    "nics": listed(like(NIC, "the name of a NIC"), 4096),
-    "launcher": Form({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
-    "backends": listed(words, 64),
-    "free_bytes": whole(0, 1 << 62),
-    "data": optional(Form({"whole": flag, "missing": whole(-1, 1 << 62), "free": whole(0, 1 << 62)})),
-    "script": either(like(re.compile(r"([0-9a-f]{64})?\Z"), "a digest"), ""),
-    "port": optional(whole(1, 65535)),
-    "jobs": listed(like(JOB_ID, "a job id"), 100_000),
-    "running": RUNNING,
-    "leftovers": listed(Form({"pid": whole(0, 1 << 31), "job_id": short, "command": short}), 10_000),
-    "clock_offset": either(number, 0.0),
-    "lost_address": either(short, ""),
-    "activation": optional(Form(ACTIVATION)),
-    "program": optional(
-        Form({"path": path, "content": like(re.compile(r"[0-9a-f]{0,64}\Z"), "a digest"), "kind": short})
-    ),
-}
-
-
-def facts(value: object) -> Fields:
-    """Return the facts of a node, or `unreachable` with the reason."""
-    if isinstance(value, dict) and "unreachable" in value:
-        return {"unreachable": words(value["unreachable"])}
-    return shaped(FACTS)(value)
-
-
 RECORD = shaped(
     {
         "rank": RANK,

@@ -22,11 +22,11 @@ from . import data_store, processes, program_environment
 from .alone import ONE_NODE, check_alone, staging_lock
 from .channel import BEAT_SECONDS, Frame, ready
 from .earlier_attempts import continues, set_aside, take_back
-from .frames import ROWS
 from .guard import STOPPED_SECONDS, Guard
 from .job_directory import JobDir, remove
 from .last_look import noted_evidence
 from .metrics import Metrics
+from .node_form import ROWS
 from .orders import JobRoute, Order, Staging
 from .output_follower import OutputFollower
 from .output_lines import last_line

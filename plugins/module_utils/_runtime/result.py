@@ -15,11 +15,11 @@ from typing import Mapping, NamedTuple
 
 from .blame import blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
 from .fetched_files import USAGE
-from .frames import ROWS
 from .hang import Verdict
 from .job_directory import JobDir, ranks_on, write_in_thread
 from .last_look import noted_evidence, verdict_at_end
 from .metrics import Metrics
+from .node_form import ROWS
 from .orders import JobOrder, Order, Place, Staging
 from .output_lines import last_line
 from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of

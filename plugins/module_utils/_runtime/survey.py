@@ -21,13 +21,13 @@ from typing import Iterable, Sequence, cast
 
 from . import data_store, job_directory, processes, program_environment
 from .data_store import free_bytes
-from .frames import ROWS
 from .gpu_targets import gpu_targets
 from .gpu_vendors import BUILDS, accelerators
 from .installed import own_backends
 from .job_directory import JOB_ID, JobDir, fits
 from .launcher_programs import find_launcher, refusal
 from .launchers import LAUNCHERS
+from .node_form import ROWS
 from .protocol import SurveyRequest
 from .reap import leftovers
 from .records import Fabric, FoundLauncher, JobState, LeftProcess, NodeFacts, RunningJob, Seat

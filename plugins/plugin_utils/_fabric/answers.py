@@ -27,7 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     whole,
     words,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import NIC
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_form import NIC
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
     DEVICE,
     DIGEST,
