@@ -340,6 +340,14 @@ def test_the_page_of_a_bench_that_was_stopped_at_once() -> None:
     assert csv_text([]).count("\n") == 1
 
 
+@pytest.mark.parametrize("seconds", [1e-310, 5e-324, 0.0])
+def test_a_time_that_nothing_takes_is_no_figure(tmp_path: Path, seconds: float) -> None:
+    """Reproduced before: the rate was infinite, and the page could not be drawn, in each later run of the bench too."""
+    figures = dict.fromkeys(("seconds", "seconds_min", "seconds_max"), seconds)
+    found = reported(tmp_path, {"bytes": 1024, "nic_gbit": 5e-324, **figures})
+    assert found.figures == {} and found.line_gbit("tcp") == 0.0
+
+
 def test_a_bench_is_no_run(tmp_path: Path) -> None:
     """Its report is not made anew by report.yml, which would take it for a run without files."""
     results.store(tmp_path / "bench-1", seed()[0])

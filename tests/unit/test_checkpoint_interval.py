@@ -53,6 +53,17 @@ def test_what_is_no_time_is_left_out(tmp_path: Path, value: Any) -> None:
     assert interval_of(result(), tmp_path / "run") is None
 
 
+@pytest.mark.parametrize("seconds", ["1" + "0" * 400, "1e308", "-5", "NaN", '"x"', "[]"])
+def test_no_record_of_another_run_can_keep_a_job_from_its_outcome(tmp_path: Path, seconds: str) -> None:
+    """Reproduced before: a number of 401 digits in one result ended every later job in a traceback."""
+    for number in range(4):
+        record(tmp_path, f"old-{number}", {})
+        text = f'{{"state": "failed", "seconds": {seconds}, "placement": [{{"host": "n1"}}]}}'
+        (tmp_path / f"old-{number}" / "result.json").write_text(text)
+    found = interval_of(result(checkpoint_seconds=4.0), tmp_path / "now")
+    assert found and found["assumed"] and found["save_every"] < 1e6
+
+
 def test_enough_failures_on_record_replace_the_assumption(tmp_path: Path) -> None:
     """On 4 nodes something fails twice as often as on 2."""
     for name in ("a", "b"):

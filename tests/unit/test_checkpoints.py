@@ -97,6 +97,16 @@ def test_a_directory_of_the_trainer_is_complete_when_it_has_its_state(tmp_path: 
     assert newest(str(tmp_path)) == str(tmp_path / "checkpoint-10")
 
 
+def test_a_file_of_a_newer_kind_of_zip_fails_no_rank(tmp_path: Path) -> None:
+    """Reproduced before: its reader raised NotImplementedError, and no rank began."""
+    path = saved(tmp_path / "model.pt")
+    content = bytearray(path.read_bytes())
+    entry = content.index(b"PK\x01\x02")
+    content[entry + 6] = 99  # the version that is needed to read it
+    path.write_bytes(content)
+    assert newest(str(tmp_path)) == ""
+
+
 def test_what_is_no_checkpoint_is_none(tmp_path: Path) -> None:
     saved(tmp_path / "data.zip", "notes.txt")
     saved(tmp_path / "step3.pt.partial")

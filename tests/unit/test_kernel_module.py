@@ -59,6 +59,22 @@ def test_what_modprobe_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert kernel_module.load("nvidia", root) == (False, "modprobe: FATAL: no module nvidia")
 
 
+@pytest.mark.parametrize("name", ["x;touch pwn #", "", "other"])
+def test_a_mark_that_no_job_of_ours_has_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Reproduced before: any user could keep a machine from its reboot, with a command of theirs in the sentence."""
+    job = JobDir(str(tmp_path / "one"))
+    job.create([])
+    held = job.lock()
+    this = processes.read(os.getpid())
+    monkeypatch.setattr(processes, "marked", lambda: [(this, processes.Mark(name, job.path))])
+    try:
+        assert kernel_module.job_refusal("cuda", "would be ended by the reboot") == ""
+    finally:
+        os.close(held)
+
+
 def test_a_job_of_anybody_is_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = JobDir(str(tmp_path / "one"))
     job.create([])

@@ -245,13 +245,16 @@ def test_it_is_active() -> None:
 
 
 def test_what_activation_does_not_set_is_told() -> None:
-    facts = facts_of_a_node(activation=active(failed=3, variables={"MY_TOKEN": "hush", "A": "b"}))
+    owned = {"RANK": "0", "MASTER_ADDR": "evil", "TORCHFLEET_JOB_DIR": "/other"}
+    facts = facts_of_a_node(activation=active(failed=3, variables={**owned, "MY_TOKEN": "hush", "A": "b"}))
     plan = planned(Cluster(HERE, (HERE,)), {"localhost": facts}, Program("/w/train.py", ()), {"python": "/opt/x"})
     scripts = "3 scripts of /opt/x/etc/conda/activate.d fail or do not end, and set nothing (on localhost)"
-    hidden = "/opt/x sets MY_TOKEN: perhaps secret, and not passed on; give it as job_env (on localhost)"
+    why = "it may be secret (give it as job_env), or a job sets it itself"
+    names = "MASTER_ADDR, MY_TOKEN, RANK, TORCHFLEET_JOB_DIR"
+    hidden = f"/opt/x sets {names}, which is not passed on: {why} (on localhost)"
     assert {scripts, hidden} <= set(plan.warnings)
     found = {setting.name: setting.value for setting in plan.head.environment}
-    assert (found["A"], "MY_TOKEN" in found) == ("b", False)
+    assert (found["A"], {"MY_TOKEN", *owned} & set(found)) == ("b", set())
 
 
 def test_nothing_is_installed_into_it(tmp_path: Path) -> None:

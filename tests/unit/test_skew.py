@@ -16,9 +16,16 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import arrivals_note
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.clocks import clocks_until_now, note_clocks
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import arrivals
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.arrivals import read_arrivals, read_clocks
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew import NOBODY, TOO_LITTLE, length, period_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import ToldSkew, skew_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew import (
+    NOBODY,
+    TOO_LITTLE,
+    length,
+    meetings,
+    period_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import ToldSkew, measured, skew_of
 
 REPO = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "recorded" / "arrivals"  # of three ranks, the second 50 ms slower in each step
@@ -26,6 +33,9 @@ SCHEMA = json.loads((REPO / "docs/result.schema.json").read_text())
 T = 1_795_000_000.0
 STEP = 0.1
 KIND = ["all_reduce", "[8]"]
+
+
+RUN = {"group": "0", "size": 2, "first": 7, "at": 1}
 
 
 def line(names: Any = None, **fields: Any) -> str:
@@ -145,6 +155,44 @@ def test_nobody_is_named_where_a_rank_is_missing(tmp_path: Path, name: str, cont
     result: Any = {"ranks": [{"rank": r, "host": f"n{1 + r // 2}"} for r in range(4)], "seconds": 20.0}
     found = skew_of(result, tmp_path)
     assert found and (found["code"], found["sentence"]) == (TOO_LITTLE, ""), name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * arrivals_note.FILE_BYTES,
+        "[\n" * (arrivals_note.FILE_BYTES // 2),
+        json.dumps({"kinds": [KIND], "runs": [RUN | {"gaps": [0] * 20_000, "kinds": [0] * 20_000}] * 30}),
+        "".join(line(group=f"g{number}", size=2) for number in range(4000)),
+    ],
+    ids=["line ends", "no JSON", "a long line", "groups"],
+)
+def test_no_rank_can_have_the_controller_read_for_long(tmp_path: Path, text: str) -> None:
+    """Reproduced before: 4 MiB took 22 s, one line had a million arrivals, each group was looked for in all."""
+    (tmp_path / "ranks" / "0").mkdir(parents=True)
+    (tmp_path / "ranks" / "0" / arrivals_note.FILE).write_text(text)
+    (tmp_path / "ranks" / "1").mkdir()
+    (tmp_path / "ranks" / "1" / arrivals_note.FILE).write_text(text)
+    lines = arrivals.lines_of(tmp_path / "ranks" / "0" / arrivals_note.FILE)
+    assert len(lines) <= arrivals.LINES_MOST
+    found = read_arrivals(tmp_path, {0: arrivals.HEAD, 1: arrivals.HEAD})
+    assert sum(len(row.came) for row in found.values()) <= 2 * arrivals.LINES_MOST
+    assert len(list(meetings(found))) <= arrivals.LINES_MOST
+
+
+def test_ranks_that_are_not_read_in_time_name_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "READ_SECONDS", 0.0)
+    assert run_of(tmp_path, {1: 0.05}) is None
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0, -1.0, 1e308])
+def test_the_outcome_is_told_whatever_a_head_says_of_its_time(tmp_path: Path, seconds: float) -> None:
+    """Reproduced before: a job of 0 seconds ended in a traceback, or cost -1000 % of the run."""
+    run_of(tmp_path, {1: 0.05})
+    ranks = [{"rank": rank, "host": "n1" if rank < 2 else "n2"} for rank in range(4)]
+    told: Any = {"ranks": ranks, "seconds": seconds}
+    skew = measured(told, tmp_path)["skew"]
+    assert skew and "of the time seen" in skew["sentence"]
 
 
 def test_only_what_all_rings_have_is_compared(tmp_path: Path) -> None:

@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, usage_figures
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, result, usage_figures
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import BUCKETS_MOST, USAGE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import OfRank, figures_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import RULES, findings_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.usage_view import usage_lines
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import read_json
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.page import report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading import read_run
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.tensorboard import event_files
 from tests.unit.report_pages import RECORDED, checked
 
 GIB = float(1 << 30)
@@ -55,6 +58,7 @@ def test_what_a_sampler_writes_passes() -> None:
         {"cores": 10**6},
         {"began": -5},
         {"bucket": float("inf")},
+        {"bucket": 1e18},
         {"nic": "eth0; rm"},
         {"nic": None},
         {"series": {"cpu": flat(float("nan"))}},
@@ -75,6 +79,32 @@ def test_what_a_sampler_writes_passes() -> None:
 def test_nonsense_of_a_node_is_refused(lie: dict[str, Any]) -> None:
     with pytest.raises((BadFrame, ValueError, OverflowError)):
         USAGE(usage_of(**lie))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "series"),
+    [
+        ([OfRank((0,), 1.0, 1 << 61)], {}),
+        ([OfRank((0,), 1e18, 1), OfRank((1,), 1e18, 1)], {}),
+        ([OfRank(range(8192), 1.0, 1), OfRank(range(8192, 16384), 1.0, 1)], {}),
+        ([OfRank((0,), 1.0, 1)], {f"gpu.{number}": flat(1.0) for number in range(65)}),
+        ([OfRank((0,), None, 1)], {"cpu": flat(1e18)}),
+    ],
+    ids=["memory", "CPU time", "cores", "GPUs", "CPU"],
+)
+def test_no_node_can_have_the_result_of_all_refused(ranks: list[OfRank], series: dict[str, Any]) -> None:
+    """Reproduced before: its values passed at the head, and the figures made of them were refused by the controller."""
+    figures = figures_of(ranks, usage_of(series=series), 10.0)
+    assert usage_figures.RUN_USAGE({"nodes": {"n1": figures}, "findings": []})["nodes"]["n1"] == figures
+
+
+def test_a_large_cluster_has_a_usage_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: of 16 nodes with 8 GPUs and 8 RDMA ports each it was too large for a report."""
+    job = JobDir(str(tmp_path))
+    long = {f"gpu.{number}": flat(*[0.123456789] * BUCKETS_MOST) for number in range(62)}
+    monkeypatch.setattr(result, "write_in_thread", lambda write: write())  # which waits for a second only
+    result.keep_usage(job, {f"n{number}": usage_of(series=long) for number in range(64)})
+    assert len(read_json(tmp_path / "usage.json").of("nodes").value) == 64
 
 
 def test_the_figures_of_a_node() -> None:
@@ -188,6 +218,11 @@ def test_a_report_stands_whatever_a_node_wrote_of_its_usage(tmp_path: Path) -> N
     assert [row.host for row in run.taken] == ["n2"]
     assert [text for text in run.missing if text.startswith("usage.json: n1: ")]
     checked(report(run))
+    outside = {"x/../../../outside": usage_of(), "\x1b[2J": usage_of(), "n9\0": usage_of(), "n2": usage_of()}
+    (run_dir / "usage.json").write_text(json.dumps({"nodes": {**outside, "stranger": usage_of()}}))
+    run = read_run(run_dir)
+    assert [row.host for row in run.taken] == ["n2", "stranger"] and not any("\x1b" in text for text in run.missing)
+    assert [name.partition("/")[0] for name in event_files(run)] == ["node-n2"]
     (run_dir / "usage.json").write_text("nonsense")
     assert "usage.json: no JSON" in read_run(run_dir).missing
     (run_dir / "usage.json").unlink()

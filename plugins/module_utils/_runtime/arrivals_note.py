@@ -30,6 +30,7 @@ FIRST_SECONDS = 60.0  # between two reads, at first
 READS = 4  # after so many the pause is doubled: a week has some 45
 DOUBLED_MOST = 12  # times
 SHARE, LEFT_SHARE = 500, 100  # a pause lasts so many times as long as the last read took; between destroyed groups
+DIGITS = re.compile(r"[0-9]{1,9}\Z")
 RING_MOST = 20_000  # entries of a recorder that is read: a user may have asked for more
 FILE_BYTES = 4 << 20
 KINDS_MOST = 500  # of collectives in a line: operation and sizes
@@ -149,7 +150,7 @@ class Arrivals:
 
 def ring_size() -> int:
     """Return how many entries the user wants the recorder to have, 0 if that is not said."""
-    return max((int(os.environ[name]) for name in RING_VARIABLES if os.environ.get(name, "").isdigit()), default=0)
+    return max((int(os.environ[name]) for name in RING_VARIABLES if DIGITS.match(os.environ.get(name, ""))), default=0)
 
 
 def entries() -> Iterator[Entry]:

@@ -45,6 +45,7 @@ FILE_BYTES = 64 << 20  # of a file of ours; more is none
 TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
 Form = Mapping[str, Union[type, Tuple[type, ...]]]  # the types of fields by name
 NUMBER = (int, float)  # of seconds, as all numbers here that need not be whole
+BYTES_MOST = 10**18  # of memory
 SECONDS_MOST = 1e11  # since the epoch, or since the machine came up
 # The files that a program of the job could have written as well, with the types of what is in them.
 # What of order.json those read who come when the job is over.
@@ -230,6 +231,7 @@ class JobDir:
         if not fits(found, RECORD) or found["rank"] != rank or not isinstance(found.get("signal"), (int, type(None))):
             return None
         whole = fits(found, {name: kind for name, kind in LATE.items() if name in found})
+        whole = whole and 0 <= found.get("peak_bytes", 0) <= BYTES_MOST
         is_over = any(name in found for name in OVER) or bool(found.get("error_code"))
         return cast("RankRecord", found) if whole and (fits(found, OVER) or not is_over) else None
 

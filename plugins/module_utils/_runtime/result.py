@@ -47,7 +47,8 @@ from .usage_series import narrowed
 
 # 124 as timeout(1), 130 as a shell after Ctrl-C.
 RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1, "saved": EXIT_SAVED}
-LEAST_BUCKETS, BUCKETS_OF_ALL = 60, 2400  # of a series of one node, and of those of all: some 2 MB
+BUCKETS_OF_ALL = 2400  # of one series of all nodes: some 2 MB
+VALUES_OF_ALL = 400_000  # of all series: a report reads no more
 
 
 class Found(NamedTuple):
@@ -206,7 +207,8 @@ def write_result(
 
 def keep_usage(job: JobDir, usages: Mapping[str, NodeUsage]) -> None:
     """Write usage.json, from which the report draws: what was read of all nodes. Of many each has fewer buckets."""
-    most = max(LEAST_BUCKETS, BUCKETS_OF_ALL // max(1, len(usages)))
+    lists = 3 * sum(len(usage["series"]) for usage in usages.values())
+    most = max(1, min(BUCKETS_OF_ALL // max(1, len(usages)), VALUES_OF_ALL // max(1, lists)))
     if usages:
         write_in_thread(lambda: job.write(USAGE, {"nodes": {host: narrowed(usages[host], most) for host in usages}}))
 

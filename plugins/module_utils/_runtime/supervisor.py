@@ -322,7 +322,7 @@ class Supervisor:
                 own = order["controller"] == frame["controller"]
                 try:
                     state = self.state_of(job, order, staging, frame["dry_run"])
-                except OSError:  # its directory takes no result: its program may have closed it
+                except (OSError, ValueError, ArithmeticError):  # its program may have closed it, or written nonsense
                     state = "lost"
                 waiting.append(
                     {

@@ -33,6 +33,7 @@ BUCKETS_MOST = 300  # of a series, whatever the length of the job
 SERIES_MOST = 128  # of a node: 16 GPUs have 80
 RANKS_MOST = 4096  # of a node
 LARGEST = 1e18
+SECONDS_MOST = 1e9  # of a duration: thirty years
 NAME = re.compile(r"[a-z_]{1,20}(\.[A-Za-z0-9_.:@-]{1,32})?\Z")
 NIC = re.compile(r"[A-Za-z0-9_.:@-]{0,15}\Z")
 DIGITS = re.compile(r"[0-9]{1,7}\Z")
@@ -70,6 +71,13 @@ def amount(value: object) -> float:
     return float(value)
 
 
+def duration(value: object) -> float:
+    """Return seconds. BadFrame for more than any job takes."""
+    if amount(value) > SECONDS_MOST:
+        raise BadFrame("a duration was expected")
+    return amount(value)
+
+
 def known_amount(value: object) -> float | None:
     """Return an amount, or None where nothing was read. BadFrame."""
     return None if value is None else amount(value)
@@ -94,7 +102,7 @@ def series(value: object) -> Fields:
 USAGE = Form(
     {
         "began": moment,
-        "bucket": amount,
+        "bucket": duration,
         "samples": whole(0, 1 << 31),
         "cost": amount,
         "cores": whole(1, CPUS_MOST),

@@ -10,7 +10,7 @@ import re
 from typing import Collection, Iterable, NamedTuple, TypedDict
 
 from .forms import Check, Form, like, listed, mapped, one_of, optional, short, whole
-from .usage import CPUS_MOST, NodeUsage, Series, amount
+from .usage import CPUS_MOST, LARGEST, NodeUsage, Series, amount
 
 LOOPBACK = "lo"  # what goes through it is no network's
 CARRIERS = (("rx", "tx"), ("rdma_rx", "rdma_tx"))  # series of what carries traffic: received, sent
@@ -47,6 +47,7 @@ class Finding(TypedDict):
     text: str  # for people
 
 
+GPUS_MOST = 64
 CARRIER = re.compile(r"[A-Za-z0-9_.:@-]{0,32}\Z")
 HOST = like(re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z"), "the name of a host")
 AMOUNT: Check = optional(amount)
@@ -56,7 +57,7 @@ FIGURES = Form(
         **dict.fromkeys(("cpu_seconds", "cpu_efficiency", "memory_peak", "memory_total"), AMOUNT),
         "nic": like(CARRIER, "the name of a NIC"),
         **dict.fromkeys(("nic_mean", "nic_peak", "nic_rate", "gpu_share"), AMOUNT),
-        "gpus": whole(0, 64),
+        "gpus": whole(0, GPUS_MOST),
         "samples": whole(0, 1 << 31),
         "sampler_seconds": amount,
     }
@@ -102,20 +103,25 @@ def figures_of(ranks: Collection[OfRank], usage: NodeUsage | None, seconds: floa
     gpus = [found for name, found in series.items() if name.startswith("gpu.")]
     shares = [share for share in map(mean, gpus) if share is not None]
     return {
-        "cores": cores,
-        "cpu_seconds": None if used is None else round(used, 3),
-        "cpu_efficiency": round(used / (cores * seconds), 4) if used is not None and cores and seconds > 0 else None,
-        "memory_peak": max(most(series.get("memory")) or 0.0, float(max(peaks, default=0))) or None,
+        "cores": min(cores, CPUS_MOST),
+        "cpu_seconds": possible(used, 3),
+        "cpu_efficiency": possible(used / (cores * seconds), 4) if used is not None and cores and seconds > 0 else None,
+        "memory_peak": possible(max(most(series.get("memory")) or 0.0, float(max(peaks, default=0))) or None),
         "memory_total": limits.get("memory"),
         "nic": carrier.name if carrier else "",
-        "nic_mean": mean(carrier.series) if carrier else None,
+        "nic_mean": possible(mean(carrier.series)) if carrier else None,
         "nic_peak": most(carrier.series) if carrier else None,
         "nic_rate": carrier.rate if carrier else None,
-        "gpus": len(gpus),
-        "gpu_share": sum(shares) / len(shares) if shares else None,
+        "gpus": min(len(gpus), GPUS_MOST),
+        "gpu_share": possible(sum(shares) / len(shares)) if shares else None,
         "samples": usage["samples"] if usage else 0,
         "sampler_seconds": usage["cost"] if usage else 0.0,
     }
+
+
+def possible(value: float | None, digits: int = 6) -> float | None:
+    """Return a figure, rounded; None for one that no machine has: the controller would refuse the whole result."""
+    return round(value, digits) if value is not None and 0 <= value <= LARGEST else None
 
 
 def busiest(usage: NodeUsage) -> Carrier | None:

@@ -14,7 +14,7 @@ import os
 import re
 from typing import NamedTuple
 
-from .usage import NIC
+from .usage import NAME, NIC
 from .usage_series import Counters
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -72,6 +72,7 @@ def devices(nic: str, root: str = "/") -> Devices:
     nics = tuple(name for name in dict.fromkeys([nic, *hardware]) if name in there and NIC.match(name))[:NICS_MOST]
     found = sorted(glob.glob(os.path.join(root, "sys/class/infiniband/*/ports/*")))[:PORTS_MOST]
     ports = tuple((f"{path.split(os.sep)[-3]}:{os.path.basename(path)}", path) for path in found)
+    ports = tuple(port for port in ports if NAME.match(f"rdma_rx.{port[0]}"))
     limits: dict[str, float] = {}
     for name in nics:
         speed = whole(read(os.path.join(net, name, "speed")))  # Mbit/s; -1 where it is not known

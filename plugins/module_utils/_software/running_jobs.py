@@ -10,7 +10,7 @@ import os
 import pwd
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, jobs
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID, JobDir, jobs
 
 
 def running_job(home: str) -> str:
@@ -24,8 +24,10 @@ def job_of_anybody() -> tuple[str, str]:
     Only root sees those of other users.
     """
     for process, mark in processes.marked():
-        if mark.job_dir and JobDir(mark.job_dir).running():
-            return mark.job_id, owner_of(f"/proc/{process.pid}")
+        owner = owner_of(f"/proc/{process.pid}")
+        named = JOB_ID.match(mark.job_id) and os.path.basename(mark.job_dir) == mark.job_id
+        if named and owner_of(mark.job_dir) == owner and JobDir(mark.job_dir).running():
+            return mark.job_id, owner
     return "", ""
 
 

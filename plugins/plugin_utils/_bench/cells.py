@@ -18,8 +18,9 @@ RDMA, TCP, ONE_NODE = "rdma", "tcp", "one_node"
 WAYS = {RDMA: "RDMA", TCP: "no RDMA", ONE_NODE: "one node"}  # how the data goes from node to node
 MEASURED, FAILED, IMPOSSIBLE = "measured", "failed", "impossible"
 STATES = (MEASURED, FAILED, IMPOSSIBLE)
+SECONDS_LEAST = 1e-9  # of one all-reduce: below this a figure is no measurement
 SECONDS_MOST = 1e6  # of one all-reduce: above this a figure is no measurement
-GBIT_MOST = 1e6
+GBIT_LEAST, GBIT_MOST = 0.001, 1e6  # of a line
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def cell_of(value: Fields) -> Cell | None:
         size,
         state,
         figures if state == MEASURED else None,
-        min(value.number("line_gbit", 0) or 0.0, GBIT_MOST),
+        line_rate(value.number("line_gbit", 0)),
         *(value.text(name, 2000) for name in ("code", "cause", "note", "run_dir", "at")),
     )
 
@@ -175,9 +176,14 @@ def figures_of(value: Fields) -> Figures | None:
     """Return the seconds in an object, or None if they are none."""
     found = [value.number(name) for name in ("seconds", "seconds_min", "seconds_max")]
     middle, least, most = found
-    if middle is None or least is None or most is None or not 0 < least <= middle <= most < SECONDS_MOST:
+    if middle is None or least is None or most is None or not SECONDS_LEAST <= least <= middle <= most < SECONDS_MOST:
         return None
     return Figures(middle, least, most)
+
+
+def line_rate(gbit: float | None) -> float:
+    """Return the rate of a line in Gbit/s; 0 for what is none."""
+    return gbit if gbit is not None and GBIT_LEAST <= gbit <= GBIT_MOST else 0.0
 
 
 def by_key(cells: Sequence[Cell]) -> Mapping[str, Cell]:

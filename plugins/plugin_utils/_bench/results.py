@@ -21,7 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files i
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import write_page
 
-from .cells import GBIT_MOST, MEASURED, RDMA, Cell, Figures, cell_of, cell_report, figures_of
+from .cells import GBIT_MOST, MEASURED, RDMA, Cell, Figures, cell_of, cell_report, figures_of, line_rate
 
 JOBS = "jobs"  # in the directory of a bench, beside CELLS
 NAMES = {"report": "report.html", "csv": "bench.csv"}
@@ -73,7 +73,7 @@ class Reported:
 
     def line_gbit(self, way: str) -> float:
         """Return what carries the data of a way, in Gbit/s; 0 if it is not known."""
-        return self.line.get("rdma_gbit" if way == RDMA else "nic_gbit", 0.0)
+        return line_rate(self.line.get("rdma_gbit" if way == RDMA else "nic_gbit"))
 
     def note(self, way: str) -> str:
         """Return what is odd: data that did not go by RDMA though that was asked for."""

@@ -20,6 +20,7 @@ REPORTED = "checkpoint_seconds"  # the name by which a program tells it
 ASSUMED_SECONDS = 86400.0  # between two failures, until there are enough records
 FAILURES_LEAST = 3  # of the records, to believe them
 RUNS_MOST, RESULT_BYTES = 200, 4 << 20  # of the records, the newest first
+RUN_SECONDS_MOST = 1e9  # of a record that is believed
 LONG_SECONDS = 600.0  # a run that failed before is one that was tried out
 
 
@@ -94,9 +95,9 @@ def earlier_runs(runs: Path) -> Iterator[tuple[str, float, int]]:
                 found: Any = json.loads(file.read(RESULT_BYTES))
             hosts = {str(place["host"]) for place in found["placement"]}
             took = float(found["seconds"])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
             continue
-        if math.isfinite(took) and took >= 0 and hosts:
+        if 0 <= took <= RUN_SECONDS_MOST and hosts:
             yield str(found.get("state")), took, len(hosts)
 
 

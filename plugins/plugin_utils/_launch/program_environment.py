@@ -23,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.envir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.kept_packages import WITH_TORCH
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import OWNED_NAMES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.program_requirements import (
     NONE,
     Requirements,
@@ -126,7 +127,12 @@ def ranks_python(fact: NodeFacts) -> str:
 def activation(fact: NodeFacts) -> dict[str, str]:
     """Return the variables that activation of the user's own environment sets, without those that may be secret."""
     own = fact["activation"]
-    return {name: value for name, value in own["variables"].items() if not USUAL.search(name)} if own else {}
+    return {name: value for name, value in own["variables"].items() if is_passed_on(name)} if own else {}
+
+
+def is_passed_on(name: str) -> bool:
+    """Whether a variable of an environment reaches ranks: not what may be secret, nor what a job sets itself."""
+    return not (USUAL.search(name) or name in OWNED_NAMES or name.startswith("TORCHFLEET_"))
 
 
 def activation_warnings(facts: Mapping[str, NodeFacts]) -> list[str]:
@@ -141,8 +147,9 @@ def activation_warnings(facts: Mapping[str, NodeFacts]) -> list[str]:
             where.setdefault(f"{what}, and set nothing", []).append(name)
         hidden = sorted(set(own["variables"]) - set(activation(fact)))
         if hidden:
-            what = f"{own['prefix']} sets {', '.join(hidden)}: perhaps secret, and not passed on"
-            where.setdefault(f"{what}; give it as job_env", []).append(name)
+            what = f"{own['prefix']} sets {', '.join(hidden)}, which is not passed on"
+            why = "it may be secret (give it as job_env), or a job sets it itself"
+            where.setdefault(f"{what}: {why}", []).append(name)
     return [f"{what} (on {fold_names(names)})" for what, names in where.items()]
 
 

@@ -15,6 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import USAGE, NodeUsage, Series
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import (
     FIGURES,
+    HOST,
     Finding,
     busiest,
     mean,
@@ -47,9 +48,9 @@ def taken_of(run_dir: Path, missing: list[str]) -> tuple[Taken, ...]:
     found = []
     for host, value in list(nodes.items())[:10_000]:
         try:
-            found.append(Taken(str(host), narrowed(cast("NodeUsage", USAGE(value)), POINTS_MOST)))
+            found.append(Taken(HOST(host), narrowed(cast("NodeUsage", USAGE(value)), POINTS_MOST)))
         except (BadFrame, ValueError, OverflowError) as error:
-            missing.append(f"{FILE}: {host}: {error}")
+            missing.append(f"{FILE}: {text_of(host)}: {error}")
     return tuple(found)
 
 

@@ -19,6 +19,7 @@ MASK = 0xA282EAD8  # record_writer.h: kMaskDelta
 VERSION = b"brain.Event:2"
 VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # kinds of fields
 LARGEST_FLOAT = 3.4e38
+STEP_MOST = (1 << 63) - 1
 RANKS_MOST = 64  # that have a file
 
 
@@ -67,9 +68,9 @@ def field(number: int, kind: int, data: bytes) -> bytes:
 
 def event(at: float, step: int, name: str, value: float) -> bytes:
     """Return an event with one value. `at`: seconds since the epoch."""
-    inside = field(1, BYTES, name.encode()) + field(2, FLOAT, struct.pack("<f", fitting(value)))
-    summary = field(1, BYTES, inside)
-    return field(1, DOUBLE, struct.pack("<d", at)) + field(2, VARINT, varint(step)) + field(5, BYTES, summary)
+    inside = field(1, BYTES, name.encode(errors="replace")) + field(2, FLOAT, struct.pack("<f", fitting(value)))
+    summary, count = field(1, BYTES, inside), field(2, VARINT, varint(min(step, STEP_MOST)))
+    return field(1, DOUBLE, struct.pack("<d", at)) + count + field(5, BYTES, summary)
 
 
 def fitting(value: float) -> float:
@@ -93,7 +94,7 @@ def event_files(run: Run) -> dict[str, bytes]:
         for rank, points in list(ranks.items())[:RANKS_MOST]:
             rows = events.setdefault(f"rank{rank}", [])
             rows += [(at, event(at, step, name, value)) for step, (at, value) in enumerate(points, 1)]
-    for taken in run.taken[:RANKS_MOST]:
+    for taken in [row for row in run.taken if row.host in run.hosts][:RANKS_MOST]:
         rows = events.setdefault(f"node-{taken.host}", [])
         for name, series in taken.usage["series"].items():
             for place, value in enumerate(series["mean"]):

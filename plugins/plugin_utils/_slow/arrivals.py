@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.arrivals_note import FILE as ARRIVALS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.arrivals_note import FILE_BYTES, KINDS_MOST
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.arrivals_note import (
+    FILE_BYTES,
+    KINDS_MOST,
+    RING_MOST,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.clocks import FILE as CLOCKS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     BadFrame,
@@ -29,11 +34,15 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
 
 MICROSECONDS_MOST = 1 << 53
+CLOCK_MOST = 1e11  # seconds since the epoch
 RANKS_MOST = 4096
 ENTRIES_MOST = 600_000  # of all ranks: two seconds of work
 ENTRIES_OF_RANK = 20_000  # at most, and 2,000 at least: the last ones
 RUN_MOST, RUNS_MOST = 20_000, 2000  # collectives in a run, runs in a line
 CLOCK_BYTES = 1 << 20
+LINES_MOST = 500  # of a rank, the last ones: it writes some 45 in a week
+VALUES_MOST = 8 * RING_MOST  # of a line: an entry of the recorder is two
+READ_SECONDS = 10.0  # for all ranks: without those that are left nobody is named
 
 
 class Kind(NamedTuple):
@@ -110,6 +119,8 @@ def clock_of(rows: object) -> Clock | None:
     numbers = [value for row in rows if isinstance(row, list) for value in row]
     if len(numbers) != 6 or not all(type(value) is float and math.isfinite(value) for value in numbers):
         return None
+    if max(map(abs, numbers)) > CLOCK_MOST:
+        return None
     began, offset, first, ended, offset_at_end, second = numbers
     astray = abs(offset_at_end - offset) / 2
     return Clock(began, offset, ended, offset_at_end, max(abs(first), abs(second)) + astray)
@@ -119,7 +130,11 @@ def read_arrivals(run_dir: Path, ranks: Mapping[int, Clock]) -> dict[int, Arriva
     """Return what these ranks wrote. `ranks`: the clock of each one's node."""
     chosen = dict(list(ranks.items())[:RANKS_MOST])
     most = min(ENTRIES_OF_RANK, max(2000, ENTRIES_MOST // max(1, len(chosen))))
-    read = {rank: read_rank(run_dir / "ranks" / str(rank) / ARRIVALS, clock, most) for rank, clock in chosen.items()}
+    read: dict[int, Arrivals] = {}
+    until = time.monotonic() + READ_SECONDS
+    for rank, clock in chosen.items():
+        if time.monotonic() < until:
+            read[rank] = read_rank(run_dir / "ranks" / str(rank) / ARRIVALS, clock, most)
     return {rank: arrivals for rank, arrivals in read.items() if arrivals.came}
 
 
@@ -128,9 +143,7 @@ def read_rank(path: Path, clock: Clock, most: int) -> Arrivals:
     groups: dict[str, int] = {}
     came: dict[tuple[str, int], Came] = {}
     for line in reversed(lines_of(path)):
-        if len(came) >= most:
-            break
-        for group, size, sequence, arrival in arrivals_in(line, clock):
+        for group, size, sequence, arrival in arrivals_in(line, clock) if len(came) < most else ():
             if groups.setdefault(group, size) == size:
                 came.setdefault((group, sequence), arrival)
     return Arrivals(groups, came)
@@ -139,13 +152,15 @@ def read_rank(path: Path, clock: Clock, most: int) -> Arrivals:
 def lines_of(path: Path) -> list[bytes]:
     try:
         with open(open_file(str(path)), "rb") as file:
-            return file.read(FILE_BYTES).splitlines()
+            return file.read(FILE_BYTES).rstrip(b"\n").rsplit(b"\n", LINES_MOST)[-LINES_MOST:]
     except OSError:
         return []
 
 
 def arrivals_in(line: bytes, clock: Clock) -> Iterator[tuple[str, int, int, Came]]:
     """Yield group, its size, number and arrival of each collective in a line; nothing if it is nonsense."""
+    if line.count(b",") > VALUES_MOST or line.count(b"[") > 2 * RUNS_MOST + KINDS_MOST + 10:
+        return
     try:
         found = json.loads(line)
         runs = LINE({"runs": found["runs"]})["runs"]

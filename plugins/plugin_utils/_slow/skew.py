@@ -22,7 +22,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from .arrivals import Arrivals, Kind
+from .arrivals import Arrivals, Came, Kind
 
 RANK, NODE, NOBODY, TOO_LITTLE = "waited_for_rank", "waited_for_node", "no_straggler", "too_little_known"
 LEAST_SECONDS = 0.001  # by which the last one comes later than the last but one: less is noise
@@ -111,18 +111,20 @@ def meetings(found: Mapping[int, Arrivals]) -> Iterator[Met]:
 
     A group of which a rank is missing has none. One that its ranks take for different ones is left out.
     """
-    members: dict[str, list[int]] = {}
+    members: dict[str, dict[int, dict[int, Came]]] = {}
     for rank, arrivals in found.items():
         for group in arrivals.groups:
-            members.setdefault(group, []).append(rank)
+            members.setdefault(group, {})[rank] = {}
+        for (group, sequence), arrival in arrivals.came.items():
+            members[group][rank][sequence] = arrival
     for group, ranks in members.items():
         if any(found[rank].groups[group] != len(ranks) for rank in ranks):
             continue
-        first, *others = (found[rank].came for rank in ranks)
-        for key in sorted(key for key in first if key[0] == group and all(key in came for came in others)):
-            kinds = {found[rank].came[key].kind.operation for rank in ranks}
-            if len(kinds) == 1:
-                yield Met(group, key[1], first[key].kind, {rank: found[rank].came[key].at for rank in ranks})
+        first, *others = ranks.values()
+        for sequence in sorted(number for number in first if all(number in came for came in others)):
+            if len({came[sequence].kind.operation for came in ranks.values()}) == 1:
+                arrived: dict[Unit, float] = {rank: came[sequence].at for rank, came in ranks.items()}
+                yield Met(group, sequence, first[sequence].kind, arrived)
 
 
 def of_nodes(row: Met, where: Mapping[Unit, str]) -> Met:

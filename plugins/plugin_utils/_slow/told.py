@@ -67,7 +67,10 @@ class MeasuredResult(ToldResult):
 
 def measured(result: ToldResult, run_dir: Path) -> MeasuredResult:
     """Return a result with why the run was slow, and keep it in the run directory. No error where that fails."""
-    profile, skew = profile_of(result, run_dir), skew_of(result, run_dir)
+    try:
+        profile, skew = profile_of(result, run_dir), skew_of(result, run_dir)
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # of nonsense: the outcome is told all the same
+        profile = skew = None
     if skew and skew["sentence"] and profile:
         more = more_than_others(profile["budget"], skew["rank"])
         skew["sentence"] += f"; {more}" if more else ""
@@ -169,7 +172,7 @@ def sentence(skew: Skew, host: str, took: float) -> str:
         who, it = f"the ranks on {host}", "they"
     kind = share.kinds.most_common(1)[0][0]
     where = f", most often {kind.operation}" if kind.operation else ""
-    cost, whole = length(share.cost), skew.seconds >= MOST_OF_IT * took
+    cost, whole = length(share.cost), 0 < took <= skew.seconds / MOST_OF_IT
     part = f"{percent(cost / took)} of the run" if whole else f"{percent(cost / skew.seconds)} of the time seen"
     return (
         f"the others waited for {who}: {it} came last in {percent(len(share.late) / count)} of {count:,} "
