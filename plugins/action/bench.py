@@ -18,7 +18,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import judge as judge_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import results, tables
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.cells import MEASURED, Case, Cell, cluster_name
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.cells import MEASURED, Case, Cell, baseline_name
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.page import bench_page
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.planning import WORKLOAD, Planner, job_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.sweep import Sweep, parse_sweep
@@ -31,6 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
     cluster_from_hostvars,
+    cluster_of,
     refuse_become_of,
     refuse_what_misleads,
     ssh_words,
@@ -104,15 +105,15 @@ class ActionModule(Action):
         check_cluster(cluster)
         refuse_become_of([node for node in cluster.workers if node.name != cluster.head.name], hostvars)
         try:
-            return self.bench(sweep, request, cluster)
+            return self.bench(sweep, request, cluster, cluster_of(hostvars[cluster.head.name]))
         except Stopped:
             return {"failed": True, "msg": "stopped before anything was measured"}
         except HeadLost as error:
             return {"failed": True, "msg": f"{error}: {launch.HELP_IF_LOST}"}
 
-    def bench(self, sweep: Sweep, request: Request, cluster: Cluster) -> Result:
+    def bench(self, sweep: Sweep, request: Request, cluster: Cluster, cluster_name: str) -> Result:
         """Plan all jobs, measure what is not measured yet, and judge all cells."""
-        name = cluster_name([node.name for node in cluster.workers])
+        name = baseline_name([node.name for node in cluster.workers], cluster_name)
         baselines = results.read_baseline(sweep.baseline, name)
         bench_id = sweep.bench_id or f"bench-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         directory = results.directory_of(sweep.runs_dir, bench_id)

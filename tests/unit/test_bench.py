@@ -63,7 +63,7 @@ GPUS = {
     "torch": {"version": "2.13.0", "cuda": "13.0", "hip": ""},
     "backends": [],
 }
-# Table of seed 003: ranks, then busbw in Gbit/s with RDMA and without; up to 8 ranks are on one node.
+# A published table: ranks, then busbw in Gbit/s with RDMA and without; up to 8 ranks are on one node.
 SEED = ((2, 1687.1, 0.0), (4, 1621.5, 0.0), (8, 1662.4, 0.0), (16, 122.3, 29.1), (32, 76.2, 30.1))
 
 BAD = [
@@ -166,7 +166,7 @@ def test_a_launcher_and_a_backend_that_do_not_go_together() -> None:
 
 
 def seed(jitter: float = 0.01, faster: float = 1.0) -> list[Cell]:
-    """Return the cells of the table of seed 003."""
+    """Return the cells of a published table."""
     cells = []
     for ranks, *rates in SEED:
         nodes = tuple(f"n{number}" for number in range(1, max(1, ranks // 8) + 1))
@@ -183,7 +183,7 @@ def figures_of(cells: list[Cell]) -> dict[str, Figures]:
     return {cell.key: cell.figures for cell in cells if cell.figures}
 
 
-def test_the_table_of_seed_003() -> None:
+def test_a_published_table() -> None:
     lines = rdma_lines(seed(), 200)
     assert lines[0] == "Gbit/s of an all-reduce of 4G:"
     assert [line.split() for line in lines[3:]] == [

@@ -125,3 +125,7 @@ def test_a_directory_with_too_much_in_it_costs_little(tmp_path: Path, monkeypatc
     for number in range(9):
         saved(tmp_path / f"deep/{number}/x.pt")
     assert newest(str(tmp_path)) == ""
+    left = [3]
+    for number in range(9):
+        saved(tmp_path / f"wide/{number}.pt")
+    assert len(list(checkpoints.candidates(str(tmp_path), left, checkpoints.DEPTH))) <= 3 and left == [0]

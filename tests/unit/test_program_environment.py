@@ -248,7 +248,8 @@ def test_what_activation_does_not_set_is_told() -> None:
     owned = {"RANK": "0", "MASTER_ADDR": "evil", "TORCHFLEET_JOB_DIR": "/other"}
     facts = facts_of_a_node(activation=active(failed=3, variables={**owned, "MY_TOKEN": "hush", "A": "b"}))
     plan = planned(Cluster(HERE, (HERE,)), {"localhost": facts}, Program("/w/train.py", ()), {"python": "/opt/x"})
-    scripts = "3 scripts of /opt/x/etc/conda/activate.d fail or do not end, and set nothing (on localhost)"
+    where = "/opt/x/etc/conda/activate.d"
+    scripts = f"none of the 3 scripts in {where} counts: one ends the shell, or they take too long (on localhost)"
     why = "it may be secret (give it as job_env), or a job sets it itself"
     names = "MASTER_ADDR, MY_TOKEN, RANK, TORCHFLEET_JOB_DIR"
     hidden = f"/opt/x sets {names}, which is not passed on: {why} (on localhost)"

@@ -295,7 +295,9 @@ def test_reads_become_rare_and_come_at_the_same_moment(tmp_path: Path) -> None:
     one.reads = other.reads = 1000
     assert one.after(T) - T > 3600 and one.after(T) == other.after(T + 0.5)
     one.reads, one.cost = 0, 2.0  # a read took 2 s
-    assert one.after(T) % (arrivals_note.SHARE * one.cost) >= 0 and one.after(T) != other.after(T)
+    other.reads, other.cost = 0, 0.0
+    assert one.after(T) % 1920 == 0 and other.after(T) - T <= arrivals_note.FIRST_SECONDS  # 60 s doubled, to 500 x 2 s
+    assert one.after(T) - T > arrivals_note.FIRST_SECONDS
 
 
 def test_a_recorder_of_another_torch_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

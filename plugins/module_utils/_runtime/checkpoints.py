@@ -52,7 +52,9 @@ def candidates(directory: str, left: list[int], depth: int) -> Iterator[Candidat
         entries = list(os.scandir(directory))
     except OSError:
         return
-    for entry in entries[: left[0]]:
+    for entry in entries:
+        if left[0] <= 0:
+            return
         left[0] -= 1
         with contextlib.suppress(OSError):  # it is gone by now
             if entry.name.endswith(UNFINISHED) or entry.name.startswith("."):

@@ -20,7 +20,7 @@ LEAST_SAMPLES = 5  # with fewer nothing is said
 BUSY, BUSY_TIME = 0.8, 0.2  # share of the rate, and of the time
 SWAP_BYTES, SWAP_TIME = 1 << 20, 0.05  # per second, and share of the time: a page now and then does no harm
 LITTLE = 0.1  # of memory, of /dev/shm: earlyoom, and the kubelet for file systems, act at 10 %
-WAITED = 0.2  # share of the time in which a rank waited for a CPU: a fifth of its steps
+WAITED = 0.2  # share of the time in which a rank waited for a CPU: its steps take a quarter longer
 STOLEN = 0.1  # of the cores: hosts of clouds promise less
 THROTTLED = 0.1  # share of the time
 GPU_IDLE, CPU_BUSY = 0.1, 0.5  # shares: GPUs that do nothing, CPUs that work
@@ -87,7 +87,7 @@ def cpu_contended(usage: NodeUsage, _backend: str) -> str:
         return ""
     ranks = sorted(waits)
     who = f"rank {ranks[0]} waits" if len(ranks) == 1 else f"ranks {spans(ranks).replace(',', ', ')} wait"
-    return f"{who} for a CPU, up to {max(waits.values()):.0%} of the time: more wants to run than there are CPUs"
+    return f"{who} for a CPU, up to {max(waits.values()):.0%} of the time: more threads want to run than there are CPUs"
 
 
 def cpu_stolen(usage: NodeUsage, _backend: str) -> str:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -139,9 +139,9 @@ def time_text(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def cluster_name(nodes: Sequence[str]) -> str:
-    """Return the nodes of a baseline: another set of nodes has figures of its own."""
-    return fold_names(nodes)
+def baseline_name(nodes: Sequence[str], cluster: str) -> str:
+    """Return whose figures a baseline has: those of other nodes, or of another cluster with such names, are others."""
+    return f"{fold_names(nodes)} of {cluster}"
 
 
 def cell_report(cell: Cell) -> dict[str, Any]:
@@ -184,8 +184,3 @@ def figures_of(value: Fields) -> Figures | None:
 def line_rate(gbit: float | None) -> float:
     """Return the rate of a line in Gbit/s; 0 for what is none."""
     return gbit if gbit is not None and GBIT_LEAST <= gbit <= GBIT_MOST else 0.0
-
-
-def by_key(cells: Sequence[Cell]) -> Mapping[str, Cell]:
-    """Return cells by the names of their files."""
-    return {cell.key: cell for cell in cells}

@@ -14,6 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.rep
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.choice import CELLS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import (
+    Absent,
     Unreadable,
     read_json,
     sampled_rows,
@@ -85,9 +86,9 @@ def read_baseline(name: str, nodes: str) -> dict[str, dict[str, Figures]]:
     """Return the stored figures by cluster and key, `nodes` among them. InputError for a file that is no baseline."""
     try:
         clusters = read_json(Path(name).expanduser()).of("clusters")
+    except Absent:
+        return {nodes: {}}
     except Unreadable as error:
-        if str(error) == "not there":
-            return {nodes: {}}
         wanted = f"{error}: remove the file, or give the path of another"
         raise InputError("bench_baseline", name, wanted) from None
     except RuntimeError as error:  # no such ~user

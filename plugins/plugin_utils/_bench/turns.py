@@ -60,7 +60,7 @@ class Turns:
         lines = [f"bench {bench_id}: {count(self.total, 'cell')}, {kept}{count(jobs, 'job')} to run"]
         cannot = dict.fromkeys((cell.case.name, cell.cause) for cell in self.impossible)
         alone = dict.fromkeys(case.name for case, _size in self.places if case.way == ONE_NODE and case.nodes)
-        once = [f"one node, which has no network in it, so no RDMA: {name}" for name in alone if asks_for_rdma]
+        once = [f"measured once, because one node uses no network: {name}" for name in alone if asks_for_rdma]
         return [*lines, *(f"not measured: {name}: {cause}" for name, cause in cannot), *once]
 
     def next_job(self, case: Case, sizes: Sequence[int]) -> str:

@@ -181,9 +181,7 @@ def measured_anew(speeds: Sequence[Speed], network: Network, baseline: Mapping[s
     if not old:
         return []
     rates = "1 rate" if len(old) == 1 else f"{len(old)} rates"
-    return [
-        f"baseline: {rates} without the name of a cluster may be another cluster's: what was measured now is stored"
-    ]
+    return [f"baseline: {rates} without the name of a cluster, so not compared; what was measured now is stored"]
 
 
 def merged_baseline(stored: Mapping[str, float], speeds: Sequence[Speed], network: Network) -> dict[str, float]:

@@ -143,8 +143,8 @@ def activation_warnings(facts: Mapping[str, NodeFacts]) -> list[str]:
         if not own:
             continue
         if own["failed"]:
-            what = f"{own['failed']} scripts of {own['prefix']}/etc/conda/activate.d fail or do not end"
-            where.setdefault(f"{what}, and set nothing", []).append(name)
+            what = f"none of the {own['failed']} scripts in {own['prefix']}/etc/conda/activate.d counts"
+            where.setdefault(f"{what}: one ends the shell, or they take too long", []).append(name)
         hidden = sorted(set(own["variables"]) - set(activation(fact)))
         if hidden:
             what = f"{own['prefix']} sets {', '.join(hidden)}, which is not passed on"

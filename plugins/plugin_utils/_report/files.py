@@ -26,6 +26,10 @@ class Unreadable(Exception):
     """A file that is not what it must be; the message says why."""
 
 
+class Absent(Unreadable):
+    """A file that is not there."""
+
+
 class Fields:
     """An object of JSON, whatever it is: each look at a field says which type it wants and returns that, or nothing."""
 
@@ -88,7 +92,7 @@ def read_json(path: Path, most: int = JSON_BYTES) -> Fields:
         with open(open_file(str(path)), "rb") as file:
             data = file.read(most + 1)
     except FileNotFoundError:
-        raise Unreadable("not there") from None
+        raise Absent("not there") from None
     except OSError as error:
         raise Unreadable(error.strerror or "not readable") from None
     if len(data) > most or sum(map(data.count, (b",", b"[", b"{"))) > VALUES_MOST:
@@ -125,7 +129,7 @@ def sampled_rows(path: Path) -> tuple[Iterator[Fields], bool]:
                 [file.read(TAKEN_BYTES)] if whole else [piece_at(file.fileno(), size, n) for n in range(TAKEN_PIECES)]
             )
     except FileNotFoundError:
-        raise Unreadable("not there") from None
+        raise Absent("not there") from None
     except OSError as error:
         raise Unreadable(error.strerror or "not readable") from None
     return (row for piece in pieces for row in rows_in(piece)), not whole

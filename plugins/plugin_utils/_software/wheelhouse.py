@@ -21,7 +21,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -216,8 +216,8 @@ def fill(order: Order) -> None:
         return any("+" in path.name for path in wheels if is_version(path, package))
 
     machine = order.machine
-    wanted = Download(order.packages, order.wheelhouse, order.index_url, order.locked, order.into)
-    wanted = replace(wanted, torch_packages=order.torch_packages, torch_index_url=order.torch_index_url)
+    source = (order.packages, order.wheelhouse, order.index_url, order.locked, order.into)
+    wanted = Download(*source, torch_packages=order.torch_packages, torch_index_url=order.torch_index_url)
     download(wanted, machine.python, machine.libc, machine.machine, has_own_build)
 
 
