@@ -129,10 +129,13 @@ SURVEYS: dict[str, tuple[Lies, str]] = {
     "a launcher of the search path": (survey(launcher__path="mpirun; id"), "absolute path"),
     "a job id that leads elsewhere": (survey(jobs=["../../x"]), "job id"),
     "a host name of shell words": (survey(hostname="n2,n3[1-9];$(id)"), "name of a host"),
-    "a hundred thousand brackets": (said("[" * 100_000), "no frame"),
-    "no number": (said('{"kind": "survey", "facts": {"cores": NaN}}'), "no frame"),
-    "a number of 5,000 digits": (said('{"kind": "survey", "facts": {"cores": ' + "9" * 5000 + "}}"), "no frame"),
-    "no UTF-8": (said('{"kind": "survey", "facts": "\udcff\udcfe"}'), "no frame"),
+    "a hundred thousand brackets": (said("[" * 100_000), "it sent an invalid message"),
+    "no number": (said('{"kind": "survey", "facts": {"cores": NaN}}'), "it sent an invalid message"),
+    "a number of 5,000 digits": (
+        said('{"kind": "survey", "facts": {"cores": ' + "9" * 5000 + "}}"),
+        "it sent an invalid message",
+    ),
+    "no UTF-8": (said('{"kind": "survey", "facts": "\udcff\udcfe"}'), "it sent an invalid message"),
     "two kinds in one frame": (said('{"kind": "survey", "kind": "file", "name": "x", "first": true}'), "with file"),
     "a negative size": (said('{"kind": "survey", "size": -5}'), "more than a block"),
     "a size with a fraction": (said('{"kind": "survey", "size": 1.5}'), "more than a block"),
@@ -361,7 +364,7 @@ HEADS: dict[str, tuple[Lies, str]] = {
     "nothing of the other nodes": ([{"on": "survey", "set": {"nodes": {}}}], "invalid answer from head n1"),
     "a line without an end": ([{"on": "survey", "flood": "x" * 1000}], "without an end"),
     "four million values": (said('{"kind": "survey", "facts": [' + "[]," * 4_000_001 + "[]]}"), "values at once"),
-    "a shell for an answer": (said("$ whoami"), "no frame"),
+    "a shell for an answer": (said("$ whoami"), "it sent an invalid message"),
     "a path that is none": (survey(home="~/x"), "absolute path"),
 }
 
