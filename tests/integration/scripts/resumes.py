@@ -18,11 +18,11 @@ print("start", STARTS, "saved", saved.exists(), 0 < left <= 300, flush=True)
 count = int(saved.read_text()) if saved.exists() else 0
 for _ in range(2):
     count += 1
+if count >= 6:
+    print("count", count)
+    sys.exit(0)
 while not told:
     time.sleep(0.02)
-    if count >= 6:
-        print("count", count)
-        sys.exit(0)
 if RANK == "0" and "alone" in sys.argv:
     time.sleep(1)
 saved.write_text(str(count))
