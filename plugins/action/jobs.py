@@ -67,8 +67,9 @@ class ActionModule(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, and jobs, or state and run_dir."""
         self.given, self.job_id = given, parse_job_id(given["job_id"] or None)
-        self.limit, self.query = parse_bytes("fetch_limit", given["fetch_limit"]), parse_query(given["result_query"])
-        self.shown = parse_ranks(given["show_ranks"])
+        self.limit, query = parse_bytes("fetch_limit", given["fetch_limit"]), given["result_query"]
+        self.query = None if query is None else parse_query("result_query", query)
+        self.shown = parse_ranks("show_ranks", given["show_ranks"])
         if given["do"] != "list" and not self.job_id:
             raise InputError("job_id", None, "name a job; ansible-playbook playbooks/jobs.yml lists them")
         self.head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head

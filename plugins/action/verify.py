@@ -58,10 +58,7 @@ class ActionModule(Action):
         answers = checked.answers
         facts = {name: answer.facts for name, answer in answers.items() if answer.facts}
         versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
-        now = {
-            name: proven_links.digest_of_node(fact, versions[name], checked.listened[name])
-            for name, fact in facts.items()
-        }
+        now = proven_links.digests(facts, versions, checked.listened)
         proven = proven_links.read_proven("verify_matrix", given["matrix"])
         launchers = tuple(trial_module.TRIED) if given["launchers"] is None else given["launchers"]
         trial = trial_module.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"], launchers)

@@ -345,6 +345,41 @@ PROGRAM = {
     "version": {"type": "str"},
     "with": {"type": "dict"},
 }
+OPTIONS = {
+    "state": {"type": "str", "choices": ["look", "adopt", "make", "send", "prove"], "required": True},
+    "role": {"type": "str", "required": True},
+    "setting": {"type": "str", "required": True},
+    "path": {"type": "str", "required": True},
+    "packages": {"type": "list", "elements": "str", "default": []},
+    "python": {"type": "str", "default": ""},
+    "python_min": {"type": "str", "default": "3.8"},
+    "python_max": {"type": "str", "default": ""},
+    "disk_mb": {"type": "int", "default": 200},
+    "index_url": {"type": "str", "default": "", "no_log": True},
+    "one_index": {"type": "bool", "default": False},
+    "keep": {"type": "int", "default": 0},
+    "torch_packages": {"type": "list", "elements": "str", "default": []},
+    "torch_index_url": {"type": "str", "default": "", "no_log": True},
+    "kept": {"type": "list", "elements": "str", "default": []},
+    "preferred_index": {"type": "str", "default": "", "no_log": True},
+    "lock": {"type": "str", "default": ""},
+    "locked": {"type": "bool", "default": True},
+    "wheelhouse": {"type": "str", "default": ""},
+    "wheelhouse_fill": {"type": "bool", "default": False},
+    "sources": {"type": "list", "elements": "str", "default": []},
+    "programs": {"type": "list", "elements": "dict", "default": [], "options": PROGRAM},
+    "tools": {"type": "list", "elements": "str", "default": []},
+    "tools_hint": {"type": "str", "default": ""},
+    "build_environment": {"type": "dict", "default": {}},
+    "linked_environment": {"type": "str", "default": ""},
+    "versions": {"type": "str", "choices": ["", "own", "common"], "default": ""},
+    "home": {"type": "str", "default": "~/.torchfleet"},
+    "proof": {"type": "str", "default": ""},
+    "proof_arguments": {"type": "list", "elements": "str", "default": []},
+    "plan": {"type": "dict", "default": {}},
+    "sent": {"type": "str", "default": ""},
+    "prepared": {"type": "dict", "default": {}},
+}
 PREPARED = ("wheelhouse", "sources", "lock", "brought")
 Given = Dict[str, Any]
 
@@ -419,42 +454,7 @@ def state_prove(given: Given, check: bool) -> Given:
 
 def main() -> None:
     """Entry of the module."""
-    options = {
-        "state": {"type": "str", "choices": ["look", "adopt", "make", "send", "prove"], "required": True},
-        "role": {"type": "str", "required": True},
-        "setting": {"type": "str", "required": True},
-        "path": {"type": "str", "required": True},
-        "packages": {"type": "list", "elements": "str", "default": []},
-        "python": {"type": "str", "default": ""},
-        "python_min": {"type": "str", "default": "3.8"},
-        "python_max": {"type": "str", "default": ""},
-        "disk_mb": {"type": "int", "default": 200},
-        "index_url": {"type": "str", "default": "", "no_log": True},
-        "one_index": {"type": "bool", "default": False},
-        "keep": {"type": "int", "default": 0},
-        "torch_packages": {"type": "list", "elements": "str", "default": []},
-        "torch_index_url": {"type": "str", "default": "", "no_log": True},
-        "kept": {"type": "list", "elements": "str", "default": []},
-        "preferred_index": {"type": "str", "default": "", "no_log": True},
-        "lock": {"type": "str", "default": ""},
-        "locked": {"type": "bool", "default": True},
-        "wheelhouse": {"type": "str", "default": ""},
-        "wheelhouse_fill": {"type": "bool", "default": False},
-        "sources": {"type": "list", "elements": "str", "default": []},
-        "programs": {"type": "list", "elements": "dict", "default": [], "options": PROGRAM},
-        "tools": {"type": "list", "elements": "str", "default": []},
-        "tools_hint": {"type": "str", "default": ""},
-        "build_environment": {"type": "dict", "default": {}},
-        "linked_environment": {"type": "str", "default": ""},
-        "versions": {"type": "str", "choices": ["", "own", "common"], "default": ""},
-        "home": {"type": "str", "default": "~/.torchfleet"},
-        "proof": {"type": "str", "default": ""},
-        "proof_arguments": {"type": "list", "elements": "str", "default": []},
-        "plan": {"type": "dict", "default": {}},
-        "sent": {"type": "str", "default": ""},
-        "prepared": {"type": "dict", "default": {}},
-    }
-    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
     module.params["python"] = usual(module.params["python"], module.params["home"])
     states = {
         **{"look": state_look, "adopt": state_adopt, "make": state_make},

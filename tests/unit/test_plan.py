@@ -9,7 +9,8 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node, check_cluster
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, Place, place_ranks
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.allocation import Place, place_ranks
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import (
     check_addresses,
     check_fabric,

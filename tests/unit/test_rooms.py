@@ -38,6 +38,20 @@ def test_imports_go_down(half: str, room: str) -> None:
                 assert ROOMS.index(to_room) > ROOMS.index(room), f"{path.name} imports {to_room}"
 
 
+def test_functions_are_short() -> None:
+    """The longest that was found readable has 44 lines."""
+    long = [
+        f"{path.relative_to(REPO)}: {node.name} has {lines} lines"
+        for folder in ("plugins", "workloads", "torch_backends/src")
+        for path in (REPO / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for lines in [(node.end_lineno or 0) - node.lineno + 1]
+        if lines > 44
+    ]
+    assert long == []
+
+
 def test_what_is_shipped_to_nodes_needs_nothing_else() -> None:
     """Relative imports apart, which stay in the folder."""
     for path in (REPO / "plugins" / "module_utils" / "_runtime").glob("*.py"):

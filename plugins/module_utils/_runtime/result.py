@@ -242,12 +242,8 @@ def find_result(
     launcher: LauncherExit = {**job.launcher(), "last_line": last_line(job.at("launcher.out"))}
     leftovers = {head: leftovers_of(job, records)[:ROWS]}
     for host, report in node_reports.items():
-        for rank, record in ((int(text), record) for text, record in report["records"].items()):
-            if hosts.get(rank) == host:
-                records[rank] = record
-            elif rank in hosts and rank not in records:  # it came up where it should not have
-                records[rank] = misplaced_record(record, host)
         theirs = ranks_on(host, order["placement"])
+        add_records(records, report, host, hosts)
         lines.update({int(rank): (line[0], line[1]) for rank, line in report["lines"].items() if int(rank) in theirs})
         leftovers[host] = report["leftovers"]
         for name, reporter, value in report["metrics"]:
@@ -266,6 +262,15 @@ def find_result(
     keep_usage(job, usages)
     found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang, usages)
     return summarize(order, records, end, lines, culprit, found)
+
+
+def add_records(records: dict[int, RankRecord], report: NodeReport, host: str, hosts: Mapping[int, str]) -> None:
+    """Add the records of another node's ranks. `hosts`: where each rank was to run."""
+    for rank, record in ((int(text), record) for text, record in report["records"].items()):
+        if hosts.get(rank) == host:
+            records[rank] = record
+        elif rank in hosts and rank not in records:  # it came up where it should not have
+            records[rank] = misplaced_record(record, host)
 
 
 def usages_of(job: JobDir, order: Order, node_reports: Mapping[str, NodeReport]) -> dict[str, NodeUsage]:

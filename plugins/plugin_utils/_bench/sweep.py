@@ -21,8 +21,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
     parse_text,
     parse_whole,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.allocation import ranks_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan, ranks_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_job_id
 
 from .cells import ONE_NODE, RDMA, TCP, Case

@@ -61,27 +61,36 @@ def next_step(
     if len(nodes) == 1:
         return done(alone(nodes[0], constraints), nodes, constraints)
     if not reached:
-        rails_of(nodes)  # refuse what cannot work before anything is tested
-        found, rejections = candidates(nodes, constraints)
-        if not found:
-            raise refusal(nodes, constraints, {}, rejections)
-        return {"state": "connect", "peers": peers_of(found, agents_of(listened))}
+        return {"state": "connect", "peers": connections(nodes, constraints, listened)}
     rows = {
         name: fabric_answers.reached_of(name, required(reached, name, "reached", "the others"), names) for name in names
     }
     batches = [checked_batch(batch, names) for batch in ([*earlier, measured] if measured else [])]
-    rates = slowest(batches) if batches else None
     try:
+        rates = slowest(batches) if batches else None
         choice = choose_fabric(nodes, constraints, rows, rates, len(batches) >= MEASURED_BATCHES)
     except InputError as error:
         raise (Blocked(str(error), rows, fabric_answers.firewalls_of(firewalls)) if blocked(rows) else error) from None
-    if choice.to_measure:
-        measured_nodes = {node.name for node in judged(nodes)}
-        seats = {str(candidate.network): addresses_of(candidate, measured_nodes) for candidate in choice.to_measure}
-        how = (MEASURED_SECONDS, MEASURED_ROUNDS, MEASURED_TIMES)
-        plan = steps(seats, agents_of(measuring), *how) if measuring else {}
-        return {"state": "measure", "steps": plan, "batches": batches}
-    return done(choice, nodes, constraints)
+    if not choice.to_measure:
+        return done(choice, nodes, constraints)
+    plan = measurement(choice.to_measure, nodes, measuring) if measuring else {}
+    return {"state": "measure", "steps": plan, "batches": batches}
+
+
+def connections(nodes: Sequence[NodeNet], constraints: Constraints, listened: Results) -> dict[str, Any]:
+    """Return whom each node connects to. InputError for what cannot work, before anything is tested."""
+    rails_of(nodes)
+    found, rejections = candidates(nodes, constraints)
+    if not found:
+        raise refusal(nodes, constraints, {}, rejections)
+    return peers_of(found, agents_of(listened))
+
+
+def measurement(networks: Sequence[Candidate], nodes: Sequence[NodeNet], measuring: Results) -> dict[str, Any]:
+    """Return the steps in which nodes measure networks against each other."""
+    names = {node.name for node in judged(nodes)}
+    seats = {str(network.network): addresses_of(network, names) for network in networks}
+    return steps(seats, agents_of(measuring), MEASURED_SECONDS, MEASURED_ROUNDS, MEASURED_TIMES)
 
 
 def at_a_glance(

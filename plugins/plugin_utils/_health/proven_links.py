@@ -70,6 +70,15 @@ def digest_of_node(facts: Mapping[str, Any], versions: Mapping[str, str], told: 
     return digest_of([host, dict(versions), {name: fabric.get(name) for name in SEAT}])
 
 
+def digests(
+    facts: Mapping[str, Mapping[str, Any]],
+    versions: Mapping[str, Mapping[str, str]],
+    told: Mapping[str, Mapping[str, Any]],
+) -> dict[str, str]:
+    """Return the digest of each node that has facts. `told`: what each says of its fabric."""
+    return {name: digest_of_node(fact, versions[name], told[name]) for name, fact in facts.items()}
+
+
 def pair_of(one: str, other: str) -> Pair:
     """Return two nodes in the order of their names."""
     return (one, other) if one < other else (other, one)

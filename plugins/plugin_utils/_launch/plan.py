@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,14 +15,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Fabric, NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import all_have_rails
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import (
-    Cluster,
-    Node,
-    slots_of,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 
+from .allocation import Allocation, Place, address_of, allocate
 from .attempts import ONLY, Attempt
-from .backends import choose_backend
+from .backends import Choice, choose_backend
 from .data_set import DataSet, lacking, line_of
 from .environment import JobEnvironment, Setting
 from .gpus import check_targets, idle_gpus
@@ -49,15 +45,6 @@ from .requirements import (
     warnings_for,
 )
 from .secrets import secret_names
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where one rank runs."""
-
-    rank: int
-    local_rank: int
-    host: str
 
 
 @dataclass(frozen=True)
@@ -186,30 +173,6 @@ def beside(ports: tuple[int, int] | None, taken: int) -> tuple[int, int] | None:
     return max((first, taken - 1), (taken + 1, last), key=lambda side: side[1] - side[0])
 
 
-def place_ranks(slots: Mapping[str, int], count: int, map_by: str = "slot") -> tuple[Place, ...]:
-    """Return the placement: by slot fills each node before the next, by node takes those in turn that have room."""
-    seats = [(host, number) for host, room in slots.items() for number in range(room)]
-    if map_by == "node":
-        seats.sort(key=lambda seat: seat[1])
-    return tuple(Place(rank, number, host) for rank, (host, number) in enumerate(seats[:count]))
-
-
-def ranks_of(placement: Sequence[Place]) -> Mapping[str, int]:
-    """Return the number of ranks of each node that has some."""
-    return Counter(place.host for place in placement)
-
-
-def count_ranks(request: Request, slots: Mapping[str, int]) -> tuple[int, str, str]:
-    """Return the world size, why, and where that comes from. InputError if there are fewer slots."""
-    total = sum(slots.values())
-    if request.np is None:
-        return total, "all slots of the workers", "inventory"
-    if request.np > total:
-        each = ", ".join(f"{host} has {count}" for host, count in slots.items())
-        raise InputError("np", request.np, f"there are {total} slots ({each}): use -e np={total} or raise slots")
-    return request.np, "asked for", "user"
-
-
 def shown_ranks(request: Request, world_size: int) -> tuple[int, ...]:
     """Return the ranks the live view shows. InputError for one that will not exist."""
     wanted = range(world_size) if request.show_ranks is None else request.show_ranks
@@ -219,11 +182,9 @@ def shown_ranks(request: Request, world_size: int) -> tuple[int, ...]:
     return tuple(wanted)
 
 
-def plan_node(
-    node: Node, fact: NodeFacts, placed: Sequence[Place], room: int, job: Job, environment: JobEnvironment
-) -> NodePlan:
+def plan_node(node: Node, fact: NodeFacts, allocation: Allocation, job: Job, environment: JobEnvironment) -> NodePlan:
     """Return what is decided about one node."""
-    ranks = sum(place.host == node.name for place in placed)
+    ranks = allocation.ranks[node.name]
     job_dir = f"{fact['home']}/jobs/{job.job_id}"
     argv, cwd = job.program.on(fact, job_dir)
     runtime = (fact["interpreter"], "-I", "-S", f"{fact['home']}/{job.runtime}")
@@ -235,7 +196,7 @@ def plan_node(
         address=address_of(node, fact),
         interpreter=node.interpreter,
         ranks=ranks,
-        slots=room,
+        slots=allocation.slots[node.name] if ranks else 0,
         cores=fact["cores"],
         threads=threads,
         home=fact["home"],
@@ -278,92 +239,75 @@ class Job:
 
 
 def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts], job: Job) -> LaunchPlan:
-    """Return the plan of a job. InputError for what cannot work.
-
-    `answers` by node name, as survey() returns them.
-    """
+    """Return the plan of a job. InputError for what cannot work. `answers`: by node name, as survey() returns them."""
     secrets, python = secret_names(request, cluster.workers), job.program.runs_python
     facts = facts_of_all(cluster, answers)
     check_launcher(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=python)
-    worker_facts = {node.name: facts[node.name] for node in cluster.workers}
-    backend = choose_backend(request.backend, request.launcher, worker_facts, our_torch=python)
+    candidates = {node.name: facts[node.name] for node in cluster.workers}
+    backend = choose_backend(request.backend, request.launcher, candidates, our_torch=python)
     given = {node.name: {**node.env, **request.job_env} for node in cluster.workers}
     if python:
-        check_targets(backend, worker_facts, given)
-    slots = slots_of(cluster.workers, facts, request.ranks_per_node)
-    world_size, np_reason, np_source = count_ranks(request, slots)
-    workers = in_order(request.options, cluster.workers, facts)
-    placement = place_ranks({node.name: slots[node.name] for node in workers}, world_size, request.options.map_by)
-    used = {place.host for place in placement}
-    workers = tuple(node for node in workers if node.name in used)
-    check_fabric([node.name for node in workers], facts)
-    facts = with_rails_of(workers, facts) if request.rdma else without_rails(facts)
-    used_facts = {node.name: facts[node.name] for node in workers}
-    check_environment(job.needs, used_facts)
+        check_targets(backend, candidates, given)
+    allocation = allocate(request, cluster, facts)
+    facts = facts_of_network(request, cluster.head, allocation.workers, facts, secrets)
+    check_alone(request, allocation.workers, cluster, facts)
+    head, workers, used = cluster.head, allocation.workers, {name: facts[name] for name in allocation.names}
+    check_environment(job.needs, used)
     may_stand_in = request.max_restarts and not job.attempt.restarts  # then a free worker has what the program needs
-    prepared = worker_facts if may_stand_in else used_facts
-    without_data = lacking(job.data, used_facts)
-    check_addresses({cluster.head.name, *(node.name for node in workers)}, facts)
-    check_nics(workers, facts, request.job_env, secrets)
-    check_alone(request, workers, cluster, facts)
-    port = rendezvous_port(request, workers[0], facts)
-    several, first = len(workers) > 1, workers[0]
-    master = (address_of(first, facts[first.name]) if several else "127.0.0.1", port)
-    open_ports = beside(request.options.ports, port)
-    environment = JobEnvironment(
-        job.job_id, backend, several, request.job_env, secrets, master, open_ports, job.attempt, request.job_timeout,
-        job.data, request.profile.variables(world_size),
-    )  # fmt: skip
-    nodes = tuple(plan_node(node, facts[node.name], placement, slots[node.name], job, environment) for node in workers)
-    head = next((node for node in nodes if node.name == cluster.head.name), None)
-    head = head or plan_node(cluster.head, facts[cluster.head.name], placement, 0, job, environment)
+    prepared, without_data = candidates if may_stand_in else used, lacking(job.data, used)
+    environment = environment_of(request, job, allocation, facts, backend, secrets)
+    nodes = tuple(plan_node(node, facts[node.name], allocation, job, environment) for node in workers)
+    of_head = next((node for node in nodes if node.name == head.name), None)
+    of_head = of_head or plan_node(head, facts[head.name], allocation, job, environment)
     launcher = facts[head.name if LAUNCHERS[request.launcher].on_head else nodes[0].name]["launcher"]
+    warnings = [*job.warnings, *(job.data.warnings if job.data else ()), *activation_warnings(used)]
+    if python:
+        warnings += idle_gpus(backend, candidates, given, allocation.ranks, allocation.np_source == "user")
+    warnings += warnings_for(request, workers, facts, request.options.ports, secrets)
     return LaunchPlan(
-        job_id=job.job_id,
-        token=job.token,
-        run_dir=job.run_dir,
-        launcher=request.launcher,
-        launcher_path=launcher["path"],
-        launcher_version=launcher["version"],
-        backend=backend.name,
-        backend_reason=backend.reason,
-        backend_source=backend.source,
-        world_size=world_size,
-        np_reason=np_reason,
-        np_source=np_source,
-        head=head,
-        nodes=nodes,
-        placement=placement,
-        program=job.program,
-        master_addr=master[0],
-        master_port=master[1],
-        options=request.options,
-        job_timeout=request.job_timeout,
-        grace=request.grace,
-        lease=request.lease,
-        show_ranks=shown_ranks(request, world_size),
-        uid=facts[head.name]["uid"],
-        notice=request.notice,
-        restarts=job.attempt.restarts,
-        exclusive=request.exclusive,
-        sample=request.sample,
-        shipped=job.shipped,
-        code=job.code,
-        data=line_of(job.data, {name: fact["home"] for name, fact in used_facts.items()}, without_data),
-        lacking=without_data,
-        collect=request.collect,
-        secrets=secrets,
-        packages=tuple(explained(job.needs, prepared)),
-        unmade=tuple(unmade(job.needs, prepared)),
-        warnings=(
-            *job.warnings,
-            *(job.data.warnings if job.data else ()),
-            *activation_warnings(used_facts),
-            *(idle_gpus(backend, worker_facts, given, ranks_of(placement), np_source == "user") if python else ()),
-            *warnings_for(request, workers, facts, request.options.ports, secrets),
-        ),
-    )
+        job_id=job.job_id, token=job.token, run_dir=job.run_dir, program=job.program, shipped=job.shipped,
+        code=job.code, restarts=job.attempt.restarts, launcher=request.launcher, launcher_path=launcher["path"],
+        launcher_version=launcher["version"], backend=backend.name, backend_reason=backend.reason,
+        backend_source=backend.source, world_size=len(allocation.placement), np_reason=allocation.np_reason,
+        np_source=allocation.np_source, placement=allocation.placement, head=of_head, nodes=nodes,
+        uid=facts[head.name]["uid"], master_addr=environment.master[0], master_port=environment.master[1],
+        options=request.options, job_timeout=request.job_timeout, notice=request.notice, grace=request.grace,
+        lease=request.lease, exclusive=request.exclusive, sample=request.sample, collect=request.collect,
+        show_ranks=shown_ranks(request, len(allocation.placement)), secrets=secrets,
+        data=line_of(job.data, {name: fact["home"] for name, fact in used.items()}, without_data), lacking=without_data,
+        packages=tuple(explained(job.needs, prepared)), unmade=tuple(unmade(job.needs, prepared)),
+        warnings=tuple(warnings),
+    )  # fmt: skip
+
+
+def facts_of_network(
+    request: Request, head: Node, workers: Sequence[Node], facts: Mapping[str, NodeFacts], secrets: Sequence[str]
+) -> dict[str, NodeFacts]:
+    """Return the facts with the network as this job uses it. InputError for one that cannot work."""
+    check_fabric([node.name for node in workers], facts)
+    found = with_rails_of(workers, facts) if request.rdma else without_rails(facts)
+    check_addresses({head.name, *(node.name for node in workers)}, found)
+    check_nics(workers, found, request.job_env, secrets)
+    return found
+
+
+def environment_of(
+    request: Request,
+    job: Job,
+    allocation: Allocation,
+    facts: Mapping[str, NodeFacts],
+    backend: Choice,
+    secrets: tuple[str, ...],
+) -> JobEnvironment:
+    """Return what the environment of all ranks comes from."""
+    first, several = allocation.workers[0], len(allocation.workers) > 1
+    port = rendezvous_port(request, first, facts)
+    master = (address_of(first, facts[first.name]) if several else "127.0.0.1", port)
+    return JobEnvironment(
+        job.job_id, backend, several, request.job_env, secrets, master, beside(request.options.ports, port),
+        job.attempt, request.job_timeout, job.data, request.profile.variables(len(allocation.placement)),
+    )  # fmt: skip
 
 
 def with_rails_of(workers: Sequence[Node], facts: Mapping[str, NodeFacts]) -> dict[str, NodeFacts]:
@@ -386,15 +330,3 @@ def switched_off(fabric: Fabric | None) -> Fabric | None:
 def in_use(fabric: Fabric | None) -> Fabric | None:
     """Return a fabric.json with RDMA on."""
     return {**fabric, "rdma_off": ""} if fabric else None
-
-
-def in_order(options: LauncherOptions, nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> tuple[Node, ...]:
-    """Return the workers in rank order: of the inventory, or as torchrun's c10d rendezvous sorts them."""
-    if options.rendezvous == "static":
-        return tuple(nodes)
-    return tuple(sorted(nodes, key=lambda node: address_of(node, facts[node.name])))
-
-
-def address_of(node: Node, fact: NodeFacts) -> str:
-    """Return the address of a node in the proven network, else that of the inventory."""
-    return fact["fabric"]["address"] if fact["fabric"] else node.address

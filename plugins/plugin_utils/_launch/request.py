@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 from .backends import BACKENDS
 from .profiling import NO_PROFILE, Profile, parse_profile
 
+Parser = Callable[[str, Any], Any]  # of the name and the value of an option; InputError
 MAPPINGS = {"slot": "fill each node before the next", "node": "one rank on each node in turn"}
 BINDINGS = {
     "none": "a rank bound to one core trains many times slower",
@@ -149,7 +150,7 @@ class Request:
 
 
 def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
-    """Return the checked request. InputError names the first argument that is wrong.
+    """Return the checked request. InputError names an argument that is wrong.
 
     `arguments` are plain values as they come from extra vars: numbers may be text, lists and dicts may be JSON text.
     `vaulted`: the names in job_env whose values come from a vault.
@@ -161,55 +162,21 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         raise InputError("workload", workload, "give a name from workloads/ or the path of a script")
     options = parse_options(given)
     max_restarts = parse_whole("max_restarts", given.get("max_restarts", 0), 0, MOST_RESTARTS) or 0
+    by_themselves = {name: parse(name, given[name]) for name, parse in PARSERS.items() if name in given}
     return Request(
         workload=workload,
-        workload_args=parse_words("workload_args", given.get("workload_args", ())),
-        backend=parse_choice("backend", given.get("backend"), tuple(BACKENDS)),
-        launcher=parse_choice("launcher", given.get("launcher"), tuple(LAUNCHERS)) or DEFAULT,
-        np=parse_whole("np", given.get("np"), 1, None),
-        ranks_per_node=parse_whole("ranks_per_node", given.get("ranks_per_node"), 1, None),
-        nodes=parse_names("nodes", given.get("nodes", ())),
-        job_timeout=parse_seconds("job_timeout", given.get("job_timeout"), 3600),
-        job_env=parse_environment(given.get("job_env", {})),
-        secret_names=parse_names("secret_names", given.get("secret_names", ())),
+        module=module,
         vaulted=vaulted,
-        job_id=parse_job_id(given.get("job_id"), 100 - len("-r1000") if max_restarts else 100),
-        runs_dir=parse_text("runs_dir", given.get("runs_dir", "runs")),
-        show_ranks=parse_ranks(given.get("show_ranks", [0])),
-        master_port=parse_master_port(given.get("master_port"), options.ports),
         options=options,
-        grace=parse_seconds("grace", given.get("grace"), 60),
-        lease=parse_seconds("lease", given.get("lease"), LEASE_SECONDS, LEAST_LEASE, MOST_LEASE) or LEASE_SECONDS,
-        result_query=parse_query(given.get("result_query")),
-        fetch_limit=parse_bytes("fetch_limit", given.get("fetch_limit", "1G")),
-        exclusive=parse_flag("exclusive", given.get("exclusive", False)),
-        sample=parse_flag("sample", given.get("sample", True)),
-        export=parse_exports(given.get("export", ())),
-        detach=parse_flag("detach", given.get("detach", False)),
-        queue=parse_queue(given),
-        queue_timeout=parse_seconds("queue_timeout", given.get("queue_timeout"), 3600),
-        checkpoint_dir=parse_directory("checkpoint_dir", given.get("checkpoint_dir")),
-        notice=parse_notice(given),
+        master_port=parse_master_port(given.get("master_port"), options.ports),
+        job_id=parse_job_id(given.get("job_id"), 100 - len("-r1000") if max_restarts else 100),
         max_restarts=max_restarts,
         min_nodes=parse_min_nodes(given.get("min_nodes"), max_restarts, given),
-        restart_on=parse_states("restart_on", given.get("restart_on", RESTART_ON)),
-        requirements=parse_text("requirements", given["requirements"]) if "requirements" in given else None,
-        program_index_url=str(given.get("program_index_url", "")),
-        program_wheelhouse=str(given.get("program_wheelhouse", "")),
-        program_wheelhouse_fill=parse_flag("program_wheelhouse_fill", given.get("program_wheelhouse_fill", False)),
-        program_keep=parse_whole("program_keep", given.get("program_keep", 10), 0, 10_000) or 0,
-        module=module,
-        sha256=str(given["sha256"]) if "sha256" in given else None,
+        notice=parse_notice(given),
+        queue=parse_queue(given),
         python=parse_python(given.get("python"), given.get("requirements")),
-        ship=parse_flag("ship", given.get("ship", True)),
-        data=parse_text("data", given["data"]) if "data" in given else "",
-        data_keep=parse_whole("data_keep", given.get("data_keep", 2), 0, 10_000) or 0,
-        collect=parse_globs(given.get("collect", ())),
-        collect_files=parse_whole("collect_files", given.get("collect_files"), 1, MOST_FILES) or COLLECT_FILES,
-        collect_limit=parse_bytes("collect_limit", given.get("collect_limit", COLLECT_BYTES)),
-        hang_look=parse_hang_look(given.get("hang_look", HANG_LOOK)),
-        profile=parse_profile(given, parse_ranks(given.get("profile_ranks", "all"), "profile_ranks")),
-        rdma=parse_flag("rdma", given.get("rdma", True)),
+        profile=parse_profile(given, parse_ranks("profile_ranks", given.get("profile_ranks", "all"))),
+        **by_themselves,
     )
 
 
@@ -233,16 +200,16 @@ def parse_python(value: Any, requirements: Any) -> str:
     return value
 
 
-def parse_globs(value: Any) -> tuple[str, ...]:
+def parse_globs(name: str, value: Any) -> tuple[str, ...]:
     """Return the globs of what ranks write that comes home; one text is split as a shell does."""
-    patterns = parse_words("collect", value)
+    patterns = parse_words(name, value)
     if len(patterns) > PATTERNS_MOST:
-        raise InputError("collect", len(patterns), f"give at most {PATTERNS_MOST} globs")
+        raise InputError(name, len(patterns), f"give at most {PATTERNS_MOST} globs")
     for pattern in patterns:
         try:
             pattern_parts(pattern)
         except ValueError as error:
-            raise InputError("collect", pattern, f"{error}: -e collect='*.pt'") from None
+            raise InputError(name, pattern, f"{error}: -e collect='*.pt'") from None
     return patterns
 
 
@@ -289,10 +256,8 @@ def parse_job_id(value: Any, most: int = 100) -> str | None:
     return text
 
 
-def parse_directory(name: str, value: Any) -> str | None:
-    """Return the absolute path of a directory on the nodes, None for None."""
-    if value is None:
-        return None
+def parse_directory(name: str, value: Any) -> str:
+    """Return the absolute path of a directory on the nodes."""
     text = parse_text(name, value)
     if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
         raise InputError(name, text, f"give the absolute path of a directory on the nodes: -e {name}=/data/checkpoints")
@@ -318,14 +283,14 @@ def parse_notice(given: Mapping[str, Any]) -> float | None:
     return notice
 
 
-def parse_hang_look(value: Any) -> float:
+def parse_hang_look(name: str, value: Any) -> float:
     """Return the seconds without a sign of life after which a job is looked at; 0: never."""
     if not isinstance(value, bool) and str(value).strip() in ("0", "0.0"):
         return 0.0
     try:
-        return parse_seconds("hang_look", value, HANG_LOOK) or HANG_LOOK
+        return parse_seconds(name, value, HANG_LOOK) or HANG_LOOK
     except InputError:
-        raise InputError("hang_look", value, "give seconds, or 0 for never: -e hang_look=300") from None
+        raise InputError(name, value, "give seconds, or 0 for never: -e hang_look=300") from None
 
 
 def parse_min_nodes(value: Any, max_restarts: int, given: Mapping[str, Any]) -> int | None:
@@ -347,7 +312,7 @@ def parse_states(name: str, value: Any) -> tuple[str, ...]:
     return states
 
 
-def parse_ranks(value: Any, name: str = "show_ranks") -> tuple[int, ...] | None:
+def parse_ranks(name: str, value: Any) -> tuple[int, ...] | None:
     """Return a list of ranks, None for all of them."""
     if value == "all":
         return None
@@ -359,15 +324,69 @@ def parse_ranks(value: Any, name: str = "show_ranks") -> tuple[int, ...] | None:
     return tuple(sorted({int(text) for text in texts if text}))
 
 
-def parse_query(value: Any) -> str | None:
-    """Return a JMESPath expression that compiles, None for None."""
-    if value is None:
-        return None
+def parse_query(name: str, value: Any) -> str:
+    """Return a JMESPath expression that compiles."""
     import jmespath  # late, as all that is neither Python nor Ansible: ansible-test imports plugins without it
 
     try:
-        jmespath.compile(parse_text("result_query", value))
+        jmespath.compile(parse_text(name, value))
     except jmespath.exceptions.JMESPathError as error:
         reason = str(error).splitlines()[0]
-        raise InputError("result_query", value, f"not JMESPath ({reason}): -e result_query=state") from None
+        raise InputError(name, value, f"not JMESPath ({reason}): -e result_query=state") from None
     return str(value)
+
+
+def choice(allowed: Iterable[str]) -> Parser:
+    """Return what takes one of some words."""
+    return lambda name, value: parse_choice(name, value, tuple(allowed))
+
+
+def whole(least: int, most: int | None) -> Parser:
+    """Return what takes a whole number within limits; `most` None: without an upper one."""
+    return lambda name, value: parse_whole(name, value, least, most)
+
+
+def seconds(example: float, least: float = 0.0, most: float = 1e9) -> Parser:
+    """Return what takes a time in seconds; `example` is what an error names."""
+    return lambda name, value: parse_seconds(name, value, example, least, most)
+
+
+# Every option that depends on no other: an option that is not given has the value of Request.
+PARSERS: Mapping[str, Parser] = {
+    "workload_args": parse_words,
+    "backend": choice(BACKENDS),
+    "launcher": choice(LAUNCHERS),
+    "np": whole(1, None),
+    "ranks_per_node": whole(1, None),
+    "nodes": parse_names,
+    "job_timeout": seconds(3600),
+    "job_env": lambda _name, value: parse_environment(value),
+    "secret_names": parse_names,
+    "runs_dir": parse_text,
+    "show_ranks": parse_ranks,
+    "grace": seconds(60),
+    "lease": seconds(LEASE_SECONDS, LEAST_LEASE, MOST_LEASE),
+    "result_query": parse_query,
+    "fetch_limit": parse_bytes,
+    "exclusive": parse_flag,
+    "sample": parse_flag,
+    "export": lambda _name, value: parse_exports(value),
+    "detach": parse_flag,
+    "queue_timeout": seconds(3600),
+    "checkpoint_dir": parse_directory,
+    "restart_on": parse_states,
+    "requirements": parse_text,
+    "program_index_url": lambda _name, value: str(value),
+    "program_wheelhouse": lambda _name, value: str(value),
+    "program_wheelhouse_fill": parse_flag,
+    "program_keep": whole(0, 10_000),
+    "sha256": lambda _name, value: str(value),
+    "ship": parse_flag,
+    "data": parse_text,
+    "data_keep": whole(0, 10_000),
+    "collect": parse_globs,
+    "collect_files": whole(1, MOST_FILES),
+    "collect_limit": parse_bytes,
+    "hang_look": parse_hang_look,
+    "rdma": parse_flag,
+}

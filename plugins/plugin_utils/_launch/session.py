@@ -111,22 +111,20 @@ class Session(Connection):
         """Run a job and return its result; frames in between go to `show`. None: it is `detached`, and goes on there.
 
         `waits`: it has its turn in the head's queue; a detached one enters that, for `queue_timeout` seconds at most.
-        `restart`: by which the head starts a detached one again.
-        `stop` is asked several times a second, and `tick` is called. Stopped if the job was not started, HeadLost if
-        the user insists. InputError if the job could not be staged.
+        `restart`: by which the head starts a detached one again. `stop` is asked and `tick` called many times a second.
+        Stopped if the job was not started, HeadLost if the user insists. InputError if it could not be staged.
         """
         stop.check()
         job = order["job"]
         planned = [(place["rank"], place["host"]) for place in job["placement"]]
-        late = {"beats": True, "waits": waits, "queue_timeout": queue_timeout, "restart": restart}
-        self.remote.channel.send("run", b"", order=order, detached=detached, **late)
+        late = {"detached": detached, "waits": waits, "queue_timeout": queue_timeout, "restart": restart}
+        self.remote.channel.send("run", b"", order=order, beats=True, **late)
         end_sent = False
 
         def listen() -> bool:
             nonlocal end_sent
             tick()
-            reason = None if end_sent else stop.reason()
-            if reason:
+            if not end_sent and (reason := stop.reason()):
                 end_sent = True
                 self.remote.channel.send("end", reason=reason.code, detail=reason.detail)
             return stop.insisted()
@@ -137,11 +135,11 @@ class Session(Connection):
                 raise refusal({"reason": frame["reason"], "running": frame["running"]}, job)
             if frame["kind"] == "result":
                 return self.believed(frame["result"], job["job_id"], planned)
-            self.queued = self.queued or frame["kind"] == "queued"
-            started = frame["kind"] == "started"
-            if frame["kind"] == "queued" or (started and not detached) or is_of_a_rank(frame, planned):
+            accepted, queued = frame["kind"] in ("started", "queued"), frame["kind"] == "queued"
+            self.queued |= queued
+            if queued or (accepted and not detached) or is_of_a_rank(frame, planned):
                 show(frame)
-            if detached and frame["kind"] in ("started", "queued"):
+            if detached and accepted:
                 return None
 
     def attach(self, job_id: str) -> list[tuple[int, str]]:

@@ -48,7 +48,6 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
     series, sampled = series_of(
         run_dir, {row.rank: offsets.get(row.host, 0.0) for row in ranks}, (began, ended), missing
     )
-    launcher = result.of("launcher")
     return Run(
         job_id=plan.text("job_id") or result.text("job_id") or text_of(run_dir.name),
         run_dir=text_of(str(run_dir)),
@@ -57,10 +56,6 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
         began=began,
         ended=ended,
         seconds=result.number("seconds", 0.0),
-        launcher=launcher.text("name") or plan.text("launcher"),
-        launcher_version=launcher.text("version") or plan.text("launcher_version"),
-        backend=result.text("backend") or plan.text("backend"),
-        backend_reason=plan.text("backend_reason"),
         world_size=max(0, result.whole("world_size") or plan.whole("world_size") or len(ranks)),
         ranks=ranks,
         nodes=nodes,
@@ -82,6 +77,7 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
         diagnosis=read_lines(run_dir / DIAGNOSIS / TEXT_FILE, LINES_MOST),
         attempts=attempts_of(run_dir),
         **planned(plan, result),
+        **started_with(plan, result),
     )
 
 
@@ -112,6 +108,17 @@ def planned(plan: Fields, result: Fields) -> dict[str, Any]:
         "packages": plan.words("packages", 200),
         "job_timeout": plan.number("job_timeout", 0.0),
         "warnings": plan.words("warnings", 50),
+    }
+
+
+def started_with(plan: Fields, result: Fields) -> dict[str, Any]:
+    """Return launcher and backend: those of the result, else those of the plan."""
+    launcher = result.of("launcher")
+    return {
+        "launcher": launcher.text("name") or plan.text("launcher"),
+        "launcher_version": launcher.text("version") or plan.text("launcher_version"),
+        "backend": result.text("backend") or plan.text("backend"),
+        "backend_reason": plan.text("backend_reason"),
     }
 
 
