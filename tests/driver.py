@@ -17,7 +17,7 @@ REPO = Path(__file__).parents[1]
 SCRIPTS = REPO / "tests/integration/scripts"
 SCHEMA = json.loads((REPO / "docs/result.schema.json").read_text())
 END_SECONDS = 5.0  # what the README promises for the end of a job that no network hides
-POLL_SECONDS = 0.05  # a look at all of /proc takes 1 ms
+POLL_SECONDS = 0.1  # a look at all of /proc takes 4 ms of a core
 T = TypeVar("T")
 
 
@@ -91,19 +91,22 @@ def pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def environment(pid: int) -> list[bytes]:
+def proc(pid: int, name: str) -> bytes:
+    """Return a file of a process as the kernel gives it; nothing if the process is gone. Unbuffered: half the time."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            return file.read()
     except OSError:
-        return []
+        return b""
+
+
+def environment(pid: int) -> list[bytes]:
+    return proc(pid, "environ").split(b"\0")
 
 
 def command(pid: int) -> list[str]:
     """Return the words of a process's command line: none if it is gone, or a zombie."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0")
-    except OSError:
-        return []
+    words = proc(pid, "cmdline").decode(errors="replace").rstrip("\0")
     return words.split("\0") if words else []
 
 
@@ -119,7 +122,4 @@ def running(pid: int) -> bool:
 
 def stat_of(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; none if the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return []
+    return proc(pid, "stat").decode(errors="replace").rpartition(")")[2].split()

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import faults, lifecycle
-from tests.driver import REPO, pids
+from tests.driver import REPO, pids, proc
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {
@@ -177,10 +177,7 @@ def namespace(pid: int) -> str:
 
 def in_space(pid: int, space: str, mark: bytes) -> bool:
     """Whether a process belongs to a node and has a text in its environment."""
-    try:
-        return namespace(pid) == space != "" and mark in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
+    return namespace(pid) == space != "" and mark in proc(pid, "environ")
 
 
 def ansible(*argv: str) -> subprocess.CompletedProcess[str]:
