@@ -34,6 +34,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_lis
     last_lines,
     news_of,
     place_of,
+    told_row,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import (
     parse_job_id,
@@ -95,7 +96,7 @@ class ActionModule(Action):
         """Show all jobs of the head."""
         rows = session.jobs(identity())
         display.display(job_table(rows, self.head.name, columns()))
-        return {"changed": False, "jobs": rows}
+        return {"changed": False, "jobs": [told_row(row) for row in rows]}
 
     def take_out(self, session: Session, job_id: str) -> Result | None:
         """Take a job out of the queue that is to be ended and waits with its controller. None: it does not."""

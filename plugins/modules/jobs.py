@@ -71,13 +71,16 @@ EXAMPLES = r"""
 RETURN = r"""
 jobs:
   description: One entry for each job. C(position) is the place of one that waits in the queue, else 0;
-    C(restarts) how often its head has started it again.
+    C(restarts) how often its head has started it again. C(owner) is who started it, as user@controller, and C(own)
+    whether that was this controller. C(progress) is the share of its work that is done, 0 to 1, as its ranks reported
+    it, and C(seconds_left) the seconds that one which runs still takes at its pace. Both are null if not known.
   returned: with O(do=list)
   type: list
   elements: dict
   sample:
     - job_id: 20261120-101500-mnist-3f9a2c
       state: running
+      owner: alice@laptop
       own: true
       fetched: false
       seconds: 12.5
@@ -87,7 +90,9 @@ jobs:
       hosts: [n1, n2]
       launcher: openmpi
       backend: gloo
-      values: {loss: 0.25}
+      values: {step: 3, steps: 4, loss: 0.25}
+      progress: 0.75
+      seconds_left: 4.2
 state:
   description: C(running), or how the job ended. C(cancelled) of one that was taken out of the queue, too.
   returned: unless O(do=list)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from tests.driver import SCRIPTS, wait_until
 from tests.integration.fleet import Fleet, Played, Started
 
@@ -64,6 +65,7 @@ def test_a_detached_job_is_followed_from_another_shell_and_comes_home(fleet: Fle
     wait_until(lambda: listed(fleet)["away"]["values"].get("step") == 4, 60, lambda: "no progress is told")
     row = listed(fleet)["away"]
     assert (row["state"], row["own"], row["ranks"], row["hosts"]) == ("running", True, 2, ["localhost"])
+    assert (row["owner"], row["progress"]) == (owner(), 0.8) and row["seconds_left"] > 0
     followed = attach(fleet, do="attach", job_id="away", log_name="attach")
     followed.wait_until(lambda: "step 4/5" in followed.log.read_text())  # the last that was reported before
     go.touch()

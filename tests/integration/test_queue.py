@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from tests.driver import parent, pids
 from tests.integration.fleet import Fleet, Started
 from tests.integration.test_detached import jobs, listed
@@ -73,6 +74,7 @@ def test_jobs_run_in_the_order_in_which_they_came(fleet: Fleet, line: Line) -> N
     assert [(name, rows[name]["state"], rows[name]["position"]) for name in rows] == [
         *(("a", "running", 0), ("b", "waiting", 1), ("c", "waiting", 2)),
     ]
+    assert {row["owner"] for row in rows.values()} == {owner()}
     assert not b.run_dir.exists() and fleet.alive("b") == []
     line.go("a")
     b.wait_for_output(0, "up")
@@ -149,9 +151,10 @@ def test_what_a_person_is_told_before_a_job_waits(fleet: Fleet, line: Line) -> N
 def test_more_than_the_head_allows_is_refused(fleet: Fleet, line: Line) -> None:
     place = Path(fleet.home, "queue")
     place.mkdir(mode=0o700)
-    (place / "limits.json").write_text('{"waiting": 0}')
+    user = owner().partition("@")[0]
+    (place / "limits.json").write_text(json.dumps({"waiting": 9, "users": {user: {"waiting": 0}}}))
     played = fleet.play(**line.given("a"))
-    assert played.rc != 0 and f"0 of your jobs are waiting, and {place}/limits.json allows 0" in played.msg
+    assert played.rc != 0 and f"0 jobs of user {user} are waiting, and {place}/limits.json allows 0" in played.msg
 
 
 def test_what_is_started_again_keeps_its_nodes_on_the_head_and_waits_anew_with_its_controller(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from tests.driver import SCRIPTS, command, pids
 from tests.lab import slurm
 from tests.lab.cluster import LAUNCHERS, OB1, SLURM, Cluster, Job
@@ -120,8 +121,8 @@ def test_two_controllers_wait_in_one_queue(cluster: Cluster, tmp_path: Path) -> 
     second = other.play(workload=SLEEPER, np=3, nodes="n2,n3", queue=True, detach=True, job_id=name)
     assert second.process.returncode == 0 and f"job {name} waits in the queue of n1" in second.output, second.output
     third = cluster.start(workload=TELL, nodes="n3", queue=True, job_id=f"third-{os.getpid()}")
-    third.wait_until(lambda: f"job {third.job_id} waits: 1 ahead, the first is {name} of fleet" in third.output)
-    assert "waiting another's 3 n2 n3" in cluster.play("playbooks/jobs.yml", job_id="").output
+    third.wait_until(lambda: f"job {third.job_id} waits: 1 ahead, the first is {name} of {owner()}" in third.output)
+    assert f"waiting {owner()} 3 n2 n3" in cluster.play("playbooks/jobs.yml", job_id="").output
     first.process.send_signal(signal.SIGINT)
     first.process.wait(60)
     second.wait_for_programs("sleeper.py", n2=2, n3=1)
@@ -377,7 +378,7 @@ def test_the_head_and_a_node_lose_power(cluster: Cluster, bystander_on_n3: None)
     job.all_gone("n3", seconds=15)  # by itself: there is no head any more
     cluster.mend()
     listed = cluster.play("playbooks/jobs.yml", job_id="").output
-    assert f"{ran} lost yours 5 n1-n3" in listed, listed
+    assert f"{ran} lost {owner()}, you 5 n1-n3" in listed, listed
     later.wait_for_programs("sleeper.py", n1=2, n2=2, n3=1)
     ended = cluster.play("playbooks/jobs.yml", do="cancel", job_id=waited)
     assert ended.process.returncode == 0 and later.result["state"] == "cancelled", ended.output

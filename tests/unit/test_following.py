@@ -34,6 +34,25 @@ def test_a_list_of_jobs_shows_the_last_values_and_writes_nothing(job: JobDir) ->
     assert metrics.stat().st_ino == inode and metrics.read_text() == '{"step": 1, "time": 1.5, "rank": 0}\n'
 
 
+def test_a_list_of_jobs_has_the_owner_and_the_first_report_of_one_that_runs(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pace counts from there. A program of the job may have written that file."""
+    rows = ["no json", "[]", '{"loss": 1.0, "time": 1.0}', '{"steps": 4, "time": "x"}', '{"steps": 4, "time": NaN}']
+    good = '{"step": 2, "steps": 4, "epoch": "x", "loss": 1, "time": 100.5, "rank": 0}'
+    Path(job.at("metrics.jsonl")).write_text("\n".join([*rows, good, '{"step": 3, "steps": 4, "time": 200.0}', ""]))
+    job.write("order.json", {**(job.order() or {}), "owner": "alice@laptop"})
+    row = following.row_of(job, "me")
+    assert row is not None and (row["owner"], row["before"], row["paced_seconds"]) == ("alice@laptop", {}, 0.0)
+    monkeypatch.setattr(JobDir, "running", lambda _job: True)
+    monkeypatch.setattr(following.time, "time", lambda: 110.5)
+    row = following.row_of(job, "me")
+    assert row is not None and (row["before"], row["paced_seconds"]) == ({"step": 2, "steps": 4}, 10.0)
+    Path(job.at("metrics.jsonl")).unlink()
+    row = following.row_of(job, "me")
+    assert row is not None and (row["before"], row["paced_seconds"]) == ({}, 0.0)
+
+
 @pytest.mark.parametrize(("written", "state"), [("failed", "failed"), ("\x1b[2J", "lost")])
 def test_a_state_that_there_is_not_keeps_no_other_job_from_the_list(job: JobDir, written: str, state: str) -> None:
     """Reproduced before: any program of the user could write it, and no job was listed any more."""

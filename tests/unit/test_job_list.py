@@ -12,14 +12,17 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_lis
     duration,
     job_table,
     last_lines,
-    time_left,
+    seconds_left,
+    told_row,
     waits_line,
 )
 
 ROW: Any = {
-    "job_id": "run7", "state": "running", "own": True, "fetched": False, "seconds": 100.0, "position": 0, "ranks": 4,
+    "job_id": "run7", "state": "running", "owner": "alice@laptop", "own": True,
+    "fetched": False, "seconds": 100.0, "position": 0, "ranks": 4,
     "restarts": 0, "hosts": ["n1", "n2"],
     "launcher": "openmpi", "backend": "gloo", "values": {"step": 1, "steps": 4, "loss": 0.5},
+    "before": {"step": 0, "steps": 4}, "paced_seconds": 90.0,
 }  # fmt: skip
 
 
@@ -32,25 +35,38 @@ def test_a_time_has_its_two_largest_units(seconds: float, text: str) -> None:
 
 
 def test_the_time_that_is_left_comes_from_what_ranks_report() -> None:
-    assert time_left(ROW) == "5 min 0 s"
-    assert time_left({**ROW, "values": {"loss": 1.0}}) == ""
-    assert time_left({**ROW, "values": {"step": 5e-324, "steps": 1}}) == ""  # reproduced before: OverflowError
+    assert seconds_left(ROW) == 270.0
+    for unknown in ({"loss": 1.0}, {"step": 5e-324, "steps": 1}, {"step": 0, "steps": 4}):  # the second once overflowed
+        assert seconds_left({**ROW, "values": unknown}) is None
+    assert seconds_left({**ROW, "before": {}, "paced_seconds": 0.0}) is None
+
+
+def test_a_job_that_resumed_half_way_has_its_own_pace() -> None:
+    resumed = {**ROW, "values": {"epoch": 51, "epochs": 100}, "before": {"epoch": 50, "epochs": 100}}
+    assert seconds_left(resumed) == pytest.approx(90.0 * 49)  # and not 96 s
+
+
+def test_what_the_task_returns_has_owner_progress_and_the_time_that_is_left() -> None:
+    running, waits, over = (told_row({**ROW, "state": state}) for state in ("running", "waiting", "failed"))
+    assert (running["owner"], running["progress"], running["seconds_left"]) == ("alice@laptop", 0.25, 270.0)
+    assert (over["progress"], over["seconds_left"], waits["seconds_left"]) == (0.25, None, None)
+    assert not {"before", "paced_seconds"} & running.keys()
 
 
 def test_the_table_says_what_runs_and_what_waits_to_be_fetched() -> None:
-    rows = [ROW, {**ROW, "job_id": "old", "state": "failed", "own": False, "seconds": 3600.0}]
+    rows = [ROW, {**ROW, "job_id": "old", "state": "failed", "owner": "bob@desk", "own": False, "seconds": 3600.0}]
     text = " ".join(job_table(rows, "n1", 200).split())
-    assert "run7 running yours 4 n1 n2 1 min 40 s, 5 min 0 s left step 1/4 loss 0.5" in text
-    assert "old failed another's 4 n1 n2 1 h 0 min ago, not fetched" in text
+    assert "run7 running alice@laptop, you 4 n1 n2 1 min 40 s, 4 min 30 s left 25% step 1/4 loss 0.5" in text
+    assert "old failed bob@desk 4 n1 n2 1 h 0 min ago, not fetched 25% step 1/4" in text
     again = " ".join(job_table([{**ROW, "restarts": 2}], "n1", 200).split())
-    assert "run7 running, restart 2 yours 4" in again
+    assert "run7 running, restart 2 alice@laptop, you 4" in again
     assert job_table([], "n1", 80).startswith("n1 knows no job")
     assert "-e job_id=run7 -e do=attach" in detached_line("run7", "n1")
 
 
 def test_jobs_that_wait_have_their_place_and_say_whom_they_wait_for() -> None:
     rows = [{**ROW, "job_id": "later", "state": "waiting", "values": {}, "position": 2}]
-    assert "later waiting yours 4 n1 n2 1 min 40 s, place 2" in " ".join(job_table(rows, "n1", 200).split())
+    assert "later waiting alice@laptop, you 4 n1 n2 1 min 40 s, place 2" in " ".join(job_table(rows, "n1", 200).split())
     ahead: Any = {"job_id": "run5", "owner": "alice", "state": "waiting", "seconds": 61.0}
     told = "job run7 waits: 3 ahead, the first is run5 of alice, which"
     assert waits_line("run7", 3, ahead) == f"{told} has waited for 1 min 1 s"
@@ -64,7 +80,7 @@ def test_names_and_states_are_whole_in_a_narrow_terminal() -> None:
     rows = [{**ROW, "job_id": job_id, "seconds": 90061.0}, {**ROW, "job_id": job_id, "state": "succeeded"}]
     table = job_table(rows, "n1", 80)
     words = table.split()
-    assert words.count(job_id) == 2 and {"running", "succeeded", "yours", "ranks"} < set(words)
+    assert words.count(job_id) == 2 and {"running", "succeeded", "owner", "ranks"} < set(words)
     assert max(map(len, table.splitlines())) <= 80
 
 

@@ -18,12 +18,17 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_HEAD
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue, Ticket, busy_on_nodes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.waiting_job import bury_dead, note_order
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.waiting_job import (
+    bury_dead,
+    note_order,
+    waiting_rows,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import waits_line
 from tests.unit.nodes import STAGING, facts_of_a_node, order_of_a_job
 
 WISH: Any = {
-    "controller": "me", "hosts": ["n1"], "ranks": 1, "launcher": "openmpi", "backend": "gloo", "detached": False,
+    "controller": "me", "owner": "me@here", "hosts": ["n1"], "ranks": 1,
+    "launcher": "openmpi", "backend": "gloo", "detached": False,
     "private_tmp": "",
 }  # fmt: skip
 
@@ -67,14 +72,14 @@ def running(tmp_path: Path) -> Iterator[Callable[..., JobDir]]:
     """Make a job of the head that runs on some nodes."""
     locks: list[int] = []
 
-    def make(job_id: str, *hosts: str, controller: str = "me", order: bool = True) -> JobDir:
+    def make(job_id: str, *hosts: str, owner: str = "me@there", order: bool = True) -> JobDir:
         job = JobDir(str(tmp_path / "jobs" / job_id))
         job.create([0])
         locks.append(job.lock())
         places = [{"rank": rank, "local_rank": 0, "host": host} for rank, host in enumerate(hosts)]
         known: Any = order_of_a_job(home=str(tmp_path), placement=places)
         if order:
-            job.write("order.json", {**known, "ranks": [0], "head": known["host"], "controller": controller})
+            job.write("order.json", {**known, "ranks": [0], "head": known["host"], "owner": owner})
             job.write("staging.json", STAGING)
         return job
 
@@ -192,27 +197,52 @@ def test_other_nodes_are_noted_and_the_place_is_kept(queue: Queue, monkeypatch: 
 @pytest.mark.parametrize(
     ("limits", "refused"),
     [
-        ({"waiting": 2}, "2 of your jobs are waiting, and .* allows 2: wait, or end one"),
-        ({"running": 1}, "1 of your jobs are running, and .* allows 1"),
+        ({"waiting": 2}, "2 jobs of user me are waiting, and .* allows 2: wait, or end one"),
+        ({"running": 1}, "1 jobs of user me are running, and .* allows 1"),
         ({"waiting": 3, "running": 2}, ""),
-        ({"waiting": "3"}, "repair or remove it"),
-        ({"waits": 3}, "repair or remove it"),
-        ([], "repair or remove it"),
+        ({"waiting": 3, "users": {"me": {"waiting": 2}}}, "2 jobs of user me are waiting, and .* allows 2"),
+        ({"users": {"me": {"running": 1}}}, "1 jobs of user me are running"),
+        ({"waiting": 2, "running": 1, "users": {"me": {"waiting": 3, "running": 2}, "you": {"waiting": 0}}}, ""),
+        ({"running": 1, "users": {"me": {"waiting": 9}}}, "1 jobs of user me are running"),
+        *(
+            (wrong, "is not as .* repair or remove it")
+            for wrong in (
+                *({"waiting": "3"}, {"waits": 3}, [], {"users": []}, {"users": {"you": 3}}, {"waiting": True}),
+                *(
+                    {"users": {"you": {"waiting": -1}}},
+                    {"users": {"me": {"waits": 1}}},
+                    {"users": {"me": {"users": {}}}},
+                ),
+            )
+        ),
     ],
+    ids=str,
 )
-def test_an_owner_has_no_more_than_the_head_allows(
+def test_a_user_has_no_more_than_the_head_allows(
     queue: Queue, running: Callable[..., JobDir], limits: Any, refused: str
 ) -> None:
-    for name, owner in (("a", "me"), ("b", "me"), ("c", "you")):
-        queue.enter(wish(name, controller=owner))
+    """Whichever controller the user types on."""
+    for name, owner in (("a", "me@laptop"), ("b", "me@desk"), ("c", "you@desk"), ("d", "me@corp@desk")):
+        queue.enter(wish(name, owner=owner))
     running("runs", "n1")
-    running("theirs", "n1", controller="you")
+    running("theirs", "n1", owner="you@there")
     Path(queue.path, job_queue.LIMITS).write_text(json.dumps(limits))
     if refused:
         with pytest.raises(ValueError, match=refused):
             queue.enter(wish("more"))
     else:
         queue.enter(wish("more"))
+
+
+def test_jobs_of_a_version_that_noted_no_owner_keep_their_places(queue: Queue, running: Callable[..., JobDir]) -> None:
+    old = queue.enter(wish("old"))
+    del old.entry["owner"]  # type: ignore[misc]
+    old.write()
+    running("runs", "n1", owner=7)
+    assert [(row["job_id"], row["owner"]) for row in queue.ahead(["n1"])] == [("runs", "?"), ("old", "?")]
+    assert waiting_rows(queue, "me")[0]["owner"] == "?"
+    Path(queue.path, job_queue.LIMITS).write_text('{"waiting": 1, "running": 1}')
+    queue.enter(wish("new"))
 
 
 HOSTILE: list[Any] = [

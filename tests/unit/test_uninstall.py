@@ -306,8 +306,10 @@ def test_nothing_goes_while_a_job_runs(tmp_path: Path) -> None:
 
 
 def test_nothing_goes_while_a_job_waits(tmp_path: Path) -> None:
-    wish: Any = {"job_id": "one", "controller": "me", "hosts": ["n1"], "ranks": 1, "launcher": "openmpi"}
-    ticket = Queue(str(tmp_path)).enter({**wish, "backend": "gloo", "detached": False, "private_tmp": ""})
+    wish: Any = {"job_id": "one", "controller": "me", "owner": "me@here", "hosts": ["n1"], "ranks": 1}
+    ticket = Queue(str(tmp_path)).enter(
+        {**wish, "launcher": "openmpi", "backend": "gloo", "detached": False, "private_tmp": ""}
+    )
     with pytest.raises(removal.Refused, match=r"job one waits in the queue here: .* -e do=cancel -e job_id=one"):
         removal.refuse_running(request(tmp_path))
     leaving = threading.Timer(0.1, ticket.leave)  # as its process does when the ticket is gone

@@ -50,7 +50,8 @@ def start() -> Iterator[Callable[[], RemoteProcess]]:
 def queue(remote: RemoteProcess, home: Path, job_id: str, **changed: Any) -> None:
     """Ask for a place in the queue."""
     given: dict[str, Any] = {
-        **{"home": str(home), "job_id": job_id, "controller": "me", "hosts": ["w1"], "ranks": 1, "look": False},
+        **{"home": str(home), "job_id": job_id, "controller": "me", "owner": "me@here"},
+        **{"hosts": ["w1"], "ranks": 1, "look": False},
         **{"launcher": "openmpi", "backend": "gloo", "lease": 60.0, "queue_timeout": None, **changed},
     }
     remote.channel.send("queue", **given)

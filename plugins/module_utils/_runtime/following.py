@@ -14,8 +14,8 @@ from .audience import SEND_SECONDS, SOCKET
 from .channel import BEAT_SECONDS, Channel, ready
 from .fetched_files import age, state_in
 from .job_directory import JobDir
-from .job_queue import Entry, Queue
-from .metrics import last_values
+from .job_queue import Entry, Queue, owner_of
+from .metrics import first_report, last_values
 from .reap import PRIVATE
 from .records import JobRow
 
@@ -33,10 +33,12 @@ def row_of(job: JobDir, controller: str) -> JobRow | None:
     if not order or not staging or order["head"] != order["host"]:
         return None
     running = job.running()
+    first = first_report(job) if running else None
     state = "running" if running else state_in(job.read("result.json")) or "lost"
     return {
         "job_id": job.job_id,
         "state": state,
+        "owner": owner_of(order),
         "own": order["controller"] == controller,
         "fetched": job.is_fetched(),
         "seconds": time.time() - staging["started"] if running else age(job),
@@ -47,6 +49,8 @@ def row_of(job: JobDir, controller: str) -> JobRow | None:
         "launcher": order["launcher"]["name"],
         "backend": order["backend"],
         "values": last_values(job, order),
+        "before": first["values"] if first else {},
+        "paced_seconds": max(0.0, time.time() - first["time"]) if first else 0.0,
     }
 
 

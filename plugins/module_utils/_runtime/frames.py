@@ -251,6 +251,7 @@ JOB_ROW = Form(
     {
         "job_id": like(JOB_ID, "a job id"),
         "state": one_of("running", "waiting", *STATES),
+        "owner": short,
         "own": flag,
         "fetched": flag,
         "seconds": number,
@@ -261,6 +262,8 @@ JOB_ROW = Form(
         "launcher": words,
         "backend": words,
         "values": mapped(metric_name, metric, ROWS),
+        "before": mapped(metric_name, metric, 10),
+        "paced_seconds": number,
     }
 )
 AHEAD = Form(

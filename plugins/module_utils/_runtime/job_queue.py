@@ -23,20 +23,24 @@ from .fetched_files import state_in
 from .file_locks import PAUSE_SECONDS, wait_for_lock
 from .job_directory import JOB_ID, Form, JobDir, fits, jobs, open_file
 from .job_directory import NUMBER as SECONDS
+from .orders import Order
 from .records import Ahead, AnyFacts, Wish
 from .survey import row
 
 DIRECTORY, LOCK, LIMITS = "queue", "lock", "limits.json"
+NOBODY = "?"  # the owner of a job of a version that noted none
 TICKET = re.compile(r"(?P<number>[0-9]{9})-(?P<job_id>[A-Za-z0-9][A-Za-z0-9._-]{0,99})\.json\Z")
 LOCK_SECONDS = 10.0  # for those who look or enter to be done
 LOOK_SECONDS = 0.5  # between two looks at the queue of a job that is soon to run
 MOST_SECONDS = 10.0  # and of one that has many ahead: each look reads all tickets
 ENTRY_BYTES = 16 << 20  # of a ticket: the names of 100,000 nodes
 FORM: Form = {
-    **dict.fromkeys(("job_id", "controller", "launcher", "backend", "private_tmp"), str),
+    **dict.fromkeys(("job_id", "controller", "owner", "launcher", "backend", "private_tmp"), str),
     **{"hosts": list, "ranks": int, "detached": bool, "since": SECONDS},
 }
-LIMIT_NAMES = ("waiting", "running")  # of each controller
+LIMIT_NAMES = ("waiting", "running")  # jobs of one user
+USERS = "users"  # in limits.json: the limits of some users by name, in place of those for everybody
+LIMITS_FORM = '{"waiting": 4, "running": 2, "users": {"alice": {"running": 8}}}'
 
 
 class Entry(Wish):
@@ -104,7 +108,7 @@ class Queue:
             known = os.path.lexists(os.path.join(self.home, "jobs", wish["job_id"]))
             if known or any(entry["job_id"] == wish["job_id"] for entry in waiting):
                 raise ValueError("a job of this name waits or ran already: choose another -e job_id")
-            self.check_limits(wish["controller"], waiting)
+            self.check_limits(user_of(wish["owner"]), waiting)
             number = 1 + max((int(name[:9]) for name in names), default=0)
             entry = cast(Entry, {**wish, "number": number, "since": time.time()})
             path = os.path.join(self.path, f"{number:09d}-{wish['job_id']}.json")
@@ -125,24 +129,26 @@ class Queue:
                 ticket.entry["hosts"] = list(hosts)
                 ticket.write()
 
-    def check_limits(self, controller: str, waiting: Sequence[Entry]) -> None:
-        """ValueError if the owner has as many jobs as limits.json allows. OSError, ValueError if it cannot be read."""
+    def check_limits(self, user: str, waiting: Sequence[Entry]) -> None:
+        """ValueError if a user has as many jobs as limits.json allows. OSError, ValueError if it cannot be read.
+
+        The jobs of all controllers on which the user has this name count.
+        """
         path = os.path.join(self.path, LIMITS)
         if not os.path.lexists(path):
             return
-        limits = JobDir(self.path).read(LIMITS)
-        if not isinstance(limits, dict) or not all(
-            name in LIMIT_NAMES and type(most) is int and most >= 0 for name, most in limits.items()
-        ):
-            raise ValueError(f'{path} is not as {{"waiting": 4, "running": 2}}: repair or remove it')
+        limits = limits_of(user, JobDir(self.path).read(LIMITS))
+        if limits is None:
+            raise ValueError(f"{path} is not as {LIMITS_FORM}: repair or remove it")
         orders = [job.order() for job in jobs(self.home) if job.running() and not state_in(job.read("result.json"))]
         counts = {
-            "waiting": sum(entry["controller"] == controller for entry in waiting),
-            "running": sum(order is not None and order["controller"] == controller for order in orders),
+            "waiting": sum(user_of(entry["owner"]) == user for entry in waiting),
+            "running": sum(order is not None and user_of(owner_of(order)) == user for order in orders),
         }
         for name, most in limits.items():
             if counts[name] >= most:
-                raise ValueError(f"{counts[name]} of your jobs are {name}, and {path} allows {most}: wait, or end one")
+                has = f"{counts[name]} jobs of user {user} are {name}"
+                raise ValueError(f"{has}, and {path} allows {most}: wait, or end one")
 
     def entries(self) -> list[Entry]:
         """Return the jobs that wait, first come first. OSError."""
@@ -235,8 +241,41 @@ class Queue:
             before = (number is None or entry["number"] < number) and entry["job_id"] not in started
             if before and wanted.intersection(entry["hosts"]):
                 seconds = max(0.0, time.time() - entry["since"])
-                found.append({**row(entry["job_id"], self.path), "state": "waiting", "seconds": seconds})
+                known, owner = row(entry["job_id"], self.path), entry["owner"]
+                found.append({**known, "owner": owner, "state": "waiting", "seconds": seconds})
         return found
+
+
+def owner_of(order: Order) -> str:
+    """Return who started a job, as people know them. An order of an older version, or of another hand, has no text."""
+    found = cast(Mapping[str, object], order).get("owner")
+    return found if isinstance(found, str) else NOBODY
+
+
+def user_of(owner: str) -> str:
+    """Return the name of the user of user@controller. A name of a directory service may have an @ itself."""
+    return owner.rpartition("@")[0] or owner
+
+
+def limits_of(user: str, found: object) -> dict[str, int] | None:
+    """Return the limits of a user in what limits.json has: the user's own, and else those for everybody.
+
+    None if it is not as it must be, for whichever user.
+    """
+    if not isinstance(found, dict) or not isinstance(found.get(USERS, {}), dict):
+        return None
+    users = found.get(USERS, {})
+    everybody = {name: most for name, most in found.items() if name != USERS}
+    if not all(map(are_limits, (everybody, *users.values()))):
+        return None
+    return {**everybody, **users.get(user, {})}
+
+
+def are_limits(found: object) -> bool:
+    """Whether an object has limits, each a whole number of jobs."""
+    return isinstance(found, dict) and all(
+        name in LIMIT_NAMES and type(most) is int and most >= 0 for name, most in found.items()
+    )
 
 
 def is_free(descriptor: int) -> bool:
@@ -256,6 +295,7 @@ def entry_in(path: str) -> Entry | None:
             found = json.load(file) if os.fstat(file.fileno()).st_size <= ENTRY_BYTES else None
     except (OSError, ValueError, RecursionError):
         return None
+    found = {"owner": NOBODY, **found} if isinstance(found, dict) else found
     if not named or not fits(found, FORM) or found["job_id"] != named["job_id"] or found["ranks"] < 1:
         return None
     if not all(isinstance(host, str) for host in found["hosts"]):
@@ -275,7 +315,9 @@ def running_on(home: str, hosts: set[str]) -> list[Ahead]:
         order, staging = job.order(), job.staging()
         if order is None or hosts.intersection(place["host"] for place in order["placement"]):
             seconds = max(0.0, time.time() - staging["started"]) if staging else 0.0
-            found.append({**row(job.job_id, job.path), "state": "running", "seconds": seconds})
+            known = row(job.job_id, job.path)
+            owner = owner_of(order) if order else known["owner"]
+            found.append({**known, "owner": owner, "state": "running", "seconds": seconds})
     return found
 
 

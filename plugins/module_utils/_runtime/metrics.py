@@ -12,13 +12,17 @@ import time
 from typing import Collection
 
 from .frames import refuse_constant
-from .job_directory import JobDir, remove
+from .job_directory import NUMBER, JobDir, fits, open_file, remove
 from .orders import Order
 from .output_lines import Follower, Value
+from .records import FirstReport
 
 ROWS = 1000  # that are written at once
 NAMES = 1000  # of which the result has the last value
 ROW_BYTES = 1 << 18  # of one row; a report is a line of 4 KiB at most
+FIRST_BYTES = 1 << 17  # of the file, in which the first report of progress is looked for
+PROGRESS = ("step", "steps", "epoch", "epochs")  # names of values that say how far a job has come
+TOTALS = {"steps", "epochs"}
 
 
 def open_new(path: str) -> int:
@@ -86,6 +90,27 @@ def last_values(job: JobDir, order: Order) -> dict[str, Value]:
         path = job.rank(rank, "stdout")
         Follower(path, rank, "stdout", False, lambda _line: None, found.add).look(last=True, until=0.0)
     return found.last
+
+
+def first_report(job: JobDir) -> FirstReport | None:
+    """Return the first report that says how much there is to do, from the begin of metrics.jsonl. None without one.
+
+    Programs of the job may have written that file, too.
+    """
+    try:
+        with open(open_file(job.at("metrics.jsonl")), "rb") as file:
+            rows = file.read(FIRST_BYTES).splitlines()
+    except OSError:
+        return None
+    for row in rows:
+        try:
+            found = json.loads(row, parse_constant=refuse_constant)
+        except (ValueError, RecursionError):
+            continue
+        if fits(found, {"time": NUMBER}) and TOTALS & found.keys():
+            values = {name: found[name] for name in PROGRESS if fits(found, {name: NUMBER})}
+            return {"time": float(found["time"]), "values": values}
+    return None
 
 
 def final_metrics(job: JobDir, order: Order) -> Metrics:

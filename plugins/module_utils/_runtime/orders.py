@@ -32,6 +32,7 @@ class JobOrder(TypedDict):
 
     job_id: str
     controller: str  # who started the job (plugin_utils/_controller/identity.py)
+    owner: str  # the same for people, as they say themselves: user@controller
     run_dir: str  # on the controller
     head: str  # its host
     world_size: int

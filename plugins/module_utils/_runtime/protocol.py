@@ -234,6 +234,7 @@ class QueueWish(Request):
     home: str
     job_id: str
     controller: str
+    owner: str
     hosts: list[str]
     ranks: int
     launcher: str

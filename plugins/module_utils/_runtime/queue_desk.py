@@ -41,6 +41,7 @@ class QueueDesk:
                     {
                         "job_id": frame["job_id"],
                         "controller": frame["controller"],
+                        "owner": frame["owner"],
                         "hosts": frame["hosts"],
                         "ranks": frame["ranks"],
                         "launcher": frame["launcher"],

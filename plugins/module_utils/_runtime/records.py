@@ -332,6 +332,7 @@ class Wish(TypedDict):
 
     job_id: str
     controller: str  # who started it (plugin_utils/_controller/identity.py)
+    owner: str  # the same for people: user@controller
     hosts: list[str]
     ranks: int
     launcher: str
@@ -347,11 +348,19 @@ class Ahead(RunningJob):
     seconds: float  # that it does
 
 
+class FirstReport(TypedDict):
+    """The first report of a job that says how much there is to do: its pace counts from there, for it may resume."""
+
+    time: float  # since the epoch, by the head's clock
+    values: dict[str, Metric]  # of metrics.PROGRESS
+
+
 class JobRow(TypedDict):
     """A job that the head knows."""
 
     job_id: str
     state: str  # "running", "waiting", or that of its result
+    owner: str  # who started it, as they say themselves: user@controller; job_queue.NOBODY if it is not known
     own: bool  # the controller that asks had started it
     fetched: bool
     seconds: float  # that it runs or waits, or since it ended
@@ -362,6 +371,8 @@ class JobRow(TypedDict):
     launcher: str
     backend: str
     values: dict[str, Metric]  # the last that its ranks reported
+    before: dict[str, Metric]  # of one that runs: the first that they reported of its progress; else none
+    paced_seconds: float  # since that report; 0: there is none
 
 
 class Artifact(TypedDict):

@@ -21,7 +21,7 @@ from .audience import Audience
 from .channel import ready
 from .head_job import order_of
 from .job_directory import JobDir, remove
-from .job_queue import LOOK_SECONDS, Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, over_text
+from .job_queue import LOOK_SECONDS, Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, over_text, owner_of
 from .kept_job import keep, kept_in, take_up
 from .link import ConnectionLost
 from .metrics import final_metrics
@@ -83,6 +83,7 @@ class WaitingJob:
             {
                 "job_id": job["job_id"],
                 "controller": job["controller"],
+                "owner": owner_of(job),
                 "hosts": self.hosts,
                 "ranks": len(job["placement"]),
                 "launcher": job["launcher"]["name"],
@@ -269,6 +270,7 @@ def waiting_rows(queue: Queue, controller: str) -> list[JobRow]:
         {
             "job_id": entry["job_id"],
             "state": "waiting",
+            "owner": entry["owner"],
             "own": entry["controller"] == controller,
             "fetched": False,
             "seconds": max(0.0, time.time() - entry["since"]),
@@ -279,6 +281,8 @@ def waiting_rows(queue: Queue, controller: str) -> list[JobRow]:
             "launcher": entry["launcher"],
             "backend": entry["backend"],
             "values": {},
+            "before": {},
+            "paced_seconds": 0.0,
         }
         for position, entry in enumerate(queue.entries(), 1)
         if not os.path.lexists(os.path.join(queue.home, "jobs", entry["job_id"]))

@@ -2,19 +2,24 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The identity of a controller: a random word in its user's home. Host names change and need not be unique."""
+"""Who starts a job. For machines: a random word in the user's home, for host names change and need not be unique. For
+people: user@controller.
+"""
 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import secrets
+import socket
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 IDENTITY = re.compile(r"[0-9a-f]{32}\Z")
 FILE = "~/.torchfleet/controller"
+NAME_CHARACTERS = 64  # of a user or a host, as they are told
 
 
 def identity() -> str:
@@ -28,6 +33,21 @@ def identity() -> str:
         return read(path)
     except FileNotFoundError:
         return made(path)
+
+
+def owner() -> str:
+    """Return who starts a job on this controller as people know them: "alice@laptop". It is a name, and proves nothing.
+
+    The user is that of this process, by its number if it has no name (a container of a CI).
+    """
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    host = socket.gethostname().partition(".")[0]
+    return "@".join(
+        "".join(letter for letter in name if letter.isprintable())[:NAME_CHARACTERS] for name in (user, host)
+    )
 
 
 def read(path: Path) -> str:

@@ -21,8 +21,8 @@ from .view import ETA_MOST, describe, fraction, rendered
 
 RUNNING, WAITING = "running", "waiting"
 LINES, END_BYTES = 10, 1 << 14  # of each stream that are shown
-COLUMNS = ("job", "state", "whose", "ranks", "on", "time", "progress")
-WHOLE = ("job", "state", "whose", "ranks")  # never folded: people copy them and look for them
+COLUMNS = ("job", "state", "owner", "ranks", "on", "time", "progress")
+WHOLE = ("job", "state", "ranks")  # never folded: people copy them and look for them
 
 
 def detached_line(job_id: str, head: str, waits: bool = False) -> str:
@@ -76,7 +76,7 @@ def empty_table() -> Any:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
-        table.add_column(name, no_wrap=name in WHOLE, overflow="fold")
+        table.add_column(name, no_wrap=name in WHOLE, overflow="fold", min_width=len(name) if name == "owner" else None)
     return table
 
 
@@ -85,12 +85,24 @@ def cells(row: JobRow) -> tuple[str, ...]:
     return (
         row["job_id"],
         row["state"] + (f", restart {row['restarts']}" if row["restarts"] else ""),
-        "yours" if row["own"] else "another's",
+        row["owner"] + (", you" if row["own"] else ""),
         str(row["ranks"]),
         fold_names(row["hosts"]),
         times(row),
-        describe(row["values"]),
+        progress(row),
     )
+
+
+def told_row(row: JobRow) -> dict[str, Any]:
+    """Return a row as the task returns it: with the share that is done, and the seconds that are left."""
+    kept = {name: value for name, value in row.items() if name not in ("before", "paced_seconds")}
+    return {**kept, "progress": fraction(row["values"]), "seconds_left": seconds_left(row)}
+
+
+def progress(row: JobRow) -> str:
+    """Return how far a job has come by what its ranks reported last: "25%  step 1/4  loss 0.5"."""
+    done = fraction(row["values"])
+    return "  ".join([*([] if done is None else [f"{done:.0%}"]), describe(row["values"])])
 
 
 def place_of(rows: Sequence[JobRow], job_id: str) -> int:
@@ -105,15 +117,20 @@ def times(row: JobRow) -> str:
         return f"{took}, place {row['position']}"
     if row["state"] != RUNNING:
         return f"{took} ago" + ("" if row["fetched"] else ", not fetched")
-    left = time_left(row)
-    return took + (f", {left} left" if left else "")
+    left = seconds_left(row)
+    return took + ("" if left is None else f", {duration(left)} left")
 
 
-def time_left(row: JobRow) -> str:
-    """Return how long a job will still run at its pace, an empty text if its ranks do not tell."""
-    done = fraction(row["values"])
-    left = row["seconds"] / done * (1 - done) if done else ETA_MOST
-    return duration(left) if left < ETA_MOST else ""
+def seconds_left(row: JobRow) -> float | None:
+    """Return how long a job that runs will still do so, at its pace since the first report. None if it is not known.
+
+    What was done before that report does not count: a job that resumes half way has not done that half in a second.
+    """
+    done, before = fraction(row["values"]), fraction(row["before"])
+    if row["state"] != RUNNING or done is None or before is None or done <= before:
+        return 0.0 if row["state"] == RUNNING and done == 1.0 else None
+    left = row["paced_seconds"] / (done - before) * (1 - done)
+    return left if left < ETA_MOST else None
 
 
 def duration(seconds: float) -> str:
