@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     ssh_words,
     to_plain,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import PLACE, within_room
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import within_room
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import fetch_running
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
     job_table,
@@ -136,14 +136,7 @@ class ActionModule(Action):
                     "run_dir": str(run_dir),
                     "msg": f"job {job_id} is over, and its files are here",
                 }
-            home = within_room(run_dir, placement, run_dir / PLACE)
-            shutil.rmtree(run_dir / PLACE, ignore_errors=True)  # of a playbook that was killed
-            try:
-                missing = session.fetch(job_id, run_dir, placement, self.limit, over=False, artifacts=home)
-                if home.reports:
-                    home.settle(run_dir)
-            finally:
-                shutil.rmtree(run_dir / PLACE, ignore_errors=True)
+            home, missing = fetch_running(session, job_id, run_dir, placement, self.limit)
         if not home.reports and not missing:
             raise InputError("job_id", job_id, "it collects nothing: give train.yml -e collect=GLOB")
         for line in home.said:

@@ -53,6 +53,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
     note_attempts,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import CollectWatch, Watches
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import ASK_SECONDS, HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_sending import lay
@@ -243,18 +244,17 @@ class ActionModule(Action):
         warnings = [f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)]
         for line in [*warnings, opening(plan), *filter(None, [plan.shipped, "" if plan.lacking else plan.data])]:
             view.say(line)
-        ssh = ssh_words(self._connection, session.head, request.lease)
-        watch = HangWatch(plan.job_id, run_dir, request.hang_look, lambda: Session(session.head, ssh), view.say)
+        watches = self.watches(session, plan, request, view)
         try:
             rule = request.restart_rule if request.max_restarts else None
             queue = (request.queue, request.queue_timeout)
-            show = watch.seeing(view.show)
-            outcome = session.run(order, show, stop, request.detach, *queue, watch.tick, rule)
+            show = watches.seeing(view.show)
+            outcome = session.run(order, show, stop, request.detach, *queue, watches.tick, rule)
         except (InputError, Stopped):
             run_directory.remove_run_dir(run_dir)
             raise
         finally:
-            watch.close()
+            watches.close()
             view.close()
         self.outcome = None
         self.plans.append(plan)
@@ -263,6 +263,18 @@ class ActionModule(Action):
             screen.flush(stop.reason)
             return {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir}
         return self.bring(session, plan, outcome, request, stop, screen, view)
+
+    def watches(self, session: Session, plan: LaunchPlan, request: Request, view: View) -> Watches:
+        """Return what looks at the job, and collects from it, while it is followed. Each has a session of its own."""
+        ssh, run_dir = ssh_words(self._connection, session.head, request.lease), Path(plan.run_dir)
+        placement = [(place.rank, place.host) for place in plan.placement]
+
+        def connect() -> Session:
+            return Session(session.head, ssh)
+
+        limits = (request.fetch_limit, request.collect_limits)
+        collects = CollectWatch(plan.job_id, run_dir, placement, limits, request.collect_every, connect, view.say)
+        return Watches(HangWatch(plan.job_id, run_dir, request.hang_look, connect, view.say), collects)
 
     def bring(
         self,

@@ -193,6 +193,14 @@ options:
     description: How many bytes a node may send for O(collect), such as C(20G). A node with more sends none.
     type: str
     default: 10G
+  collect_every:
+    description:
+      - Seconds from one collection to the next while the job runs and is followed, such as V(300) for checkpoints of a
+        long job. Output and metrics come, too. The default is to collect when the job is over.
+      - What comes of a node takes the place of what came of it before, once it is all there. A node with a file that is
+        just being written is left as it was until the next time. A collection that fails is a warning.
+      - Not with O(detach). There C(playbooks/jobs.yml -e do=collect) collects what is there.
+    type: float
   rdma:
     description:
       - Whether to use RDMA where all nodes of the job have it. With V(false) the data goes over the NIC by TCP, for

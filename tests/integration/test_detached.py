@@ -135,6 +135,18 @@ def test_models_come_home_while_the_job_runs(fleet: Fleet) -> None:
     go.touch()
     assert jobs(fleet, do="wait", job_id="away").rc == 0
     assert [path.read_text() for path in models] == ["last", "last"]
+    followed = fleet.start(
+        workload=str(script), workload_args=["x", str(fleet.root / "followed.go")], job_id="followed",
+        collect=["model-?"], collect_every=1,
+    )  # fmt: skip
+    model = fleet.runs / "followed" / "artifacts" / "localhost" / "model-0"
+    followed.wait_until(model.exists)
+    first = model.read_text()
+    followed.wait_until(lambda: model.exists() and model.read_text() != first)
+    assert len(set(first.split())) == 1 and len(first.split()) == 100_000
+    (fleet.root / "followed.go").touch()
+    assert followed.process.wait(60) == 0, followed.log.read_text()
+    assert model.read_text() == "last" and not (fleet.runs / "followed" / ".collecting").exists()
     detached(fleet, str(script), job_id="none").touch()
     refused = jobs(fleet, do="collect", job_id="none")
     assert refused.rc != 0 and "it collects nothing: give train.yml -e collect=GLOB" in refused.msg

@@ -179,6 +179,14 @@ def test_options() -> None:
     request = parse_request({"collect": "*.pt 'my out/*'", "collect_files": "5", "collect_limit": "2M"})
     assert request.collect == ("*.pt", "my out/*") and request.collect_limits == (5, 2 << 20)
     assert parse_request({}).collect == () and parse_request({}).collect_limits == (0, 0)
+    assert parse_request({"collect": "*.pt", "collect_every": "300"}).collect_every == 300.0
+    with pytest.raises(InputError, match=r"nobody follows a detached job: .* do=collect"):
+        parse_request({"collect": "*.pt", "collect_every": 300, "detach": True})
+    for every in (0, -1, "often", 0.5):
+        with pytest.raises(InputError, match="collect_every"):
+            parse_request({"collect": "*.pt", "collect_every": every})
+    with pytest.raises(InputError, match="say which files: add -e collect=GLOB"):
+        parse_request({"collect_every": 300})
     for wrong in ({"collect_files": 0}, {"collect_files": 10**6}, {"collect_limit": "much"}, {"collect": ["x"] * 101}):
         with pytest.raises(InputError):
             parse_request(wrong)
@@ -186,8 +194,34 @@ def test_options() -> None:
     assert patterns_of({}) == []  # type: ignore[typeddict-item]
 
 
+def test_a_file_that_changes_between_two_looks_at_a_job_that_runs_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had come before it was written on. One that another is renamed over came whole, as did one that is gone."""
+    folder = tmp_path / "w"
+
+    def write(_seconds: float) -> None:
+        with open(folder / "a.pt", "a") as file:
+            file.write("more")
+        (folder / "new").write_text("the next one")
+        (folder / "new").replace(folder / "b.pt")
+        (folder / "c.pt").unlink()
+
+    monkeypatch.setattr(artifacts_module.time, "sleep", write)
+    tree(folder, "a.pt", "b.pt", "c.pt")
+    home = BroughtHome({"n1"}, MANY)
+    assert all(home.take(frame) for frame in sent(tmp_path, monkeypatch, ["*.pt"]))
+    assert home.damaged == ["n1: a.pt changed while it was read, or ends too soon"] and home.torn == {"n1"}
+    tree(folder, "a.pt", "b.pt", "c.pt")
+    JobDir(str(tmp_path / "home" / "jobs" / "one")).write("over.json", {})
+    home = BroughtHome({"n1"}, MANY)  # of a job that is over nothing changes: it is not waited for
+    assert all(home.take(frame) for frame in sent(tmp_path, monkeypatch, ["*.pt"]))
+    assert home.damaged == [] and (folder / "c.pt").exists()
+
+
 def sent(root: Path, monkeypatch: pytest.MonkeyPatch, patterns: list[str], limits: Limits = MANY) -> list[Any]:
-    """Return the frames of a node on which a job of the tree below `root` is over."""
+    """Return the frames of a node on which a job of the tree below `root` runs, or is over."""
+    monkeypatch.setattr(artifacts_module, "APART_SECONDS", 0.0)
     job = JobDir(str(root / "home" / "jobs" / "one"))
     cwd = root / "w"
     order = order_of_a_job(home=str(root / "home"), cwd=str(cwd), run_dir=str(cwd / "runs" / "one"), collect=patterns)

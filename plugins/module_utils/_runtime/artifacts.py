@@ -14,6 +14,7 @@ import fnmatch
 import hashlib
 import os
 import stat
+import time
 from typing import Collection, Iterable, Iterator, NamedTuple, Tuple
 
 from .channel import Channel, Frame
@@ -32,6 +33,8 @@ HOSTS_MOST = 10_000  # of a job that was planned elsewhere
 LOOKED_MOST = 1_000_000  # entries of directories
 PREFIX = ("artifacts", "host")  # what a name begins with on its way
 LEAST_BLOCK, SPARE_BLOCKS = 1 << 12, 100  # bytes; one that sends a byte at a time would take days for what it may send
+APART_SECONDS = 1.0  # between the two looks at each file of a job that runs
+OPEN_MOST = 200  # files that are looked at twice: so many stay open in between
 SLACK_SECONDS = 2.0  # file systems keep times that are coarser than those of the clock
 TORN = "0" * 64  # in place of the digest of a file that changed or could not be read to its end: it counts as damaged
 TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER = "too_many", "too_large", "too_wide", "no_folder"
@@ -233,13 +236,48 @@ def send_artifacts(channel: Channel, job: JobDir, order: Order, limits: Limits) 
         refused = str(error)
     except OSError:
         refused = NO_FOLDER
-    files = [row for row in (send_one(channel, order, path, search) for path in paths) if row]
+    with Looks(0 if job.is_over() else OPEN_MOST) as looks:
+        sent = [row for row in (send_one(channel, order, path, search, looks) for path in paths) if row]
+        files = looks.again(sent)
     unmatched = [pattern for number, pattern in enumerate(patterns) if number not in search.matched and not refused]
     report: Artifacts = {"files": files, "left_out": search.left_out, "unmatched": unmatched, "refused": refused}
     channel.send("artifacts", b"", host=order["host"], **report)
 
 
-def send_one(channel: Channel, order: Order, path: str, search: Search) -> Artifact | None:
+class Looks:
+    """Two looks at each file that is sent of a job that runs, so far apart that one which is being written has changed.
+
+    They stay open in between. Else a file that is renamed over one of them could have its inode, and look like it.
+    """
+
+    def __init__(self, most: int) -> None:
+        """`most`: files that stay open; of the others a change is seen only while they are read. 0: the job is over."""
+        self.most, self.began = most, time.monotonic()
+        self.open: dict[str, tuple[int, os.stat_result]] = {}
+
+    def __enter__(self) -> Looks:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for descriptor, _before in self.open.values():
+            os.close(descriptor)
+
+    def leave(self, path: str, descriptor: int, before: os.stat_result) -> None:
+        """Keep a file open that was read, or close it."""
+        if len(self.open) < self.most:
+            self.open[path] = descriptor, before
+        else:
+            os.close(descriptor)
+
+    def again(self, rows: list[Artifact]) -> list[Artifact]:
+        """Return the rows of the files, with TORN for each that has changed since it was opened."""
+        if self.open:
+            time.sleep(max(0.0, self.began + APART_SECONDS - time.monotonic()))
+        changed = {path for path, (file, before) in self.open.items() if is_changed(before, os.fstat(file))}
+        return [{**row, "sha256": TORN} if row["path"] in changed else row for row in rows]
+
+
+def send_one(channel: Channel, order: Order, path: str, search: Search, looks: Looks) -> Artifact | None:
     """Send one file; return its path, size and digest as they were sent, or None if it cannot be read."""
     try:
         descriptor = open_below(order["cwd"], path)
@@ -263,7 +301,7 @@ def send_one(channel: Channel, order: Order, path: str, search: Search) -> Artif
             return None
         return {"path": path, "bytes": size, "sha256": TORN}
     finally:
-        os.close(descriptor)
+        looks.leave(path, descriptor, before)
     return {"path": path, "bytes": size, "sha256": seen.hexdigest()}
 
 

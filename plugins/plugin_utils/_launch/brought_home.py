@@ -137,7 +137,14 @@ class BroughtHome:
     @property
     def warnings(self) -> list[str]:
         """Return one line for each glob that matched nothing, and for what did not come home of a node."""
-        lines = [f"collect: {pattern!r} matches nothing that the job wrote" for pattern in self.unmatched()]
+        return [
+            f"collect: {pattern!r} matches nothing that the job wrote" for pattern in self.unmatched()
+        ] + self.not_sent
+
+    @property
+    def not_sent(self) -> list[str]:
+        """Return a line or two for each node of which something did not come home."""
+        lines: list[str] = []
         values = {"files": f"{self.limits.files:,}", "bytes": f"{self.limits.bytes:,}"}
         for host, report in sorted(self.reports.items()):
             code = report["refused"]
@@ -162,10 +169,17 @@ def files_by_host(run_dir: Path) -> dict[str, list[dict[str, Any]]]:
     return rows
 
 
-def within_room(run_dir: Path, placement: Collection[tuple[int, str]] | None, place: Path | None = None) -> BroughtHome:
+def within_room(
+    run_dir: Path,
+    placement: Collection[tuple[int, str]] | None,
+    place: Path | None = None,
+    most: Limits | None = None,
+) -> BroughtHome:
     """Return what takes the files of a run that was not asked for just now: they may fill a quarter of the free disk.
 
-    `placement`: ranks and their hosts, None if they are not known here; `place`: as of BroughtHome. OSError.
+    `placement`: ranks and their hosts, None if they are not known here; `place`: as of BroughtHome; `most`: what a node
+    may send in any case. OSError.
     """
     hosts = {host for _rank, host in placement} if placement is not None else None
-    return BroughtHome(hosts, Limits(COLLECT_FILES, room_for(run_dir) // 2 // max(1, len(hosts or ()))), place)
+    files, size = most or Limits(COLLECT_FILES, room_for(run_dir))
+    return BroughtHome(hosts, Limits(files, min(size, room_for(run_dir) // 2 // max(1, len(hosts or ())))), place)

@@ -134,6 +134,7 @@ class Request:
     collect: tuple[str, ...] = ()
     collect_files: int = COLLECT_FILES
     collect_limit: int = COLLECT_BYTES
+    collect_every: float | None = None  # seconds between two collections while the job runs; None: at its end alone
     hang_look: float = HANG_LOOK  # seconds without a sign of life; 0: never
     profile: Profile = NO_PROFILE
     rdma: bool = True  # use it where the nodes have it
@@ -174,6 +175,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
         min_nodes=parse_min_nodes(given.get("min_nodes"), max_restarts, given),
         notice=parse_notice(given),
         queue=parse_queue(given),
+        collect_every=parse_collect_every(given),
         python=parse_python(given.get("python"), given.get("requirements")),
         profile=parse_profile(given, parse_ranks("profile_ranks", given.get("profile_ranks", "all"))),
         **by_themselves,
@@ -272,6 +274,17 @@ def parse_queue(given: Mapping[str, Any]) -> bool:
     if queue and launcher in STARTED_BY_SLURMD:
         raise InputError("queue", True, f"{launcher} puts the job into the queue of Slurm: leave out queue")
     return queue
+
+
+def parse_collect_every(given: Mapping[str, Any]) -> float | None:
+    """Return the seconds between two collections while a job runs, None for none. InputError if nobody collects."""
+    seconds = parse_seconds("collect_every", given.get("collect_every"), 300, 1.0)
+    if seconds and not given.get("collect"):
+        raise InputError("collect_every", given["collect_every"], "say which files: add -e collect=GLOB")
+    if seconds and parse_flag("detach", given.get("detach", False)):
+        reason = "nobody follows a detached job: let cron type playbooks/jobs.yml -e do=collect -e job_id=..."
+        raise InputError("collect_every", given["collect_every"], reason)
+    return seconds
 
 
 def parse_notice(given: Mapping[str, Any]) -> float | None:

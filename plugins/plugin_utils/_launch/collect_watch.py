@@ -1,0 +1,148 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Brings what ranks have written home while a job runs: once, or again and again while it is followed (collect_every).
+
+It goes over a session of its own, so the job's is not held up. What comes of a node takes the place of what came before
+once it is all there and whole: half of a checkpoint is none.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+from .brought_home import PLACE, BroughtHome, within_room
+from .connection import HeadLost
+from .hang_watch import HangWatch
+from .run_directory import written_alone
+from .session import Session
+
+Placement = Collection[tuple[int, str]]  # ranks and their hosts
+
+
+def fetch_running(
+    session: Session, job_id: str, run_dir: Path, placement: Placement, limit: int, most: Limits | None = None
+) -> tuple[BroughtHome, list[str]]:
+    """Fetch what a job that runs has written until now; return what came, and what is missing, each with the reason.
+
+    `limit`: bytes of output and metrics; `most`: what each node may send, also bounded by the free disk. InputError,
+    HeadLost, OSError: what had come before is there as it was. Call it while nobody else writes into the run.
+    """
+    home = within_room(run_dir, placement, run_dir / PLACE, most)
+    shutil.rmtree(run_dir / PLACE, ignore_errors=True)  # of a playbook that was killed
+    try:
+        missing = session.fetch(job_id, run_dir, placement, limit, over=False, artifacts=home)
+        if home.reports:
+            home.settle(run_dir)
+    finally:
+        shutil.rmtree(run_dir / PLACE, ignore_errors=True)
+    return home, missing
+
+
+class CollectWatch:
+    """Collects from one job that is followed. Its methods are for one thread; `connect` is called in another.
+
+    Nothing that goes wrong ends the job: a line says it, once for each reason, and the next time it is tried again.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        run_dir: Path,
+        placement: Placement,
+        limits: tuple[int, Limits],
+        seconds: float | None,
+        connect: Callable[[], Session],
+        say: Callable[[str], None],
+    ) -> None:
+        """`seconds` from the end of one collection to the next, None for none; `limits`: those of fetch_running()."""
+        self.job_id, self.run_dir, self.placement, self.limits = job_id, run_dir, placement, limits
+        self.seconds, self.connect, self.say = seconds, connect, say
+        self.since: float | None = None  # of the monotonic clock: the start of the job, or the end of the last one
+        self.thread: threading.Thread | None = None
+        self.session: Session | None = None
+        self.found: list[str] = []
+        self.told: set[str] = set()
+        self.closed = False
+
+    def seeing(self, show: Callable[[Frame], None]) -> Callable[[Frame], None]:
+        """Return what shows frames and takes the first of a job that runs for its start: one may wait before that."""
+
+        def see(frame: Frame) -> None:
+            if frame["kind"] in ("queued", "restarted"):
+                self.since = None
+            elif self.since is None:
+                self.since = time.monotonic()
+            show(frame)
+
+        return see
+
+    def tick(self) -> None:
+        """Begin a collection if it is time for one; tell what was wrong with the last one. Returns at once."""
+        if self.thread and not self.thread.is_alive():
+            self.thread, self.since = None, time.monotonic()
+            self.tell()
+        if self.closed or self.thread or self.seconds is None or self.since is None:
+            return
+        if time.monotonic() < self.since + self.seconds:
+            return
+        self.thread = threading.Thread(target=self.collect, daemon=True)
+        self.thread.start()
+
+    def collect(self) -> None:
+        """Fetch what is there now; `found` has what was wrong."""
+        try:
+            with self.connect() as session:
+                self.session = session
+                with written_alone(self.run_dir, lambda: self.closed):
+                    if not self.closed:
+                        limit, most = self.limits
+                        home, missing = fetch_running(session, self.job_id, self.run_dir, self.placement, limit, most)
+                        self.found = [*missing, *home.not_sent]  # a glob that matches nothing may match later
+        except (InputError, HeadLost, Stopped, OSError) as error:
+            self.found = [str(error)]
+
+    def tell(self) -> None:
+        """Show what was wrong, each reason once."""
+        found, self.found = self.found, []
+        for text in found:
+            if text not in self.told:
+                self.told.add(text)
+                self.say(f"warning: collect_every: {text}; it is tried again in {self.seconds:g} s")
+
+    def close(self) -> None:
+        """Leave off: the job is over, and its files are fetched as a whole."""
+        self.closed = True
+        if self.thread and self.thread.is_alive() and self.session:
+            self.session.drop()
+
+
+class Watches:
+    """Both that watch a job while it is followed."""
+
+    def __init__(self, hangs: HangWatch, collects: CollectWatch) -> None:
+        self.hangs, self.collects = hangs, collects
+
+    def seeing(self, show: Callable[[Frame], None]) -> Callable[[Frame], None]:
+        """Return what shows frames, and lets both see them."""
+        return self.collects.seeing(self.hangs.seeing(show))
+
+    def tick(self) -> None:
+        """Let both do what it is time for. Returns at once."""
+        self.hangs.tick()
+        self.collects.tick()
+
+    def close(self) -> None:
+        """Leave off: the job is over."""
+        self.hangs.close()
+        self.collects.close()
