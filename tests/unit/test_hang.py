@@ -12,7 +12,12 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import hang
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import ALL_EVIDENCE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import is_alive, judged, write_bundle
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import (
+    busy_lines,
+    is_alive,
+    judged,
+    write_bundle,
+)
 
 # Three ranks on n1; rank 1 matches a regular expression in C, and the others wait for it in their fourth collective.
 RECORDED = json.loads((Path(__file__).parent / "recorded/look.json").read_text())["evidence"]
@@ -263,6 +268,30 @@ def test_a_slow_job_has_no_culprit(ranks: list[dict[str, Any]], said: str) -> No
     found = verdict(*ranks)
     assert (found.code, found.ranks) == (hang.SLOW, [])
     assert found.sentence.startswith(f"slow, not hung: {said}") and "rank 1" not in found.sentence
+
+
+SUBPROCESS = frame("/usr/lib/python3.11/subprocess.py", 1, "_wait")
+
+
+@pytest.mark.parametrize("changed", [{"cpu": 9.0}, {"cpu": 0.0}])
+def test_who_waits_for_a_compiler_is_not_to_blame(changed: dict[str, Any]) -> None:
+    """Reproduced before: a framework that builds its kernels for 100 s on rank 0 was said to hang there."""
+    builder = rank(SUBPROCESS, own(9, "build"), **changed)
+    found = verdict(waiting(seconds=90.0), {**builder, "busy": "cc1plus of ninja"})
+    assert (found.code, found.ranks) == (hang.SLOW, [])
+    assert found.sentence == "slow, not hung: rank 1 on n1 builds a program: cc1plus of ninja is busy"
+    assert verdict(waiting(seconds=90.0), {**builder, "busy": "sh"}).ranks == [1]  # any other may spin for ever
+    assert verdict(waiting(seconds=90.0), {**builder, "busy": "cc1plus", "state": "T"}).ranks == [1]
+
+
+def test_busy_programs_of_ranks_that_show_nothing_are_told() -> None:
+    compiles = {**rank(own(9)), "busy": "cc1plus of ninja"}
+    rows = looked(compiles, rank(own(1)), compiles, {**compiles, "wrote": True}, {**compiles, "busy": "tar"})
+    assert busy_lines(rows, 45.4) == [
+        "ranks 0,2 on n1: 45 s without output: cc1plus of ninja is busy",
+        "rank 4 on n1: 45 s without output: tar is busy",
+    ]
+    assert busy_lines(looked(*({**compiles, "busy": f"p{number}"} for number in range(9))), 1.0)[4:] == ["... and more"]
 
 
 def test_who_is_stopped_or_gone_does_not_come_back_as_before() -> None:

@@ -15,7 +15,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import asking, last_look, looking
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    asking,
+    busy_program,
+    last_look,
+    looking,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import (
     ALL_EVIDENCE,
     FRAMES_MOST,
@@ -32,7 +37,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.look_n
     STACKS,
     TELL_SIGNAL,
 )
-from tests.driver import running, wait_until
+from tests.driver import parent, pids, running, wait_until
 
 PROGRAM = """
 import sys, threading, time
@@ -98,6 +103,30 @@ def test_a_python_tells_where_it_is_and_goes_on(job: JobDir, started: subprocess
     assert row["threads"][1][0]["function"] == "others"
     assert (other["status"], other["threads"], other["pid"]) == ("absent", [], 0)
     assert started.poll() is None and running(started.pid)
+
+
+COMPILES = """
+import subprocess, sys, time
+code = "import os; os.fork() and os.wait(); open('/proc/self/comm', 'w').write('cc1plus')\\nwhile True: pass"
+child = subprocess.Popen([sys.executable, "-I", "-S", "-c", code])
+print("up", flush=True)
+try:
+    child.wait(600)
+finally:
+    child.kill()
+"""
+
+
+def test_a_program_that_a_rank_has_started_and_that_is_busy_is_told(
+    job: JobDir, hook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(busy_program, "LEAST_SHARE", 0.0)  # this machine may be busy, too
+    with rank_0(job, hook, COMPILES) as process:
+        busy = wait_until(lambda: looking.look(job, ORDER, asks=False, seconds=0.2)[0]["busy"])
+        assert busy.startswith("cc1plus of ") and busy_program.builds(busy)
+        for child in [pid for pid in pids() if process.pid in (parent(pid), parent(parent(pid)))]:
+            os.kill(child, signal.SIGKILL)
+        wait_until(lambda: looking.look(job, ORDER, asks=False, seconds=0.0)[0]["busy"] == "")
 
 
 def test_who_may_not_be_asked_gets_nothing(job: JobDir, started: subprocess.Popen[str]) -> None:

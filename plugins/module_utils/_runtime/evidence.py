@@ -79,6 +79,7 @@ class Evidence(TypedDict):
     threads: list[list[Frame]]  # the main thread is the first
     groups: list[Group]
     workers: list[Worker]
+    busy: str  # the program that the rank has started and that has much of a CPU: "cc1plus of ninja"
 
 
 FRAMES = listed(
@@ -115,6 +116,7 @@ EVIDENCE = Form(
         "threads": listed(FRAMES, THREADS_MOST),
         "groups": listed(GROUP, GROUPS_MOST),
         "workers": listed(WORKER, WORKERS_MOST),
+        "busy": either(short, ""),
     }
 )
 MANY_RANKS = 100_000

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Callable, Collection, Iterable, Mapping, NamedTuple, Sequence
 
+from .busy_program import builds
 from .doing import (
     COMPUTES,
     DATA,
@@ -128,6 +129,9 @@ def sides_of(doings: Doings, waiting: Sequence[int]) -> list[list[int]]:
 
 def what_moves(found: Mapping[int, Evidence], doings: Doings, culprits: Sequence[int]) -> str:
     """Return what moved between the looks, or why a pause is a usual one; an empty text if nothing did."""
+    for rank in culprits:
+        if rank in found and doings[rank].kind in (COMPUTES, SLEEPS, DATA) and builds(found[rank]["busy"]):
+            return f"rank {rank} on {found[rank]['host']} builds a program: {found[rank]['busy']} is busy"
     for rank, row in sorted(found.items()):
         for group in row["groups"]:
             if group["sequence"] > group["before"]:

@@ -16,6 +16,7 @@ from typing import Callable, Iterator, NamedTuple
 
 from . import processes
 from .asking import ask, ask_in_c, cpu_of_main, is_in_c, write_to
+from .busy_program import busy_program
 from .ending import Tree, handles, trees_below
 from .evidence import (
     ABSENT,
@@ -268,20 +269,37 @@ def workers_of(job: JobDir, rank: int, seen: Seen, until: float) -> list[Worker]
 
     They are asked for their stacks until a moment of the monotonic clock: the end of a job does not wait for hundreds.
     """
-    tops = {seen.asked.pid} if seen.asked else {process.parent for process in seen.tree.program}
-    below: list[Process] = []
-    for process in seen.tree.all:  # parents before children
-        if process.parent in tops:
-            tops.add(process.pid)
-            below.append(process)
     rows: list[Worker] = []
-    for process in below[:WORKERS_MOST]:
+    for process in below(seen)[:WORKERS_MOST]:
         asked = time.monotonic() < until
         stacks = ask_for_stacks(job, {rank: process}, WORKER_SECONDS, set()) if asked else {}
         frames = next(iter(stacks.get(rank, [])), [])
         command = short(processes.command_of(process.pid))
         rows.append({"pid": process.pid, "state": process.state, "command": command, "frames": frames})
     return rows
+
+
+def below(seen: Seen) -> list[Process]:
+    """Return the processes below a rank's Python, parents before children; all of a rank that has none."""
+    tops = {seen.asked.pid} if seen.asked else {process.parent for process in seen.tree.program}
+    found: list[Process] = []
+    for process in seen.tree.all:
+        if process.parent in tops:
+            tops.add(process.pid)
+            found.append(process)
+    return found
+
+
+def busy_below(first: Seen, second: Seen, seconds: float) -> str:
+    """Return the busiest program that a rank has started. Not its workers, which are the same program."""
+    started = [process for process in below(second) if second.asked and not handles(process.pid, LOOK_SIGNAL)]
+    identities = {process.identity: process.pid for process in started}
+    used = {
+        identities[known]: (ticks - first.ticks.get(known, 0)) / TICKS
+        for known, ticks in second.ticks.items()
+        if known in identities
+    }
+    return busy_program(started, used, seconds)
 
 
 def evidence_of(
@@ -311,4 +329,5 @@ def evidence_of(
         "threads": second.threads,
         "groups": groups,
         "workers": workers,
+        "busy": short(busy_below(first, second, between)),
     }

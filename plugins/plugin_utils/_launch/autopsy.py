@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.busy_program import of_ranks
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.doing import (
     WAITS,
     Doings,
@@ -26,12 +27,14 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.doing 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import RUNNING, Evidence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge, plural, spans
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Looked
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .run_directory import DIAGNOSIS, write_private
 
 EVIDENCE_FILE, TEXT_FILE = "look.json", "look.txt"
 SHOWN_LINES = 40  # of a tree on the screen; the file has all
 DEPTH_MOST = 6  # of indentation
+BUSY_LINES = 4  # on the screen at once
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,16 @@ def is_alive(looked: Looked) -> bool:
     return any(row["wrote"] for row in running) or (
         len(running) == len(looked["placement"]) and all(map(is_busy, running))
     )
+
+
+def busy_lines(looked: Looked, seconds: float) -> list[str]:
+    """Return a line for each program that works for ranks which have shown nothing for so long, such as a compiler."""
+    lines = []
+    for busy, places in of_ranks(looked["evidence"]).items():
+        ranks, hosts = [rank for rank, _host in places], fold_names(dict.fromkeys(host for _rank, host in places))
+        who = f"{plural(ranks, 'rank', 'ranks')} {spans(ranks)} on {hosts}"
+        lines.append(f"{who}: {seconds:.0f} s without output: {busy} is busy")
+    return [*lines[:BUSY_LINES], *(["... and more"] if len(lines) > BUSY_LINES else [])]
 
 
 def write_bundle(run_dir: Path, autopsy: Autopsy) -> Path:

@@ -5,7 +5,9 @@
 """Looks at a job by itself while it is followed, when nothing has come from it for some time (option hang_look).
 
 A look goes over a session of its own, so the job's is not held up. First nothing but /proc is read: a job that computes
-or writes is alive, and its ranks are asked for nothing. After each look the next one comes after twice the time.
+or writes is alive, and its ranks are asked for nothing. Programs that ranks have started and that are busy are told,
+such as the compiler of a framework that builds its kernels first. After each look the next one comes after twice the
+time.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-from .autopsy import Autopsy, is_alive, judged, write_bundle
+from .autopsy import Autopsy, busy_lines, is_alive, judged, write_bundle
 from .connection import HeadLost
 from .session import Session
 
@@ -38,6 +40,8 @@ class HangWatch:
         self.job_id, self.run_dir, self.seconds, self.connect, self.say = job_id, run_dir, seconds, connect, say
         self.pause = seconds
         self.since: float | None = None  # of the monotonic clock: the last sign of life, or the last look
+        self.heard = 0.0  # by the same clock: the last sign of life
+        self.busy: list[str] = []  # lines on programs that work for ranks
         self.thread: threading.Thread | None = None
         self.session: Session | None = None
         self.found: Autopsy | None = None
@@ -49,6 +53,7 @@ class HangWatch:
 
         def see(frame: Frame) -> None:
             self.since, self.pause, self.told = time.monotonic(), self.seconds, None
+            self.heard = self.since
             show(frame)
 
         return see
@@ -68,13 +73,20 @@ class HangWatch:
         """Look at the job; `found` has what there is to tell. A look that fails tells nothing."""
         with contextlib.suppress(InputError, HeadLost, Stopped, OSError), self.connect() as session:
             self.session = session
-            if self.closed or is_alive(session.look(self.job_id, asks=False)):
+            if self.closed:
+                return
+            looked = session.look(self.job_id, asks=False)
+            self.busy = busy_lines(looked, time.monotonic() - self.heard)
+            if is_alive(looked):
                 return
             autopsy = judged(self.job_id, session.look(self.job_id))
             self.found = autopsy if autopsy.verdict.code in HUNG else None
 
     def tell(self) -> None:
-        """Show what was found in one line, once, and keep the evidence."""
+        """Show what was found in one line, once, and keep the evidence; before that the programs that are busy."""
+        busy, self.busy = self.busy, []
+        for line in busy:
+            self.say(line)
         autopsy, self.found = self.found, None
         if autopsy is None or self.told == (autopsy.verdict.code, autopsy.verdict.ranks):
             return
