@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +46,38 @@ def test_a_pid_that_went_to_another_process_is_not_signalled(
     reap.cancel(job)
     assert sleeper.wait(60) == -15
     os.close(lock)
+
+
+def test_what_has_no_mark_goes_with_its_parent_that_has_one(tmp_path: Path) -> None:
+    """Reproduced before: nobody is left to look after the job, and a program's daemon has an environment of its own.
+
+    What a job that runs has below the same process stays.
+    """
+    running = JobDir(str(tmp_path / "jobs" / "runs"))
+    running.create([])
+    lock = running.lock()
+    nested = [*marks(running), "sh", "-c", "env -i sleep 601 & echo $!; wait"]
+    code = f"import subprocess; subprocess.Popen(['sleep', '600'], env={{}}); subprocess.run({nested})"
+    gone = [*marks(JobDir(str(tmp_path / "jobs" / "gone"))), sys.executable, "-c", code]
+    parent = subprocess.Popen(gone, stdout=subprocess.PIPE)
+    assert parent.stdout
+    stays = int(parent.stdout.readline())
+    try:
+        ended = [row for row in reap.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]
+        parent.wait()
+        assert len(ended) == 2 and "sleep 600" in [row["command"] for row in ended]
+        assert all(row["ended"] for row in ended)
+        still = processes.read(stays)
+        assert still and still.state == "S"
+        os.kill(still.parent, signal.SIGKILL)
+    finally:
+        os.kill(stays, signal.SIGKILL)
+        os.close(lock)
+
+
+def marks(job: JobDir) -> list[str]:
+    """Return what starts a program with the marks of a job."""
+    return ["env", f"TORCHFLEET_JOB_ID={job.job_id}", f"TORCHFLEET_JOB_DIR={job.path}"]
 
 
 def test_old_versions_of_our_code_go(tmp_path: Path) -> None:

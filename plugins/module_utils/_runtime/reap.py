@@ -129,11 +129,22 @@ def cancel(job: JobDir) -> None:
 
 
 def leftovers(home: str) -> list[tuple[processes.Process, str]]:
-    """Return this user's processes of jobs that nobody looks after, whatever their home, each with its job id."""
-    found = []
-    for process, mark in processes.marked():
-        if not JobDir(mark.job_dir or os.path.join(home, "jobs", mark.job_id)).running():
-            found.append((process, mark.job_id))
+    """Return this user's processes of jobs that nobody looks after, whatever their home, each with its job id.
+
+    Also what has no mark, and is below one that has: a program may start it with an environment of its own.
+    """
+    children = processes.by_parent()
+    marked = processes.marked(children)
+    found = [
+        (process, mark.job_id)
+        for process, mark in marked
+        if not JobDir(mark.job_dir or os.path.join(home, "jobs", mark.job_id)).running()
+    ]
+    apart, here = {process.pid for process, _mark in marked} | {os.getpid()}, processes.namespace("self")
+    unmarked = {pid: [child for child in below if child.pid not in apart] for pid, below in children.items()}
+    for process, job_id in list(found):
+        below = processes.descendants(process.pid, unmarked)  # never through a process of another job
+        found += [(child, job_id) for child in below if processes.namespace(child.pid) == here]
     return found
 
 
@@ -145,12 +156,25 @@ def look(home: str) -> list[Ended]:
 
 def end_leftovers(home: str) -> list[Ended]:
     """End the processes of jobs that nobody looks after."""
-    owner = {process.pid: job for process, job in leftovers(home)}
-    ended = processes.end_all(lambda: [process for process, _job in leftovers(home)], grace=2.0)
+    found: dict[tuple[int, int], tuple[processes.Process, str]] = {}
+
+    def left() -> list[processes.Process]:
+        """Return what lives of all that was ever found: what has no mark is not below its parent for long."""
+        found.update((process.identity, (process, job_id)) for process, job_id in leftovers(home))
+        return [process for process, _job_id in found.values() if lives(process)]
+
+    rows = processes.end_all(left, grace=2.0)
+    owner = {process.pid: job_id for process, job_id in found.values()}
     return [
         {"pid": row["pid"], "command": row["command"], "ended": row["ended"], "job_id": owner.get(row["pid"], "?")}
-        for row in ended
+        for row in rows
     ]
+
+
+def lives(process: processes.Process) -> bool:
+    """Whether a process is still there, and no zombie."""
+    now = processes.read(process.pid)
+    return bool(now and now.identity == process.identity and now.state not in "ZX")
 
 
 def clear(job: JobDir, whole: bool, waits: bool, dry_run: bool) -> None:
