@@ -224,8 +224,8 @@ def test_disk_full_on_the_controller(fleet: Fleet) -> None:
 
 
 def test_disk_fills_up_while_the_job_runs(fleet: Fleet) -> None:
-    """The rank that hit it is named; what fitted came home."""
-    done = with_small_disk(fleet, fleet.home, 70, workload_args=["big"], job_id="full")
+    """The rank that hit it is named; what fitted came home. It ignores SIGTERM, and writes on: it is killed."""
+    done = with_small_disk(fleet, fleet.home, 70, workload_args=["stubborn"], job_id="full")
     assert done.returncode != 0
     result = json.loads((fleet.runs / "full" / "result.json").read_text())
     assert result["state"] == "failed"

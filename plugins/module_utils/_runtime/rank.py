@@ -26,7 +26,9 @@ from .processes import (
     collect_children,
     descendants,
     end_all,
+    grace_of,
     listen_for_children,
+    read,
 )
 from .rank_output import CHUNK, Stream, open_streams
 from .rank_variables import ELASTIC, IDENTITY, NODE, PLACE, RENDEZVOUS, named
@@ -114,6 +116,7 @@ class RankWrapper:
         self.end_requested = False
         self.resume: dict[str, str] = {}  # the checkpoint to go on from, as a variable
         self.lost = ""  # why output of the program could not be written
+        self.patience = 0.0  # until when a program may stay whose output is lost, by time.monotonic()
         self.poll = select.poll()
         self.wakeup = -1
         self.streams: dict[int, Stream] = {}  # by the descriptor of the pipe
@@ -191,7 +194,16 @@ class RankWrapper:
         if not self.lost and self.program:
             self.lost = next((stream.error for stream in self.streams.values() if stream.error), "")
             if self.lost:  # as a full disk ends who writes to it
-                os.kill(self.program, signal.SIGTERM)
+                self.ask_to_end()
+        elif self.lost and self.program and time.monotonic() > self.patience:
+            os.kill(self.program, signal.SIGKILL)
+
+    def ask_to_end(self) -> None:
+        """Ask the program to end; who ignores that is killed when its time to save is over."""
+        process = read(self.program)
+        grace = grace_of(process, self.order["grace"]) if process else 0.0
+        self.patience = time.monotonic() + grace
+        os.kill(self.program, signal.SIGTERM)
 
     def refuse(self, wrong: str) -> int:
         """End the job before any user code ran here: with a rank in the wrong place every result would be wrong."""
