@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import rank
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import rank, reasons
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import PIPES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import listen_for_children
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import RankWrapper
@@ -70,6 +70,11 @@ def test_a_rank_that_waits_to_begin_is_woken(
     threads[0].join()
     assert len(looks) == 1
     assert time.monotonic() - start < 50
+
+
+def test_a_status_that_is_no_signal_is_told_as_a_status() -> None:
+    assert reasons.launcher_ended("openmpi", "n2", 213).detail == "openmpi on n2 ended with status 213"
+    assert reasons.launcher_ended("openmpi", "n2", 137).detail == "openmpi on n2 was killed by SIGKILL"
 
 
 def test_a_rank_does_not_begin_in_a_job_that_nobody_looks_after(job: JobDir, wrapper: RankWrapper) -> None:

@@ -89,8 +89,9 @@ def not_started(hosts: Iterable[str], seconds: float) -> Reason:
 
 
 def launcher_ended(name: str, host: str, status: int) -> Reason:
-    """`status`: as a shell has it, so 128 + n of a launcher that signal n killed."""
-    how = f"was killed by {signal_name(status - 128)}" if status > 128 else f"ended with status {status}"
+    """`status`: as a shell has it, so 128 + n of a launcher that signal n killed; prted has 213 of its own."""
+    killed = 128 < status <= 128 + signal.SIGRTMAX
+    how = f"was killed by {signal_name(status - 128)}" if killed else f"ended with status {status}"
     return Reason(LAUNCHER_DIED, f"{name} on {host} {how}")
 
 
