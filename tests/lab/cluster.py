@@ -26,8 +26,17 @@ class Cluster:
 
     def __init__(self, lab: Lab, root: Path) -> None:
         self.lab, self.root = lab, root
-        self.runs = root / "runs"
+        self.runs, self.inventory = root / "runs", lab.inventory
         self.environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": "1"}  # Python holds lines back that go to a file
+
+    def set_up(self) -> None:
+        """Start the nodes and run setup.yml, with every MPI that it has."""
+        self.lab.up()
+        self.make_nodes_differ()
+        # What it comes to is proven by the tests of verify, and by the second setup.
+        mpis = ["openmpi", "mpich", "intelmpi"]
+        done = self.play("setup.yml", "--skip-tags", "verify", fabric_subnet=self.second_network(), mpis=mpis)
+        assert done.process.returncode == 0, done.log.read_text()
 
     def make_nodes_differ(self) -> None:
         """Give n3 another name for its second NIC, and n4 another home for torchfleet.
@@ -73,7 +82,7 @@ class Cluster:
         job_id = given.setdefault("job_id", f"job-{os.getpid()}-{len(list(self.root.glob('*.log')))}")
         log = self.root / f"{Path(playbook).name}.{job_id}.log"
         extra = json.dumps({"runs_dir": str(self.runs), **given})
-        argv = ["ansible-playbook", "-i", str(self.lab.inventory), playbook, "-e", extra, *words]
+        argv = ["ansible-playbook", "-i", str(self.inventory), playbook, "-e", extra, *words]
         return Job(driver.start(argv, log, env=self.environment), str(job_id), log, self.runs, self)
 
     def play(self, playbook: str = "train.yml", *words: str, **given: Any) -> Job:
@@ -91,6 +100,14 @@ class Cluster:
 
     def clean(self) -> Job:
         return self.play("clean.yml", job_id="")
+
+
+def four_bare_nodes(name: str, root: Path) -> Cluster:
+    """Return a cluster of four nodes that are not there yet. The last two differ in user, port, slots and host name."""
+    overrides = {"n3": {"user": "other", "port": 2222, "slots": 1, "hostname": "gpu-box"}, "n4": {"slots": 3}}
+    options = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "image": "bare"}
+    options["packages"] = ["openmpi-bin", "slurm-wlm"]  # two launchers that no role installs
+    return Cluster(Lab(name, root / "inventory", **options), root)
 
 
 @dataclasses.dataclass

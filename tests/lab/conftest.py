@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab import slurm
-from tests.lab.cluster import SLURM, Cluster
+from tests.lab.cluster import SLURM, Cluster, four_bare_nodes
 from tests.lab.lab import Lab
 
 
@@ -44,27 +44,12 @@ def lab(two_nodes: Lab) -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of four nodes, made by setup.yml. The last two differ in all that nodes may differ in."""
-    root = tmp_path_factory.mktemp("cluster")
-    overrides = {"n3": {"user": "other", "port": 2222, "slots": 1, "hostname": "gpu-box"}, "n4": {"slots": 3}}
-    options = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "image": "bare"}
-    options["packages"] = ["openmpi-bin", "slurm-wlm"]  # two launchers that no role installs
-    lab = Lab(f"c{os.getpid()}", root / "inventory", **options)
-    made = Cluster(lab, root)
+    made = four_bare_nodes(f"c{os.getpid()}", tmp_path_factory.mktemp("cluster"))
     try:
-        lab.up()
-        made.make_nodes_differ()
-        # What it comes to is proven by the tests of verify, and by the second setup.
-        done = made.play(
-            "setup.yml",
-            "--skip-tags",
-            "verify",
-            fabric_subnet=made.second_network(),
-            mpis=["openmpi", "mpich", "intelmpi"],
-        )
-        assert done.process.returncode == 0, done.log.read_text()
+        made.set_up()
         yield made
     finally:
-        lab.down()
+        made.lab.down()
 
 
 @pytest.fixture

@@ -13,19 +13,25 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
-from tests.driver import SCRIPTS, command, pids
+from tests.driver import SCRIPTS
 from tests.lab import slurm
 from tests.lab.cluster import LAUNCHERS, OB1, SLURM, Cluster, Job
 
 TELL = str(SCRIPTS / "tell.py")
 SLEEPER = str(SCRIPTS / "sleeper.py")
-# A launcher's daemon on the head is the launcher itself, but for torchrun's; Slurm's daemons are the site's.
+# A launcher's daemon on the head is the launcher itself, but for torchrun's; Slurm's daemons are the site's. What is
+# left out is a cell of test_across_faults.py.
+PLAYED = {
+    *[("openmpi", "n1", "supervisor"), ("torchrun", "n2", "daemon"), ("torchrun", "n1", "daemon")],
+    *[("torchrun", "n2", "guard"), ("mpich", "n2", "daemon"), ("mpich", "n1", "guard")],
+    *[("intelmpi", "n1", "launcher"), ("intelmpi", "n2", "supervisor")],
+}
 PARTS = [
     (launcher, node, what)
     for launcher in LAUNCHERS
     for node in ("n1", "n2")
     for what in ("supervisor", "guard", "launcher" if node == "n1" and launcher != "torchrun" else "daemon", "rank")
-    if what != "daemon" or launcher not in SLURM
+    if (what != "daemon" or launcher not in SLURM) and (launcher, node, what) not in PLAYED
 ]
 
 
@@ -230,7 +236,7 @@ def test_output_comes_home_byte_exact(cluster: Cluster, tmp_path: Path) -> None:
         assert hashlib.sha256((files / "stdout").read_bytes()).hexdigest() == (files / "stderr").read_text()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", SLURM)
 def test_a_rank_fails(launching: Cluster, bystander: None, launcher: str) -> None:
     options = {"nodes": "n1,n2", "launcher": launcher}
     job = launching.start(workload=str(SCRIPTS / "fail.py"), workload_args="3 raise", np=4, **options)
@@ -265,8 +271,8 @@ def test_a_part_is_killed(launching: Cluster, bystander: None, launcher: str, no
 
 @pytest.mark.parametrize(
     ("launcher", "number", "state"),
-    [("openmpi", "SIGTERM", "cancelled"), ("openmpi", "SIGKILL", "lost"), ("sbatch", "SIGKILL", "lost")]
-    + [(launcher, "SIGINT", "cancelled") for launcher in LAUNCHERS],
+    [("openmpi", "SIGINT", "cancelled"), ("sbatch", "SIGKILL", "lost")]
+    + [(launcher, "SIGINT", "cancelled") for launcher in SLURM],
 )
 def test_ansible_playbook_is_ended(launching: Cluster, bystander: None, launcher: str, number: str, state: str) -> None:
     job, _programs = sleepers(launching, "--escape", "--ignore-term", launcher=launcher)
@@ -296,53 +302,6 @@ def test_a_rank_that_saves_is_waited_for(launching: Cluster, launcher: str) -> N
     job.all_gone("n1", "n2")
     assert (job.run_dir / "ranks/3/stdout").read_text().split() == ["up", "up", "saving", "SAVED"]
     assert {row["state"] for row in job.result["ranks"]} == {"ended"}
-
-
-def test_the_whole_controller_is_killed(cluster: Cluster, bystander: None) -> None:
-    job, _programs = sleepers(cluster, "--escape")
-    os.killpg(job.process.pid, signal.SIGKILL)
-    for pid in children_of_sessions(job):
-        os.kill(pid, signal.SIGKILL)
-    job.all_gone("n1", "n2")
-    assert not (job.run_dir / "result.json").exists()
-    cleaned = cluster.clean()
-    assert cleaned.process.returncode == 0, cleaned.output
-    assert f"job {job.job_id} lost" in cleaned.output
-    assert job.result["state"] == "lost"
-    assert "up" in job.stdout(3)
-
-
-def children_of_sessions(job: Job) -> list[int]:
-    """Return the processes of this playbook that left its process group (Ansible's workers do)."""
-    mark = f'"job_id": "{job.job_id}"'
-    lines = {pid: " ".join(command(pid)) for pid in pids()}
-    return [pid for pid, line in lines.items() if "ansible-playbook" in line and mark in line]
-
-
-def test_a_node_is_cut_off(cluster: Cluster, bystander: None) -> None:
-    """No packet goes in or out: each side ends its ranks when the lease is over, and clean.yml brings the rest home."""
-    job, _programs = sleepers(cluster, lease=10)
-    cluster.lab.cut("n2")
-    job.all_gone("n1", "n2", seconds=15)
-    assert job.process.wait(60) != 0
-    cluster.lab.heal("n2")
-    result = job.result
-    assert (result["state"], result["first_failure"]["host"]) == ("lost", "n2")
-    assert "n2 is lost: silent for 10 s" in job.output
-    cleaned = cluster.clean()
-    assert cleaned.process.returncode == 0, cleaned.output
-    assert "up" in job.stdout(3)
-
-
-def test_a_node_hangs(cluster: Cluster) -> None:
-    """A paused node cannot end anything: the others do, and it does so itself as soon as it runs again."""
-    job, _programs = sleepers(cluster, lease=10)
-    cluster.lab.pause("n2")
-    job.all_gone("n1", seconds=15)
-    assert job.process.wait(60) != 0
-    assert job.result["state"] == "lost"
-    cluster.lab.resume("n2")
-    job.all_gone("n2")
 
 
 def test_a_node_loses_power(cluster: Cluster) -> None:
@@ -391,13 +350,6 @@ def test_the_head_and_a_node_lose_power(cluster: Cluster, bystander_on_n3: None)
     assert (job.result["state"], "up" in job.stdout(4)) == ("lost", True)
     cluster.train(workload=TELL, queue=True)
     assert cluster.lab.root("n1", "ls", "/home/fleet/.torchfleet/queue").split() == ["lock"]
-
-
-def test_job_timeout(cluster: Cluster) -> None:
-    job, _programs = sleepers(cluster, "--ignore-term", job_timeout=6)
-    assert job.process.wait(40) != 0
-    job.all_gone("n1", "n2")
-    assert (job.result["state"], job.result["rc"]) == ("timed_out", 124)
 
 
 def test_two_jobs_at_once(cluster: Cluster) -> None:

@@ -1,0 +1,23 @@
+"""Why a cell of the fault matrix is not as it should be, by cell or by row; and which faults are not in it, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# By "launcher row", or by "row" where it is the same under every launcher.
+EXPLAINED: Mapping[str, str] = {
+    "openmpi both-n2": "a daemon with an environment of its own stays on n2: its guard and supervisor are gone, and"
+    " Open MPI's daemon kills the wrapper, which was its last parent. Nothing is left that tells whose it is, so"
+    " `clean.yml` cannot know it; what has the job's environment it ends",
+}
+
+NOT_HERE: Mapping[str, str] = {
+    "`srun` and `sbatch`": "the lab's Slurm has two nodes, as it wants one user on all; each part of their jobs is"
+    " killed in `tests/lab/test_across.py`",
+    "F24 cleaned environment, closed descriptors": "in every cell: the daemon of each rank has neither",
+    "F36 ranks that are gone at once": "in every cell: the next job's ranks leave at once",
+    "F38 a neighbour, a second job": "in every cell: the bystanders",
+    "F07 a time-out of the task": "the playbook's task has none; SIGKILL to its processes is there",
+    "F40 clocks that differ": "lab nodes share one clock; clocks that differ are in `tests/unit/test_clock.py`",
+    "a node whose own disk hangs": "lab nodes share this machine's disk; `frozen` has a process in state D",
+}

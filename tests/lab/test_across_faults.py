@@ -1,0 +1,35 @@
+"""A tenth of the fault matrix (tests/faults/rows.py): its cells, played as `make faults` does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.bed import Bed
+from tests.faults.cell import CellRun
+from tests.faults.rows import ROWS
+from tests.lab.cluster import Cluster
+
+CELLS = [
+    *[(row, "openmpi") for row in ("raise", "supervisor-n1", "term", "kill-all", "cut-n2", "pause-n2")],
+    *[(row, "torchrun") for row in ("raise", "launcher-n1", "launcher-n2", "guard-n2", "ctrl-c")],
+    *[(row, "mpich") for row in ("raise", "launcher-n2", "guard-n1", "kill", "ctrl-c")],
+    *[(row, "intelmpi") for row in ("raise", "launcher-n1", "supervisor-n2", "ctrl-c")],
+]
+
+
+@pytest.fixture(scope="module")
+def bed(four_nodes: Cluster) -> Iterator[Bed]:
+    """The nodes, with bystanders that go at the end."""
+    made = Bed(four_nodes)
+    yield made
+    made.clear()
+
+
+@pytest.mark.parametrize(("row", "launcher"), CELLS)
+def test_a_fault(bed: Bed, row: str, launcher: str) -> None:
+    """The next job is that of the next test."""
+    job_id = f"fault-{row}-{launcher}-{os.getpid()}"
+    assert CellRun(bed, ROWS[row], launcher, job_id).play(following=False).wrong == []
