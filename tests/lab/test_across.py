@@ -19,19 +19,10 @@ from tests.lab.cluster import LAUNCHERS, OB1, SLURM, Cluster, Job
 
 TELL = str(SCRIPTS / "tell.py")
 SLEEPER = str(SCRIPTS / "sleeper.py")
-# A launcher's daemon on the head is the launcher itself, but for torchrun's; Slurm's daemons are the site's. What is
-# left out is a cell of test_across_faults.py.
-PLAYED = {
-    *[("openmpi", "n1", "supervisor"), ("torchrun", "n2", "daemon"), ("torchrun", "n1", "daemon")],
-    *[("torchrun", "n2", "guard"), ("mpich", "n2", "daemon"), ("mpich", "n1", "guard")],
-    *[("intelmpi", "n1", "launcher"), ("intelmpi", "n2", "supervisor")],
-}
+# Jobs of Slurm are not in the fault matrix (test_across_faults.py). Its daemons are the site's.
 PARTS = [
-    (launcher, node, what)
-    for launcher in LAUNCHERS
-    for node in ("n1", "n2")
-    for what in ("supervisor", "guard", "launcher" if node == "n1" and launcher != "torchrun" else "daemon", "rank")
-    if (what != "daemon" or launcher not in SLURM) and (launcher, node, what) not in PLAYED
+    *[("srun", "n1", "launcher"), ("srun", "n2", "supervisor"), ("srun", "n2", "guard"), ("srun", "n2", "rank")],
+    *[("sbatch", "n1", what) for what in ("supervisor", "guard", "launcher", "rank")],
 ]
 
 
@@ -265,8 +256,7 @@ def test_a_part_is_killed(launching: Cluster, bystander: None, launcher: str, no
     assert result["first_failure"]["host"] == node
     if what == "rank":
         assert result["first_failure"]["cause"] == "killed by SIGKILL"
-    if launcher in SLURM:
-        job.wait_until(lambda: job.job_id not in slurm.queue(cluster.lab, "n1"))
+    job.wait_until(lambda: job.job_id not in slurm.queue(cluster.lab, "n1"))
 
 
 @pytest.mark.parametrize(
