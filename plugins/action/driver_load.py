@@ -17,6 +17,8 @@ class ActionModule(OnNode):
     """One node, which is asked as its user first: root of a container may not see what other users run."""
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Return changed and modprobe. Fails if a job runs on the node, or a reboot would not help."""
-        looked = self.looked(variables) if given["may_reboot"] else {}
-        return looked if looked.get("failed") or self._task.check_mode else self.answer(variables)
+        """Return changed, modprobe, in check mode msg. Fails if a job runs on the node, or a reboot would not help."""
+        looked = self.looked(variables) if given["may_reboot"] or self._task.check_mode else {}
+        if self._task.check_mode and not looked.get("failed"):
+            return {**looked, "_ansible_verbose_always": True}
+        return looked if looked.get("failed") else self.answer(variables)

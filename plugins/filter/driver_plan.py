@@ -19,9 +19,11 @@ def driver_plan(facts: Mapping[str, Any], role: str, options: Mapping[str, Any])
     return dataclasses.asdict(PLANS[to_plain(role)](to_plain(facts), to_plain(options)))
 
 
-def driver_reboot(facts: Mapping[str, Any], role: str, driver: str, versions: Mapping[str, str]) -> str:
+def driver_reboot(
+    facts: Mapping[str, Any], role: str, driver: str, versions: Mapping[str, str], branch: Any = None
+) -> str:
     """Return why a machine has to be rebooted."""
-    return REBOOTS[to_plain(role)](to_plain(facts), to_plain(driver), to_plain(versions))
+    return REBOOTS[to_plain(role)](to_plain(facts), to_plain(driver), to_plain(versions), to_plain(branch))
 
 
 class FilterModule:

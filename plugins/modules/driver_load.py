@@ -43,7 +43,7 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Says whether a job runs on the machine, and does nothing.
+    description: Says what would be done, and whether a job is in the way, and does nothing.
 seealso:
   - module: torchfleet.cluster.vendor_packages
 """
@@ -65,6 +65,11 @@ modprobe:
   returned: success
   type: str
   sample: ""
+msg:
+  description: What would be done, the module loaded or the machine rebooted.
+  returned: in check mode
+  type: str
+  sample: "would load module nvidia, or reboot the machine if modprobe fails: module nvidia none is loaded"
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -73,6 +78,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.kerne
     Driver,
     job_refusal,
     load,
+    outlook,
     useless_reboot,
 )
 
@@ -88,13 +94,15 @@ def main() -> None:
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
     driver = Driver(*(module.params[name] for name in Driver._fields))
+    may_reboot = module.params["may_reboot"]
     loaded, said = (False, "") if module.check_mode else load(driver.module)
     if not loaded:
         useless = "" if module.check_mode else useless_reboot(driver, said)
-        job = job_refusal(driver.role, "would be ended by the reboot") if module.params["may_reboot"] else ""
+        job = job_refusal(driver.role, "would be ended by the reboot") if may_reboot else ""
         if useless or job:
             module.fail_json(msg=useless or job)
-    module.exit_json(changed=loaded, modprobe=said)
+    told = {"msg": outlook(driver, may_reboot)} if module.check_mode else {}
+    module.exit_json(changed=loaded or module.check_mode, modprobe=said, **told)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,10 @@ options:
     description: Whether a backend is compiled. That needs a compiler, or root, on one machine of each kind.
     type: bool
     default: false
+  installs_tools:
+    description: Whether a compiler is installed where it is missing on the machine that compiles.
+    type: bool
+    default: true
   prerequisites:
     description:
       - The switches of M(torchfleet.cluster.prerequisites), by name. What it will mend is shown, and is no error.

@@ -60,6 +60,16 @@ options:
       version:
         description: What C({version}) stands for.
         type: raw
+      only:
+        description: The packages that dnf takes from it. Empty for all.
+        type: list
+        elements: str
+        default: []
+      family:
+        description: The systems that have it, V(deb) or V(rpm). Empty for all.
+        type: str
+        choices: ['', deb, rpm]
+        default: ''
   systems:
     description: The distributions that there are packages for, such as C(debian12), C(ubuntu2404) and C(rhel9).
     type: list
@@ -216,6 +226,8 @@ REPOSITORY: dict[str, Any] = {
     "keys": {"type": "dict", "required": True, "no_log": False},
     "pin": {"type": "raw"},
     "version": {"type": "raw"},
+    "only": {"type": "list", "elements": "str", "default": []},
+    "family": {"type": "str", "choices": ["", "deb", "rpm"], "default": ""},
 }
 CONFLICT: dict[str, Any] = {
     "package": {"type": "str"},

@@ -1,7 +1,7 @@
 """Makes signed RPM repositories of packages that hold nothing, with rpmbuild and createrepo_c. It runs on a lab node.
 
 Reads a JSON object from stdin: by name of the repository, `packages` (name, version, and perhaps release,
-requires, and unit, which is one of systemd) and `signer`,
+requires, provides, and unit, which is one of systemd) and `signer`,
 the name of a key or nothing. Each repository is made below the directory that the only argument names, and so is
 SIGNER.key, which a vendor would publish. Prints {signer: fingerprint}.
 """
@@ -50,14 +50,15 @@ def make_key(home: str, name: str, top: Path) -> str:
 
 def build(package: dict[str, str], where: Path) -> None:
     epoch, _colon, version = package["version"].rpartition(":")
-    unit, requires = package.get("unit", ""), package.get("requires", "")
+    unit = package.get("unit", "")
+    more = [f"{word.title()}: {package[word]}\n" for word in ("requires", "provides") if package.get(word)]
     place, service = f"%{{buildroot}}{UNITS}", "[Service]\\nExecStart=/usr/bin/sleep infinity\\n"
     text = SPEC.format(
         name=package["name"],
         epoch=epoch or 0,
         version=version,
         release=package.get("release", "1"),
-        more=f"Requires: {requires}\n" if requires else "",
+        more="".join(more),
         install=f"mkdir -p {place}\nprintf '{service}[Install]\\nWantedBy=multi-user.target\\n' >{place}/{unit}"
         * bool(unit),
         files=f"{UNITS}/{unit}" * bool(unit),

@@ -45,16 +45,19 @@ def package(name: str, version: str = "1", **more: str) -> dict[str, str]:
 def repositories() -> dict[str, Any]:
     """Return what the node offers, in the form of rpm_repository.py."""
     plain = ["libibverbs", "rdma-core", "perftest", "libibverbs-utils", "openssh-clients"]
-    plain += ["some-library", "python3-dnf-plugin-versionlock"]
+    plain += ["some-library", "python3-dnf-plugin-versionlock", "gcc-c++", "python3-devel"]
     version, _dash, release = os.uname().release.partition("-")
     kernel = package("kernel-devel", version, release=release.replace("-", ".") or "1")
     some = [package("some-driver", version, requires="some-library") for version in ("1.5", "2.0")]
     some += [package("some-manager", version) for version in ("1:1.5", "1.9", "2.0")]
+    some += [package("some-kmod", requires="dkms")]
+    zlib = package("zlib-ng-compat-devel", provides="zlib-devel")
     return {
         "distribution": {
             "signer": "distribution",
-            "packages": [*map(package, plain), package("chrony", unit="chronyd.service"), kernel],
+            "packages": [*map(package, plain), package("chrony", unit="chronyd.service"), kernel, zlib],
         },
+        "epel": {"signer": "epel", "packages": [package("dkms"), package("some-library", "9")]},
         "some": {"signer": "vendor", "packages": some},
         "next": {"signer": "vendor", "packages": [package("some-driver", "2.5")]},
         "unsigned": {"signer": "", "packages": some[:1]},
@@ -87,7 +90,14 @@ class Node(NamedTuple):
             **given.pop("key", {}),
         }
         entry = {"name": "torchfleet-some", "address": f"file://{REPOSITORIES}/{repository}", "suite": "/"}
-        return self.module("vendor_packages", **{**SOME, "repositories": [{**entry, "keys": {"rpm": key}}], **given})
+        entries = [{**entry, "keys": {"rpm": key}}, *([self.epel()] if given.pop("epel", False) else [])]
+        return self.module("vendor_packages", **{**SOME, "repositories": entries, **given})
+
+    def epel(self) -> dict[str, Any]:
+        """Return EPEL as versions.yml has it, but for where it is and who signs it."""
+        locked = yaml.safe_load((Path(__file__).parents[2] / "versions.yml").read_text())["epel"]["repository"]
+        key = {"url": f"file://{REPOSITORIES}/epel.key", "fingerprint": self.fingerprints["epel"]}
+        return {**locked, "address": f"file://{REPOSITORIES}/epel", "keys": {"rpm": key}}
 
 
 SOME: dict[str, Any] = {
@@ -130,6 +140,20 @@ def test_prerequisites_come_by_dnf_and_go(node: Node) -> None:
     assert node.root(STATE) == before
 
 
+def test_a_compiler_comes_by_dnf_where_something_is_built_and_goes(node: Node) -> None:
+    before = node.root(STATE)
+    given = {"role": "some", "names": ["no-such-package"], "hint": "do without"}
+    rpms = ["gcc-c++", "python3-devel", "zlib-devel"]
+    done = node.module("system_packages", **given, rpm_names=rpms)
+    assert (done["changed"], done["missing"]) == (True, rpms), done
+    assert node.module("system_packages", **given, rpm_names=rpms)["changed"] is False  # also of zlib-ng-compat-devel
+    assert "some: no-such-package could not be installed: " in node.module(
+        "system_packages", **given, rpm_names=["no-such-package"]
+    )["msg"].replace("no-such-package: ", "")
+    assert node.module("uninstall", role="some", files=[])["changed"] is True
+    assert node.root(STATE) == before
+
+
 def test_what_is_not_as_it_should_be_is_refused_and_leaves_nothing(node: Node) -> None:
     plugin = "python3-dnf-plugin-versionlock"
     assert f"which is not installed: dnf install {plugin}" in node.vendor()["msg"]
@@ -163,3 +187,17 @@ def test_a_vendor_s_packages_come_in_one_version_and_are_held(node: Node) -> Non
     assert node.module("uninstall", role="some", files=[])["changed"] is True
     after = node.root(STATE)
     assert after == before, after
+
+
+def test_dkms_comes_from_epel_on_request_and_nothing_else_does(node: Node) -> None:
+    before = node.root(STATE)
+    kmod = {"packages": ["some-kmod"], "same_version": {}, "hold": ["some-kmod"], "builds_modules": True}
+    assert "is in EPEL, which is not enabled: -e some_epel=true takes dkms alone from it" in node.vendor(**kmod)["msg"]
+    assert node.root(STATE) == before
+    done = node.vendor(**kmod, epel=True)
+    assert done["changed"] and done["versions"] == {"some-kmod": "1-1"}, done
+    node.root("dnf --assumeyes upgrade")
+    assert node.root("rpm --query dkms some-library").split() == ["dkms-1-1.noarch", "some-library-1-1.noarch"]
+    assert node.vendor(**kmod, epel=True)["changed"] is False
+    assert node.module("uninstall", role="some", files=[])["changed"] is True
+    assert node.root(STATE) == before

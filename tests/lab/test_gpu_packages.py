@@ -273,6 +273,10 @@ def test_a_user_who_cannot_become_root_is_told_so_and_check_mode_needs_no_root(d
     assert re.search(
         r"msg: would install linux-headers-\S+ nvidia-driver-pinning-580, nvidia-open, ", " ".join(output.split())
     )
+    assert (
+        "would load module nvidia, or ask for a reboot (-e cuda_allow_reboot=true allows it) if modprobe fails: "
+        "module nvidia none is loaded, and nvidia-open would be installed"
+    ) in " ".join(output.split())
     assert "+nvidia-open, to be installed, held\n" in output and "+Signed-By: /etc/apt/keyrings/" in output
     assert drivers.state("n1") == before
 

@@ -184,6 +184,7 @@ REFUSED: dict[str, tuple[Lies, str]] = {
     "a version with a command in it": (survey(launcher__version="4.1.4; touch EVIL"), "n2 4.1.4; touch EVIL"),
     "the address of the head": (survey(fabric__address="N1"), "n1 and n2"),
     "the address of another node": (survey(fabric__address="N3"), "n2 and n3"),
+    "a processor of another kind": (survey(machine="aarch64"), "n2 aarch64, n3 x86_64"),
     "another network": (survey(fabric__address="127.0.0.1", fabric__network="127.0.0.0/8"), "n2 127.0.0.0/8"),
     "it asks for files of the controller's": (
         [{"on": "wanted", "set": {"wanted": ["../../../../etc/passwd"]}}],
@@ -534,6 +535,11 @@ def test_a_node_that_is_cleaned_says_text(bed: Bed) -> None:
 
 
 ANSWERS: dict[str, tuple[str, Lies, str]] = {
+    "a processor of another kind": (  # of all of setup.yml: nothing is done on any node
+        "all",
+        [{"on": "plugins.modules.node_facts", "set": {"facts.system.arch": "aarch64"}}],
+        "ERROR TF-DRIFT-ARCH: processor architecture differs",
+    ),
     "a home that leads elsewhere": (
         "preflight",
         [{"on": "plugins.modules.node_facts", "set": {"facts.home.path": "/home/fleet/../../root\n"}}],

@@ -40,6 +40,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "gpu_targets": {"torch": [], "gpus": []},
         "launcher": launcher("/opt/ompi/bin/mpirun", "5.0.11"),
         "hostname": "node",
+        "machine": "x86_64",
         "nics": ["eth0", "eth1", "lo"],
         "backends": [],
         "cores": 4,

@@ -95,15 +95,19 @@ def test_a_mend_about_a_driver_names_what_holds_it(os: str, says: str) -> None:
     assert says in finding.mend
 
 
-@pytest.mark.parametrize("os", ["rocky", "opensuse-leap"])
-def test_a_machine_without_apt_is_told_how_to_have_a_compiler(os: str) -> None:
-    """Also where root is there: the roles install packages of Debian and its like alone."""
+@pytest.mark.parametrize(
+    ("os", "severity"), [("debian", "info"), ("rocky", "info"), ("almalinux", "info"), ("opensuse-leap", "error")]
+)
+def test_a_machine_without_apt_and_dnf_is_told_how_to_have_a_compiler(os: str, severity: str) -> None:
+    """Also where root is there: the roles install packages of Debian, RHEL and their like alone."""
     answers = {"n2": on(os, user__sudo="yes", compiler=False)["n2"]}
     target = Target("n2", "192.0.2.12", user="fleet", head=True, slots=2)
     found = judged(answers, Limits(compiles=True, supported_os=(os,)), (target,))
     finding = only([each for each in found if each.id == "TF-NO-COMPILER"])
-    assert "only with apt" in finding.seen
-    assert managers_in(finding.mend) == {TOOLS[os]} and "gcc-c++ python3-devel" in finding.mend
+    assert finding.severity == severity
+    if severity == "error":
+        assert finding.seen.endswith("torchfleet installs it only with apt-get and dnf")
+        assert managers_in(finding.mend) == {TOOLS[os]} and "gcc-c++ python3-devel" in finding.mend
 
 
 def test_a_machine_that_nothing_is_known_of_is_told_every_way() -> None:

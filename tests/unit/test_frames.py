@@ -45,7 +45,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir
 
 SURVEY: dict[str, Any] = {
     **dict.fromkeys(("home", "cwd", "tmpdir", "interpreter", "python", "python_wanted"), "/home/mpi"),
-    **{"cores": 2, "uid": 1000, "accelerators": {"nvidia": 0, "amd": 0}, "torch": None, "hostname": "n2"},
+    **{
+        "cores": 2,
+        "uid": 1000,
+        "accelerators": {"nvidia": 0, "amd": 0},
+        "torch": None,
+        "hostname": "n2",
+        "machine": "x86_64",
+    },
     **{"nics": ["lo", "eth0"], "backends": [], "free_bytes": 1, "port": 20000, "jobs": ["a"], "leftovers": []},
     "running": [{"job_id": "a", "owner": "alice", "own_home": True}],
     "launcher": {"path": "/usr/bin/mpirun", "version": "5", "wanted": "", "said": "", "refused": ""},
@@ -64,6 +71,7 @@ HOSTILE_FACTS: list[dict[str, Any]] = [
     {"port": 0},
     {"port": "22"},
     {"hostname": "n[1-9];id"},
+    {"machine": "x86_64; id"},
     {"nics": ["eth0\nHost *"]},
     {"nics": "eth0"},
     {"home": "relative"},

@@ -19,6 +19,7 @@ MI300X = {"vendor": "amd", "id": "1002:74a1", "open_modules": False, "target": "
 MI210 = {"vendor": "amd", "id": "1002:740f", "open_modules": False, "target": "gfx90a"}
 UNKNOWN = {"vendor": "amd", "id": "1002:ffff", "open_modules": False, "target": ""}
 REPOSITORY = {"name": "theirs"}
+EPEL: dict[str, Any] = {"epel": False, "epel_repository": {"name": "epel"}}
 
 
 def facts_of(*gpus: dict[str, Any], nvswitches: int = 0, library: str = "", **modules: str) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def facts_of(*gpus: dict[str, Any], nvswitches: int = 0, library: str = "", **mo
 
 
 def cuda(facts: dict[str, Any], **given: Any) -> DriverPlan:
-    options = {"driver": "auto", "branch": "580", "toolkit": "13.0", "dcgm": False, "repository": REPOSITORY}
+    options = {"driver": "auto", "branch": "580", "toolkit": "13.0", "dcgm": False, "repository": REPOSITORY, **EPEL}
     return plan_cuda(facts, {**options, **given})
 
 
@@ -48,6 +49,11 @@ def test_gpus_get_open_modules_of_one_branch() -> None:
     assert (plan.same_version, plan.repositories) == ({}, [REPOSITORY])
     assert {conflict["branch"] for conflict in plan.conflicts} == {"580"}
     assert plan.dnf_commands["rhel9"] == [["module", "enable", "nvidia-driver:580-open"]]
+
+
+def test_epel_is_added_on_request_where_a_driver_is_installed() -> None:
+    assert cuda(facts_of(H100), epel=True).repositories == [REPOSITORY, {"name": "epel"}]
+    assert cuda(facts_of(H100), epel=True, driver="none").repositories == [REPOSITORY]  # a toolkit needs no dkms
 
 
 def test_switches_need_a_manager_in_the_version_of_the_driver_and_dcgm_is_on_demand() -> None:
@@ -158,6 +164,24 @@ def test_nvidias_module_has_to_be_the_one_that_is_installed(facts: dict[str, Any
     assert driver_reboot(facts, "cuda", "", {}) == ""
 
 
+@pytest.mark.parametrize(
+    ("there", "branch", "says"),
+    [
+        ({}, 580, "module nvidia none is loaded, and nvidia-open would be installed"),
+        ({"nvidia-open": "575.57.08-1"}, 580, "module nvidia none is loaded, and nvidia-open would be installed"),
+        ({"nvidia-open": "580.95.05-1"}, 580, "module nvidia none is loaded, and 580.95.05 is installed"),
+        ({}, None, ""),  # not check mode: what is not there needs no reboot
+    ],
+)
+def test_check_mode_knows_that_a_driver_which_would_come_needs_its_module(
+    there: dict[str, str], branch: int | None, says: str
+) -> None:
+    assert driver_reboot(facts_of(H100), "cuda", "nvidia-open", there, branch) == says
+    assert driver_reboot(facts_of(), "cuda", "nvidia-open", there, branch) == ""
+    amd = driver_reboot(facts_of(MI300X, amdgpu=""), "rocm", "amdgpu-dkms", {}, "")
+    assert amd == "module amdgpu of the kernel is loaded, and amdgpu-dkms would be installed"
+
+
 # --- AMD ------------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +240,6 @@ def test_amds_own_module_has_to_be_loaded(facts: dict[str, Any], says: str) -> N
 
 
 def test_the_filter_gives_plain_values() -> None:
-    options = {"driver": "auto", "branch": 580, "toolkit": "", "dcgm": False, "repository": REPOSITORY}
+    options = {"driver": "auto", "branch": 580, "toolkit": "", "dcgm": False, "repository": REPOSITORY, **EPEL}
     plan = driver_plan(facts_of(H100), "cuda", options)
     assert plan["packages"] == ["nvidia-open", "nvidia-persistenced"] and plan["wanted"] is True

@@ -51,6 +51,14 @@ def test_a_module_is_loaded_where_nothing_is_in_its_place(
     assert kernel_module.load("nvidia", root) == (tried, "")
 
 
+@pytest.mark.parametrize(("may_reboot", "reboot"), [(True, "reboot the machine"), (False, "ask for a reboot (-e cuda")])
+def test_check_mode_tells_what_would_be_done(tmp_path: Path, may_reboot: bool, reboot: str) -> None:
+    told = kernel_module.outlook(DRIVER, may_reboot, str(tmp_path))
+    assert told.startswith(f"would load module nvidia, or {reboot}") and told.endswith(f": {DRIVER.reason}")
+    (tmp_path / "sys/module/nouveau").mkdir(parents=True)
+    assert kernel_module.outlook(DRIVER, may_reboot, str(tmp_path)).startswith(f"would {reboot}")
+
+
 def test_what_modprobe_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, bin__modprobe="#!/bin/sh\necho 'modprobe: FATAL: no module' $1 >&2\nexit 1\n")
     (tmp_path / "bin/modprobe").chmod(0o755)

@@ -188,7 +188,7 @@ WANTED = {"role": "some", "names": ["a", "b"], "hint": "set some_install_method 
 @pytest.fixture
 def apt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return module system_packages on a machine with apt on which package b is missing, for root."""
-    packages = module("system_packages")
+    packages = module("system_packages").system_packages
     (tmp_path / "apt-get").touch()
     monkeypatch.setattr(packages, "APT", str(tmp_path / "apt-get"))
     monkeypatch.setattr(packages, "missing", lambda names: [name for name in names if name != "a"])
@@ -230,6 +230,21 @@ def test_a_user_is_told_that_root_is_needed_and_a_machine_without_apt_what_to_do
         "some: b would be installed with apt, and this machine has no apt: set some_install_method to wheel"
     )
     assert "needs_root" not in found
+
+
+def test_check_mode_says_that_a_driver_would_be_loaded_and_loads_none(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, check mode left the module out, and said of no reboot that would follow."""
+    loads = module("driver_load")
+    monkeypatch.setattr(loads, "load", lambda name: pytest.fail(f"{name} was loaded"))
+    monkeypatch.setattr(loads, "job_refusal", lambda *_words: "")
+    given = {"role": "cuda", "module": "no-such-module", "package": "p", "reason": "none is loaded", "may_reboot": True}
+    found = run("driver_load", check=True, **given)
+    assert found["changed"] is True
+    assert found["msg"] == "would load module no-such-module, or reboot the machine if modprobe fails: none is loaded"
+    monkeypatch.setattr(loads, "job_refusal", lambda *_words: "cuda: job one runs here")
+    assert run("driver_load", check=True, **given)["msg"] == "cuda: job one runs here"
 
 
 def test_check_mode_links_no_launcher(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tests.unit.recorded_nodes import CLOCK, judged, only, two_nodes
         ({}, ("n1", "n2")),
         ({"compiler": True}, ("n1", "n2")),
         ({"compiler": True, "python__headers": True}, ()),  # one of a kind builds for the others
-        ({"user__sudo": "yes"}, ()),
         ({"backends": True}, ()),
         ({"compiler": True, "python__headers": True, "system__os_version": "13"}, ("n1",)),
     ],
@@ -29,8 +28,21 @@ def test_a_backend_that_nobody_of_a_kind_can_build(changed: dict[str, Any], name
     found = [finding for finding in findings if finding.id == "TF-NO-COMPILER"]
     assert tuple(name for finding in found for name in finding.nodes) == names
     if names:
-        assert "Python.h; installing it needs root" in only(found).seen
+        assert only(found).severity == "error" and "Python.h; installing it needs root" in only(found).seen
     assert not [finding for finding in judged(answers) if finding.id == "TF-NO-COMPILER"]
+
+
+def test_a_compiler_that_setup_installs_is_told_before_and_can_be_switched_off() -> None:
+    answers = two_nodes(user__sudo="yes")  # of the second: it builds for the first, which is of its kind
+    told = only([each for each in judged(answers, Limits(compiles=True)) if each.id == "TF-NO-COMPILER"])
+    assert (told.severity, told.nodes, told.seen) == ("info", ("n1", "n2"), "missing: g++ and Python.h")
+    assert told.mend.startswith("setup.yml installs it as root") and "torch_backends_install_tools=false" in told.mend
+    off = judged(answers, Limits(compiles=True, installs_tools=False))
+    told = only([each for each in off if each.id == "TF-NO-COMPILER"])
+    assert (told.severity, told.seen) == (
+        "error",
+        "missing: g++ and Python.h; torch_backends_install_tools=false leaves it",
+    )
 
 
 def test_a_home_that_nodes_share() -> None:

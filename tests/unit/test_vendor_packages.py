@@ -755,7 +755,7 @@ def test_rocky_with_all_that_dnf_takes_is_accepted(rocky: dict[str, str]) -> Non
         (
             ["dkms", "epel-release"],
             "some: dkms, which builds the kernel modules, is in EPEL, which is not enabled: "
-            "dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm",
+            "-e some_epel=true takes dkms alone from it; or: dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm",
         ),
     ],
 )
@@ -765,6 +765,24 @@ def test_what_dnf_takes_is_asked_for_before_anything_is_changed(
     for name in lacks:
         del rocky[name]
     assert refused(for_rocky()) == [says]
+
+
+@pytest.mark.parametrize(("release", "key"), [("9", "FF8AD1344597106E"), ("10", "7D8D15CBFC4E6268")])
+def test_epel_is_taken_for_dkms_alone_and_on_no_debian(
+    rocky: dict[str, str], system: Path, release: str, key: str
+) -> None:
+    for name in ("dkms", "epel-release"):
+        del rocky[name]
+    given = {**for_rocky(repositories=[VERSIONS["epel"]["repository"]]), "systems": [f"rhel{release}", "debian12"]}
+    (system / "os-release").write_text(f'ID="almalinux"\nVERSION_ID="{release}.1"\n')
+    seen = vendor.look(given)
+    assert vendor.refusals(given, seen) == []
+    (repository,) = seen["repositories"]
+    assert repository["fingerprints"][0].startswith(key)
+    text = repository["files"]["/etc/yum.repos.d/torchfleet-epel.repo"]
+    assert f"baseurl=https://dl.fedoraproject.org/pub/epel/{release}/Everything/$basearch/\n" in text
+    assert "\ngpgcheck=1\n" in text and "\nincludepkgs=dkms\n" in text
+    assert vendor.repositories_on(given, "debian12", "x86_64") == []
 
 
 def test_a_driver_from_elsewhere_is_seen_by_a_pattern(rocky: dict[str, str]) -> None:

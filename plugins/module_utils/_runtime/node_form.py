@@ -97,6 +97,7 @@ FACTS: dict[str, Check] = {
     "torch": optional(Form(dict.fromkeys(("version", *BUILDS), either(short, "")))),
     "gpu_targets": either(Form({"torch": TARGETS, "gpus": TARGETS}), {"torch": [], "gpus": []}),
     "hostname": either(like(re.compile(r"[A-Za-z0-9_.-]{0,255}\Z"), "the name of a host"), ""),
+    "machine": either(like(re.compile(r"[A-Za-z0-9_]{0,32}\Z"), "what uname names a processor"), ""),
     "nics": listed(like(NIC, "the name of a NIC"), 4096),
     "launcher": Form({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
     "backends": listed(words, 64),

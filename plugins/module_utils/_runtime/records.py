@@ -161,6 +161,7 @@ class NodeFacts(Seat, JobState):
     torch: dict[str, str] | None
     gpu_targets: GpuTargets
     hostname: str
+    machine: str  # what uname names the processor; empty if it did not say
     nics: list[str]
     launcher: FoundLauncher
     backends: list[str]

@@ -53,6 +53,7 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "torch": torch,
         "gpu_targets": gpu_targets(python, torch, here["accelerators"]),
         "hostname": socket.gethostname().partition(".")[0],
+        "machine": os.uname().machine,
         "nics": sorted(os.listdir("/sys/class/net")),
         "launcher": launcher(request, home, python),
         "backends": backends(python, request["backend"]),

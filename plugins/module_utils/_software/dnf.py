@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 from .openpgp import KeyFileError, armored
-from .packages import PackageError, change
+from .packages import PackageError, change, run_once
 from .signing_keys import fetch_keyring, write
 from .vendor import Request, State, look
 
@@ -48,3 +50,8 @@ def install_packages(*names: str) -> None:
     """Install packages, each by its name or as name-version."""
     if names:
         change(*DNF, "install", *names, what=f"{', '.join(names)} could not be installed")
+
+
+def missing(names: Sequence[str]) -> list[str]:
+    """Return the packages that nothing installed provides: zlib-devel has another name on EL 10."""
+    return [name for name in names if run_once(("rpm", "--query", "--whatprovides", name)).status != 0]

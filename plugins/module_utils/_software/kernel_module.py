@@ -27,12 +27,23 @@ class Driver(NamedTuple):
     reason: str
 
 
+def is_taken(module: str, root: str = "/") -> bool:
+    """Whether a kernel module, or another one that has its GPUs, is loaded: then only a reboot exchanges it."""
+    names = (module, *RIVALS.get(module, ()))
+    return any(os.path.isdir(os.path.join(root, "sys/module", name)) for name in names)
+
+
+def outlook(driver: Driver, may_reboot: bool, root: str = "/") -> str:
+    """Return what would be done to have the driver's module loaded, for check mode."""
+    reboot = "reboot the machine" if may_reboot else f"ask for a reboot (-e {driver.role}_allow_reboot=true allows it)"
+    if is_taken(driver.module, root):
+        return f"would {reboot}: {driver.reason}"
+    return f"would load module {driver.module}, or {reboot} if modprobe fails: {driver.reason}"
+
+
 def load(module: str, root: str = "/") -> tuple[bool, str]:
     """Load a kernel module. Return whether it was loaded now, and what modprobe says where that failed."""
-    there = [
-        name for name in (module, *RIVALS.get(module, ())) if os.path.isdir(os.path.join(root, "sys/module", name))
-    ]
-    if there:
+    if is_taken(module, root):
         return False, ""
     done = run_once(["modprobe", module])
     return done.status == 0, "" if done.status == 0 else done.reason()[:TOLD]

@@ -15,13 +15,14 @@ RPM_REPOSITORIES, RPM_KEYS = "/etc/yum.repos.d", "/etc/pki/rpm-gpg"
 
 
 class Repository(TypedDict):
-    """One repository. `keyring` is where its keys lie; `files` are the texts by path."""
+    """One repository. `only`: packages, if it has others too. `keyring`: where its keys lie. `files`: texts by path."""
 
     name: str
     address: str
     suite: str
     components: str
     pin: str
+    only: list[str]
     key: str
     fingerprints: list[str]
     keyring: str
@@ -40,6 +41,7 @@ def repository_for(entry: Mapping[str, Any], role: str, system: str, machine: st
         "suite": texts["suite"],
         "components": texts["components"],
         "pin": texts["pin"],
+        "only": list(entry.get("only") or ()),
         "key": key.get("url", "").format(**names),
         "fingerprints": key.get("fingerprint", "").split(),
         "keyring": f"{KEYRINGS}/{entry['name']}.gpg",
@@ -92,4 +94,5 @@ def dnf_file(repository: Repository, role: str) -> str:
     """Return the text of a .repo file. A repository that cannot be read is an error, whatever is dnf's default."""
     lines = [head(repository, role), f"[{repository['name']}]", f"name=torchfleet.cluster.{role}"]
     lines += [f"baseurl={repository['address']}", "gpgcheck=1", f"gpgkey=file://{repository['keyring']}"]
+    lines += [f"includepkgs={','.join(repository['only'])}"] if repository["only"] else []
     return "\n".join([*lines, "skip_if_unavailable=0", ""])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, TypedDict
 
 from .packages import exactly, installed, is_of, offered, read_system, text_of, upstream, was_interrupted
-from .repositories import Repository, repository_for
+from .repositories import Repository, family_of, repository_for
 
 APT = Path("/etc/apt")
 REMOVES = {"deb": "apt purge", "rpm": "dnf remove"}
@@ -103,7 +103,8 @@ def repositories_on(request: Request, system: str, machine: str) -> list[Reposit
     if system not in request["systems"] or machine not in request["machines"]:
         return []
     theirs = request["machines"][machine]
-    return [repository_for(entry, request["role"], system, theirs) for entry in request["repositories"]]
+    here = [each for each in request["repositories"] if (each.get("family") or family_of(system)) == family_of(system)]
+    return [repository_for(entry, request["role"], system, theirs) for entry in here]
 
 
 def kernel_packages(request: Request, family: str) -> list[str]:
@@ -208,9 +209,13 @@ def dnf_refusals(request: Request, state: State) -> Iterator[str]:
         yield (
             f"versions are held by dnf's plugin versionlock, which is not installed: dnf install {VERSIONLOCK_PACKAGE}"
         )
-    if request["builds_modules"] and not {"dkms", "epel-release"} & set(present):
+    brought = [name for repository in state["repositories"] for name in repository["only"]]
+    if request["builds_modules"] and not {"dkms", "epel-release"} & {*present, *brought}:
         epel = EPEL.format(release=state["system"][len("rhel") :])
-        yield f"dkms, which builds the kernel modules, is in EPEL, which is not enabled: dnf install {epel}"
+        yield (
+            "dkms, which builds the kernel modules, is in EPEL, which is not enabled: "
+            f"-e {request['role']}_epel=true takes dkms alone from it; or: dnf install {epel}"
+        )
     if state["changes_branch"]:
         name = request["packages"][0]
         yield (

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.prerequisites import MANAGERS
 
 from .findings import Finding, found
 from .preflight_rules import RULES
 from .preflight_types import Case, Facts, commands_for
 
 SHARED_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p")
+COMPILER_MENDED = (
+    "setup.yml installs it as root on the machine that builds (role torch_backends); "
+    "-e torch_backends_install_tools=false leaves it"
+)
 
 
 def shared_identities(facts: Mapping[str, Facts]) -> Iterator[Finding]:
@@ -47,22 +53,31 @@ def without_compiler(cases: Sequence[Case]) -> Iterator[Finding]:
                 not kind[0].facts["python"]["headers"]
             )
             names = [case.target.name for case in kind]
-            why = "installing it needs root" if installs(kind[0].facts) else "torchfleet installs it only with apt"
             words = {"name": names[0], **commands_for([kind[0].facts])}
-            yield found(RULES, "TF-NO-COMPILER", names, f"missing: {' and '.join(missing)}; {why}", **words)
+            mended = any(can_install(case) for case in kind)
+            seen = f"missing: {' and '.join(missing)}; {why_not_installed(kind[0], mended)}".rstrip("; ")
+            finding = found(RULES, "TF-NO-COMPILER", names, seen, **words)
+            yield replace(finding, severity="info", mend=COMPILER_MENDED) if mended else finding
 
 
 def can_build(case: Case) -> bool:
-    """Whether a machine has a built backend, can build one, or can become root to install the build tools."""
-    facts = case.facts
-    has_tools = facts["compiler"] and facts["python"]["headers"]
-    root = facts["user"]["sudo"] in ("root", "yes") or case.target.may_ask_password
-    return bool(has_tools or facts["backends"] or (root and installs(facts)))
+    """Whether a machine has a built backend, or what is needed to build one."""
+    return bool(case.facts["backends"] or (case.facts["compiler"] and case.facts["python"]["headers"]))
 
 
-def installs(facts: Facts) -> bool:
-    """Whether the roles can install packages of this distribution."""
-    return distribution.family(facts["system"]["os"]) == "deb"
+def can_install(case: Case) -> bool:
+    """Whether role torch_backends installs on a machine what is needed to build."""
+    root = case.facts["user"]["sudo"] in ("root", "yes") or case.target.may_ask_password
+    return root and not why_not_installed(case, root)
+
+
+def why_not_installed(case: Case, root: bool) -> str:
+    """Return why role torch_backends does not install it; empty if it does. `root`: whether it can become root."""
+    if not case.limits.installs_tools:
+        return "torch_backends_install_tools=false leaves it"
+    if distribution.family(case.facts["system"]["os"]) not in MANAGERS.values():
+        return f"torchfleet installs it only with {' and '.join(sorted(MANAGERS))}"
+    return "" if root else "installing it needs root"
 
 
 def shared_by(facts: Mapping[str, Facts], values_of: Callable[[Facts], Sequence[str]]) -> dict[str, tuple[str, ...]]:

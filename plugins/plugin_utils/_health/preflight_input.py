@@ -56,6 +56,7 @@ def parse_options(given: Mapping[str, Any], known_ids: Collection[str]) -> Optio
             supported_os=tuple(str(name).lower() for name in given.get("supported_os", limits.supported_os)),
             needs_root=bool(given.get("needs_root", False)),
             compiles=bool(given.get("compiles", False)),
+            installs_tools=bool(given.get("installs_tools", True)),
             prerequisites=parse_switches(given["prerequisites"]) if given.get("prerequisites") else {},
         ),
         ignore=findings_module.check_ids("preflight_ignore", list(given.get("ignore") or ()), known_ids),

@@ -73,6 +73,7 @@ class Limits:
     supported_os: tuple[str, ...] = ("debian 12", "debian 13")
     needs_root: bool = False
     compiles: bool = False  # a backend is compiled on nodes that do not have it yet
+    installs_tools: bool = True  # a compiler, on the machine that compiles it
     prerequisites: Mapping[str, str] = field(default_factory=dict)  # switches of that role: auto, true or false
 
 

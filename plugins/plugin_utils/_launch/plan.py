@@ -40,6 +40,7 @@ from .requirements import (
     check_launcher,
     check_nics,
     check_nodes,
+    check_processors,
     facts_of_all,
     rendezvous_port,
     warnings_for,
@@ -250,6 +251,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     if python:
         check_targets(backend, candidates, given)
     allocation = allocate(request, cluster, facts)
+    check_processors(cluster, allocation.workers, facts, request.launcher)
     facts = facts_of_network(request, cluster.head, allocation.workers, facts, secrets)
     check_alone(request, allocation.workers, cluster, facts)
     head, workers, used = cluster.head, allocation.workers, {name: facts[name] for name in allocation.names}

@@ -89,6 +89,17 @@ def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, NodeFact
             raise InputError("job_id", request.job_id, again)
 
 
+def check_processors(cluster: Cluster, workers: Sequence[Node], facts: Mapping[str, NodeFacts], launcher: str) -> None:
+    """InputError if nodes of a job have processors of different architectures: one program is sent to all of them."""
+    head = [cluster.head] if LAUNCHERS[launcher].on_head else []
+    kinds = {node.name: facts[node.name]["machine"] or "unknown" for node in [*head, *workers]}
+    if len(set(kinds.values())) > 1:
+        told = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+        alike = ",".join(node.name for node in workers if kinds[node.name] == next(iter(kinds.values())))
+        else_do = f"take nodes of one: -e nodes={alike}" if alike else "take a head of the workers' kind"
+        raise InputError("nodes", told, f"a job runs on processors of one architecture: {else_do}")
+
+
 def by_job(running: Mapping[str, Sequence[RunningJob]]) -> dict[tuple[str, str], list[str]]:
     """Return the nodes of each job by its id and owner. `running`: rows of jobs by node, as survey() has them."""
     found: dict[tuple[str, str], list[str]] = {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import driver_mismatch
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import is_of
 
 NVIDIA_CONFLICTS = (
     {
@@ -115,7 +116,10 @@ def plan_cuda(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPla
         same_version=same_version,
         # Not the package that chooses the branch: that of another branch has to be able to take its place.
         hold=[*drivers, *toolkits, *same_version],
-        repositories=[dict(options["repository"])],
+        repositories=[
+            dict(options["repository"]),
+            *([dict(options["epel_repository"])] * bool(driver and options["epel"])),
+        ],
         conflicts=[{**conflict, "branch": branch} for conflict in NVIDIA_CONFLICTS] if driver else [],
         dnf_commands={"rhel9": [["module", "enable", stream]], "rhel10": [["versionlock", f"*nvidia*{branch}*"]]},
         services=[
@@ -149,9 +153,20 @@ def cuda_refusal(asked: str, branch: str, toolkit: str, older: Sequence[str]) ->
     return ""
 
 
-def cuda_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, str]) -> str:
-    """Return why the machine has to be rebooted for the packages that are installed now. Empty if it has not."""
+def would_come(driver: str, versions: Mapping[str, str], branch: Any) -> bool:
+    """Whether the driver is missing, or of another branch than this one; never if that is None."""
+    there = versions.get(driver, "")
+    return branch is not None and not (there and is_of(text(branch), there))
+
+
+def cuda_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, str], branch: Any = None) -> str:
+    """Return why the machine has to be rebooted for the packages that are installed now. Empty if it has not.
+
+    `branch`: in check mode, what would be installed; None for what is there.
+    """
     loaded = facts["modules"].get("nvidia", "")
+    if of_vendor(facts, "nvidia") and driver and would_come(driver, versions, branch):
+        return f"module nvidia {loaded or 'none'} is loaded, and {driver} would be installed"
     installed = re.sub(r"^\d+:|-[^-]*$", "", versions.get(driver, ""))  # without epoch and revision
     if not of_vendor(facts, "nvidia") or not driver or loaded == installed:
         return ""
@@ -204,15 +219,17 @@ def rocm_refusal(targets: Sequence[str], unknown: Sequence[str]) -> str:
     return ""
 
 
-def rocm_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, str]) -> str:
+def rocm_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, str], branch: Any = None) -> str:
     """Return why the machine has to be rebooted for the packages that are installed now. Empty if it has not.
 
     The version of the module and that of its package are not alike: what counts is that AMD's own module is loaded,
-    and not the kernel's, which has no version.
+    and not the kernel's, which has no version. `branch` as of cuda_reboot.
     """
     if not of_vendor(facts, "amd") or not driver or facts["modules"].get("amdgpu"):
         return ""
     loaded = "of the kernel" if "amdgpu" in facts["modules"] else "none"
+    if would_come(driver, versions, branch):
+        return f"module amdgpu {loaded} is loaded, and {driver} would be installed"
     return f"module amdgpu {loaded} is loaded, and {driver} {versions.get(driver, '')} is installed"
 
 
