@@ -49,6 +49,14 @@ def test_slurm_takes_no_more_ranks_than_cores(plan_two: Planner) -> None:
         two(plan_two, "sbatch", n2={"cores": 1})
 
 
+def test_sbatch_needs_ranks_on_the_head(plan_two: Planner) -> None:
+    """It hung: the batch file starts on a worker, and srun there finds no list of nodes."""
+    plan = plan_two(launcher="sbatch", launcher_facts=PROGRAMS["sbatch"])
+    with pytest.raises(InputError, match=r'launcher: got "sbatch"; the batch file starts on .* -e launcher=srun'):
+        render(dataclasses.replace(plan, nodes=plan.nodes[1:]))
+    assert list(render(plan).on) == ["n1"]
+
+
 def test_torchruns_agents_may_negotiate(plan_two: Planner) -> None:
     made = two(plan_two, "torchrun", rendezvous="c10d")
     words = "--rdzv-backend c10d --rdzv-endpoint 10.1.0.11:23456 --rdzv-id job"

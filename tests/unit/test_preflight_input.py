@@ -89,7 +89,12 @@ def test_the_defaults_of_role_module_and_code_are_the_same() -> None:
     role = yaml.safe_load((REPO / "roles/preflight/defaults/main.yml").read_text())
     documented = yaml.safe_load((REPO / "plugins/modules/preflight.py").read_text().split('r"""')[1].split('"""')[0])
     module = {name: option["default"] for name, option in documented["options"].items() if "default" in option}
-    elsewhere = ("compiles", "installs_tools", "prerequisites", "needs_root")  # the role takes them from what is to be done
+    elsewhere = (
+        "compiles",
+        "installs_tools",
+        "prerequisites",
+        "needs_root",
+    )  # the role takes them from what is to be done
     module = {name: value for name, value in module.items() if name not in elsewhere}
     not_compared = {f"preflight_{name}" for name in ("python", "timeout", *elsewhere)}
     assert {f"preflight_{name}": value for name, value in module.items()} == {

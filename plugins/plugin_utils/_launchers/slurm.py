@@ -87,7 +87,10 @@ class Sbatch(Srun):
     """sbatch: the same job as a batch file, for sites where jobs wait in a queue."""
 
     def command(self, plan: LaunchPlan) -> LaunchCommand:
-        """Return the sbatch command of a plan, and the batch file it submits."""
+        """Return the sbatch command of a plan, and the batch file it submits. InputError for a head without ranks."""
+        if plan.head.name not in {node.name for node in plan.nodes}:
+            why = f"the batch file starts on a node of the job and reads a list that only the head {plan.head.name} has"
+            raise InputError("launcher", "sbatch", f"{why}: -e launcher=srun, or let the head run ranks too")
         batch = f"{plan.head.job_dir}/batch.sh"
         options = (
             *self.program(plan),
