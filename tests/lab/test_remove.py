@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +75,28 @@ def test_nothing_is_removed_under_a_running_job(bare: Cluster) -> None:
     job.process.wait(120)
 
 
+def test_another_machine_takes_a_node_s_name_and_a_third_one_is_added(bare: Cluster) -> None:
+    """Both are new containers with nothing on them. Setup refuses the changed host key, and says what to type."""
+    lab, known = bare.lab, bare.lab.directory / "known_hosts"
+    old, gone = lab.address("n2"), [line for line in known.read_text().splitlines() if lab.address("n2") in line]
+    subprocess.run(["podman", "rm", "--force", "--time", "0", f"{lab.name}-n2"], check=True, capture_output=True)
+    lab.up(nodes=3)
+    assert lab.address("n2") == old and gone
+    news = [line for line in known.read_text().splitlines() if old not in line]
+    known.write_text("\n".join([*news, *gone]) + "\n")  # as who types has it: that of the machine that is gone
+
+    refused = bare.play("setup.yml", job_id="")
+    assert refused.process.returncode == 2 and "ERROR TF-HOST-KEY-CHANGED" in refused.output
+    assert "playbooks/host_keys.yml -e replace=n2" in refused.output
+    assert all("/.torchfleet" not in lab.root(node, "find", "/home/fleet") for node in ("n2", "n3"))
+    shown = bare.play("playbooks/host_keys.yml", "-e", "replace=n2", job_id="")
+    (digest,) = set(re.findall(r"-e accept=([0-9a-f]{32})", shown.output))
+    works(bare, "playbooks/host_keys.yml", "-e", "replace=n2", "-e", f"accept={digest}")
+    works(bare, "setup.yml", "-e", "replace=n2")
+    trained = bare.train(workload="message_passing")
+    assert {row["host"] for row in trained.result["ranks"]} == {"n1", "n2", "n3"}
+
+
 def test_a_node_that_does_not_answer_is_forgotten_by_the_others(bare: Cluster) -> None:
     bare.play("clean.yml", job_id="")
     known = bare.lab.directory / "ssh_mesh" / "nodes.json"
@@ -80,10 +104,10 @@ def test_a_node_that_does_not_answer_is_forgotten_by_the_others(bare: Cluster) -
     try:
         done = works(bare, "remove.yml", "-e", "nodes=n2")
         assert "n2 did not answer, and still has all that setup.yml put there" in done.output
-        assert sorted(json.loads(known.read_text())["nodes"]) == ["n1"]
+        assert sorted(json.loads(known.read_text())["nodes"]) == ["n1", "n3"]
         config = bare.lab.root("n1", "cat", "/home/fleet/.torchfleet/ssh/config")
-        assert "Host n1" in config and "n2" not in config
+        assert "Host n1" in config and "Host n3" in config and "n2" not in config
         trained = bare.train(workload="mnist", away="n2")
-        assert {row["host"] for row in trained.result["ranks"]} == {"n1"}
+        assert {row["host"] for row in trained.result["ranks"]} == {"n1", "n3"}
     finally:
         bare.lab.restart("n2")
