@@ -151,3 +151,22 @@ def test_a_rank_that_has_saved_ends_no_job_before_the_others_had_their_time(tmp_
     job.write("ranks/1/record.json", {**record_of(wrapper, program, **saved), "rank": 1, "error_code": "disk_full"})
     reason = guard.reason_to_end()
     assert reason is not None and reason.code == "rank_failed"  # nothing was saved where the disk was full
+
+
+def test_a_launcher_that_fails_on_a_head_without_ranks_ends_the_job(tmp_path: Path) -> None:
+    """No rank of the head is missed then, and those of the others may never start."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([])
+    guard = guard_of(
+        job, ranks=[], job_id="j", host="n1", launcher_environment={}, launcher_search=[], cwd="/", job_timeout=None
+    )
+    guard.start_launcher(["/bin/sh", "-c", "exit 3"])
+    while guard.launcher:
+        guard.collect_children()
+    assert guard.reason_to_end() is None and not guard.over()  # others may still tell how their ranks ended
+    assert guard.launcher_ended
+    guard.launcher_ended -= 11.0  # as if that time were over
+    reason = guard.reason_to_end()
+    assert reason is not None and (reason.code, reason.detail) == ("launcher_died", "openmpi on n1 ended with status 3")
+    guard.exit_by = time.monotonic()  # all ranks are done
+    assert guard.reason_to_end() is None and guard.over()

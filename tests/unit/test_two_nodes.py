@@ -15,9 +15,8 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import RANK_PROGRAM, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import RANK_PROGRAM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome

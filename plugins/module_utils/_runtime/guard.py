@@ -39,6 +39,7 @@ from .remote_shell import shell_pids
 from .sampler import Sampling
 
 LOOK_SECONDS = 0.25  # between two checks, unless an event comes
+NEWS_SECONDS = 10.0  # for other nodes to tell of their ranks when the launcher has ended on a node without any
 EXIT_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.11 sometimes never does)
 STOPPED_SECONDS = 4.0  # that supervisor or guard may be stopped before the other one takes it for dead
 RECORD_SECONDS = 1.0  # for wrappers to write how their programs ended
@@ -93,6 +94,7 @@ class Guard:
         self.launcher = 0
         self.launchers: set[int] = set()  # pids: the launcher and what it started, at the end
         self.started = False
+        self.launcher_ended: float | None = None  # by time.monotonic()
         self.exit_by: float | None = None  # for the launcher, when all ranks of the job are done
         self.detached = to_supervisor < 0  # no supervisor reports when the ranks of other nodes are done
         self.end_requested: Reason | None = None  # by the supervisor
@@ -159,9 +161,21 @@ class Guard:
         """Whether the job is over on this node: its ranks are done, and the launcher exited or had its time to."""
         if len(self.done) < len(self.order["ranks"]):
             return False
-        exited = self.started and not self.launcher
+        exited = self.launcher_ended is not None and not self.waits_for_news()
         late = self.exit_by is not None and (not self.launcher or self.saved or time.monotonic() > self.exit_by)
         return exited or bool(late)
+
+    def waits_for_news(self) -> bool:
+        """Whether the launcher has ended on a head that runs no ranks, and it is not known how those of others are."""
+        has_ended = self.launcher_ended is not None
+        return has_ended and not self.order["ranks"] and self.exit_by is None and not self.detached
+
+    def lost_launcher(self) -> bool:
+        """Whether the launcher has ended before all ranks were done."""
+        if self.launcher_ended is None:
+            return False
+        late = time.monotonic() > self.launcher_ended + NEWS_SECONDS
+        return len(self.done) < len(self.order["ranks"]) or (late and self.waits_for_news())
 
     def send(self, kind: str, **fields: object) -> None:
         """Send the supervisor a message, if there is one. A dead one is noticed elsewhere."""
@@ -277,7 +291,7 @@ class Guard:
             self.give_notice()
         if self.saved and time.monotonic() > self.saved[1] + processes_module.longest(self.order["grace"]):
             return reasons.others_run_on(self.saved[0], processes_module.longest(self.order["grace"]))
-        if self.started and not self.launcher and len(self.done) < len(self.order["ranks"]):
+        if self.lost_launcher():
             status = self.job.launcher().get("rc", 0)
             return reasons.launcher_ended(self.order["launcher"]["name"], self.order["host"], status)
         stopped = processes_module.stopped_for(self.supervisor_pid, self.supervisor_stopped_since)
@@ -308,7 +322,7 @@ class Guard:
             if pid == 0:
                 return
             if pid == self.launcher:
-                self.launcher = 0
+                self.launcher, self.launcher_ended = 0, time.monotonic()
                 rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 self.record_launcher_exit({"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
                 self.send("launcher_exited", rc=rc, text=self.job.launcher_text())

@@ -40,6 +40,7 @@ OLD_FETCHED_MARK = "home"  # of 0.4
 BALLAST_BYTES = 1 << 20  # kept free for our own files
 WRITE_SECONDS = 1.0  # that the end of programs waits for a write
 LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
+RANK_PROGRAM, AGENT_PROGRAM = "torchfleet-rank", "torchfleet-agent"  # in bin/: what launchers call
 PIPES = {"stdout": "stdout.pipe", "stderr": "stderr.pipe"}  # of each rank
 FILE_BYTES = 64 << 20  # of a file of ours; more is none
 TEXT_BYTES = 2000  # of what a daemon said that its launcher is told

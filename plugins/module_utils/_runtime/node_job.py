@@ -37,8 +37,6 @@ from .sampler import noted_usage
 from .secrets import Keeper
 
 END_SECONDS = 10.0  # beyond the time of programs and of their leftovers, for a guard that was asked to end the job
-RANK_PROGRAM = "torchfleet-rank"
-AGENT_PROGRAM = "torchfleet-agent"
 PLACE_BYTES = 40  # of $TMPDIR: Open MPI makes directories below ours before its sockets
 
 

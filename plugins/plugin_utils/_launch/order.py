@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import AGENT_PROGRAM, RANK_PROGRAM
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+    AGENT_PROGRAM,
+    RANK_PROGRAM,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import (
     JobOrder,
     JobRoute,
