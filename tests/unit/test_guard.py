@@ -158,7 +158,15 @@ def test_a_launcher_that_fails_on_a_head_without_ranks_ends_the_job(tmp_path: Pa
     job = JobDir(str(tmp_path / "job"))
     job.create([])
     guard = guard_of(
-        job, ranks=[], job_id="j", host="n1", launcher_environment={}, launcher_search=[], cwd="/", job_timeout=None
+        job,
+        ranks=[],
+        job_id="j",
+        host="n1",
+        launcher_environment={},
+        launcher_search=[],
+        cwd="/",
+        job_timeout=None,
+        lease=60.0,
     )
     guard.start_launcher(["/bin/sh", "-c", "exit 3"])
     while guard.launcher:
@@ -168,5 +176,9 @@ def test_a_launcher_that_fails_on_a_head_without_ranks_ends_the_job(tmp_path: Pa
     guard.launcher_ended -= 11.0  # as if that time were over
     reason = guard.reason_to_end()
     assert reason is not None and (reason.code, reason.detail) == ("launcher_died", "openmpi on n1 ended with status 3")
+    guard.job.write("launcher.json", {**guard.job.launcher(), "rc": 0})
+    assert guard.reason_to_end() is None  # its end was a good one: the link to the others may be lost for a while
+    guard.launcher_ended -= 60.0
+    assert guard.reason_to_end() is not None
     guard.exit_by = time.monotonic()  # all ranks are done
     assert guard.reason_to_end() is None and guard.over()

@@ -107,13 +107,13 @@ def test_a_job_that_is_alive_is_asked_nothing(tmp_path: Path, clock: Clock) -> N
 
 def test_a_long_silent_start_is_shown_and_told_again(tmp_path: Path, clock: Clock) -> None:
     """All compile, or one does and the others wait for it: neither is a hang."""
-    compiles = {**RECORDED[0], "wrote": False, "cpu": 9.0, "busy": "cc1plus of ninja"}
+    compiles = {**RECORDED[0], "wrote": False, "cpu": 9.0, "busy": ["cc1plus", "ninja"]}
     head = Head([{**compiles, "rank": rank} for rank in range(3)])
     watch, said = made(head, tmp_path)
     watch.seeing(lambda _frame: None)({"kind": "started"})
     passed(watch, clock, 61.0)
     assert (head.asked, said) == ([False], ["ranks 0-2 on n1: 61 s without output: cc1plus of ninja is busy"])
-    head.rows = [RECORDED[0], {**RECORDED[1], "busy": "cc1plus of ninja"}, RECORDED[2]]
+    head.rows = [RECORDED[0], {**RECORDED[1], "busy": ["cc1plus", "ninja"]}, RECORDED[2]]
     passed(watch, clock, 121.0)
     assert said[1:] == ["rank 1 on n1: 182 s without output: cc1plus of ninja is busy"]
 

@@ -123,10 +123,10 @@ def test_a_program_that_a_rank_has_started_and_that_is_busy_is_told(
     monkeypatch.setattr(busy_program, "LEAST_SHARE", 0.0)  # this machine may be busy, too
     with rank_0(job, hook, COMPILES) as process:
         busy = wait_until(lambda: looking.look(job, ORDER, asks=False, seconds=0.2)[0]["busy"])
-        assert busy.startswith("cc1plus of ") and busy_program.builds(busy)
+        assert busy[0] == "cc1plus" and len(busy) == 2 and busy_program.builds(busy)
         for child in [pid for pid in pids() if process.pid in (parent(pid), parent(parent(pid)))]:
             os.kill(child, signal.SIGKILL)
-        wait_until(lambda: looking.look(job, ORDER, asks=False, seconds=0.0)[0]["busy"] == "")
+        wait_until(lambda: looking.look(job, ORDER, asks=False, seconds=0.0)[0]["busy"] == [])
 
 
 def test_who_may_not_be_asked_gets_nothing(job: JobDir, started: subprocess.Popen[str]) -> None:

@@ -75,6 +75,22 @@ def test_what_has_no_mark_goes_with_its_parent_that_has_one(tmp_path: Path) -> N
         os.close(lock)
 
 
+def test_the_login_that_looks_is_none_of_them(tmp_path: Path) -> None:
+    """A program may have started the sshd or the terminal server in which somebody cleans up."""
+    code = (
+        f"import sys; sys.path[:0] = {sys.path}\n"
+        f"from {reap.__name__} import leftovers\n"
+        "print(*(process.pid for process, _job in leftovers('/nowhere')))"
+    )
+    login = """env -i sh -c '"$1" -c "$2"; echo $$' sh "$@"; true"""
+    gone = marks(JobDir(str(tmp_path / "jobs" / "gone")))
+    done = subprocess.run(
+        [*gone, "sh", "-c", login, "sh", sys.executable, code], capture_output=True, text=True, check=True
+    )
+    found, shell = done.stdout.splitlines()
+    assert found and shell not in found.split()
+
+
 def marks(job: JobDir) -> list[str]:
     """Return what starts a program with the marks of a job."""
     return ["env", f"TORCHFLEET_JOB_ID={job.job_id}", f"TORCHFLEET_JOB_DIR={job.path}"]

@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
-from typing import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Collection, Mapping, Sequence
 
 from .forms import printable
 from .processes import Process
+
+if TYPE_CHECKING:
+    from .evidence import Evidence
 
 LEAST_SHARE = 0.3  # of a CPU, that the busiest has: on a busy machine it does not get more
 NAME_MOST = 40  # characters
@@ -44,32 +47,39 @@ def name_of(pid: int) -> str:
         return ""
 
 
-def busy_program(below: Sequence[Process], used: Mapping[int, float], seconds: float) -> str:
-    """Return the busiest of the programs that a rank has started: "cc1plus of ninja". Empty: none is busy.
+def busy_program(below: Sequence[Process], used: Mapping[int, float], seconds: float) -> list[str]:
+    """Return the name of the busiest program that a rank has started, and of the one by which. Empty: none is busy.
 
     `below`: the processes below the rank's own, parents first; `used`: seconds of CPU by pid, in so many `seconds`.
     """
     busiest = max(below, key=lambda process: used.get(process.pid, 0.0), default=None)
     if busiest is None or used.get(busiest.pid, 0.0) <= LEAST_SHARE * seconds:
-        return ""
+        return []
     known = {process.pid: process for process in below}
     top = busiest
     while top.parent in known:
         top = known[top.parent]
     names = [name_of(busiest.pid), name_of(top.pid)]
-    return " of ".join(dict.fromkeys(name for name in names if name))
+    return list(dict.fromkeys(name for name in names if name))
 
 
-def builds(busy: str) -> bool:
-    """Whether what busy_program() returned is a compiler, or a program that starts some."""
-    return not BUILDERS.isdisjoint(busy.split(" of "))
+def of(busy: Sequence[str]) -> str:
+    """Return the names in words: "cc1plus of ninja"."""
+    return " of ".join(busy)
 
 
-def of_ranks(rows: Collection[Mapping[str, object]]) -> dict[str, list[tuple[int, str]]]:
+def builds(busy: Sequence[str]) -> bool:
+    """Whether one that busy_program() returned has the name of a compiler, or of a program that starts some.
+
+    A program gives itself any name: it can excuse itself, in its own job.
+    """
+    return not BUILDERS.isdisjoint(busy)
+
+
+def of_ranks(rows: Collection[Evidence]) -> dict[str, list[tuple[int, str]]]:
     """Return the ranks and hosts of evidence by the program that is busy for them and lets them write nothing."""
     found: dict[str, list[tuple[int, str]]] = {}
     for row in rows:
-        rank = row["rank"]
-        if row["busy"] and not row["wrote"] and isinstance(rank, int):
-            found.setdefault(str(row["busy"]), []).append((rank, str(row["host"])))
+        if row["busy"] and not row["wrote"]:
+            found.setdefault(of(row["busy"]), []).append((row["rank"], row["host"]))
     return found

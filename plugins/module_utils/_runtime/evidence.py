@@ -20,7 +20,7 @@ from .forms import Check, Fields, Form, either, flag, listed, number, one_of, op
 RANK_MOST = 9_999_999
 PID_MOST = 1 << 31
 SEQUENCE_MOST = 1 << 62
-THREADS_MOST, FRAMES_MOST, GROUPS_MOST, WORKERS_MOST = 8, 48, 64, 16
+THREADS_MOST, FRAMES_MOST, GROUPS_MOST, WORKERS_MOST, NAMES_MOST = 8, 48, 64, 16, 2
 FILE_MOST, NAME_MOST = 300, 100  # characters
 ENTRIES_MOST = 100_000  # of a flight recorder: it has 2,000 unless the user asked for more
 RECORDERS_MOST = 3  # in a process: PyTorch's, that of backend mpi, and that of ccl
@@ -79,9 +79,10 @@ class Evidence(TypedDict):
     threads: list[list[Frame]]  # the main thread is the first
     groups: list[Group]
     workers: list[Worker]
-    busy: str  # the program that the rank has started and that has much of a CPU: "cc1plus of ninja"
+    busy: list[str]  # the program that has much of a CPU, and what of the rank started it: cc1plus, ninja
 
 
+NO_NAMES: list[str] = []
 FRAMES = listed(
     Form({"file": short, "line": whole(0, 999_999_999), "function": short}),
     FRAMES_MOST,
@@ -116,7 +117,7 @@ EVIDENCE = Form(
         "threads": listed(FRAMES, THREADS_MOST),
         "groups": listed(GROUP, GROUPS_MOST),
         "workers": listed(WORKER, WORKERS_MOST),
-        "busy": either(short, ""),
+        "busy": either(listed(short, NAMES_MOST), NO_NAMES),
     }
 )
 MANY_RANKS = 100_000

@@ -174,7 +174,9 @@ class Guard:
         """Whether the launcher has ended before all ranks were done."""
         if self.launcher_ended is None:
             return False
-        late = time.monotonic() > self.launcher_ended + NEWS_SECONDS
+        failed = self.job.launcher().get("rc", 0) != 0
+        patience = NEWS_SECONDS if failed else max(NEWS_SECONDS, self.order["lease"])  # the link may be lost that long
+        late = time.monotonic() > self.launcher_ended + patience
         return len(self.done) < len(self.order["ranks"]) or (late and self.waits_for_news())
 
     def send(self, kind: str, **fields: object) -> None:

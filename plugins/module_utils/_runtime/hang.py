@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Callable, Collection, Iterable, Mapping, NamedTuple, Sequence
 
-from .busy_program import builds
+from .busy_program import builds, of
 from .doing import (
     COMPUTES,
     DATA,
@@ -131,7 +131,7 @@ def what_moves(found: Mapping[int, Evidence], doings: Doings, culprits: Sequence
     """Return what moved between the looks, or why a pause is a usual one; an empty text if nothing did."""
     for rank in culprits:
         if rank in found and doings[rank].kind in (COMPUTES, SLEEPS, DATA) and builds(found[rank]["busy"]):
-            return f"rank {rank} on {found[rank]['host']} builds a program: {found[rank]['busy']} is busy"
+            return f"rank {rank} on {found[rank]['host']} builds a program: {of(found[rank]['busy'])} is busy"
     for rank, row in sorted(found.items()):
         for group in row["groups"]:
             if group["sequence"] > group["before"]:

@@ -290,8 +290,8 @@ def below(seen: Seen) -> list[Process]:
     return found
 
 
-def busy_below(first: Seen, second: Seen, seconds: float) -> str:
-    """Return the busiest program that a rank has started. Not its workers, which are the same program."""
+def busy_below(first: Seen, second: Seen, seconds: float) -> list[str]:
+    """Return the names of the busiest program that a rank has started. Not its workers, which are the same program."""
     started = [process for process in below(second) if second.asked and not handles(process.pid, LOOK_SIGNAL)]
     identities = {process.identity: process.pid for process in started}
     used = {
@@ -329,5 +329,5 @@ def evidence_of(
         "threads": second.threads,
         "groups": groups,
         "workers": workers,
-        "busy": short(busy_below(first, second, between)),
+        "busy": busy_below(first, second, between),
     }

@@ -158,7 +158,24 @@ def marked(children: Children | None = None) -> list[tuple[Process, Mark]]:
     here = namespace("self")
     near = (process for process in living(children) if process.pid != os.getpid() and namespace(process.pid) == here)
     pairs = ((process, mark_of(process.pid)) for process in near)
-    return [(process, mark) for process, mark in pairs if mark is not None]
+    return [(process, mark) for process, mark in pairs if mark is not None and is_same(process)]
+
+
+def is_same(process: Process) -> bool:
+    """Whether the process that was seen has its number still: another may have taken it meanwhile."""
+    now = read(process.pid)
+    return now is not None and now.identity == process.identity
+
+
+def ancestors(children: Children) -> set[int]:
+    """Return the pids above this process."""
+    parents = {child.pid: parent for parent, below in children.items() for child in below}
+    found: set[int] = set()
+    pid = os.getpid()
+    while pid in parents and parents[pid] not in found:
+        pid = parents[pid]
+        found.add(pid)
+    return found
 
 
 def catches(pid: int, number: int) -> bool:

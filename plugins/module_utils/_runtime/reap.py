@@ -140,7 +140,8 @@ def leftovers(home: str) -> list[tuple[processes.Process, str]]:
         for process, mark in marked
         if not JobDir(mark.job_dir or os.path.join(home, "jobs", mark.job_id)).running()
     ]
-    apart, here = {process.pid for process, _mark in marked} | {os.getpid()}, processes.namespace("self")
+    apart = {process.pid for process, _mark in marked} | processes.ancestors(children) | {os.getpid()}
+    here = processes.namespace("self")
     unmarked = {pid: [child for child in below if child.pid not in apart] for pid, below in children.items()}
     for process, job_id in list(found):
         below = processes.descendants(process.pid, unmarked)  # never through a process of another job

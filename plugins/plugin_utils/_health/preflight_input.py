@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_text
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_flag, parse_text
 
 from . import findings as findings_module
 from .clock import Clock
@@ -54,9 +54,9 @@ def parse_options(given: Mapping[str, Any], known_ids: Collection[str]) -> Optio
             python_min=parse_version("preflight_python_min", given.get("python_min", limits.python_min)),
             python_max=parse_version("preflight_python_max", given.get("python_max", limits.python_max)),
             supported_os=tuple(str(name).lower() for name in given.get("supported_os", limits.supported_os)),
-            needs_root=bool(given.get("needs_root", False)),
-            compiles=bool(given.get("compiles", False)),
-            installs_tools=bool(given.get("installs_tools", True)),
+            needs_root=parse_flag("preflight_needs_root", given.get("needs_root", False)),
+            compiles=parse_flag("preflight_compiles", given.get("compiles", False)),
+            installs_tools=parse_flag("preflight_installs_tools", given.get("installs_tools", True)),
             prerequisites=parse_switches(given["prerequisites"]) if given.get("prerequisites") else {},
         ),
         ignore=findings_module.check_ids("preflight_ignore", list(given.get("ignore") or ()), known_ids),
