@@ -104,10 +104,10 @@ FRAMEWORKS: Mapping[str, Framework] = {
 class Row:
     """A program of a framework.
 
-    `start`: what `train.yml` is told of it; `{here}` is this directory, `{there}` a directory of the node that is not
-    there yet. `shows`: patterns that the output of each rank has; `{rank}`, `{size}` and `{local}` are its place.
-    `first`: patterns of rank 0's output alone. `same`: a pattern whose group is one value on all ranks. `why_one`: why
-    it runs on one node, if so.
+    `start`: what `train.yml` is told of it; `{here}` is this directory, `{own}` that of the tests of our backends, and
+    `{there}` a directory of the node that is not there yet. `shows`: patterns that the output of each rank has;
+    `{rank}`, `{size}` and `{local}` are its place. `first`: patterns of rank 0's output alone. `same`: a pattern whose
+    group is one value on all ranks. `why_one`: why it runs on one node, if so.
     """
 
     name: str
@@ -180,6 +180,18 @@ ROWS = (
         {"workload": "{here}/fsdp2_dcp/shards.py", "workload_args": "{there}"},
         shows=(WHOSE, "^140 of 280 weights here; taken up unchanged: True$"),
         why_one="it needs a directory that all ranks share",
+    ),
+    Row(
+        "torch-own",
+        "torch",
+        "its own tests of a backend, `DistributedTest`, on gloo",
+        {
+            "workload": "{own}/pytorch_own.py",
+            "workload_args": "{there} gloo",
+            "requirements": "{here}/torch_own/requirements.txt",
+        },
+        shows=(r"^ok 1\d\d, skipped \d+, wrong 0$",),
+        why_one="its ranks meet in files",
     ),
     Row(
         "rpc",

@@ -18,6 +18,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_variables import VARIABLES
 from tests.compat.rows import FRAMEWORKS, PLACE, ROWS, Framework, Row
+from tests.driver import REPO
 from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab
 
@@ -82,7 +83,8 @@ def test_it_runs_unchanged(pair: Cluster, request: pytest.FixtureRequest, row: R
     """And the framework itself takes each rank for what it is, among all of them."""
     nodes = 1 if row.why_one else NODES
     framework = FRAMEWORKS[row.framework]
-    place = {"here": str(PLACE), "there": f"/var/tmp/{pair.lab.name}-{row.name}-{launcher}"}
+    own = str(REPO / "torch_backends" / "tests")
+    place = {"here": str(PLACE), "own": own, "there": f"/var/tmp/{pair.lab.name}-{row.name}-{launcher}"}
     start = {name: text.format(**place) for name, text in row.start.items()}
     job = trained(pair, nodes, launcher=launcher, **start, **options_for(framework, request))
     said = [job.stdout(rank) for rank in range(nodes * RANKS)]

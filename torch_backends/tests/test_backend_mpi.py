@@ -176,7 +176,7 @@ def test_what_pytorch_tests_of_a_backend(run: Run, tmp_path: Path) -> None:
     assert found and found.origin
     (tmp_path / "expecttest").symlink_to(Path(found.origin).parent)  # PyTorch's tests want it
     names = {"PYTHONPATH": str(tmp_path), "TORCHFLEET_BACKEND": "mpi"}
-    done = run("openmpi", 3, Path(__file__).with_name("pytorch_own.py"), tmp_path, **names)
+    done = run("openmpi", 3, Path(__file__).with_name("pytorch_own.py"), tmp_path, "mpi", **names)
     assert done.returncode == 0, done.stdout + done.stderr
     told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     wrong = {name: text for found in told for name, text in found.items() if not text.startswith(("ok", "skipped"))}
