@@ -81,8 +81,8 @@ REFUSED = [
     ("tiny = 1\n", "no requirement; write name==version"),
     ("-r missing.txt\n", "No such file or directory"),
     ("-r requirements.txt\n", "these files name each other"),
-    (f"tiny==1.0 --hash={HASH}\nother==1\n", "others there have checksums, this has not a checksum"),
-    (f"tiny>=1.0 --hash={HASH}\n", "this has not an exact version"),
+    (f"tiny==1.0 --hash={HASH}\nother==1\n", "this package has no checksum, but others in the file have checksums"),
+    (f"tiny>=1.0 --hash={HASH}\n", "this package has no exact version"),
     ("tiny==1.0 --hash=md5:00\n", "only --hash=sha256:... is taken"),
     ("tiny==1.0 --global-option=x\n", "only --hash=sha256:... is taken"),
 ]

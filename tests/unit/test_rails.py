@@ -64,7 +64,7 @@ def test_the_rails_of_a_machine(cluster: Cluster, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("dgx-h100", "mlx5_1:1, mlx5_2:1, mlx5_7:1, mlx5_8:1 left out: no GPU shares their PCIe switch"),
+        ("dgx-h100", "mlx5_1:1, mlx5_2:1, mlx5_7:1, mlx5_8:1 left out: on no GPU's PCIe switch"),
         ("p6-b200", "EFA of AWS: NCCL uses it by the plugin aws-ofi-nccl"),
         ("azure-mana", "MANA of Azure"),
         ("a3-mega", "gVNIC of Google Cloud: no RDMA"),

@@ -328,8 +328,8 @@ def shares_switch(one: str, other: str) -> bool:
 
 
 FILTERS: tuple[tuple[Callable[[Sequence[Port], NodeNet], list[Port]], str], ...] = (
-    (of_largest_subnet, "in another InfiniBand subnet than most, as of storage"),
-    (near_gpus, "no GPU shares their PCIe switch, as of storage"),
+    (of_largest_subnet, "in another InfiniBand subnet than most: probably for storage"),
+    (near_gpus, "on no GPU's PCIe switch: probably for storage"),
 )
 
 

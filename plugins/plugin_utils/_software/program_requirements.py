@@ -104,9 +104,11 @@ def check_hashes(found: Requirements) -> None:
     """InputError where some packages have checksums and others have not, or no exact version: pip refuses both."""
     for asked in found.packages if found.locked else ():
         if not asked.hashes or "==" not in asked.text.partition(";")[0]:
-            what = "an exact version" if asked.hashes else "a checksum"
+            what = "exact version" if asked.hashes else "checksum"
             raise InputError(
-                OPTION, f"{asked.text} ({asked.where})", f"others there have checksums, this has not {what}"
+                OPTION,
+                f"{asked.text} ({asked.where})",
+                f"this package has no {what}, but others in the file have checksums",
             )
 
 
