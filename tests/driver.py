@@ -115,6 +115,14 @@ def parent(pid: int) -> int:
     return int((stat_of(pid) or ["Z", "0"])[1])
 
 
+def family(pid: int) -> list[int]:
+    """Return a process and all below it: Ansible's workers leave its process group."""
+    found = {pid}
+    while more := {child for child in pids() if parent(child) in found} - found:
+        found |= more
+    return sorted(found)
+
+
 def running(pid: int) -> bool:
     """Whether a process is there and no zombie."""
     return (stat_of(pid) or ["Z"])[0] not in "ZX"

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from tests.driver import command, parent, pids, wait_until
+from tests.driver import command, family, parent, pids, wait_until
 from tests.faults.bed import AWAY, Bed
 from tests.lab.cluster import Job, is_daemon
 
@@ -115,19 +115,11 @@ def signal_controller(number: int) -> Deed:
     return lambda cell: cell.job.process.send_signal(number)
 
 
-def controllers(cell: Cell) -> list[int]:
-    """Return all processes of the playbook: Ansible's workers leave its process group."""
-    found = {cell.job.process.pid}
-    while more := {pid for pid in pids() if parent(pid) in found} - found:
-        found |= more
-    return sorted(found)
-
-
 def signal_controllers(number: int) -> Deed:
     """Signal all of them."""
 
     def do(cell: Cell) -> None:
-        for pid in controllers(cell):
+        for pid in family(cell.job.process.pid):
             os.kill(pid, number)
 
     return do

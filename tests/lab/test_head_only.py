@@ -13,10 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.driver import SCRIPTS
+from tests.driver import SCRIPTS, family
 from tests.lab.cluster import HYDRA, Cluster, Job
 from tests.lab.lab import Lab
-from tests.lab.test_across import children_of_sessions
 
 LAUNCHERS = ["openmpi", *HYDRA, "torchrun"]
 NODES = ("n1", "n2", "n3")
@@ -85,8 +84,7 @@ def test_nothing_is_left_on_any_node(small_head: Cluster, launcher: str, victim:
         said = [f"{ranks}/{rank}/stdout" for rank in (first, first + 1)]
         job.wait_until(lambda node=node, said=said: small_head.lab.ssh(node, "cat", *said).stdout.count("up") == 2)
     if victim == "controller":
-        os.killpg(job.process.pid, signal.SIGKILL)
-        for pid in children_of_sessions(job):
+        for pid in family(job.process.pid):
             os.kill(pid, signal.SIGKILL)
     elif victim == "rank":
         os.kill(programs["n3"][0], signal.SIGKILL)
