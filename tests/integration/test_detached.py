@@ -112,9 +112,13 @@ saved = pathlib.Path("model-" + os.environ["RANK"])
 for step in range(1000):
     pathlib.Path(f"{saved}.new").write_text(f"{step} " * 100_000)
     os.replace(f"{saved}.new", saved)
-    if os.path.exists(sys.argv[2]):
-        break
-    time.sleep(0.05)
+    for _moment in range(100):  # both have to be saved, and the next ones not yet, while they are read
+        if os.path.exists(sys.argv[2]):
+            break
+        time.sleep(0.05)
+    else:
+        continue
+    break
 saved.write_text("last")
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -129,23 +130,29 @@ def test_a_file_that_is_written_while_it_is_read_is_told(tmp_path: Path, monkeyp
     assert home.damaged == ["n1: a.pt changed while it was read, or ends too soon"]
 
 
-def bring(run_dir: Path, *hosts: str, damaged: str = "", refused: str = "") -> None:
-    """Bring what hosts have written now of a job that runs, as jobs.yml does."""
+def bring(run_dir: Path, *hosts: str, over: bool = False, **other: str) -> BroughtHome:
+    """Bring what hosts have written now of a job, as Session.fetch() does; `other`: one that is otherwise."""
     number = len(list(run_dir.iterdir()))
-    home = BroughtHome(set(hosts), MANY, run_dir / ".collecting")
-    for host in hosts:
-        rows = []
-        for name in (f"model-{number}", "log") if host != refused else ():
-            data = f"{name} of {number}".encode()
-            path = run_dir / ".collecting" / "artifacts" / host / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-            home.take({"kind": "file", "name": f"artifacts/{host}/{name}", "first": True, "data": data})
-            digest = hashlib.sha256(data).hexdigest()
-            rows.append({"path": name, "bytes": len(data), "sha256": "0" * 64 if host == damaged else digest})
-        told = {**TOLD, "host": host, "files": rows, "refused": "too_many" if host == refused else ""}
-        home.take(told)
-    home.settle(run_dir)
+    home = BroughtHome({*hosts, *other.values()}, MANY)
+    with home.arriving(run_dir):
+        for host in hosts:
+            rows = []
+            for name in (f"model-{number}", "log") if host not in (other.get("refused"), other.get("empty")) else ():
+                data = f"{name} of {number}".encode()
+                path = run_dir / ".collecting" / "artifacts" / host / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+                home.take({"kind": "file", "name": f"artifacts/{host}/{name}", "first": True, "data": data})
+                digest = hashlib.sha256(data).hexdigest()
+                rows.append(
+                    {"path": name, "bytes": len(data), "sha256": "0" * 64 if host == other.get("damaged") else digest}
+                )
+            left = {"unreadable": 1} if host == other.get("unreadable") else {}
+            told = {**TOLD, "host": host, "files": rows, "refused": "too_many" if host == other.get("refused") else ""}
+            if host != other.get("broken"):
+                home.take({**told, "left_out": left})
+        home.settle(run_dir, over)
+    return home
 
 
 def test_what_came_before_stays_unless_all_of_a_host_came_now(tmp_path: Path) -> None:
@@ -156,15 +163,58 @@ def test_what_came_before_stays_unless_all_of_a_host_came_now(tmp_path: Path) ->
     (tmp_path / "mark").touch()
     bring(tmp_path, "n3", refused="n3")
     there = {str(path.relative_to(tmp_path / "artifacts")) for path in (tmp_path / "artifacts").rglob("model-*")}
-    assert there == {"n1/model-3", "n2/model-0", "n3/model-0"}
+    assert there == {"n1/model-2", "n2/model-0", "n3/model-0"}
     listing = json.loads((tmp_path / "artifacts.json").read_text())
     assert {(row["host"], row["path"]) for row in listing["files"]} == {
-        ("n1", "model-3"), ("n1", "log"), ("n2", "model-0"), ("n2", "log"), ("n3", "model-0"), ("n3", "log"),
+        ("n1", "model-2"), ("n1", "log"), ("n2", "model-0"), ("n2", "log"), ("n3", "model-0"), ("n3", "log"),
     }  # fmt: skip
     assert listing["refused"] == {"n3": "too_many"}
     for row in listing["files"]:
         content = (tmp_path / "artifacts" / row["host"] / row["path"]).read_bytes()
         assert hashlib.sha256(content).hexdigest() == row["sha256"]
+
+
+def models(run_dir: Path) -> list[str]:
+    """Return the models that are there; artifacts.json has the same, with their digests."""
+    rows = json.loads((run_dir / "artifacts.json").read_text())["files"]
+    for row in rows:
+        content = (run_dir / "artifacts" / row["host"] / row["path"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == row["sha256"]
+    return [f"{row['host']}/{row['path']}" for row in rows if row["path"] != "log"]
+
+
+@pytest.mark.parametrize("over", [False, True])
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ("broken", "not all of its files came now"),  # reproduced before: artifacts.json had lost them
+        ("damaged", "a file that came now is damaged"),
+        ("refused", "not all of its files came now"),
+        ("unreadable", "more files than then cannot be read now"),
+        ("empty", "nothing matches there now"),
+    ],
+)
+def test_what_is_less_than_before_takes_no_place(tmp_path: Path, other: str, why: str, over: bool) -> None:
+    """Also at the end of the job, where a line says that what is there is older."""
+    bring(tmp_path, "n1", "n2")
+    home = bring(tmp_path, "n1", "n2", over=over, **{other: "n2"})
+    assert models(tmp_path) == ["n1/model-2", "n2/model-0"] and "2 files" in home.line and "from n1:" in home.line
+    assert home.warnings[-1] == f"collect: artifacts/n2 is what had come before: {why}"
+    assert not (tmp_path / ".collecting").exists()
+
+
+def test_a_file_that_can_never_be_read_keeps_nothing_else_back(tmp_path: Path) -> None:
+    for number in (0, 2, 2):
+        bring(tmp_path, "n1", unreadable="n1")
+        assert models(tmp_path) == [f"n1/model-{number}"]
+
+
+def test_of_a_job_that_is_over_parts_are_better_than_nothing(tmp_path: Path) -> None:
+    bring(tmp_path, "n1", damaged="n1")
+    assert not (tmp_path / "artifacts").exists()
+    home = bring(tmp_path, "n1", "n2", over=True, damaged="n1", broken="n2")
+    assert models(tmp_path) == [] and home.line == ""
+    assert {path.parent.name for path in (tmp_path / "artifacts").glob("*/log")} == {"n1", "n2"}
 
 
 @pytest.mark.parametrize("pattern", ["/etc/*", "../x", "a/../../b", "", "/", ".", "x" * 501, "a\0b"])
@@ -197,7 +247,7 @@ def test_options() -> None:
 def test_a_file_that_changes_between_two_looks_at_a_job_that_runs_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had come before it was written on. One that another is renamed over came whole, as did one that is gone."""
+    """It had come before it was written on. Of several one that is replaced or gone belongs to another checkpoint."""
     folder = tmp_path / "w"
 
     def write(_seconds: float) -> None:
@@ -211,12 +261,65 @@ def test_a_file_that_changes_between_two_looks_at_a_job_that_runs_is_told(
     tree(folder, "a.pt", "b.pt", "c.pt")
     home = BroughtHome({"n1"}, MANY)
     assert all(home.take(frame) for frame in sent(tmp_path, monkeypatch, ["*.pt"]))
-    assert home.damaged == ["n1: a.pt changed while it was read, or ends too soon"] and home.torn == {"n1"}
+    why = "changed while it was read, or ends too soon"
+    assert home.damaged == [f"n1: {name}.pt {why}" for name in "abc"]
+    for pattern, torn in (("a.pt", 1), ("b.pt", 0), ("c.pt", 0)):  # one that is alone is whole
+        tree(folder, "a.pt", "b.pt", "c.pt")
+        home = BroughtHome({"n1"}, MANY)
+        assert all(home.take(frame) for frame in sent(tmp_path, monkeypatch, [pattern]))
+        assert len(home.damaged) == torn
     tree(folder, "a.pt", "b.pt", "c.pt")
     JobDir(str(tmp_path / "home" / "jobs" / "one")).write("over.json", {})
     home = BroughtHome({"n1"}, MANY)  # of a job that is over nothing changes: it is not waited for
     assert all(home.take(frame) for frame in sent(tmp_path, monkeypatch, ["*.pt"]))
     assert home.damaged == [] and (folder / "c.pt").exists()
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_file_that_a_server_loses_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, calls: int
+) -> None:
+    """Reproduced before: it killed the supervisor. `calls` that look at the open file go well."""
+    tree(tmp_path / "w", "a.pt")
+    real, left = os.fstat, [calls]
+
+    def look(descriptor: int) -> os.stat_result:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("a.pt"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(error, os.strerror(error))
+        return real(descriptor)
+
+    real_open = artifacts_module.open_below
+
+    def opened(root: str, path: str) -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fstat", real)
+            return real_open(root, path)
+
+    monkeypatch.setattr(artifacts_module, "open_below", opened)
+    monkeypatch.setattr(os, "fstat", look)
+    home = BroughtHome({"n1"}, MANY)
+    assert all(home.take(frame) for frame in sent(tmp_path, monkeypatch, ["*.pt"]))
+    unread = calls == 0 and error == errno.EIO
+    assert len(home.damaged) == (not unread) and home.reports["n1"]["left_out"] == ({"unreadable": 1} if unread else {})
+
+
+def test_a_file_that_is_gone_when_it_is_read_makes_the_others_no_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(tmp_path / "w", "a.pt", "b.pt")
+
+    def gone(root: str, path: str) -> int:
+        (Path(root) / "b.pt").unlink(missing_ok=True)
+        return real(root, path)
+
+    real = artifacts_module.open_below
+    monkeypatch.setattr(artifacts_module, "open_below", gone)
+    home = BroughtHome({"n1"}, MANY)
+    assert all(home.take(frame) for frame in sent(tmp_path, monkeypatch, ["*.pt"]))
+    assert home.damaged == ["n1: b.pt changed while it was read, or ends too soon"]
 
 
 def sent(root: Path, monkeypatch: pytest.MonkeyPatch, patterns: list[str], limits: Limits = MANY) -> list[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,9 +13,14 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import collect_watch
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import collect_watch, hang_watch
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import Fault
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import CollectWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 
 FRAME = {"kind": "line", "rank": 0, "text": "x", "skipped": 0}
 
@@ -23,8 +30,8 @@ class Head:
 
     def __init__(self) -> None:
         self.text: str | None = "one"
-        self.damaged = self.dropped = False
-        self.fetched = 0
+        self.damaged = False
+        self.fetched, self.missing = 0, list[str]()
 
     def __enter__(self) -> Head:
         return self
@@ -32,24 +39,28 @@ class Head:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         pass
 
-    def drop(self) -> None:
-        self.dropped = True
-
-    def fetch(self, job_id: str, run_dir: Path, _placement: Any, limit: int, over: bool, artifacts: Any) -> list[str]:
-        assert (job_id, limit, over, artifacts.limits.files) == ("run7", 7, False, 5)
+    def fetch(
+        self, job_id: str, run_dir: Path, _placement: Any, limit: int, give_up: Any, over: bool, artifacts: Any
+    ) -> list[str]:
+        assert (job_id, limit, over, artifacts.limits.files, give_up()) == ("run7", 7, False, 5, False)
         self.fetched += 1
         if self.text is None:
             raise HeadLost("head n1 is gone")
-        path = artifacts.place / "artifacts" / "n1" / "model"
+        with artifacts.arriving(run_dir):
+            self.send(self.text, run_dir, artifacts)
+            artifacts.settle(run_dir)
+        return [*self.missing, *artifacts.damaged]
+
+    def send(self, text: str, run_dir: Path, artifacts: Any) -> None:
+        path = run_dir / ".collecting" / "artifacts" / "n1" / "model"
         path.parent.mkdir(parents=True)
-        path.write_text(self.text)
-        data = self.text.encode()
+        path.write_text(text)
+        data = text.encode()
         digest = "0" * 64 if self.damaged else hashlib.sha256(data).hexdigest()
         row = {"path": "model", "bytes": len(data), "sha256": digest}
         artifacts.take({"kind": "file", "name": "artifacts/n1/model", "first": True, "data": data})
         told = {"kind": "artifacts", "host": "n1", "files": [row], "left_out": {}, "unmatched": ["x"], "refused": ""}
         artifacts.take(told)
-        return list(artifacts.damaged)
 
 
 class Clock:
@@ -75,10 +86,10 @@ def passed(watch: CollectWatch, clock: Clock, seconds: float) -> None:
         watch.tick()
 
 
-def watching(head: Head, run_dir: Path, seconds: float | None = 60.0) -> tuple[CollectWatch, list[str]]:
+def watching(head: Any, run_dir: Path, seconds: float | None = 60.0) -> tuple[CollectWatch, list[str]]:
     said: list[str] = []
     limits = (7, Limits(5, 1000))
-    watch: Any = CollectWatch("run7", run_dir, [(0, "n1")], limits, seconds, lambda: head, said.append)  # type: ignore[arg-type,return-value]
+    watch: Any = CollectWatch("run7", run_dir, [(0, "n1")], limits, seconds, lambda: head, said.append)
     return watch, said
 
 
@@ -111,6 +122,74 @@ def test_what_ranks_write_comes_again_and_again_and_only_whole(tmp_path: Path, c
     (row,) = json.loads((tmp_path / "artifacts.json").read_text())["files"]
     assert row["sha256"] == hashlib.sha256(b"three").hexdigest()
     assert not (tmp_path / ".collecting").exists()
+
+
+def test_reasons_are_told_once_and_bounded(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: each sentence had its own bytes or names of files, and was told again every time."""
+    head = Head()
+    watch, said = watching(head, tmp_path)
+    watch.seeing(lambda _frame: None)({"kind": "started"})
+    for size in (1, 2):
+        head.missing = [f"all nodes: {size} bytes more than fetch_limit"]
+        passed(watch, clock, 61.0)
+    assert said == ["warning: collect_every: all nodes: 1 bytes more than fetch_limit; it is tried again in 60 s"]
+    del said[:]
+    watch.found = [Fault(f"n{number}", "left", f"left on n{number}: 1 links") for number in range(12)]
+    watch.tell()
+    assert len(said) == 6 and said[-1] == "warning: collect_every: and 7 more"
+    monkeypatch.setattr(collect_watch, "TOLD_MOST", 15)
+    watch.found = [Fault(f"n{number}", "left", "") for number in range(30)]
+    watch.tell()
+    assert len(watch.told) == 15 and len(said) == 8
+
+
+def test_without_a_thread_the_job_goes_on(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: a user with as many processes as allowed lost the job that was followed."""
+    head = Head()
+    watch, said = watching(head, tmp_path)
+    watch.seeing(lambda _frame: None)({"kind": "started"})
+
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        for _time in range(2):
+            passed(watch, clock, 61.0)
+        assert hang_watch.begun(lambda: None) is None
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(ConnectionLost, match="can't start new thread"):
+            RemoteProcess(["sleep", "600"])
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert said == ["warning: collect_every: no thread can be started; it is tried again in 60 s"]
+    watch.connect = lambda: refused(threading.current_thread())  # type: ignore[assignment,return-value]
+    passed(watch, clock, 61.0)
+    assert said[1:] == ["warning: collect_every: can't start new thread; it is tried again in 60 s"]
+    watch.connect = lambda: head  # type: ignore[assignment,return-value]
+    passed(watch, clock, 61.0)
+    assert head.fetched == 1
+
+
+def test_a_channel_is_closed_by_the_thread_that_uses_it_and_once(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reproduced before: it was closed twice, and by then the number was that of a file of the last fetch."""
+    closers: list[threading.Thread] = []
+    close = Channel.close
+    monkeypatch.setattr(Channel, "close", lambda channel: (closers.append(threading.current_thread()), close(channel)))
+    session: Any = object.__new__(Session)
+    session.head, session.home, session.queued = Node("n1", "n1"), "/home", False
+    session.remote = RemoteProcess(["sleep", "600"])
+    watch, _said = watching(session, tmp_path)
+    watch.seeing(lambda _frame: None)({"kind": "started"})
+    clock.now += 61.0
+    watch.tick()
+    thread = watch.thread
+    while not watch.session:
+        pass
+    watch.close()
+    assert thread is not None and not thread.is_alive() and closers == [thread]
+    assert session.remote.process.returncode is not None
 
 
 def test_nothing_is_collected_that_was_not_asked_for_or_of_a_job_that_is_over(tmp_path: Path, clock: Clock) -> None:

@@ -271,11 +271,20 @@ def test_what_ranks_wrote_comes_home_and_is_no_part_of_fetch_limit(
     assert (tmp_path / "artifacts" / "n1" / "a").read_text() == "12345"
     assert json.loads((tmp_path / "artifacts.json").read_text())["files"] == [{"host": "n1", **row}]
     assert any('"received"}' in text for text in head.sent)
+    told["files"] = [{**row, "path": "a/b"}]  # where there was a file is a directory now, and the other way round
+    head = Head(monkeypatch, brings("artifacts/n1/a/b", b"12345"), *files[1:])
+    assert head.session.fetch("one", tmp_path, [(0, "n1")], 1, artifacts=BroughtHome({"n1"}, Limits(9, 99))) == []
+    assert (tmp_path / "artifacts" / "n1" / "a" / "b").read_text() == "12345"
+    told["files"] = [row]
+    head = Head(monkeypatch, *files)
+    assert head.session.fetch("one", tmp_path, [(0, "n1")], 1, artifacts=BroughtHome({"n1"}, Limits(9, 99))) == []
     told["files"] = [{**row, "sha256": "f" * 64}]
     head = Head(monkeypatch, *files)
     home = BroughtHome({"n1"}, Limits(9, 99))
     assert head.session.fetch("one", tmp_path, [(0, "n1")], 1, artifacts=home) == ["n1: a has another checksum"]
     assert not any('"received"}' in text for text in head.sent)  # it stays on the nodes
+    assert json.loads((tmp_path / "artifacts.json").read_text())["files"] == [{"host": "n1", **row}]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["artifacts", "artifacts.json", "fetched.json"]
 
 
 def test_no_link_is_followed_and_the_limit_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

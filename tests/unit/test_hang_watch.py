@@ -24,7 +24,7 @@ class Head:
     """Answers looks; `rows` is what it finds."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows, self.asked, self.dropped = rows, list[bool](), False
+        self.rows, self.asked, self.killed = rows, list[bool](), threading.Event()
         self.lost = False
 
     def __enter__(self) -> Head:
@@ -39,8 +39,8 @@ class Head:
         self.asked.append(asks)
         return {"placement": PLACES, "evidence": self.rows, "missing": []}
 
-    def drop(self) -> None:
-        self.dropped = True
+    def kill(self) -> None:
+        self.killed.set()
 
 
 class Clock:
@@ -138,18 +138,18 @@ def test_zero_is_never(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_a_look_does_not_outlive_the_job(tmp_path: Path, clock: Clock) -> None:
-    head, go = Head(RECORDED), threading.Event()
+    head = Head(RECORDED)
     looks = head.look
-    head.look = lambda job_id, asks=True: go.wait(60) and looks(job_id, asks)  # type: ignore[method-assign,assignment]
+    head.look = lambda job_id, asks=True: head.killed.wait(60) and looks(job_id, asks)  # type: ignore[method-assign,assignment]
     watch, said = made(head, tmp_path)
     watch.seeing(lambda _frame: None)({"kind": "started"})
     clock.now += 61.0
     watch.tick()
     while watch.session is None:
         pass
+    thread = watch.thread
     watch.close()
-    assert head.dropped and said == []
-    go.set()
+    assert head.killed.is_set() and said == [] and thread is not None and not thread.is_alive()
 
 
 @pytest.mark.parametrize(("given", "seconds"), [(None, 60.0), (0, 0.0), ("0", 0.0), ("300", 300.0), (1.5, 1.5)])

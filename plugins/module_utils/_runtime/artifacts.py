@@ -10,6 +10,7 @@ half of a checkpoint is none.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import hashlib
 import os
@@ -41,6 +42,7 @@ TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER = "too_many", "too_large", "too_wide", 
 REFUSALS = ("", TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER)
 LINK, SPECIAL, UNREADABLE, NAME = "link", "special", "unreadable", "name"
 LEFT_OUT = (LINK, SPECIAL, UNREADABLE, NAME)
+GONE = (errno.ENOENT, errno.ESTALE)  # since a file was found; ESTALE: on a file system of the network
 State = Tuple[int, Tuple[str, ...]]  # number of a pattern, and what of it is not matched yet
 
 
@@ -247,7 +249,9 @@ def send_artifacts(channel: Channel, job: JobDir, order: Order, limits: Limits) 
 class Looks:
     """Two looks at each file that is sent of a job that runs, so far apart that one which is being written has changed.
 
-    They stay open in between. Else a file that is renamed over one of them could have its inode, and look like it.
+    They stay open in between. Else a file that is renamed over one of them could have its inode, and look like it. Of
+    several files none may be replaced or removed: those that were read before that belong to another state than the
+    others, as half of the shards of a checkpoint would.
     """
 
     def __init__(self, most: int) -> None:
@@ -262,9 +266,9 @@ class Looks:
         for descriptor, _before in self.open.values():
             os.close(descriptor)
 
-    def leave(self, path: str, descriptor: int, before: os.stat_result) -> None:
-        """Keep a file open that was read, or close it."""
-        if len(self.open) < self.most:
+    def leave(self, path: str, descriptor: int, before: os.stat_result | None) -> None:
+        """Keep a file open that was read, or close it. `before`: None if it has no state."""
+        if before is not None and len(self.open) < self.most:
             self.open[path] = descriptor, before
         else:
             os.close(descriptor)
@@ -273,20 +277,21 @@ class Looks:
         """Return the rows of the files, with TORN for each that has changed since it was opened."""
         if self.open:
             time.sleep(max(0.0, self.began + APART_SECONDS - time.monotonic()))
-        changed = {path for path, (file, before) in self.open.items() if is_changed(before, os.fstat(file))}
+        single = len(rows) == 1
+        changed = {path for path, (file, before) in self.open.items() if is_replaced(before, file, single)}
         return [{**row, "sha256": TORN} if row["path"] in changed else row for row in rows]
 
 
 def send_one(channel: Channel, order: Order, path: str, search: Search, looks: Looks) -> Artifact | None:
     """Send one file; return its path, size and digest as they were sent, or None if it cannot be read."""
+    name, first, seen, size = f"{FOLDER}/{order['host']}/{path}", True, hashlib.sha256(), 0
     try:
         descriptor = open_below(order["cwd"], path)
-    except OSError:
-        search.leave_out(UNREADABLE)
-        return None
-    name, first, seen, size = f"{FOLDER}/{order['host']}/{path}", True, hashlib.sha256(), 0
-    before = os.fstat(descriptor)
+    except OSError as error:
+        return send_nothing(channel, name, path, search, error)
+    before = None
     try:
+        before = os.fstat(descriptor)
         for block in blocks(descriptor):
             channel.send("file", block, name=name, first=first)
             seen.update(block)
@@ -295,14 +300,31 @@ def send_one(channel: Channel, order: Order, path: str, search: Search, looks: L
             channel.send("file", b"", name=name, first=True)
         if is_changed(before, os.fstat(descriptor)):  # the job runs
             return {"path": path, "bytes": size, "sha256": TORN}
-    except OSError:  # the disk, or a file system of the network
+    except OSError as error:  # the disk, or a file system of the network
         if first:
-            search.leave_out(UNREADABLE)
-            return None
+            return send_nothing(channel, name, path, search, error)
         return {"path": path, "bytes": size, "sha256": TORN}
     finally:
         looks.leave(path, descriptor, before)
     return {"path": path, "bytes": size, "sha256": seen.hexdigest()}
+
+
+def send_nothing(channel: Channel, name: str, path: str, search: Search, error: OSError) -> Artifact | None:
+    """Return the row of a file of which nothing can be read: TORN if it is gone since it was found, else None."""
+    if error.errno in GONE:
+        channel.send("file", b"", name=name, first=True)
+        return {"path": path, "bytes": 0, "sha256": TORN}
+    search.leave_out(UNREADABLE)
+    return None
+
+
+def is_replaced(before: os.stat_result, file: int, single: bool) -> bool:
+    """Whether an open file has changed, or is gone, or, unless it is a `single` one, was removed or replaced."""
+    try:
+        now = os.fstat(file)
+    except OSError:  # a file system of the network
+        return True
+    return is_changed(before, now) or not (now.st_nlink or single)
 
 
 def is_changed(before: os.stat_result, now: os.stat_result) -> bool:
@@ -322,9 +344,12 @@ def open_below(root: str, path: str) -> int:
         found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=here)
     finally:
         os.close(here)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise OSError(f"{path} is no regular file")
+    except OSError:
         os.close(found)
-        raise OSError(f"{path} is no regular file")
+        raise
     return found
 
 

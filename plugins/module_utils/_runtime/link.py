@@ -54,7 +54,14 @@ class RemoteProcess:
         self.channel = Channel(incoming, outgoing, send_timeout, accepted)
         self.stderr_tail = b""  # the last ERROR_BYTES of stderr
         self.stderr_reader = threading.Thread(target=self.read_stderr, args=(errors,), daemon=True)
-        self.stderr_reader.start()
+        try:
+            self.stderr_reader.start()
+        except RuntimeError as error:  # this user has as many threads as allowed
+            os.close(errors)
+            self.process.kill()
+            self.channel.close()
+            self.process.wait()
+            raise ConnectionLost(f"{program[0]}: {error}") from None
 
     def read_stderr(self, errors: int) -> None:
         """Read stderr to its end: a full pipe would block the program that writes to it."""

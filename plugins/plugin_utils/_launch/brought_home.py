@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
     FOLDER,
@@ -35,7 +37,9 @@ from .request import COLLECT_FILES
 from .run_directory import room_for, write_private
 
 LISTING = "artifacts.json"  # in the run directory
-PLACE = ".collecting"  # beside it: where files of a job that runs lie until they are whole
+PLACE = ".collecting"  # beside it: where files lie until all of a node have come
+BEFORE = "before"  # in that place: what they replace, on its way out
+DAMAGED, LEFT, ABSENT, NONE = "damaged", "left", "absent", "none"  # codes, as UNREADABLE and those of WHY_REFUSED
 WHY_REFUSED = {
     TOO_MANY: "more files than collect_files={files} match",
     TOO_LARGE: "what matches has more bytes than collect_limit={bytes}",
@@ -48,22 +52,40 @@ WHY_LEFT_OUT = {
     UNREADABLE: "unreadable",
     NAME: "names that are too long or not printable",
 }
+WHY_KEPT = {
+    ABSENT: "not all of its files came now",
+    DAMAGED: "a file that came now is damaged",
+    UNREADABLE: "more files than then cannot be read now",
+    NONE: "nothing matches there now",
+}
+
+
+class Fault(NamedTuple):
+    """What was wrong with what came of a host: `code` decides, `text` explains. No host: it is about all of them."""
+
+    host: str
+    code: str
+    text: str
+
+
+class Before(NamedTuple):
+    """What artifacts.json says of a host."""
+
+    files: list[dict[str, Any]]
+    left_out: dict[str, int]
 
 
 class BroughtHome:
     """The files that the nodes of a job send of what its ranks wrote: checked, hashed and listed as they come."""
 
-    def __init__(self, hosts: Collection[str] | None, limits: Limits, place: Path | None = None) -> None:
-        """`hosts` of the job's ranks, None if they are not known here; `limits` of each.
-
-        `place`: where files are written until `settle`, None for the run directory.
-        """
-        self.border, self.limits, self.place = Border(hosts, limits), limits, place
+    def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
+        """`hosts` of the job's ranks, None if they are not known here; `limits` of each."""
+        self.border, self.limits = Border(hosts, limits), limits
         self.seen: dict[str, Any] = {}  # a hash by name
         self.reports: dict[str, Frame] = {}
-        self.damaged: list[str] = []
-        self.torn: set[str] = set()  # hosts with damaged files
-        self.kept: dict[str, list[Any]] = {}  # rows of what came before, by the hosts of which it stays
+        self.torn: dict[str, list[str]] = {}  # lines on damaged files, by host
+        self.kept: dict[str, Before] = {}  # of the hosts of which what came before stays
+        self.why_kept: dict[str, str] = {}  # codes, by these hosts
 
     def take(self, frame: Frame) -> bool:
         """Take a frame if it is about what ranks wrote; return whether it is. ValueError for what no head sends."""
@@ -77,27 +99,48 @@ class BroughtHome:
             name = f"{FOLDER}/{host}/{row['path']}"
             if self.seen[name].hexdigest() != row["sha256"]:
                 why = "changed while it was read, or ends too soon" if row["sha256"] == TORN else "has another checksum"
-                self.damaged.append(f"{host}: {row['path']} {why}")
-                self.torn.add(host)
+                self.torn.setdefault(host, []).append(f"{host}: {row['path']} {why}")
         self.reports[host] = frame
         return True
 
-    def settle(self, run_dir: Path) -> None:
+    @contextlib.contextmanager
+    def arriving(self, run_dir: Path) -> Iterator[None]:
+        """While it is entered, files may be written into PLACE. What was not settled is removed then."""
+        shutil.rmtree(run_dir / PLACE, ignore_errors=True)  # of a playbook that was killed
+        try:
+            yield
+        finally:
+            shutil.rmtree(run_dir / PLACE, ignore_errors=True)
+
+    def settle(self, run_dir: Path, over: bool = False) -> None:
         """Put what came in the place of what came before, host by host, for half of a checkpoint is none. OSError.
 
-        What came of a host before stays if it sent nothing now, or something that is damaged.
+        What came of a host before stays if why_before_stays() has a reason. Of a job that is `over`, and whose node
+        may be gone for good, what came is better than nothing. If it is not whole, artifacts.json does not list it.
         """
-        for host, rows in files_by_host(run_dir).items():
-            report = self.reports.get(host)
-            if report is None or report["refused"] or host in self.torn:
-                self.kept[host] = rows
-        for host in self.reports.keys() - self.kept.keys() - self.torn:
-            there = run_dir / FOLDER / host
-            shutil.rmtree(there, ignore_errors=True)
-            if self.reports[host]["files"]:
-                there.parent.mkdir(mode=0o700, exist_ok=True)
-                ((self.place or run_dir) / FOLDER / host).rename(there)
+        for host, before in before_by_host(run_dir).items():
+            if code := self.why_before_stays(host, before):
+                self.kept[host], self.why_kept[host] = before, code
+        came = self.border.files.keys() - self.kept.keys()
+        for host in came if over else came & self.reports.keys() - self.torn.keys():
+            replace(run_dir / PLACE / FOLDER / host, run_dir / FOLDER / host, run_dir / PLACE / BEFORE / host)
         self.write(run_dir)
+
+    def why_before_stays(self, host: str, before: Before) -> str:
+        """Return a code for why what came of a host before stays, empty if what came now takes its place.
+
+        Files that could not be read then either, as those of another user, are no reason: else nothing ever came again.
+        """
+        report = self.reports.get(host)
+        if report is None:
+            return ABSENT
+        if report["refused"]:
+            return str(report["refused"])
+        if host in self.torn:
+            return DAMAGED
+        if report["left_out"].get(UNREADABLE, 0) > before.left_out.get(UNREADABLE, 0):
+            return UNREADABLE
+        return "" if report["files"] else NONE
 
     def write(self, run_dir: Path) -> None:
         """Write artifacts.json if any node said something. OSError."""
@@ -107,10 +150,11 @@ class BroughtHome:
     def listing(self) -> dict[str, Any]:
         """Return artifacts.json: every file with host, path, bytes and sha256; what did not come, and why."""
         reports = sorted(self.reports.items())
-        files = {**{host: report["files"] for host, report in reports if host not in self.torn}, **self.kept}
+        hosts = {host: Before(report["files"], report["left_out"]) for host, report in reports if host not in self.torn}
+        there = sorted({**hosts, **self.kept}.items())
         return {
-            "files": [{"host": host, **row} for host, rows in sorted(files.items()) for row in rows],
-            "left_out": {host: report["left_out"] for host, report in reports if report["left_out"]},
+            "files": [{"host": host, **row} for host, found in there for row in found.files],
+            "left_out": {host: found.left_out for host, found in there if found.left_out},
             "refused": {host: report["refused"] for host, report in reports if report["refused"]},
             "unmatched": self.unmatched(),
         }
@@ -121,11 +165,24 @@ class BroughtHome:
         return [text for text in lists[0] if all(text in other for other in lists)] if lists else []
 
     @property
+    def damaged(self) -> list[str]:
+        """Return one line for each damaged file."""
+        return [text for texts in self.torn.values() for text in texts]
+
+    @property
+    def silent(self) -> set[str]:
+        """Return the hosts of which no list of files came, as far as the job's are known here."""
+        return set(self.border.hosts or ()) - self.reports.keys()
+
+    @property
     def line(self) -> str:
         """Return one line on what came home, empty if nothing was to."""
-        rows = [row for report in self.reports.values() for row in report["files"]]
+        whole = {
+            host: self.reports[host]["files"] for host in self.reports.keys() - self.torn.keys() - self.kept.keys()
+        }
+        rows = [row for files in whole.values() for row in files]
         size = sum(row["bytes"] for row in rows)
-        hosts = fold_names(host for host, report in self.reports.items() if report["files"])
+        hosts = fold_names(host for host, files in sorted(whole.items()) if files)
         files = f"{len(rows):,} file" + "s" * (len(rows) != 1)
         return f"collected: {files}, {size:,} bytes, from {hosts}: {FOLDER}/ and {LISTING}" if rows else ""
 
@@ -136,50 +193,70 @@ class BroughtHome:
 
     @property
     def warnings(self) -> list[str]:
-        """Return one line for each glob that matched nothing, and for what did not come home of a node."""
+        """Return one line for each glob that matched nothing, for what did not come home of a node, and what stays."""
         return [
-            f"collect: {pattern!r} matches nothing that the job wrote" for pattern in self.unmatched()
-        ] + self.not_sent
+            *(f"collect: {pattern!r} matches nothing that the job wrote" for pattern in self.unmatched()),
+            *(fault.text for fault in self.not_sent),
+            *(
+                f"collect: {FOLDER}/{host} is what had come before: {WHY_KEPT.get(code, WHY_KEPT[ABSENT])}"
+                for host, code in sorted(self.why_kept.items())
+            ),
+        ]
 
     @property
-    def not_sent(self) -> list[str]:
-        """Return a line or two for each node of which something did not come home."""
-        lines: list[str] = []
+    def faults(self) -> list[Fault]:
+        """Return what was wrong, one or two for each host."""
+        torn = [(host, texts[0], len(texts) - 1) for host, texts in sorted(self.torn.items())]
+        texts = {host: text + (f", and {more:,} more files" if more else "") for host, text, more in torn}
+        return [*(Fault(host, DAMAGED, text) for host, text in texts.items()), *self.not_sent]
+
+    @property
+    def not_sent(self) -> list[Fault]:
+        """Return one or two for each node of which something did not come home."""
+        faults: list[Fault] = []
         values = {"files": f"{self.limits.files:,}", "bytes": f"{self.limits.bytes:,}"}
         for host, report in sorted(self.reports.items()):
             code = report["refused"]
             if code:
                 why = WHY_REFUSED.get(code, str(code)).format(**values)
-                lines.append(f"collect: nothing came from {host}: {why}; the files stay there")
+                faults.append(Fault(host, code, f"collect: nothing came from {host}: {why}; the files stay there"))
             left = [f"{count:,} {WHY_LEFT_OUT.get(code, code)}" for code, count in report["left_out"].items()]
-            lines += [f"collect: left on {host}: {', '.join(left)}"] if left else []
-        return lines
+            faults += [Fault(host, LEFT, f"collect: left on {host}: {', '.join(left)}")] if left else []
+        return faults
 
 
-def files_by_host(run_dir: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of artifacts.json by host, none if it is not there."""
+def replace(new: Path, there: Path, before: Path) -> None:
+    """Put a directory in the place of what is there, if anything is, which goes to `before`. OSError."""
+    if os.path.lexists(there):
+        before.parent.mkdir(mode=0o700, exist_ok=True)
+        there.rename(before)
+    there.parent.mkdir(mode=0o700, exist_ok=True)
+    new.rename(there)
+
+
+def before_by_host(run_dir: Path) -> dict[str, Before]:
+    """Return what artifacts.json says by host, nothing if it is not there."""
     try:
         with open(open_file(str(run_dir / LISTING))) as file:
-            found = json.load(file)["files"]
-        rows: dict[str, list[dict[str, Any]]] = {}
-        for row in found:
-            rows.setdefault(str(row["host"]), []).append({name: row[name] for name in ("path", "bytes", "sha256")})
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            found = json.load(file)
+        hosts: dict[str, Before] = {}
+        for row in found["files"]:
+            host, left = str(row["host"]), found["left_out"].get(row["host"], {})
+            there = hosts.setdefault(host, Before([], {str(code): int(count) for code, count in left.items()}))
+            there.files.append({name: row[name] for name in ("path", "bytes", "sha256")})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
-    return rows
+    return hosts
 
 
 def within_room(
-    run_dir: Path,
-    placement: Collection[tuple[int, str]] | None,
-    place: Path | None = None,
-    most: Limits | None = None,
+    run_dir: Path, placement: Collection[tuple[int, str]] | None, most: Limits | None = None
 ) -> BroughtHome:
     """Return what takes the files of a run that was not asked for just now: they may fill a quarter of the free disk.
 
-    `placement`: ranks and their hosts, None if they are not known here; `place`: as of BroughtHome; `most`: what a node
-    may send in any case. OSError.
+    `placement`: ranks and their hosts, None if they are not known here; `most`: what a node may send in any case.
+    OSError.
     """
     hosts = {host for _rank, host in placement} if placement is not None else None
     files, size = most or Limits(COLLECT_FILES, room_for(run_dir))
-    return BroughtHome(hosts, Limits(files, min(size, room_for(run_dir) // 2 // max(1, len(hosts or ())))), place)
+    return BroughtHome(hosts, Limits(files, min(size, room_for(run_dir) // 2 // max(1, len(hosts or ())))))

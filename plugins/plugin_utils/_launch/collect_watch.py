@@ -10,7 +10,6 @@ once it is all there and whole: half of a checkpoint is none.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -20,39 +19,52 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifa
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
-from .brought_home import PLACE, BroughtHome, within_room
+from .brought_home import BroughtHome, Fault, within_room
 from .connection import HeadLost
-from .hang_watch import HangWatch
+from .hang_watch import HangWatch, begun, leave_off
 from .run_directory import written_alone
 from .session import Session
 
+LINES_MOST = 5  # of one collection
+TOLD_MOST = 1000  # reasons of a job
+MISSING, NO_THREAD = "missing", "no_thread"  # codes of what went wrong
 Placement = Collection[tuple[int, str]]  # ranks and their hosts
 
 
 def fetch_running(
-    session: Session, job_id: str, run_dir: Path, placement: Placement, limit: int, most: Limits | None = None
+    session: Session,
+    job_id: str,
+    run_dir: Path,
+    placement: Placement,
+    limit: int,
+    most: Limits | None = None,
+    give_up: Callable[[], bool] = lambda: False,
 ) -> tuple[BroughtHome, list[str]]:
     """Fetch what a job that runs has written until now; return what came, and what is missing, each with the reason.
 
-    `limit`: bytes of output and metrics; `most`: what each node may send, also bounded by the free disk. InputError,
-    HeadLost, OSError: what had come before is there as it was. Call it while nobody else writes into the run.
+    `limit`: bytes of output and metrics; `most`: what each node may send, also bounded by the free disk; `give_up`: as
+    of Session.fetch(). InputError, HeadLost, OSError: what had come before is there as it was. Call it while nobody
+    else writes into the run.
     """
-    home = within_room(run_dir, placement, run_dir / PLACE, most)
-    shutil.rmtree(run_dir / PLACE, ignore_errors=True)  # of a playbook that was killed
-    try:
-        missing = session.fetch(job_id, run_dir, placement, limit, over=False, artifacts=home)
-        if home.reports:
-            home.settle(run_dir)
-    finally:
-        shutil.rmtree(run_dir / PLACE, ignore_errors=True)
+    home = within_room(run_dir, placement, most)
+    missing = session.fetch(job_id, run_dir, placement, limit, give_up, over=False, artifacts=home)
     return home, missing
+
+
+def faults_of(home: BroughtHome, missing: Collection[str]) -> list[Fault]:
+    """Return what was wrong with a collection. A glob that matches nothing may match later."""
+    silent = fold_names(sorted(home.silent))
+    others = [text for text in missing if text not in set(home.damaged)]
+    return [*(Fault(silent, MISSING, text) for text in others), *home.faults]
 
 
 class CollectWatch:
     """Collects from one job that is followed. Its methods are for one thread; `connect` is called in another.
 
-    Nothing that goes wrong ends the job: a line says it, once for each reason, and the next time it is tried again.
+    Nothing that goes wrong ends the job: a line says it, once for each node and reason, and the next time it is tried
+    again.
     """
 
     def __init__(
@@ -71,8 +83,8 @@ class CollectWatch:
         self.since: float | None = None  # of the monotonic clock: the start of the job, or the end of the last one
         self.thread: threading.Thread | None = None
         self.session: Session | None = None
-        self.found: list[str] = []
-        self.told: set[str] = set()
+        self.found: list[Fault] = []
+        self.told: set[tuple[str, str]] = set()  # host and code
         self.closed = False
 
     def seeing(self, show: Callable[[Frame], None]) -> Callable[[Frame], None]:
@@ -96,35 +108,46 @@ class CollectWatch:
             return
         if time.monotonic() < self.since + self.seconds:
             return
-        self.thread = threading.Thread(target=self.collect, daemon=True)
-        self.thread.start()
+        self.session = None  # of the last one: before the thread begins, which sets it
+        self.thread = begun(self.collect)
+        if not self.thread:
+            self.since, self.found = time.monotonic(), [Fault("", NO_THREAD, "no thread can be started")]
+            self.tell()
 
     def collect(self) -> None:
         """Fetch what is there now; `found` has what was wrong."""
         try:
             with self.connect() as session:
                 self.session = session
-                with written_alone(self.run_dir, lambda: self.closed):
+                with written_alone(self.run_dir, self.is_closed):
                     if not self.closed:
-                        limit, most = self.limits
-                        home, missing = fetch_running(session, self.job_id, self.run_dir, self.placement, limit, most)
-                        self.found = [*missing, *home.not_sent]  # a glob that matches nothing may match later
-        except (InputError, HeadLost, Stopped, OSError) as error:
-            self.found = [str(error)]
+                        self.found = faults_of(
+                            *fetch_running(
+                                session, self.job_id, self.run_dir, self.placement, *self.limits, self.is_closed
+                            )
+                        )
+        except (InputError, HeadLost, Stopped, OSError, RuntimeError) as error:  # RuntimeError: no thread for a session
+            self.found = [Fault("", type(error).__name__, str(error))]
+
+    def is_closed(self) -> bool:
+        """Whether it has left off."""
+        return self.closed
 
     def tell(self) -> None:
-        """Show what was wrong, each reason once."""
+        """Show what was wrong, each reason once for each host, in LINES_MOST lines and one that counts the others."""
         found, self.found = self.found, []
-        for text in found:
-            if text not in self.told:
-                self.told.add(text)
-                self.say(f"warning: collect_every: {text}; it is tried again in {self.seconds:g} s")
+        new = [fault for fault in found if (fault.host, fault.code) not in self.told]
+        new = new[: TOLD_MOST - len(self.told)]
+        self.told |= {(fault.host, fault.code) for fault in new}
+        for fault in new[:LINES_MOST]:
+            self.say(f"warning: collect_every: {fault.text}; it is tried again in {self.seconds:g} s")
+        if len(new) > LINES_MOST:
+            self.say(f"warning: collect_every: and {len(new) - LINES_MOST:,} more")
 
     def close(self) -> None:
         """Leave off: the job is over, and its files are fetched as a whole."""
         self.closed = True
-        if self.thread and self.thread.is_alive() and self.session:
-            self.session.drop()
+        leave_off(self.thread, self.session)
 
 
 class Watches:

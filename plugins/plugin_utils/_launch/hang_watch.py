@@ -28,6 +28,27 @@ from .connection import HeadLost
 from .session import Session
 
 MOST_SECONDS = 3600.0  # between two looks
+LEAVE_SECONDS = 5.0  # for a thread whose session was killed
+
+
+def begun(work: Callable[[], None]) -> threading.Thread | None:
+    """Start a thread and return it, None if there can be none now: this user may have as many as allowed."""
+    thread = threading.Thread(target=work, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
+def leave_off(thread: threading.Thread | None, session: Session | None) -> None:
+    """End the work of a thread over a session of its own, and wait for it. The thread closes the session's channel.
+
+    If it were closed here, the thread would close the same descriptors once more, which may be other files by then.
+    """
+    if thread and thread.is_alive() and session:
+        session.kill()
+        thread.join(LEAVE_SECONDS)
 
 
 class HangWatch:
@@ -66,12 +87,12 @@ class HangWatch:
         if not self.seconds or self.since is None or self.thread or time.monotonic() < self.since + self.pause:
             return
         self.since, self.pause = time.monotonic(), min(2 * self.pause, max(MOST_SECONDS, self.seconds))
-        self.thread = threading.Thread(target=self.look, daemon=True)
-        self.thread.start()
+        self.session = None  # of the last one: before the thread begins, which sets it
+        self.thread = begun(self.look)
 
     def look(self) -> None:
         """Look at the job; `found` has what there is to tell. A look that fails tells nothing."""
-        with contextlib.suppress(InputError, HeadLost, Stopped, OSError), self.connect() as session:
+        with contextlib.suppress(InputError, HeadLost, Stopped, OSError, RuntimeError), self.connect() as session:
             self.session = session
             if self.closed:
                 return
@@ -100,5 +121,4 @@ class HangWatch:
     def close(self) -> None:
         """Leave off: the job is over."""
         self.closed = True
-        if self.thread and self.thread.is_alive() and self.session:
-            self.session.drop()
+        leave_off(self.thread, self.session)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -35,7 +36,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 
 from .backends import BACKENDS
-from .brought_home import BroughtHome
+from .brought_home import PLACE, BroughtHome
 from .connection import DEFAULT_HOME, Connection, HeadLost
 from .request import Request
 from .requirements import by_job, not_alone
@@ -213,12 +214,28 @@ class Session(Connection):
     ) -> list[str]:
         """Fetch the files of a job, and return the nodes whose files are missing, each with the reason.
 
+        What ranks wrote, which `artifacts` takes, lies in a place of its own until all of it has come.
+
         Unless the job is `over` they are as far as they go, and stay on the nodes as well.
 
         `placement`: ranks of the job and their hosts, None if they are not known here; `limit`: bytes of all files
         together. What is more stays on the nodes, as all does if it cannot be written here (OSError), or if `give_up`
-        says so (HeadLost). A head that sends without end is cut off. `artifacts` takes what ranks wrote.
+        says so (HeadLost). A head that sends without end is cut off.
         """
+        with artifacts.arriving(run_dir) if artifacts else contextlib.nullcontext():
+            return self.fetch_all(job_id, run_dir, placement, limit, give_up, over, artifacts)
+
+    def fetch_all(
+        self,
+        job_id: str,
+        run_dir: Path,
+        placement: Collection[tuple[int, str]] | None,
+        limit: int,
+        give_up: Callable[[], bool],
+        over: bool,
+        artifacts: BroughtHome | None,
+    ) -> list[str]:
+        """Do what fetch() says, into a place that is there."""
         head, wanted = self.head.name, artifacts.limits if artifacts else None
         self.remote.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True, artifacts=wanted)
         allowed, left = fetched_names(placement) if placement is not None else None, limit
@@ -240,8 +257,10 @@ class Session(Connection):
             frame = self.next_fetched(run_dir, give_up, artifacts)
         cut = [f"all nodes: {-left:,} bytes more than fetch_limit"] if left < 0 else []
         missing = [*frame["missing"], *cut, *(artifacts.damaged if artifacts else ())]
+        if artifacts:
+            artifacts.settle(run_dir, over)
         if over:
-            self.note_fetched(run_dir, missing, artifacts)
+            self.note_fetched(run_dir, missing)
             if not cut and not (artifacts and artifacts.damaged):
                 self.remote.channel.send("received")
         return missing
@@ -253,10 +272,8 @@ class Session(Connection):
             f"invalid answer from head {self.head.name}: it sent {what!r}, which does not belong to the job"
         )
 
-    def note_fetched(self, run_dir: Path, missing: list[str], artifacts: BroughtHome | None) -> None:
+    def note_fetched(self, run_dir: Path, missing: list[str]) -> None:
         """Note that the files of a job that is over were fetched, and what is missing. OSError."""
-        if artifacts:
-            artifacts.write(run_dir)
         last = {"name": FETCHED, "first": True, "data": json.dumps({"missing": missing}).encode() + b"\n"}
         self.store(last, run_dir)
 
@@ -271,7 +288,7 @@ class Session(Connection):
                 what = f"it sent no artifact of the job: {error}"
                 raise HeadLost(f"invalid answer from head {self.head.name}: {what}") from None
             if frame["kind"] == "file":
-                self.store(frame, artifacts.place or run_dir)
+                self.store(frame, run_dir / PLACE)
 
     @staticmethod
     def store(frame: Frame, run_dir: Path) -> None:
