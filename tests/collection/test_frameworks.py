@@ -52,6 +52,7 @@ def test_every_package_is_pinned(name: str) -> None:
 def test_every_row_is_of_a_framework_and_starts_a_file_that_is_there() -> None:
     assert {row.framework for row in rows.ROWS} == set(rows.FRAMEWORKS)
     assert len({row.name for row in rows.ROWS}) == len(rows.ROWS)
+    place = {"here": rows.PLACE, "own": REPO / "torch_backends" / "tests"}
     for row in rows.ROWS:
-        script = row.start.get("workload", "{here}/rows.py").format(here=rows.PLACE)
+        script = row.start.get("workload", "{here}/rows.py").format(**place)
         assert Path(script).is_file() and ("workload" in row.start) != ("module" in row.start)
