@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import CollectWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
+from tests.unit.watched import Clock, passed
 
 FRAME = {"kind": "line", "rank": 0, "text": "x", "skipped": 0}
 
@@ -63,27 +64,11 @@ class Head:
         artifacts.take(told)
 
 
-class Clock:
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(collect_watch, "time", made)
     return made
-
-
-def passed(watch: CollectWatch, clock: Clock, seconds: float) -> None:
-    """Let time pass, and the collection that it begins come to its end."""
-    clock.now += seconds
-    watch.tick()
-    if watch.thread:
-        watch.thread.join()
-        watch.tick()
 
 
 def watching(head: Any, run_dir: Path, seconds: float | None = 60.0) -> tuple[CollectWatch, list[str]]:

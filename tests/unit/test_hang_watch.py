@@ -15,6 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.hang_watch import HangWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from tests.unit.watched import Clock, passed
 
 RECORDED = json.loads((Path(__file__).parent / "recorded/look.json").read_text())["evidence"]
 PLACES = [{"rank": rank, "local_rank": rank, "host": "n1"} for rank in range(3)]
@@ -43,27 +44,11 @@ class Head:
         self.killed.set()
 
 
-class Clock:
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(hang_watch, "time", made)
     return made
-
-
-def passed(watch: HangWatch, clock: Clock, seconds: float) -> None:
-    """Let time pass, and the look that it begins come to its end."""
-    clock.now += seconds
-    watch.tick()
-    if watch.thread:
-        watch.thread.join()
-        watch.tick()
 
 
 def made(head: Head, tmp_path: Path, seconds: float = 60.0) -> tuple[HangWatch, list[str]]:

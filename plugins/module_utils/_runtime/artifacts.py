@@ -5,7 +5,7 @@
 """What ranks wrote and `collect` asks for: found below their working directory when the job is over, and sent home.
 
 Only regular files that the job wrote come home. No link is followed. A node that has more than it may send sends none:
-half of a checkpoint is none.
+half a checkpoint is useless.
 """
 
 from __future__ import annotations

@@ -18,23 +18,9 @@ LEAST_SHARE = 0.3  # of a CPU, that the busiest has: on a busy machine it does n
 NAME_MOST = 40  # characters
 # Compilers, assemblers, linkers and what starts them, as Linux names their processes (at most 15 characters).
 BUILDERS = {
-    *(
-        "cc1plus",
-        "cc1",
-        "collect2",
-        "lto1",
-        "lto-wrapper",
-        "as",
-        "ld",
-        "ld.bfd",
-        "ld.gold",
-        "ld.lld",
-        "lld",
-        "gcc",
-        "g++",
-    ),
-    *("c++", "clang", "clang++", "icpx", "ninja", "make", "cmake", "nvcc", "cicc", "ptxas", "cudafe++", "fatbinary"),
-    *("hipcc", "amdclang++", "rustc", "nvlink"),
+    *("cc1plus", "cc1", "collect2", "lto1", "lto-wrapper", "as", "ld", "ld.bfd", "ld.gold", "ld.lld", "lld", "gcc"),
+    *("g++", "c++", "clang", "clang++", "icpx", "ninja", "make", "cmake", "nvcc", "cicc", "ptxas", "cudafe++"),
+    *("fatbinary", "hipcc", "amdclang++", "rustc", "nvlink"),
 }
 
 

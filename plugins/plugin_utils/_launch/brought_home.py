@@ -113,7 +113,7 @@ class BroughtHome:
             shutil.rmtree(run_dir / PLACE, ignore_errors=True)
 
     def settle(self, run_dir: Path, over: bool = False) -> None:
-        """Put what came in the place of what came before, host by host, for half of a checkpoint is none. OSError.
+        """Put what came in the place of what came before, host by host, for half a checkpoint is useless. OSError.
 
         What came of a host before stays if why_before_stays() has a reason. Of a job that is `over`, and whose node
         may be gone for good, what came is better than nothing. If it is not whole, artifacts.json does not list it.

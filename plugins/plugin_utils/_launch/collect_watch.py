@@ -5,7 +5,7 @@
 """Brings what ranks have written home while a job runs: once, or again and again while it is followed (collect_every).
 
 It goes over a session of its own, so the job's is not held up. What comes of a node takes the place of what came before
-once it is all there and whole: half of a checkpoint is none.
+once it is all there and whole: half a checkpoint is useless.
 """
 
 from __future__ import annotations
