@@ -146,9 +146,10 @@ class Job(driver.Started):
         if what == "daemon":
             return next(pid for pid in self.alive(node) if is_daemon(command(pid)))
         above = supervisors(self.cluster.lab, node)
+        supervisor = next(pid for pid in above if parent(pid) not in above)
         if what == "supervisor":
-            return next(pid for pid in above if parent(pid) not in above)
-        guard = next(pid for pid in above if parent(pid) in above)
+            return supervisor
+        guard = next(pid for pid in above if parent(pid) == supervisor)  # not its sampler, whose pid may be lower
         return guard if what == "guard" else next(pid for pid in self.alive(node) if parent(pid) == guard)
 
 
@@ -157,5 +158,5 @@ def is_daemon(words: list[str]) -> bool:
 
 
 def supervisors(lab: Lab, node: str) -> list[int]:
-    """Return the processes of torchfleet's own on a node: supervisor and guard."""
+    """Return the processes of torchfleet's own on a node: supervisor, guard and sampler."""
     return [pid for pid in lab.pids(node, "") if command(pid)[-1:] == ["supervise"]]

@@ -82,6 +82,9 @@ ufw --force reset && rm -f /etc/ufw/*.rules.20*
 firewall-cmd --state && systemctl stop firewalld
 rm -rf /etc/firewalld/zones/*
 systemctl disable --now nftables
+systemctl stop 'torchfleet-firewall-*'
+rm -rf /etc/torchfleet /etc/systemd/system/torchfleet-firewall-* /etc/systemd/system/*.wants/torchfleet-firewall-*
+systemctl daemon-reload
 rm -f /etc/nftables.conf
 nft flush ruleset
 rm -rf /home/fleet/.torchfleet/fabric.*
@@ -184,9 +187,9 @@ def test_rules_of_nftables_survive_what_loads_it_anew(bed: Bed) -> None:
     bed.close(KINDS["nftables-drop"])
     bed.role(firewall_open=True)
     count = "nft list ruleset | grep -c 'comment \"torchfleet:'"
+    done = "while systemctl list-jobs --no-legend 'torchfleet-firewall-*' | grep -q .; do sleep 0.1; done"
     for verb in ("reload", "restart"):
-        script = f"systemctl {verb} nftables; systemctl start 'torchfleet-firewall-*' --all; {count}"
-        assert bed.do(script, "n2") == ["1\n"], verb
+        assert bed.do(f"systemctl {verb} nftables; {done}; {count}", "n2") == ["1\n"], verb
     bed.role(firewall_state="absent")
 
 
