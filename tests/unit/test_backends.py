@@ -11,7 +11,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import ASKED_OTHERWISE, NOT_PREFERRED
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import WITHOUT_FLAW
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import requirements
@@ -240,8 +240,7 @@ def test_a_rejection_of_an_earlier_version_is_not_guessed_at() -> None:
 
 
 def test_a_nic_that_was_not_chosen_is_warned_of(plan_two: Planner) -> None:
-    codes = (NOT_PREFERRED, ASKED_OTHERWISE)
-    usable = [rejection(code, "10.1.0.0/24 is preferred", "eth1") for code in codes]
+    usable = [rejection(code, "10.1.0.0/24 is preferred", "eth1") for code in WITHOUT_FLAW]
     chosen = {**fabric("eth0", "10.1.0.12"), "rejected": usable}
     made = plan_two(n2={"fabric": chosen}, job_env={"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "^lo"})
     assert "GLOO_SOCKET_IFNAME=eth1 contradicts role fabric, which proved eth0 on n1 n2" in made.warnings

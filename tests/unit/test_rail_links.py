@@ -147,6 +147,7 @@ def test_rows_of_rails_are_told_from_those_of_links() -> None:
         {"mbit": "fast"},
         {"mtu": "4096"},
         {"code": "A B"},
+        {"code": "no-such-code"},
     ],
 )
 def test_a_row_that_no_node_of_ours_sends_is_refused(changed: dict[str, Any]) -> None:

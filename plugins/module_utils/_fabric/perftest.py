@@ -17,7 +17,7 @@ import shutil
 import subprocess
 from typing import Any, Iterator, Mapping, NamedTuple
 
-from .unreached import Unreached
+from .unreached import Unreached, UnreachedCode
 
 TOOL = "ib_write_bw"
 SECONDS = 20.0  # for one run: the card gives up a lost packet after 4 (timeout 14, 7 attempts)
@@ -111,8 +111,8 @@ def fault(text: str) -> Unreached:
     if LOST in text:
         status = STATUS.search(text)
         told = f"status {status.group(1)} of {TOOL}" if status else TOOL
-        return Unreached("rdma-lost", f"no acknowledgement by RDMA ({told})")
+        return Unreached(UnreachedCode.RDMA_LOST, f"no acknowledgement by RDMA ({told})")
     lines = [line.strip() for line in text.splitlines() if line.strip(" -*\t")]
     if lines[-1:] == ["timed out"]:
-        return Unreached("rdma-lost", f"no answer by RDMA within {SECONDS:g} s ({TOOL})")
-    return Unreached("no-tool", f"{TOOL}: {(lines or ['it printed nothing'])[-1][:200]}")
+        return Unreached(UnreachedCode.RDMA_LOST, f"no answer by RDMA within {SECONDS:g} s ({TOOL})")
+    return Unreached(UnreachedCode.NO_TOOL, f"{TOOL}: {(lines or ['it printed nothing'])[-1][:200]}")

@@ -17,7 +17,7 @@ from typing import Any, Mapping, Sequence
 
 from .netlink import route_to
 from .sysfs import read
-from .unreached import Unreached, connect, in_words, is_there, no_answer
+from .unreached import Unreached, UnreachedCode, connect, in_words, is_there, no_answer
 
 AT_ONCE = 64  # connections that one node opens at the same time
 BUSY_SECONDS = 20.0  # time for the answer of a connected agent: 32 nodes on 2 cores took 5
@@ -159,10 +159,11 @@ def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, L
         raise Unreached(*in_words(error, seconds, peer["address"])) from None
     check_last_port(peer, seconds)
     if hello.get("node") != peer["node"]:
-        raise Unreached("not-unique", f"{hello.get('node')} answers at this address: the address is not unique")
+        why = f"{hello.get('node')} answers at this address: the address is not unique"
+        raise Unreached(UnreachedCode.NOT_UNIQUE, why)
     if hello.get("seen") != peer["source"]:
         seen = f"arrives from {hello.get('seen')}, not from {peer['source']}"
-        raise Unreached("rewritten", f"{seen}: something rewrites addresses")
+        raise Unreached(UnreachedCode.REWRITTEN, f"{seen}: something rewrites addresses")
     full_packets(line, int(peer["mtu"]), 4 * seconds)
     return path_mtu(line.socket), line
 
@@ -177,7 +178,7 @@ def full_packets(line: Line, mtu: int, seconds: float) -> None:
         line.exactly(size)
     except (OSError, EOFError):
         why = f"small packets pass, full ones do not: MTU {mtu} is too large for the path"
-        raise Unreached("small-mtu", why) from None
+        raise Unreached(UnreachedCode.SMALL_MTU, why) from None
 
 
 def check_size(connection: socket.socket, mtu: int) -> None:
@@ -186,7 +187,7 @@ def check_size(connection: socket.socket, mtu: int) -> None:
     segment = SEGMENT.unpack(info)[0] if len(info) == SEGMENT.size else mtu
     if segment + HEADERS < min(mtu, LARGEST):
         why = f"packets of about {segment} bytes pass, full ones do not: MTU {mtu} is too large for the path"
-        raise Unreached("small-mtu", why)
+        raise Unreached(UnreachedCode.SMALL_MTU, why)
 
 
 def check_last_port(peer: Mapping[str, Any], seconds: float) -> None:
@@ -206,15 +207,16 @@ def check_route(peer: Mapping[str, Any]) -> None:
     """
     place = os.path.join(NICS, os.path.basename(peer["nic"]))
     if read(os.path.join(place, "carrier")) == "0" or read(os.path.join(place, "operstate")) == "down":
-        raise Unreached("no-carrier", f"{peer['nic']} is down or has no carrier: a cut link, or its other end is off")
+        why = f"{peer['nic']} is down or has no carrier: a cut link, or its other end is off"
+        raise Unreached(UnreachedCode.NO_CARRIER, why)
     nic, source = route_to(peer["address"])
     if not nic:
-        raise Unreached("no-route", "no route to that network")
+        raise Unreached(UnreachedCode.NO_ROUTE, "no route to that network")
     if nic != peer["nic"]:
-        raise Unreached("other-nic", f"leaves over {nic}, not over {peer['nic']}: because of a route")
+        raise Unreached(UnreachedCode.OTHER_NIC, f"leaves over {nic}, not over {peer['nic']}: because of a route")
     if peer.get("source") and source != peer["source"]:
         why = f"leaves from {source}, not from {peer['source']}: {nic} has several addresses"
-        raise Unreached("other-address", why)
+        raise Unreached(UnreachedCode.OTHER_ADDRESS, why)
 
 
 def path_mtu(connection: socket.socket) -> int:
@@ -241,7 +243,7 @@ def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
             line.socket.settimeout(30.0)
             line.send(do="turn", round=step["round"])
             if not line.receive().get("go"):
-                return {**row, "code": "not-ready", "error": f"{step['node']} was not ready"}
+                return {**row, "code": UnreachedCode.NOT_READY, "error": f"{step['node']} was not ready"}
             row["rtt_us"] = round_trip(line)
             if step.get("mtu"):
                 check_full(name, step)
@@ -252,7 +254,7 @@ def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
         return {**row, "code": error.code, "error": str(error)}
     except socket.timeout as error:
         if answered:
-            return {**row, "code": "failed", "error": FELL_SILENT}
+            return {**row, "code": UnreachedCode.FAILED, "error": FELL_SILENT}
         code, why = in_words(error, 2.0, "")
         return {**row, "code": code, "error": why, "since": since, "address": step["address"]}
     except (OSError, EOFError, ValueError) as error:
@@ -275,7 +277,7 @@ def check_full(name: str, step: Mapping[str, Any], source: str = "") -> None:
                 check_size(line.socket, int(step["mtu"]))
                 return
             except socket.timeout:
-                raise Unreached("failed", FELL_SILENT) from None
+                raise Unreached(UnreachedCode.FAILED, FELL_SILENT) from None
             except Unreached:
                 if last:
                     raise

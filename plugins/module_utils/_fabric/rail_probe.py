@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Mapping
 
 from . import perftest, probe
-from .unreached import Unreached, in_words
+from .unreached import Unreached, UnreachedCode, in_words
 
 TURN_SECONDS = 90.0  # how long both nodes wait for each other: eight dead rails take a minute
 
@@ -35,11 +35,14 @@ def measure(name: str, step: Mapping[str, Any]) -> list[dict[str, Any]]:
             line.socket.settimeout(TURN_SECONDS)
             line.send(do="turn", round=step["round"], seconds=TURN_SECONDS)
             if not line.receive().get("go"):
-                return [row_of(step, rail, "not-ready", f"{step['node']} was not ready") for rail in rails]
+                return [row_of(step, rail, UnreachedCode.NOT_READY, f"{step['node']} was not ready") for rail in rails]
             return in_turn(name, step)
     except (OSError, EOFError, ValueError) as error:
         _code, why = in_words(error, 2.0, "")
-        return [row_of(step, rail, "not-ready", f"{step['node']} over {step['address']}: {why}") for rail in rails]
+        return [
+            row_of(step, rail, UnreachedCode.NOT_READY, f"{step['node']} over {step['address']}: {why}")
+            for rail in rails
+        ]
 
 
 def in_turn(name: str, step: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -97,8 +100,10 @@ def by_rdma(name: str, step: Mapping[str, Any], rail: Mapping[str, Any]) -> dict
         try:
             found = run_rdma(line, step, rail, perftest.LARGE)
         except Unreached as error:
-            why = f"small packets pass, full ones do not: {error}" if error.code == "rdma-lost" else str(error)
-            raise Unreached("small-mtu" if error.code == "rdma-lost" else error.code, why) from None
+            if error.code != UnreachedCode.RDMA_LOST:
+                raise
+            why = f"small packets pass, full ones do not: {error}"
+            raise Unreached(UnreachedCode.SMALL_MTU, why) from None
     return {"mbit": found.mbit, "mtu": found.mtu}
 
 
@@ -109,7 +114,7 @@ def run_rdma(
     line.send(do="rdma", **rail["other"], size=size)
     answer = line.receive()
     if answer.get("error"):
-        raise Unreached("no-tool", f"on {step['node']}: {str(answer['error'])[:200]}")
+        raise Unreached(UnreachedCode.NO_TOOL, f"on {step['node']}: {str(answer['error'])[:200]}")
     port, end = int(probe.figure(answer, "port", 65535)), time.monotonic() + perftest.START_SECONDS
     text = perftest.WAITING
     try:
@@ -117,7 +122,7 @@ def run_rdma(
             time.sleep(0.1)
             text = perftest.run_client(perftest.port_of(rail["own"]), port, size, step["address"])
     except OSError as error:
-        raise Unreached("no-tool", f"{perftest.TOOL}: {error.strerror or error}") from None
+        raise Unreached(UnreachedCode.NO_TOOL, f"{perftest.TOOL}: {error.strerror or error}") from None
     finally:
         line.send(do="over")
     found = perftest.figures(text)

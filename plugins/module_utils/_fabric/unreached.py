@@ -11,42 +11,71 @@ import socket
 import struct
 import time
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
+
 from .netlink import NEIGHBOUR_GONE, NEIGHBOUR_IN_DOUBT, neighbour, neighbour_entry
 
 KNOWN_SECONDS = 60.0  # after which it no longer believes, without asking, that one is there: 45, and the 8 below
 LINK_SECONDS = 10.0  # in which the kernel finds out whether a neighbour is still there: 5 of delay, 3 of probes
-# By the error of a connection: a code, and what it means. A code stays what it is.
+
+
+class UnreachedCode(Code):
+    """Why a node is not reached, or a rail not tried. Nodes send codes, findings follow from them: they stay."""
+
+    REFUSED = "refused"
+    NO_ROUTE = "no-route"
+    REJECTED = "rejected"
+    OWN_FIREWALL = "own-firewall"
+    DROPPED = "dropped"
+    NO_NEIGHBOUR = "no-neighbour"
+    NO_HOST = "no-host"
+    SILENT = "silent"
+    NO_CARRIER = "no-carrier"
+    OTHER_NIC = "other-nic"
+    OTHER_ADDRESS = "other-address"
+    NOT_UNIQUE = "not-unique"
+    REWRITTEN = "rewritten"
+    SMALL_MTU = "small-mtu"
+    FAILED = "failed"
+    NOT_READY = "not-ready"
+    NO_TOOL = "no-tool"
+    RDMA_LOST = "rdma-lost"
+
+
+# Of what a firewall stopped.
+BY_FIREWALL = (UnreachedCode.REJECTED, UnreachedCode.DROPPED, UnreachedCode.OWN_FIREWALL)
+# By the error of a connection: a code, and what it means.
 CODES = {
-    errno.ECONNREFUSED: ("refused", "refused: a firewall rejects it, or another machine has the address"),
-    errno.ENETUNREACH: ("no-route", "no route to that network"),
-    errno.EACCES: ("rejected", "a firewall rejects it (permission denied)"),
-    errno.EPERM: ("own-firewall", "this node's own firewall drops what it sends (operation not permitted)"),
+    errno.ECONNREFUSED: (UnreachedCode.REFUSED, "refused: a firewall rejects it, or another machine has the address"),
+    errno.ENETUNREACH: (UnreachedCode.NO_ROUTE, "no route to that network"),
+    errno.EACCES: (UnreachedCode.REJECTED, "a firewall rejects it (permission denied)"),
+    errno.EPERM: (UnreachedCode.OWN_FIREWALL, "this node's own firewall drops what it sends (operation not permitted)"),
 }
 # An ICMP error of a firewall (RFC 1812, 5.2.7.1) and a neighbour that is not there are the same error to a program.
 ON_THE_LINK = "though the machine answers on the link"
 UNREACHABLE = {
-    True: ("rejected", f"a firewall rejects it (no route to host, {ON_THE_LINK})"),
-    False: ("no-neighbour", "no answer on the link (no route to host)"),
-    None: ("rejected", "a firewall or a router rejects it (no route to host)"),
+    True: (UnreachedCode.REJECTED, f"a firewall rejects it (no route to host, {ON_THE_LINK})"),
+    False: (UnreachedCode.NO_NEIGHBOUR, "no answer on the link (no route to host)"),
+    None: (UnreachedCode.REJECTED, "a firewall or a router rejects it (no route to host)"),
 }
 # What a router says by ICMP when it asked for the machine on its link and got no answer (RFC 1812, 5.2.7.1). A firewall
 # says that it is prohibited, with other codes.
 NO_HOST = 1
-NOBODY = ("no-host", "a router finds no machine with that address: a cut link, or a machine that is off")
+NOBODY = (UnreachedCode.NO_HOST, "a router finds no machine with that address: a cut link, or a machine that is off")
 RECVERR, EXTENDED_ERROR = 11, struct.Struct("=LBBBBLL")  # ip(7): IP_RECVERR, struct sock_extended_err
 OF_ICMP = 2  # its origin
 DISCARD = 9  # the port of no service (RFC 863)
 SILENT = {
-    True: ("dropped", f"{ON_THE_LINK}: a firewall drops it"),
-    False: ("no-neighbour", "nor on the link: a cut link, or a machine that is off"),
-    None: ("silent", "a firewall, a cut link, or another network with the same addresses"),
+    True: (UnreachedCode.DROPPED, f"{ON_THE_LINK}: a firewall drops it"),
+    False: (UnreachedCode.NO_NEIGHBOUR, "nor on the link: a cut link, or a machine that is off"),
+    None: (UnreachedCode.SILENT, "a firewall, a cut link, or another network with the same addresses"),
 }
 
 
 class Unreached(Exception):
     """A peer failed the test: a code, and the reason."""
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: UnreachedCode, reason: str) -> None:
         super().__init__(reason)
         self.code = code
 
@@ -94,7 +123,7 @@ def icmp_code(connection: socket.socket) -> int | None:
     return None
 
 
-def in_words(error: Exception, seconds: float, address: str) -> tuple[str, str]:
+def in_words(error: Exception, seconds: float, address: str) -> tuple[UnreachedCode, str]:
     """Return a code and the reason why a connection failed."""
     if isinstance(error, socket.timeout):
         return no_answer(seconds, on_link(address) if address else None)
@@ -103,14 +132,15 @@ def in_words(error: Exception, seconds: float, address: str) -> tuple[str, str]:
         is_router = there is None and isinstance(error, FromRouter) and error.icmp == NO_HOST
         return NOBODY if is_router else UNREACHABLE[there]
     if isinstance(error, OSError):
-        return CODES.get(error.errno or 0, ("failed", error.strerror or str(error)))
-    return "not-unique", "another program answers at this address: the address is not unique"
+        return CODES.get(error.errno or 0, (UnreachedCode.FAILED, error.strerror or str(error)))
+    return UnreachedCode.NOT_UNIQUE, "another program answers at this address: the address is not unique"
 
 
-def no_answer(seconds: float, there: bool | None) -> tuple[str, str]:
+def no_answer(seconds: float, there: bool | None) -> tuple[UnreachedCode, str]:
     """Return a code and the reason of a connection that got no answer. `there`: whether the machine is on the link."""
     code, why = SILENT[there]
-    return code, f"no answer within {seconds:g} s{', ' if code in ('dropped', 'no-neighbour') else ': '}{why}"
+    joined = ", " if code in (UnreachedCode.DROPPED, UnreachedCode.NO_NEIGHBOUR) else ": "
+    return code, f"no answer within {seconds:g} s{joined}{why}"
 
 
 def on_link(address: str, seconds: float = LINK_SECONDS) -> bool | None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe import FASTEST
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import UnreachedCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     BadFrame,
     Check,
@@ -123,7 +124,7 @@ SEAT = exact(
 )
 FIREWALL = exact({"kind": one_of("firewalld", "ufw", "nftables", "iptables"), "where": short()})
 RAIL_NAME = like(re.compile(r"[\w.-]{1,64}:\d{1,3}\Z"), "an RDMA port")
-CODE = {"code": empty_or(like(re.compile(r"[a-z-]{1,40}\Z"), "a code"))}  # why a connection failed
+CODE = {"code": empty_or(one_of(*UnreachedCode))}  # why a connection failed
 REJECTED = exact({"nic": short(15), "address": short(64), "reason": words}, {"code": short(40)})
 FABRIC = exact(
     {"nic": NIC_NAME, "address": address, "network": network},

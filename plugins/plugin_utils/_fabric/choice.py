@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The choice of the cluster's network, and why NICs are rejected (one NIC by itself: networks.py). Pure."""
+"""The choice of the cluster's network. Why others were rejected: rejections.py has codes and sentences. Pure."""
 
 from __future__ import annotations
 
@@ -17,22 +17,18 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .constraints import Constraints, constraints_of
-from .networks import (
-    ASKED_OTHERWISE,
-    NOT_PREFERRED,
-    Address,
-    Network,
-    Nic,
-    NodeNet,
+from .networks import Address, Network, Nic, NodeNet, all_of, some
+from .ranking import LEVEL, Candidate, Ranking, Rows, Seat, judged
+from .rejections import (
     Reason,
     Rejection,
-    all_of,
+    RejectionCode,
+    because,
     flaw,
     of_host_name,
-    some,
+    without_network,
     worth_a_line,
 )
-from .ranking import LEVEL, Candidate, Ranking, Rows, Seat, judged
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def candidates(nodes: Sequence[NodeNet], constraints: Constraints) -> tuple[list
         asked_for = in_subnet or (bool(node.required_nic or node.required_address) and node.fits(nic, address))
         reason = flaw(nic, address, asked_for)
         if not reason and address.ip in twins:
-            reason = Reason("twin", "another node has the same address: a network inside each node, like docker0")
+            reason = because(RejectionCode.TWIN)
         if not reason:
             network = constraints.subnet if constraints.subnet and in_subnet else address.network
             options[network][node.name].append(Seat(nic, address))
@@ -106,8 +102,7 @@ def seat_all(
     """Return a network with the seat of each node, or None, and why other addresses were not taken."""
     seats, rejections = {}, []
     against = violated_constraint(nodes, constraints, network, options)
-    missing = missing_addresses([node for node in nodes if node.name not in options], network)
-    reason = Reason(ASKED_OTHERWISE, against) if against else Reason("not-everywhere", missing) if missing else None
+    reason = against or missing_addresses([node for node in nodes if node.name not in options], network)
     for node in nodes:
         rows = [seat for seat in options.get(node.name, []) if node.fits(seat.nic, seat.address)]
         best = min(rows, key=lambda seat: seat.address.route != seat.nic.name) if rows else None
@@ -115,29 +110,34 @@ def seat_all(
             seats[node.name] = best
         for seat in options.get(node.name, []):
             if reason or seat is not best:
-                sends = f"this node sends to {network} over {best.nic.name if best else '?'}"
-                rejected_for = reason or Reason("other-nic", sends)
+                over = best.nic.name if best else "?"
+                rejected_for = reason or because(RejectionCode.OTHER_NIC, network=network, nic=over)
                 rejections.append(Rejection(node.name, seat.nic.name, str(seat.address), rejected_for))
     return (None if reason else Candidate(network, seats)), rejections
 
 
-def missing_addresses(nodes: Sequence[NodeNet], network: Network) -> str:
-    """Return which nodes have no usable address in a network; empty if all have. A netmask may just be wrong."""
+def missing_addresses(nodes: Sequence[NodeNet], network: Network) -> Reason | None:
+    """Return the reason that names the `nodes`, which have no usable address in a network; None if there are none.
+
+    An address in it that is not usable is named too: a netmask may just be wrong.
+    """
+    if not nodes:
+        return None
     near = [f"{node.name} has {address}" for node, _nic, address in all_of(nodes) if address.ip in network]
-    names = some([node.name for node in nodes])
-    return f"no usable address in {network} on {names}" + f" ({some(near)})" * bool(near) if nodes else ""
+    names, near_text = some([node.name for node in nodes]), f" ({some(near)})" if near else ""
+    return because(RejectionCode.NOT_EVERYWHERE, network=network, nodes=names, near=near_text)
 
 
 def violated_constraint(
     nodes: Sequence[NodeNet], constraints: Constraints, network: Network, options: Mapping[str, Sequence[Seat]]
-) -> str:
-    """Return the constraint that rules a network out, or an empty string."""
+) -> Reason | None:
+    """Return the reason that names the constraint by which a network is ruled out, or None."""
     if constraints.subnet is not None and network != constraints.subnet:
-        return f"fabric_subnet is {constraints.subnet}"
+        return because(RejectionCode.ASKED_OTHERWISE, constraint=f"fabric_subnet is {constraints.subnet}")
     for node in nodes:
         if node.constraints and not any(node.fits(seat.nic, seat.address) for seat in options.get(node.name, [])):
-            return node.constraints
-    return ""
+            return because(RejectionCode.ASKED_OTHERWISE, constraint=node.constraints)
+    return None
 
 
 def failures_of(candidate: Candidate, reached: Rows) -> str:
@@ -213,8 +213,11 @@ def passed_over(
         if candidate is best or not candidate.for_ranks:
             continue
         failed = failures[candidate.network]
-        text = failed or f"usable; {best.network} is preferred: {rank.better(best, candidate)}"
-        reason = Reason("not-reached" if failed else NOT_PREFERRED, text)
+        if failed:
+            reason = because(RejectionCode.NOT_REACHED, pairs=failed)
+        else:
+            better = rank.better(best, candidate)
+            reason = because(RejectionCode.NOT_PREFERRED, network=best.network, criterion=better)
         taken = set(candidate.seats) - set(best.seats) if candidate is daemons else set()
         seats = [(name, seat) for name, seat in candidate.seats.items() if name not in taken]
         rejections += [Rejection(name, seat.nic.name, str(seat.address), reason) for name, seat in seats]
@@ -236,16 +239,6 @@ def refusal(
         return InputError("fabric", constraints_text, why)
     remedy = "repair one, or set one with -e fabric_subnet=..."
     return InputError("fabric", some([node.name for node in nodes]), f"no network connects them: {reasons}; {remedy}")
-
-
-def without_network(rejections: Sequence[Rejection]) -> list[str]:
-    """Return the rejections of addresses other than loopback, one for each reason."""
-    first: dict[str, list[Rejection]] = defaultdict(list)
-    for row in rejections:
-        if not ipaddress.ip_interface(row.address).is_loopback:
-            first[row.reason.text].append(row)
-    names = {reason: [f"{row.address} ({row.nic} of {row.node})" for row in rows] for reason, rows in first.items()}
-    return [f"{some(rows)}: {reason}" for reason, rows in names.items()]
 
 
 def digest_of(nodes: Sequence[NodeNet], constraints: Constraints, found: Sequence[Candidate]) -> str:

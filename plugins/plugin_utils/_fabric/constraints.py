@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-from .networks import Network, NodeNet, all_of, flaw
+from .networks import Network, NodeNet, all_of
 from .rails import check_rails
+from .rejections import flaw
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import BY_FIREWALL, UnreachedCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-CODES = ("rejected", "dropped", "own-firewall")  # of module_utils/_fabric/unreached.py
 OPEN = "ansible-playbook setup.yml -e firewall_open=true (needs root)"
 
 
@@ -35,10 +35,10 @@ def blocked(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
 def blockers(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Return the nodes whose firewalls stopped connections: the node that was to be reached, or the one that sent."""
     found = {
-        name if row.get("code") == "own-firewall" else str(row["node"])
+        name if row.get("code") == UnreachedCode.OWN_FIREWALL else str(row["node"])
         for name, theirs in rows.items()
         for row in theirs
-        if row.get("code") in CODES
+        if row.get("code") in BY_FIREWALL
     }
     return sorted(found)
 

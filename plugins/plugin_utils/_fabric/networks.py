@@ -2,17 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The NICs of the nodes as typed values, and why one is rejected by itself: flaw(), of_host_name(). Pure.
-
-Rejections that depend on other nodes or on tests are in choice.py. docs/nics.md lists all codes.
-"""
+"""The NICs and RDMA ports of the nodes as typed values. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from .answers import networks_of, published
 
@@ -21,20 +18,11 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 VERSION = 2  # of fabric.json: since 2 a rejection has a code
-# Codes of rejections without a flaw: another network was preferred, or the user requires another one.
-NOT_PREFERRED, ASKED_OTHERWISE = "not-preferred", "asked-otherwise"
 # Devices of clouds by their driver: their verbs are no InfiniBand and no RoCE.
 CLOUD_DRIVERS = {"efa": "EFA", "mana": "MANA"}
 
 
 SHOWN = 3  # of a long list, in a message
-
-
-class Reason(NamedTuple):
-    """Why an address was not taken: a code for programs (docs/nics.md lists all) and a text for people."""
-
-    code: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -148,16 +136,6 @@ class NodeNet:
         return self.required_nic in ("", nic.name) and self.required_address in ("", str(address.ip))
 
 
-@dataclass(frozen=True)
-class Rejection:
-    """A rejected address, and the reason."""
-
-    node: str
-    nic: str
-    address: str
-    reason: Reason
-
-
 def node_net(
     name: str, facts: Mapping[str, Any], constraints: Mapping[str, Any] | None = None, worker: bool = True
 ) -> NodeNet:
@@ -208,46 +186,6 @@ def read_port(row: Mapping[str, Any]) -> Port:
 def netdevs_of(port: Port) -> set[str]:
     """Return the NICs of an RDMA port: VLANs and bonds are known by its GIDs only."""
     return {*port.netdevs, *(gid.netdev for gid in port.gids if gid.netdev)}
-
-
-def flaw(nic: Nic, address: Address, required: bool) -> Reason | None:
-    """Return why an address is unusable, or None. An address that the user requires may be on a tunnel."""
-    checks = (
-        (nic.kind == "loopback" or address.ip.is_loopback, "loopback", "loopback: reaches only this node"),
-        (address.ip.is_link_local, "link-local", "link-local: no subnet of its own, and not routed"),
-        (
-            not required and nic.kind == "tunnel",
-            "tunnel",
-            "a VPN or tunnel (point-to-point): encrypts or encapsulates packets",
-        ),
-        (
-            not required and address.prefix == address.ip.max_prefixlen,
-            "no-subnet",
-            f"/{address.prefix}: an address without a subnet, as of VPNs and floating addresses",
-        ),
-        (not nic.up, "down", "the NIC is down"),
-        (
-            not nic.carrier or nic.operstate not in ("up", "unknown"),
-            "no-carrier",
-            "no carrier: nothing is connected to the NIC",
-        ),
-        (not address.stable, "unstable", "a temporary or unconfirmed IPv6 address"),
-    )
-    return next((Reason(code, text) for failed, code, text in checks if failed), None)
-
-
-def of_host_name(node: NodeNet) -> list[Rejection]:
-    """Return the loopback addresses that /etc/hosts gives the node's own name (127.0.1.1 on Debian)."""
-    rows = [text for text in node.host_name_addresses if ipaddress.ip_address(text).is_loopback]
-    text = f"/etc/hosts maps {node.host_name} to this address: reaches only this node, and gloo would announce it"
-    reason = Reason("own-name", text)
-    return [Rejection(node.name, "lo", address, reason) for address in rows]
-
-
-def worth_a_line(nic: Nic, address: Address) -> bool:
-    """Whether a rejection is worth showing: every IPv6 NIC has a link-local address, bridge ports come and go."""
-    alone = address.ip.version == 6 and address.ip.is_link_local and len(nic.addresses) > 1
-    return not alone and not (nic.port_of and address.ip.is_link_local)
 
 
 def all_of(nodes: Sequence[NodeNet]) -> list[tuple[NodeNet, Nic, Address]]:

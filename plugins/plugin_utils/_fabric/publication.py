@@ -17,6 +17,7 @@ from .constraints import Constraints
 from .networks import VERSION, Ip, Network, NodeNet, Port
 from .rails import OTHERS, Rails, gid_of, netdev_of, rails_of
 from .ranking import Candidate
+from .rejections import rejected_of
 
 HEADER = "# The fabric of this node, written by torchfleet.cluster.fabric. Use: set -a; . fabric.env; set +a\n"
 
@@ -41,7 +42,7 @@ def fabric_of(
             "why": choice.why,
             "usable": usable,
             "digest": choice.digest,
-            "rejected": rejected_of(choice, node.name),
+            "rejected": rejected_of(choice.rejections, node.name),
         }
         for node in nodes
     }
@@ -70,14 +71,6 @@ def seat_of(candidate: Candidate, name: str) -> dict[str, Any]:
         "speed_mbit": seat.nic.speed_mbit,
         "same_name": len({each.nic.name for each in candidate.seats.values()}) == 1,
     }
-
-
-def rejected_of(choice: Choice, name: str) -> list[dict[str, str]]:
-    """Return every rejected address of a node, with the reason as code and text."""
-    rows = [(row.nic, row.address, row.reason) for row in choice.rejections if row.node == name]
-    return [
-        {"nic": nic, "address": address, "code": code, "reason": text} for nic, address, (code, text) in sorted(rows)
-    ]
 
 
 def rail_row(port: Port, preferred: Collection[Ip]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .networks import Gid, Ip, NodeNet, Port, netdevs_of, some
@@ -32,10 +33,22 @@ OTHERS = {
 }
 
 
+class RailCode(Code):
+    """What is odd about rails."""
+
+    RDMA_OFF = "rdma-off"
+    OTHER_RDMA = "other-rdma"
+    LEFT_OUT = "left-out"
+    RAIL_DOWN = "rail-down"
+    RAIL_MISSING = "rail-missing"
+    RAIL_SLOW = "rail-slow"
+    RAIL_COUNT = "rail-count"
+
+
 class Note(NamedTuple):
     """What is odd about the rails of some nodes: a code for programs (docs/nics.md lists all) and a line for people."""
 
-    code: str
+    code: RailCode
     nodes: tuple[str, ...]
     text: str
 
@@ -101,7 +114,7 @@ def rails_of(nodes: Sequence[NodeNet], broken: Collection[Ip] = ()) -> Rails:
     elif without and len(without) < len(workers):
         verb = "has" if len(without) == 1 else "have"
         off = f"{some(without)} {verb} none"
-        notes.insert(0, Note("rdma-off", tuple(without), f"RDMA is off because {off}"))
+        notes.insert(0, Note(RailCode.RDMA_OFF, tuple(without), f"RDMA is off because {off}"))
     return Rails(chosen, off, tuple(notes))
 
 
@@ -111,10 +124,10 @@ def others(workers: Sequence[NodeNet]) -> list[Note]:
     for kind, text in OTHERS.items():
         names = tuple(node.name for node in workers if any(port.kind == kind and not port.use for port in node.ports))
         if names:
-            found.append(Note("other-rdma", names, text))
+            found.append(Note(RailCode.OTHER_RDMA, names, text))
     gvnic = tuple(node.name for node in workers if any(nic.driver == "gve" for nic in node.nics))
     if gvnic:
-        found.append(Note("other-rdma", gvnic, "gVNIC of Google Cloud: no RDMA; NCCL uses it over TCP"))
+        found.append(Note(RailCode.OTHER_RDMA, gvnic, "gVNIC of Google Cloud: no RDMA; NCCL uses it over TCP"))
     return found
 
 
@@ -165,7 +178,7 @@ class Survey:
             rails[node.name] = tuple(ports)
         rails, more = self.without_strangers(rails)
         notes = [
-            Note("left-out", tuple(names), f"{ports} left out: {why}; fabric_rdma says otherwise")
+            Note(RailCode.LEFT_OUT, tuple(names), f"{ports} left out: {why}; fabric_rdma says otherwise")
             for (ports, why), names in left.items()
         ]
         return rails, [*notes, *more]
@@ -183,7 +196,7 @@ class Survey:
                 continue
             kept[node.name] = tuple(port for port in rails[node.name] if port not in extra)
             text = f"{', '.join(port.name for port in extra)} left out: most nodes have {in_rails(usual)} without it"
-            notes.append(Note("left-out", (node.name,), f"{text}; fabric_rdma says otherwise"))
+            notes.append(Note(RailCode.LEFT_OUT, (node.name,), f"{text}; fabric_rdma says otherwise"))
         return kept, notes
 
     def shortfalls(self, rails: dict[str, tuple[Port, ...]], kind: str) -> list[Note]:
@@ -203,17 +216,17 @@ class Survey:
             notes += [*self.lacks(node, lacking, usual), *too_slow(node, rails[node.name], best)]
             if node.required_rdma and not lacking and len(own) != usual:
                 text = f"fabric_rdma names {in_rails(len(own))}, where most nodes have {usual}"
-                notes.append(Note("rail-count", (node.name,), text))
+                notes.append(Note(RailCode.RAIL_COUNT, (node.name,), text))
         return notes
 
     def lacks(self, node: NodeNet, lacking: Sequence[str], usual: int) -> list[Note]:
         """Return the notes about rails that a node lacks, one for each reason."""
         present = {port.name: port for port in node.ports if not port.use}
-        reasons: dict[tuple[str, str], list[str]] = {}
+        reasons: dict[tuple[RailCode, str], list[str]] = {}
         for name in lacking:
             port = present.get(name)
-            reason = ("rail-down", self.flaw(port) or port.kind) if port else ("rail-missing", "not there")
-            reasons.setdefault(reason, []).append(name)
+            why = (RailCode.RAIL_DOWN, self.flaw(port) or port.kind) if port else (RailCode.RAIL_MISSING, "not there")
+            reasons.setdefault(why, []).append(name)
         return [
             Note(code, (node.name,), f"{some(names)}: {flaw}, where most nodes have {in_rails(usual)}")
             for (code, flaw), names in reasons.items()
@@ -232,7 +245,7 @@ def too_slow(node: NodeNet, ports: Sequence[Port], best: float) -> list[Note]:
         return []
     rate = f"{slow[0].rate_gbit:g} Gbit/s" if slow[0].rate_gbit else "no known rate"
     text = f"{some([port.name for port in slow])}: {rate}, where rails of most nodes have {best:g} Gbit/s"
-    return [Note("rail-slow", (node.name,), text)]
+    return [Note(RailCode.RAIL_SLOW, (node.name,), text)]
 
 
 def usual_rate(rails: Mapping[str, tuple[Port, ...]]) -> float:

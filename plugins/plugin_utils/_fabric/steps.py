@@ -20,7 +20,7 @@ from .firewalls import Blocked, blocked
 from .link_matrix import rates, steps
 from .networks import NodeNet, node_net, some
 from .publication import fabric_files, fabric_of
-from .rails import Rails, rails_of
+from .rails import RailCode, Rails, rails_of
 from .ranking import Candidate, judged
 
 Results = Mapping[str, Mapping[str, Any]]  # node -> the result of its task
@@ -220,7 +220,7 @@ def in_words_of_rails(rails: Rails) -> list[str]:
         if ports and not rails.off:
             nodes[some([port.name for port in ports])].append(name)
     lines = [f"RDMA: {ports} on {some(names)}" for ports, names in nodes.items()]
-    told = any(note.code == "rdma-off" for note in rails.notes)
+    told = any(note.code == RailCode.RDMA_OFF for note in rails.notes)
     lines += [f"RDMA is off because {rails.off}"] if rails.off and not told else []
-    odd = [note.text if note.code == "rdma-off" else f"{some(note.nodes)}: {note.text}" for note in rails.notes]
+    odd = [note.text if note.code == RailCode.RDMA_OFF else f"{some(note.nodes)}: {note.text}" for note in rails.notes]
     return [*lines, *odd]

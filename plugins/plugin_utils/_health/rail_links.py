@@ -10,7 +10,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.firewalls import CODES, OPEN
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import BY_FIREWALL, UnreachedCode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.firewalls import OPEN
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.link_matrix import slow_links
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rail_matrix import Untested
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
@@ -58,8 +59,16 @@ RULES: Mapping[str, Rule] = {
     ),
 }
 # Of rows whose rail was not tried: what kept the test from it is another finding, or none.
-NOT_TRIED = ("not-ready", "no-tool", "other-nic", "other-address")
-RULE_OF = {"small-mtu": "TF-RAIL-MTU", **dict.fromkeys(CODES, "TF-RAIL-FIREWALL")}
+NOT_TRIED = (
+    UnreachedCode.NOT_READY,
+    UnreachedCode.NO_TOOL,
+    UnreachedCode.OTHER_NIC,
+    UnreachedCode.OTHER_ADDRESS,
+)
+RULE_OF: Mapping[str, str] = {
+    UnreachedCode.SMALL_MTU: "TF-RAIL-MTU",
+    **dict.fromkeys(BY_FIREWALL, "TF-RAIL-FIREWALL"),
+}
 
 
 def end(node: str, rail: str) -> str:

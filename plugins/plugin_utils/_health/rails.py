@@ -11,7 +11,12 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import daemons_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import check_rails, gid_of, rails_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import (
+    RailCode,
+    check_rails,
+    gid_of,
+    rails_of,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .findings import Finding, Rule, found
@@ -89,13 +94,13 @@ RULES: Mapping[str, Rule] = {
     ),
 }
 OF_CODES = {
-    "rdma-off": "TF-RDMA-OFF",
-    "rail-down": "TF-RAIL-DOWN",
-    "rail-missing": "TF-RAIL-MISSING",
-    "rail-slow": "TF-RAIL-SLOW",
-    "rail-count": "TF-RAIL-COUNT",
-    "left-out": "TF-RDMA-LEFT-OUT",
-    "other-rdma": "TF-RDMA-OTHER",
+    RailCode.RDMA_OFF: "TF-RDMA-OFF",
+    RailCode.RAIL_DOWN: "TF-RAIL-DOWN",
+    RailCode.RAIL_MISSING: "TF-RAIL-MISSING",
+    RailCode.RAIL_SLOW: "TF-RAIL-SLOW",
+    RailCode.RAIL_COUNT: "TF-RAIL-COUNT",
+    RailCode.LEFT_OUT: "TF-RDMA-LEFT-OUT",
+    RailCode.OTHER_RDMA: "TF-RDMA-OTHER",
 }
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import BY_FIREWALL, UnreachedCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import daemons_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.firewalls import (
-    CODES,
     OPEN,
     blockers,
     names_of,
@@ -44,7 +44,11 @@ from .trial import ALL_REDUCE, BURN_IN, Trial, published
 Json = Any
 VERSION = 1  # of the report
 MANY_NODES = 12  # above this only a summary of the matrix is shown; the report has it all
-RULE_OF = {**dict.fromkeys(CODES, "TF-VERIFY-FIREWALL"), "small-mtu": "TF-VERIFY-MTU"}  # by the code of a link
+# By the code of a link.
+RULE_OF: Mapping[str, str] = {
+    **dict.fromkeys(BY_FIREWALL, "TF-VERIFY-FIREWALL"),
+    UnreachedCode.SMALL_MTU: "TF-VERIFY-MTU",
+}
 RENEW_DAYS = 30  # setup renews a certificate much earlier: nobody has run it for long
 
 RULES: Mapping[str, Rule] = {

@@ -15,8 +15,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
     STARTED_BY_SLURMD,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, NodeFacts, RunningJob
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import ASKED_OTHERWISE, NOT_PREFERRED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import WITHOUT_FLAW
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
@@ -221,7 +221,7 @@ def why_not(nic: str, fact: NodeFacts, several: bool) -> str:
         return ""
     if not all(row.get("code") for row in rows):
         return f"an earlier version noted that {nic} was rejected, but not in a way that can be used: {FABRIC}"
-    flaws = [row["reason"] for row in rows if row["code"] not in (NOT_PREFERRED, ASKED_OTHERWISE)]
+    flaws = [row["reason"] for row in rows if row["code"] not in WITHOUT_FLAW]
     return f"role fabric rejected {nic} ({flaws[0]})" if len(flaws) == len(rows) else ""
 
 

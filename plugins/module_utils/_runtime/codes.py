@@ -1,0 +1,18 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Codes, by which programs decide: an enum whose values are texts, so that files and messages have the plain text."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Code(str, enum.Enum):
+    """A code. It equals its text, and is written as it: by json, str(), format() and in f-strings.
+
+    Python 3.11 and newer would write "Code.NAME" into f-strings (docs of enum, notes on format()), but for this.
+    """
+
+    __str__ = str.__str__
