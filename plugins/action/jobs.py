@@ -13,7 +13,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import CANCELLED, Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import ToldResult, explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
@@ -53,7 +53,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view im
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import MeasuredResult, measured, slow_lines
 
-ASKED_TO = Reason(CANCELLED, "playbooks/jobs.yml -e do=cancel")
+ASKED_TO = Reason(EndReason.CANCELLED, "playbooks/jobs.yml -e do=cancel")
 Result = dict[str, Any]
 display = Display()
 

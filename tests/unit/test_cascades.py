@@ -17,7 +17,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import peer
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame import is_consequence
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RANK_FAILED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import Found, summarize
 from tests.unit.test_result import order_of
 
@@ -85,7 +85,7 @@ def played(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> tuple[int,
             }  # fmt: skip
             lines[rank] = ("stderr", line)
         records.update(peer.in_head_time(peer.own_ranks_report(host, report), offsets[host])["records"])
-    end: Any = {"reason": RANK_FAILED, "detail": "", "at": START + heard}
+    end: Any = {"reason": EndReason.RANK_FAILED, "detail": "", "at": START + heard}
     order: Any = order_of(*(hosts[rank // 4] for rank in range(size)))
     result = summarize(order, records, end, lines, {"rc": 1}, Found({}, {}, START - 60, START + 60))
     return first, result["first_failure"], cascade["kind"]

@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import ITEMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FILE_BYTES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RANK_ERRORS, STATES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import STATES, RankError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import (
     Found,
     cancelled_by_node_note,
@@ -335,7 +335,7 @@ WORDS = ("", "the wrapper of rank 0 died", "its wrapper died", "placement: x", "
 @pytest.mark.parametrize("words", WORDS)
 def test_sentences_decide_nothing(words: str) -> None:
     """Codes do. Reproduced before: another wording of "the wrapper of" blamed another process."""
-    for code in RANK_ERRORS:
+    for code in RankError:
         errors = {"error_code": code, "error": words}
         result = summary([record(0, 0, 4.0), record(1, 0, 4.0, **errors)], ("rank_failed", words, 5.0))
         assert (result["state"] == "failed") == (code == "misplaced"), code

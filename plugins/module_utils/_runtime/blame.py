@@ -14,7 +14,7 @@ from . import reasons
 from .hang import Verdict
 from .orders import JobOrder
 from .rank_record import cause_of, ended_at, rank_state
-from .reasons import LAUNCHER_DIED, LOST, RANK_FAILED, TIMED_OUT, WRAPPER_DIED
+from .reasons import EndReason, FinalState, RankError
 from .records import BlamedLauncher, End, FirstFailure, LauncherExit, RankRecord, ResultRank
 
 # What a rank prints when another rank died first: a consequence, named as the cause only if nothing better is known.
@@ -24,6 +24,8 @@ CONSEQUENCES = (
     *("Timed out waiting", "timed out waiting", "SIGPIPE", "RendezvousConn", "remote process exited"),
     "Watchdog caught collective operation timeout",
 )
+# Reasons that something died by itself, and another death may be the cause.
+BY_ITSELF = (EndReason.LAUNCHER_DIED, EndReason.RANK_FAILED, EndReason.WRAPPER_DIED)
 # How a process ends whose peer is gone. It aborts by an exception in C++, or by NCCL's watchdog.
 OF_CONSEQUENCES = (None, signal.SIGABRT, signal.SIGPIPE)
 # Seconds. A clock is measured to some milliseconds; a victim needs longer to end.
@@ -72,7 +74,7 @@ def blame_lost_node(
     the loss of the node itself is noticed only when its lease is over.
     """
     lost = next(iter(silent), "")
-    if not lost or not end or end["reason"] not in (LAUNCHER_DIED, RANK_FAILED, WRAPPER_DIED) or signal_of(launcher):
+    if not lost or not end or end["reason"] not in BY_ITSELF or signal_of(launcher):
         return end
     failed = [rank for rank, record in records.items() if rank_state(record, end) == "failed"]
     orphaned = [rank for rank in failed if is_orphan(records[rank])]
@@ -90,12 +92,12 @@ def blame_launcher(
     One death takes the rest down at once (a launcher its daemons, a daemon the launcher, Hydra's daemons the rank
     wrappers), and which of them we hear of first is chance. Ranks that died with a launcher are marked as ended.
     """
-    if end is None or end["reason"] not in (LAUNCHER_DIED, RANK_FAILED, WRAPPER_DIED):
+    if end is None or end["reason"] not in BY_ITSELF:
         return end
-    host, claimed = end.get("host") or head, end["reason"] == LAUNCHER_DIED
+    host, claimed = end.get("host") or head, end["reason"] == EndReason.LAUNCHER_DIED
     orphans = [record for record in records.values() if is_orphan(record)]
     killed = [] if claimed else killed_with_srun(deaths, records.values(), host)
-    victims = [*orphans, *killed] if killed or end["reason"] != RANK_FAILED else []
+    victims = [*orphans, *killed] if killed or end["reason"] != EndReason.RANK_FAILED else []
     if not claimed:  # a daemon counts only if it died before the first wrapper
         before = min((record.get("ended", end["at"]) for record in orphans), default=end["at"])
         deaths = [death for death in deaths if death.on_head or death.at < before] if victims else []
@@ -112,7 +114,7 @@ def blame_launcher(
 
 def is_orphan(record: RankRecord) -> bool:
     """Whether the wrapper of a rank died before it could write how its program ended."""
-    return record.get("error_code") == WRAPPER_DIED
+    return record.get("error_code") == RankError.WRAPPER_DIED
 
 
 def killed_with_srun(deaths: Iterable[Death], records: Iterable[RankRecord], host: str) -> list[RankRecord]:
@@ -146,7 +148,7 @@ def first_failed(rows: Iterable[ResultRank], records: Mapping[int, RankRecord]) 
 
 def first_failure(
     order: JobOrder,
-    state: str,
+    state: FinalState,
     rows: list[ResultRank],
     blamed: int | None,
     records: Mapping[int, RankRecord],
@@ -164,14 +166,14 @@ def first_failure(
     if blamed is not None and state == "failed":
         row = next(row for row in rows if row["rank"] == blamed)
         return failure_of_rank(order, row, cause_of(records[blamed]), last_lines[blamed][0])
-    if end and end["reason"] in (TIMED_OUT, LOST):
+    if end and end["reason"] in (EndReason.TIMED_OUT, EndReason.LOST):
         undone = [row for row in rows if row["state"] != "succeeded"] or rows
         late = next((row for row in undone if row["host"] == end.get("host")), undone[0])
         culprit = next((row for row in rows if hang and row["rank"] in hang.ranks[:1]), late)
         cause = f"{end['detail']}: {hang.sentence}" if hang else end["detail"]
         return failure_of_rank(order, culprit, cause, last_lines[culprit["rank"]][0])
     silent = next((row for row in rows if row["state"] == "silent"), None)
-    if silent and not launcher.get("rc") and (not end or end["reason"] == LAUNCHER_DIED):
+    if silent and not launcher.get("rc") and (not end or end["reason"] == EndReason.LAUNCHER_DIED):
         how = f"it left no record, and {order['launcher']['name']} ended with status 0"
         return failure_of_rank(order, silent, how, last_lines[silent["rank"]][0])
     cause = end["detail"] if end else f"{order['launcher']['name']} ended with status {launcher.get('rc')}"

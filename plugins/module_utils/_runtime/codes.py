@@ -2,11 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Codes, by which programs decide: an enum whose values are texts, so that files and messages have the plain text."""
+"""Codes, by which programs decide: enums whose values are texts, so that files and messages have the plain text."""
 
 from __future__ import annotations
 
 import enum
+from typing import TypeVar
 
 
 class Code(str, enum.Enum):
@@ -16,3 +17,14 @@ class Code(str, enum.Enum):
     """
 
     __str__ = str.__str__
+
+
+AnyCode = TypeVar("AnyCode", bound=Code)
+
+
+def known(codes: type[AnyCode], text: object) -> AnyCode | None:
+    """Return the code that has this text; None if there is none, as a file or another machine may say anything."""
+    try:
+        return codes(text) if isinstance(text, str) else None
+    except ValueError:
+        return None

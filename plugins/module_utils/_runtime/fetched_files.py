@@ -12,9 +12,10 @@ from typing import Collection, Iterator
 
 from .channel import Frame
 from .earlier_attempts import ATTEMPTS, METRICS, files_of_attempts, files_of_ranks
-from .frames import ATTEMPT, RANK_FILE, STATES
+from .frames import ATTEMPT, RANK_FILE
 from .job_directory import FETCHED_MARK, JobDir, fits, remove
 from .link import ConnectionLost
+from .reasons import FINAL_STATES, FinalState
 
 USAGE = "usage.json"  # on the head: what its samplers read of all nodes
 
@@ -27,9 +28,10 @@ def mark_fetched(job: JobDir) -> None:
     open(job.at(FETCHED_MARK), "w").close()
 
 
-def state_in(result: object) -> str:
-    """Return the state in a result.json, an empty text if it has none: a program of the job may have written it."""
-    return str(result["state"]) if fits(result, {"state": str}) and result["state"] in STATES else ""
+def state_in(result: object) -> FinalState | None:
+    """Return the state in a result.json, None if it has none: a program of the job may have written it."""
+    said = result["state"] if fits(result, {"state": str}) else ""
+    return next((state for state in FINAL_STATES if state == said), None)
 
 
 def age(job: JobDir) -> float:

@@ -17,6 +17,7 @@ from .job_directory import JobDir
 from .job_queue import Entry, Queue, owner_of
 from .metrics import first_report, last_values
 from .reap import PRIVATE
+from .reasons import AnyState
 from .records import JobRow
 
 GONE = "no job of this name runs here: it was fetched and removed, or never started"
@@ -34,7 +35,7 @@ def row_of(job: JobDir, controller: str) -> JobRow | None:
         return None
     running = job.running()
     first = first_report(job) if running else None
-    state = "running" if running else state_in(job.read("result.json")) or "lost"
+    state: AnyState = "running" if running else state_in(job.read("result.json")) or "lost"
     return {
         "job_id": job.job_id,
         "state": state,

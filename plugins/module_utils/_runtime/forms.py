@@ -11,6 +11,8 @@ import math
 import re
 from typing import Any, Callable, Collection, Dict, Mapping, TypeVar
 
+from .codes import AnyCode, known
+
 T = TypeVar("T")
 Check = Callable[[object], Any]  # of any value as it came; returns it as it must be, or raises BadFrame, ValueError
 Fields = Dict[str, Any]  # an object whose fields were checked: protocol.py, orders.py and records.py have their types
@@ -66,6 +68,18 @@ def one_of(*choices: str) -> Callable[[object], str]:
         if value not in choices:
             raise BadFrame(f"one of {', '.join(choices)} was expected")
         return str(value)
+
+    return check
+
+
+def coded(codes: type[AnyCode]) -> Callable[[object], AnyCode]:
+    """Return a check: the text of one of these codes, which becomes that code."""
+
+    def check(value: object) -> AnyCode:
+        found = known(codes, value)
+        if found is None:
+            raise BadFrame(f"one of {', '.join(codes)} was expected")
+        return found
 
     return check
 

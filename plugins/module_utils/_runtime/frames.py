@@ -21,6 +21,7 @@ from .forms import (
     Check,
     Fields,
     Form,
+    coded,
     either,
     flag,
     like,
@@ -40,8 +41,7 @@ from .forms import (
 )
 from .job_directory import JOB_ID
 from .node_form import CPUS_MOST, HOST, ROWS, RUNNING, facts
-from .reasons import RANK_ERRORS
-from .reasons import STATES as STATES_BY_REASON
+from .reasons import FINAL_STATES, RANK_STATES, EndReason, RankError
 from .usage import USAGE, amount
 from .usage_figures import RUN_USAGE
 
@@ -52,8 +52,6 @@ DIGITS_MOST = 4300  # of a whole number, as Python from 3.11 on has it: reading 
 MOST_PIECES = 400_000  # of a data set
 RESTARTS_MOST = 1000  # of a job
 WAITING_MOST = 1_000_000  # jobs in a queue
-STATES = ("succeeded", "saved", "failed", "timed_out", "cancelled", "lost")
-RANK_STATES = ("succeeded", "saved", "failed", "ended", "silent")
 ATTEMPT = re.compile(r"attempts/(0|[1-9][0-9]{0,3})/(?=.)")  # before a file's name: of an earlier attempt
 RANK_FILES = ("stdout", "stderr", "record.json", "arrivals.jsonl", "budget.json", "trace.json.gz")
 RANK_FILE = re.compile(rf"ranks/(0|[1-9][0-9]{{0,6}})/({'|'.join(map(re.escape, RANK_FILES))})\Z")
@@ -125,7 +123,7 @@ RECORD = shaped(
         "finished": flag,
         "cpu_seconds": amount,
         "peak_bytes": whole(0, 1 << 62),
-        "error_code": one_of(*RANK_ERRORS),
+        "error_code": coded(RankError),
         "error": short,
         "ended_by_us": flag,
         "group": RANK,
@@ -191,7 +189,7 @@ REPORT = shaped(
 RESULT = shaped(
     {
         "job_id": like(JOB_ID, "a job id"),
-        "state": one_of(*STATES),
+        "state": one_of(*FINAL_STATES),
         "rc": whole(0, 255),
         "seconds": number,
         "launcher": shaped({"name": words, "version": words}),
@@ -245,12 +243,18 @@ WANTED: dict[str, Check] = {"wanted": listed(words)}
 FILES_CHECKED: dict[str, Check] = {"reason": words}
 DATA_WANTED: dict[str, Check] = {"wanted": listed(pieces, MOST_PIECES), "unreached": listed(HOST), "reason": words}
 WAITING = Form(
-    {"job_id": like(JOB_ID, "a job id"), "run_dir": words, "state": one_of(*STATES), "own": flag, "seconds": number}
+    {
+        "job_id": like(JOB_ID, "a job id"),
+        "run_dir": words,
+        "state": one_of(*FINAL_STATES),
+        "own": flag,
+        "seconds": number,
+    }
 )
 JOB_ROW = Form(
     {
         "job_id": like(JOB_ID, "a job id"),
-        "state": one_of("running", "waiting", *STATES),
+        "state": one_of("running", "waiting", *FINAL_STATES),
         "owner": short,
         "own": flag,
         "fetched": flag,
@@ -299,14 +303,14 @@ FROM_HEAD: dict[str, dict[str, Check]] = {
     "attached": {"placement": PLACES},
     "jobs": {"jobs": listed(JOB_ROW, 100_000)},
     "queued": {"ahead": whole(0, WAITING_MOST), "first": optional(AHEAD)},
-    "restarted": {"state": one_of(*STATES), "restarts": whole(0, RESTARTS_MOST), "most": whole(0, RESTARTS_MOST)},
+    "restarted": {"state": one_of(*FINAL_STATES), "restarts": whole(0, RESTARTS_MOST), "most": whole(0, RESTARTS_MOST)},
     "turn": {},
     "unqueued": {"found": flag},
     "looked": {"placement": PLACES, "evidence": ALL_EVIDENCE, "missing": listed(words, 100_000)},
 }
 # What a job takes from those that follow it: any program of its user may connect.
 FROM_FOLLOWER: dict[str, dict[str, Check]] = {
-    "end": {"reason": one_of(*STATES_BY_REASON), "detail": short},
+    "end": {"reason": coded(EndReason), "detail": short},
     "beat": {},
 }
 # What the head takes from another node.
@@ -321,7 +325,7 @@ FROM_NODE: dict[str, dict[str, Check]] = {
     "beat": {},
     "line": LINE,
     "report": VALUES,
-    "ending": {"reason": one_of(*STATES_BY_REASON), "detail": short},
+    "ending": {"reason": coded(EndReason), "detail": short},
     "placed": {},
     "done": {},
     "launcher_exited": {"rc": whole(0, 255), "text": either(words, "")},

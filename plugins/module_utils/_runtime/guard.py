@@ -33,7 +33,7 @@ from .orders import Order
 from .processes import Process
 from .rank_output import Stream, copy_all, open_streams
 from .rank_record import has_saved, record_of_orphan
-from .reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, TIMED_OUT, Reason
+from .reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, EndReason, Reason
 from .records import LauncherExit, RankRecord
 from .remote_shell import shell_pids
 from .sampler import Sampling
@@ -196,7 +196,7 @@ class Guard:
         *lines, self.buffer = (self.buffer + chunk).split(b"\n")
         for message in map(json.loads, lines):
             if message["kind"] == "end" and not self.end_requested:
-                self.end_requested = Reason(message["reason"], message["detail"])
+                self.end_requested = reasons.reason_in(message)
             elif message["kind"] == "all_placed":
                 self.job.write("begin.json", {"at": time.time()})
                 self.job.open_gate()
@@ -243,7 +243,7 @@ class Guard:
         self.collect_children()
         end = self.job.end()  # a misplaced rank writes it
         if end:
-            return Reason(end["reason"], end["detail"])
+            return reasons.reason_in(end)
         self.copy_orphaned_output()
         return self.check_ranks() or self.check_clock_and_launcher()
 
@@ -351,7 +351,7 @@ class Guard:
             # Before the programs: by end.json a wrapper knows that its program did not leave by itself.
             write_in_thread(lambda: self.job.claim_end(*reason))
             self.job.open_gate()
-            self.end_ranks(stacks=reason.code == TIMED_OUT)
+            self.end_ranks(stacks=reason.code == EndReason.TIMED_OUT)
         elif not self.snapshot().processes:
             return
         self.end_own()

@@ -12,7 +12,7 @@ from . import reasons
 from .channel import BEAT_SECONDS, ready
 from .head_job import LOOK_SECONDS, Controller
 from .node_job import NodeJob
-from .reasons import HEAD_GONE, THE_GUARD_DIED, Reason
+from .reasons import HEAD_GONE, THE_GUARD_DIED, Reason, reason_in
 
 
 class HeadFollower:
@@ -55,7 +55,7 @@ class HeadFollower:
             while frame:
                 self.last_received = time.monotonic()
                 if frame["kind"] == "end":
-                    self.node_job.end(Reason(frame["reason"], frame["detail"]))
+                    self.node_job.end(reason_in(frame))
                 elif frame["kind"] in ("all_done", "start_daemon", "all_placed"):
                     self.node_job.send(frame["kind"], command=frame.get("command", ""))
                 frame = self.channel.receive(0)

@@ -23,7 +23,7 @@ from .node_job import NodeJob
 from .orders import Order, RunOrder
 from .peer import NotStaged, RemoteNode, stage_on_all
 from .protocol import Refused, Request
-from .reasons import CANCELLED, CONTROLLER_DIED, THE_GUARD_DIED, Reason
+from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, EndReason, Reason
 from .records import Result
 from .remote_shell import SHELL_SOCKET, localized
 from .result import find_result, keep_result
@@ -191,7 +191,7 @@ class HeadJob:
                 return  # a node speaks for its own ranks only
             self.audience.offer(**{name: value for name, value in message.items() if name != "data"})
         elif message["kind"] == "ending":
-            self.end(Reason(message["reason"], message["detail"]), host)
+            self.end(reasons.reason_in(message), host)
         elif message["kind"] == "placed":
             self.unplaced.discard(host)
             self.timeout_start = self.timeout_start or time.monotonic()
@@ -225,7 +225,7 @@ class HeadJob:
         """End the job on every node, the others first: this node's disk may hang. The first reason stands."""
         if self.ended:
             return
-        self.ended, self.cancelled = True, reason.code == CANCELLED
+        self.ended, self.cancelled = True, reason.code == EndReason.CANCELLED
         for peer in self.peers:
             peer.send("end", reason=reason.code, detail=reason.detail)
         write_in_thread(lambda: self.node_job.job.claim_end(*reason, host))
@@ -247,7 +247,7 @@ class HeadJob:
             frame = self.audience.receive()
         except EOFError:
             return CONTROLLER_DIED
-        return Reason(frame["reason"], frame["detail"]) if frame and frame["kind"] == "end" else None
+        return reasons.reason_in(frame) if frame and frame["kind"] == "end" else None
 
     def on_shell(self, connection: socket.socket) -> None:
         """Handle the request of a remote shell: start this command on that node."""

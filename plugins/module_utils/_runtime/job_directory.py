@@ -27,7 +27,9 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Tuple, Union, cast
 
+from .codes import known
 from .file_locks import wait_for_lock
+from .reasons import EndReason, RankError
 
 if TYPE_CHECKING:  # a rank must not pay for the types
     from typing import TypeGuard
@@ -233,13 +235,17 @@ class JobDir:
             return None
         whole = fits(found, {name: kind for name, kind in LATE.items() if name in found})
         whole = whole and 0 <= found.get("peak_bytes", 0) <= BYTES_MOST
+        if "error_code" in found:
+            found["error_code"] = known(RankError, found["error_code"])
+        whole = whole and found.get("error_code", "") is not None  # None: no code of ours
         is_over = any(name in found for name in OVER) or bool(found.get("error_code"))
         return cast("RankRecord", found) if whole and (fits(found, OVER) or not is_over) else None
 
     def end(self) -> End | None:
         """Return why the job was ended, or None."""
         found = self.read("end.json")
-        return cast("End", found) if fits(found, END) else None
+        reason = known(EndReason, found["reason"]) if fits(found, END) else None
+        return cast("End", {**found, "reason": reason}) if isinstance(found, dict) and reason else None
 
     def launcher(self) -> LauncherExit:
         """Return what became of the launcher here, or nothing."""
@@ -271,7 +277,7 @@ class JobDir:
         if numbers:
             output_of([*cancel, *numbers])
 
-    def claim_end(self, reason: str, detail: str = "", host: str = "") -> None:
+    def claim_end(self, reason: EndReason, detail: str = "", host: str = "") -> None:
         """Write why the job is ended, with `host` if that happened on another node. Only the first reason stands."""
         note = f"end.{unique()}.json"
         now = {"at": time.time(), "tick": time.monotonic()}

@@ -15,7 +15,7 @@ from .hang import HUNG, Verdict, judge
 from .job_directory import JobDir
 from .looking import look
 from .orders import Order
-from .reasons import TIMED_OUT
+from .reasons import EndReason
 from .records import End
 
 FILE = "evidence.json"  # in a job directory
@@ -50,7 +50,7 @@ def noted_evidence(job: JobDir) -> list[Evidence]:
 
 def verdict_at_end(end: End | None, evidence: Collection[Evidence], hosts: Mapping[int, str]) -> Verdict | None:
     """Return who kept a job from going on that job_timeout ended, None if nobody is known to. `hosts` by rank."""
-    if end is None or end["reason"] != TIMED_OUT or not evidence:
+    if end is None or end["reason"] != EndReason.TIMED_OUT or not evidence:
         return None
     verdict = judge(evidence, hosts)
     return verdict if verdict.code in HUNG else None

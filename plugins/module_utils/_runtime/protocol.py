@@ -19,6 +19,7 @@ from typing import Dict, List, Tuple, TypedDict
 
 from .evidence import Evidence
 from .orders import Order, Place, Route, RunOrder
+from .reasons import EndReason, FinalState
 from .records import Ahead, AnyFacts, Artifacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
 from .restarts import Rule
 
@@ -128,7 +129,7 @@ class Stage(Request):
 class Ending(TypedDict):
     """Why the job ends, or is to end."""
 
-    reason: str  # one of reasons.STATES
+    reason: EndReason
     detail: Text
 
 
@@ -254,7 +255,7 @@ class Queued(TypedDict):
 class Restarted(TypedDict):
     """An attempt of a detached job is over, and the next one follows."""
 
-    state: str  # of that attempt
+    state: FinalState  # of that attempt
     restarts: int  # with the one that follows
     most: int  # of these
 

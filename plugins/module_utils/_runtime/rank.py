@@ -32,7 +32,7 @@ from .processes import (
 )
 from .rank_output import CHUNK, Stream, open_streams
 from .rank_variables import ELASTIC, IDENTITY, NODE, PLACE, RENDEZVOUS, named
-from .reasons import DISK_FULL, MISPLACED, OUTPUT_LOST, RANK_FAILED
+from .reasons import EndReason, RankError
 
 if TYPE_CHECKING:  # a rank must not pay for the types
     from .orders import Order, Staging
@@ -211,9 +211,9 @@ class RankWrapper:
         if first:
             self.save()
         self.wait_for_other_records()
-        self.job.claim_end(RANK_FAILED, wrong)
+        self.job.claim_end(EndReason.RANK_FAILED, wrong)
         if first:
-            return self.close(EXIT_PLACEMENT << 8, (MISPLACED, wrong))
+            return self.close(EXIT_PLACEMENT << 8, (RankError.MISPLACED, wrong))
         self.job.wake()  # another process is this rank already, and keeps its record
         self.wait_for_end()
         return EXIT_PLACEMENT
@@ -304,11 +304,11 @@ class RankWrapper:
 
         return take(self.job.path, self.order["secret_names"])
 
-    def close(self, status: int, error: tuple[str, str] = ("", "")) -> int:
+    def close(self, status: int, error: tuple[RankError, str] = (RankError.NONE, "")) -> int:
         """Write how the rank ended and return the exit status for the launcher. `error`: its code and sentence."""
         self.copy_all()
         lost = next((stream.error for stream in self.streams.values() if stream.error), "")
-        code, error_text = error if any(error) else (OUTPUT_LOST if lost else "", lost)
+        code, error_text = error if any(error) else (RankError.OUTPUT_LOST if lost else RankError.NONE, lost)
         rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         rc = EXIT_LOST if code and rc == 0 else rc
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -320,7 +320,7 @@ class RankWrapper:
             grace = self.order["grace"] or GRACE_SECONDS
             self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), grace)
         if rc and not code and disk_is_full(self.job.path):
-            code, error_text = DISK_FULL, f"exit status {rc}, no space left in {self.job.path}"
+            code, error_text = RankError.DISK_FULL, f"exit status {rc}, no space left in {self.job.path}"
         self.record["rc"], self.record["signal"], self.record["finished"] = rc, number, finished
         self.record["error_code"], self.record["error"] = code, error_text
         self.save()

@@ -13,7 +13,7 @@ from .group_note import END
 from .job_directory import JobDir, open_file, rows_of
 from .orders import JobOrder
 from .output_lines import last_line
-from .reasons import EXIT_SAVED, ITS_WRAPPER_DIED, MISPLACED, WRAPPER_DIED, exit_text, signal_name
+from .reasons import EXIT_SAVED, ITS_WRAPPER_DIED, RankError, RankState, exit_text, signal_name
 from .records import End, Leftover, RankRecord
 
 NOTE_BYTES = 4096  # of what a rank notes of its process groups: a line for each that is larger than all before
@@ -51,16 +51,16 @@ def record_of_orphan(record: RankRecord, ended: float, ended_tick: float) -> Ran
         "rc": 1,
         "signal": None,
         "finished": False,
-        "error_code": WRAPPER_DIED,
+        "error_code": RankError.WRAPPER_DIED,
         "error": ITS_WRAPPER_DIED,
     }
 
 
 def misplaced_record(record: RankRecord, host: str) -> RankRecord:
     """Return the record of a rank that came up on the wrong host: it failed, whatever it says."""
-    if record.get("error_code") == MISPLACED:
+    if record.get("error_code") == RankError.MISPLACED:
         return record
-    return {**record, "error_code": MISPLACED, "error": f"placement: the rank came up on {host}"}
+    return {**record, "error_code": RankError.MISPLACED, "error": f"placement: the rank came up on {host}"}
 
 
 def leftovers_of(job: JobDir, records: Mapping[int, RankRecord]) -> list[Leftover]:
@@ -76,14 +76,14 @@ def last_line_of(job: JobDir, rank: int, record: RankRecord | None) -> tuple[str
     return next(((name, line) for name, line in lines if line), lines[0])
 
 
-def rank_state(record: RankRecord | None, end: End | None) -> str:
+def rank_state(record: RankRecord | None, end: End | None) -> RankState:
     """Return what became of a rank.
 
     succeeded, failed, saved (it asks to be run again), ended (by us, after something else), or silent (no record).
     """
     if record is None:
         return "silent"
-    if record.get("error_code") == MISPLACED:
+    if record.get("error_code") == RankError.MISPLACED:
         return "failed"
     if record.get("ended_by_us", ended_by_us(record, end)):
         return "ended"  # also with status 0: a program that saves its state on SIGTERM was not done

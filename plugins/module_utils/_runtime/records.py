@@ -10,6 +10,7 @@ from typing import TypedDict, Union, final
 
 from .evidence import Evidence
 from .orders import Place, UsedLauncher
+from .reasons import AnyState, EndReason, FinalState, LiveState, RankError, RankState
 from .usage import NodeUsage
 from .usage_figures import Finding, NodeFigures
 
@@ -196,7 +197,7 @@ class RankRecordLate(TypedDict, total=False):
     finished: bool
     cpu_seconds: float  # of its program, and of what that waited for
     peak_bytes: int  # of memory: the most that one process of it held
-    error_code: str  # one of reasons.RANK_ERRORS
+    error_code: RankError
     error: Text
     ended_by_us: bool
     group: int  # size of the largest process group that it used
@@ -236,7 +237,7 @@ class EndLate(TypedDict, total=False):
 class End(EndLate):
     """end.json: why the job was ended. The first writer wins."""
 
-    reason: str  # one of reasons.STATES
+    reason: EndReason
     detail: Text
     at: float
 
@@ -261,7 +262,7 @@ class ResultRank(TypedDict):
 
     rank: int
     host: str
-    state: str
+    state: RankState
     rc: int | None
     signal: int | None
     seconds: float | None
@@ -309,7 +310,7 @@ class Result(TypedDict):
     """result.json, as docs/result.schema.json describes it."""
 
     job_id: str
-    state: str
+    state: FinalState
     rc: int
     started: str  # times as ISO 8601
     ended: str
@@ -345,7 +346,7 @@ class Wish(TypedDict):
 class Ahead(RunningJob):
     """A job that one in the queue waits for."""
 
-    state: str  # "running" or "waiting"
+    state: LiveState
     seconds: float  # that it does
 
 
@@ -360,7 +361,7 @@ class JobRow(TypedDict):
     """A job that the head knows."""
 
     job_id: str
-    state: str  # "running", "waiting", or that of its result
+    state: AnyState
     owner: str  # who started it, as they say themselves: user@controller; job_queue.NOBODY if it is not known
     own: bool  # the controller that asks had started it
     fetched: bool
@@ -398,6 +399,6 @@ class WaitingRun(TypedDict):
 
     job_id: str
     run_dir: str  # on the controller that started it
-    state: str
+    state: FinalState
     own: bool  # the controller that asks had started it
     seconds: float  # since it ended

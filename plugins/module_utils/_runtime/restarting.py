@@ -24,7 +24,7 @@ from .node_job import private_directory
 from .orders import NodeOrder, RunOrder, Staging
 from .planned_nodes import Head, PlannedNodes
 from .protocol import Refused
-from .reasons import CANCELLED, NOT_STARTED, Reason
+from .reasons import EndReason, Reason
 from .records import Note, Result
 from .restarts import (
     PAUSE_SECONDS,
@@ -124,10 +124,10 @@ class Restarts:
                         return found
                     problem = text_of(found)
                 if time.monotonic() > deadline:
-                    return Reason(NOT_STARTED, problem)
+                    return Reason(EndReason.NOT_STARTED, problem)
                 reason = self.pause(last, PAUSE_SECONDS)
         except OSError as error:
-            return Reason(NOT_STARTED, str(error))
+            return Reason(EndReason.NOT_STARTED, str(error))
         finally:
             self.close_private()
 
@@ -136,7 +136,7 @@ class Restarts:
         if self.head.signalled:
             return reasons.signalled(self.head.signalled, "the supervisor")
         frame = self.audience.receive()
-        return Reason(frame["reason"], frame["detail"]) if frame and frame["kind"] == "end" else None
+        return reasons.reason_in(frame) if frame and frame["kind"] == "end" else None
 
     def pause(self, last: HeadJob, seconds: float) -> Reason | None:
         """Let some seconds pass, in which followers may come; return why the job is to end, if somebody says so."""
@@ -173,7 +173,9 @@ def unfinished(result: Result, reason: Reason) -> Result:
     One that somebody ended between two attempts is cancelled.
     """
     found: Result = {**result, "notes": [*result["notes"], note_of(reason.detail)]}
-    return {**found, "state": CANCELLED, "rc": RC_BY_STATE[CANCELLED]} if reason.code == CANCELLED else found
+    if reason.code != EndReason.CANCELLED:
+        return found
+    return {**found, "state": "cancelled", "rc": RC_BY_STATE["cancelled"]}
 
 
 def note_of(reason: str) -> Note:

@@ -10,6 +10,7 @@ import math
 import re
 from typing import Mapping, Sequence, TypedDict
 
+from .reasons import FinalState
 from .records import Metric, Result
 
 RETURN_SECONDS = 600.0  # for nodes to be as they were: one that restarts takes minutes
@@ -35,7 +36,7 @@ class Ended(TypedDict):
     """An attempt that is over."""
 
     job_id: str
-    state: str
+    state: FinalState
     failure: str  # exit status, signal and exception of the rank that failed first; empty: none failed
     progress: list[float] | None  # the last epoch and step that were reported; None: neither was
     seconds: float

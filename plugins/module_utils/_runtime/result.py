@@ -23,7 +23,7 @@ from .node_form import ROWS
 from .orders import JobOrder, Order, Place, Staging
 from .output_lines import last_line
 from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
-from .reasons import EXIT_SAVED, STATES
+from .reasons import EXIT_SAVED, STATES, FinalState, RankState
 from .records import (
     BlamedLauncher,
     End,
@@ -46,7 +46,7 @@ from .usage_findings import findings_of
 from .usage_series import narrowed
 
 # 124 as timeout(1), 130 as a shell after Ctrl-C.
-RC_BY_STATE = {"timed_out": 124, "cancelled": 130, "lost": 1, "saved": EXIT_SAVED}
+RC_BY_STATE: Mapping[FinalState, int] = {"timed_out": 124, "cancelled": 130, "lost": 1, "saved": EXIT_SAVED}
 BUCKETS_OF_ALL = 2400  # of one series of all nodes: some 2 MB
 VALUES_OF_ALL = 400_000  # of all series: a report reads no more
 
@@ -69,7 +69,7 @@ def timestamp(seconds: float) -> str:
     return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
 
 
-def rank_row(planned: Place, record: RankRecord | None, state: str, line: str) -> ResultRank:
+def rank_row(planned: Place, record: RankRecord | None, state: RankState, line: str) -> ResultRank:
     """Return one entry of result.ranks."""
     whole = record is not None and record.get("started") and record.get("ended")
     seconds = ended_at(record) - record["started"] if record and whole else None
@@ -86,7 +86,7 @@ def rank_row(planned: Place, record: RankRecord | None, state: str, line: str) -
     }
 
 
-def job_state(rows: list[ResultRank], end: End | None) -> str:
+def job_state(rows: list[ResultRank], end: End | None) -> FinalState:
     """Return the state of the job from its ranks and from why it was ended."""
     found = {row["state"] for row in rows}
     if found == {"succeeded"}:
@@ -135,7 +135,7 @@ def summarize(
     }
 
 
-def ranks_never_met_note(order: JobOrder, state: str, records: Mapping[int, RankRecord]) -> list[Note]:
+def ranks_never_met_note(order: JobOrder, state: FinalState, records: Mapping[int, RankRecord]) -> list[Note]:
     """Return a note if every rank succeeded and none used a process group of them all."""
     size = order["world_size"]
     groups = [records[place["rank"]].get("group") for place in order["placement"] if place["rank"] in records]
@@ -147,7 +147,7 @@ def ranks_never_met_note(order: JobOrder, state: str, records: Mapping[int, Rank
     return [{"code": "ranks_never_met", "text": text}]
 
 
-def cancelled_by_node_note(state: str, end: End | None) -> list[Note]:
+def cancelled_by_node_note(state: FinalState, end: End | None) -> list[Note]:
     """Return a note with the node on which the job was cancelled, if it was not the head: nothing else names it."""
     host = end.get("host") if end and state == "cancelled" else ""
     return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
@@ -181,7 +181,7 @@ def place_row(planned: Place, record: RankRecord | None) -> ResultPlace:
     return {**planned, "seen": seen, "pid": record.get("pid"), "cpus": record.get("cpus", [])}
 
 
-def exit_status(state: str, rows: list[ResultRank], blamed: int | None, launcher: LauncherExit) -> int:
+def exit_status(state: FinalState, rows: list[ResultRank], blamed: int | None, launcher: LauncherExit) -> int:
     """Return the exit status of the job: that of the rank to blame, else what the state or the launcher says."""
     if state == "succeeded":
         return 0

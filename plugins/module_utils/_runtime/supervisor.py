@@ -46,6 +46,7 @@ from .peer import (
 )
 from .planned_nodes import OWN
 from .queue_desk import QueueDesk
+from .reasons import SUPERVISOR_DIED, FinalState
 from .restarting import run_job
 from .result import write_result
 from .shipment import Shipment, relay
@@ -355,11 +356,11 @@ class Supervisor:
                 mark_fetched(job)
         self.channel.send("forgotten", missing=missing)
 
-    def state_of(self, job: JobDir, order: orders.Order, staging: orders.Staging, dry_run: bool) -> str:
+    def state_of(self, job: JobDir, order: orders.Order, staging: orders.Staging, dry_run: bool) -> FinalState:
         """Return the state of a job that is over; it is lost if all died who could write a result."""
         state = state_in(job.read("result.json"))
         if not state and not dry_run:
-            job.claim_end("lost", "the supervisor died")
+            job.claim_end(*SUPERVISOR_DIED)
             routes = job.routes()
             reports = in_parallel(lambda route: self.report_of(route, job), routes)
             node_reports = {route["host"]: report for route, report in zip(routes, reports) if report}

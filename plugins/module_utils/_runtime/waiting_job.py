@@ -29,7 +29,7 @@ from .node_job import private_directory
 from .orders import Order, Staging
 from .planned_nodes import Head, PlannedNodes
 from .reap import PRIVATE
-from .reasons import CANCELLED, LOST, NOT_STARTED, TIMED_OUT, Reason
+from .reasons import EndReason, Reason
 from .records import Ahead, FirstFailure, JobRow, Result
 from .restarting import run_job, text_of
 from .restarts import RETURN_SECONDS
@@ -37,8 +37,11 @@ from .result import write_result
 from .shipment import Shipment
 
 NODES_SECONDS = 5.0  # between two looks at nodes on which a job of another head runs
-DIED = Reason(LOST, "the process that waited was killed, or could not go on: it was in the queue and never started")
-REMOVED = Reason(CANCELLED, "its ticket was taken out of the queue")
+DIED = Reason(
+    EndReason.LOST,
+    "the process that waited was killed, or could not go on: it was in the queue and never started",
+)
+REMOVED = Reason(EndReason.CANCELLED, "its ticket was taken out of the queue")
 
 
 class WaitingJob:
@@ -68,7 +71,7 @@ class WaitingJob:
         if refused and not self.waited:
             self.head.channel.send("refused", **refused)
         elif refused:
-            self.give_up(Reason(NOT_STARTED, text_of(refused)))
+            self.give_up(Reason(EndReason.NOT_STARTED, text_of(refused)))
         elif reason:
             self.give_up(reason)
         self.leave()
@@ -130,11 +133,11 @@ class WaitingJob:
                 facts, looked = self.nodes.look_anew(), time.monotonic() + NODES_SECONDS
                 problem = self.nodes.changed(facts)
                 if problem and time.monotonic() > self.patient_until:
-                    return Reason(NOT_STARTED, problem)
+                    return Reason(EndReason.NOT_STARTED, problem)
             ahead = ahead or busy_on_nodes(self.hosts, facts)
             if not ahead and not problem and not is_over(ticket, self.timeout):
                 problem = ship_again(self.head, self.order["home"]) if self.waited else ""
-                return Reason(NOT_STARTED, problem) if problem else None
+                return Reason(EndReason.NOT_STARTED, problem) if problem else None
             if news_of(ahead) != told:
                 told = news_of(ahead)
                 self.audience.send("queued", ahead=len(ahead), first=ahead[0] if ahead else None)
@@ -160,10 +163,12 @@ class WaitingJob:
             return reasons.signalled(self.head.signalled, "the supervisor")
         frame = self.audience.receive()
         if frame and frame["kind"] == "end":
-            return Reason(frame["reason"], frame["detail"])
+            return reasons.reason_in(frame)
         if not ticket.valid:
             return REMOVED
-        return Reason(TIMED_OUT, over_text(self.timeout or 0.0, ahead)) if is_over(ticket, self.timeout) else None
+        if is_over(ticket, self.timeout):
+            return Reason(EndReason.TIMED_OUT, over_text(self.timeout or 0.0, ahead))
+        return None
 
     def give_up(self, reason: Reason) -> None:
         """End the job before it began: with a result, as any other."""

@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
+
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml has it, in a tenth of the time
 PLACE = Path(__file__).parent / "entries"
 # The order counts: of two entries that fit the first is taken, so what is more specific comes first.
@@ -40,7 +42,7 @@ class Entry(NamedTuple):
     mend: str
     source: str
     signs: tuple[tuple[str, ...], ...] = ()
-    codes: tuple[str, ...] = ()  # of reasons.RANK_ERRORS
+    codes: tuple[RankError, ...] = ()
     states: tuple[str, ...] = ()  # of the job
     signals: tuple[int, ...] = ()
     statuses: tuple[int, ...] = ()
@@ -69,7 +71,7 @@ def entry_of(row: dict[str, Any], its: dict[str, Any]) -> Entry:
     return Entry(
         *(row["id"], its["symptom"], row["cause"], row["mend"], row["source"]),
         signs=signs,
-        codes=tuple(row.get("codes", ())),
+        codes=tuple(map(RankError, row.get("codes", ()))),
         states=tuple(row.get("states", ())),
         signals=tuple(int(signal.Signals[name]) for name in row.get("signals", ())),
         statuses=tuple(row.get("statuses", ())),

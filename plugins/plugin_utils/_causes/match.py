@@ -16,6 +16,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
+
 from .book import Entry
 
 LOOKED_AT = 1 << 16  # bytes of the end of a stream
@@ -37,7 +39,7 @@ class Ended(NamedTuple):
     text: str = ""  # the end of a stream
     rc: int | None = None
     signal: int | None = None
-    code: str = ""  # of reasons.RANK_ERRORS
+    code: RankError = RankError.NONE
 
 
 class Match(NamedTuple):
@@ -47,7 +49,7 @@ class Match(NamedTuple):
     line: str
 
 
-def by_code(entries: Iterable[Entry], code: str) -> Match | None:
+def by_code(entries: Iterable[Entry], code: RankError) -> Match | None:
     """Return the entry for an error in the record of a rank."""
     return next((Match(entry, "") for entry in entries if code and code in entry.codes), None)
 

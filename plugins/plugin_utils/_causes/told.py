@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import known
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import shorten
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RANK_ERRORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result, ResultRank
 
 from .book import Entry, book
@@ -160,7 +161,7 @@ def how_ended(row: ResultRank, run_dir: Path) -> Ended:
         code = record.get("error_code") if isinstance(record, dict) else ""
     except (ValueError, RecursionError):
         code = ""
-    return Ended(rc=row["rc"], signal=row["signal"], code=code if code in RANK_ERRORS else "")
+    return Ended(rc=row["rc"], signal=row["signal"], code=known(RankError, code) or RankError.NONE)
 
 
 def in_streams(entries: Sequence[Entry], ended: Ended, row: ResultRank, run_dir: Path) -> Match | None:

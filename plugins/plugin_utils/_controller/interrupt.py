@@ -19,13 +19,13 @@ from collections.abc import Collection
 from types import FrameType, TracebackType
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import LOST, Reason, signalled
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason, signalled
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TERMINAL_CLOSED = Reason(
-    LOST, "the terminal of ansible-playbook was closed; tmux, nohup or systemd-run keep a long run"
+    EndReason.LOST, "the terminal of ansible-playbook was closed; tmux, nohup or systemd-run keep a long run"
 )
-KILLED = Reason(LOST, "ansible-playbook was killed")
+KILLED = Reason(EndReason.LOST, "ansible-playbook was killed")
 INSIST = "interrupt again to leave that to: ansible-playbook clean.yml"
 NOTHING_LEFT = "stopped before the job was started: nothing of it is left"
 

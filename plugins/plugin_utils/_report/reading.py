@@ -14,8 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import known
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import SECONDS_MOST
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.profile_note import PARTS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import book
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import TEXT_FILE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import DIAGNOSIS
@@ -184,7 +186,7 @@ def ranks_of(
             peak_bytes=row.number("peak_bytes", 0.0),
             last_line=row.text("last_line"),
             cpus=cpus.get(rank) or len(record.items("cpus")),
-            error_code=record.text("error_code", 40),
+            error_code=known(RankError, record.text("error_code", 40)) or RankError.NONE,
             began=began,
             ended=ended,
             waiting=waiting.get(rank),

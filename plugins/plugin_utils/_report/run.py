@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import NodeUsage
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import Finding
 
@@ -41,7 +42,7 @@ class RankRun:
     peak_bytes: float | None = None  # of memory
     last_line: str = ""
     cpus: int = 0  # how many it might use; 0: not recorded
-    error_code: str = ""  # one of reasons.RANK_ERRORS
+    error_code: RankError = RankError.NONE
     began: float | None = None
     ended: float | None = None
     waiting: Waiting | None = None  # None: not known

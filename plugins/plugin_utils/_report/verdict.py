@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
 
 from .markup import count, span
 from .run import Known, RankRun, Run
@@ -97,14 +97,14 @@ def mend(known: Known, blamed: int | None) -> str:
 
 def advice(run: Run, row: RankRun) -> tuple[str, str]:
     """Return what to do about a rank that failed: by the code of its record, then by its signal."""
-    if row.error_code == reasons.MISPLACED:
+    if row.error_code == RankError.MISPLACED:
         return (
             "The launcher put it elsewhere than planned. See what would be started:",
             "ansible-playbook train.yml --check",
         )
-    if row.error_code in (reasons.DISK_FULL, reasons.OUTPUT_LOST):
+    if row.error_code in (RankError.DISK_FULL, RankError.OUTPUT_LOST):
         return f"Its output could not be written. Look for room on {row.host}:", "df -h ~/.torchfleet"
-    if row.signal == signal.SIGKILL or row.error_code == reasons.WRAPPER_DIED:
+    if row.signal == signal.SIGKILL or row.error_code == RankError.WRAPPER_DIED:
         why = f"Somebody killed it, most often the kernel, for want of memory. Ask the kernel of {row.host}:"
         return why, "journalctl -k | grep -i -e oom -e killed"
     if row.signal in CRASHES:

@@ -1,0 +1,47 @@
+"""Codes are enums for programs, and plain texts in files, messages and sentences."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import UnreachedCode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code, known
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_FOLLOWER, FROM_NODE, record
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import STATES, EndReason, RankError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import RailCode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import RejectionCode
+
+RECORD = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 1, "cpus": [], "started": 1.0, "ended": 2.0}
+
+
+@pytest.mark.parametrize("codes", [EndReason, RankError, UnreachedCode, RejectionCode, RailCode])
+def test_a_code_is_written_as_its_text(codes: type[Code]) -> None:
+    for code in codes:
+        texts = [str(code), f"{code}", format(code), json.loads(json.dumps(code))]
+        assert texts == [code.value] * 4 and {type(text) for text in texts} == {str}
+        assert json.dumps({"a": code}) == json.dumps({"a": code.value})
+        assert {code.value: 1}[code] == 1
+
+
+def test_what_is_no_code_is_known_as_none() -> None:
+    assert known(EndReason, "lost") is EndReason.LOST
+    assert [known(EndReason, text) for text in ("LOST", "", None, 1, ["lost"], "lost\n")] == [None] * 6
+    assert known(RankError, "") is RankError.NONE and not RankError.NONE
+
+
+def test_the_border_makes_codes_of_texts_and_refuses_others() -> None:
+    for check in (FROM_NODE["ending"]["reason"], FROM_FOLLOWER["end"]["reason"]):
+        assert check("launcher_died") is EndReason.LAUNCHER_DIED
+        for bad in ("succeeded", "", None, 1, []):
+            with pytest.raises(BadFrame, match="one of timed_out, cancelled"):
+                check(bad)
+    assert record({**RECORD, "error_code": "disk_full"})["error_code"] is RankError.DISK_FULL
+    with pytest.raises(BadFrame):
+        record({**RECORD, "error_code": "lost"})
+
+
+def test_every_reason_has_a_state() -> None:
+    assert set(STATES) == set(EndReason)
