@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import gpu_vendors, installed, survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    gpu_vendors,
+    installed,
+    survey,
+    usage_findings,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import judge
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import speed, trial
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
@@ -93,7 +99,7 @@ def test_a_row_is_whole(name: str) -> None:
     assert len(row.identity) in (3, 4)
     assert bool(row.programs) == bool(row.version) == bool(row.variable)
     assert row.hostfile in ("", *hostfile.SPELLINGS)
-    assert bool(row.wheel) == bool(row.mixed)
+    assert bool(row.wheel) == bool(row.mixed) == bool(row.part)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +122,12 @@ def test_workloads_know_which_backends_carry_other_tensors_than_those_of_the_cpu
 
 def test_backends_that_come_with_a_module_are_some() -> None:
     assert set(survey.PLUGINS) <= set(BACKENDS)
+
+
+def test_who_has_no_table_of_backends_knows_of_them_what_it_says() -> None:
+    """Nodes have none, and figures of a device that is not listed count as those of other GPUs."""
+    assert set(usage_findings.GPU_BACKENDS) == {name for name, row in BACKENDS.items() if row.vendors}
+    assert {row.device for row in BACKENDS.values()} >= {*judge.NOISE, *speed.BASELINE_SHARE}
 
 
 @pytest.mark.parametrize("name", BACKENDS)

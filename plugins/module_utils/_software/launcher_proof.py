@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 
@@ -21,9 +21,6 @@ from .proof_error import UnprovenError
 
 PROOF = "torchfleet-proof.txt"
 SECONDS = 120
-# Options without which two processes do not start on a machine with one core, or for root.
-OPTIONS: Mapping[str, Sequence[str]] = {"openmpi": ("--oversubscribe",)}
-OPTIONS_OF_ROOT: Mapping[str, Sequence[str]] = {"openmpi": ("--allow-run-as-root",)}
 
 
 def given_proof(path: Path) -> str:
@@ -66,9 +63,9 @@ def find_components(path: Path, components: Sequence[str]) -> None:
 
 def start_two(launcher: str, path: Path) -> None:
     """Start two processes. Raise UnprovenError unless they are rank 0 and rank 1."""
-    as_root = OPTIONS_OF_ROOT.get(launcher, ()) if os.getuid() == 0 else ()
-    options = [*as_root, *OPTIONS.get(launcher, ())]
-    argv = [f"{path}/bin/mpirun", *options, "-n", "2", "printenv", LAUNCHERS[launcher].identity[0]]
+    row = LAUNCHERS[launcher]
+    options = [*(row.as_root if os.getuid() == 0 else ()), *row.crowded]
+    argv = [f"{path}/bin/mpirun", *options, "-n", "2", "printenv", row.identity[0]]
     said = run(argv, path)
     if sorted(said.split()) != ["0", "1"]:
         raise UnprovenError(f"{' '.join(argv)} should start ranks 0 and 1, but says: {shorten(said)}")

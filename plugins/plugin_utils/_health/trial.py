@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS, Engine, joins_gpus
 
@@ -19,7 +19,7 @@ from .preflight_types import Answer
 Json = Any
 SECONDS = 0.15  # per pair and direction: long enough for a rate; 200 nodes take a minute
 # Launcher, and the version that proves that it is installed.
-TRIED = {**{name: name for name in MPIS}, "torchrun": "torch"}
+TRIED = {name: name if row.programs else "torch" for name, row in LAUNCHERS.items() if row.wheel or not row.programs}
 # What an all-reduce is run with, by the device of its tensors. GPUs: one rank for each, and messages that fill RDMA.
 # CPUs: one rank on each node, for the network is what is proven, and more ranks would only share the processor.
 ALL_REDUCE, BURN_IN = "all_reduce_bench", "burn_in"  # names in workloads/

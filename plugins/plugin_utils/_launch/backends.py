@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
@@ -269,7 +269,8 @@ def check_made_for(backend: str, launcher: str, facts: Workers) -> None:
     if not without:
         return
     names = made[without[0]]
-    kept = [name for name in names if name != "intelmpi"] + ["mpich"] * (launcher == "intelmpi")  # they share a build
+    # Some share a build, which is asked for by the first of them.
+    kept = [next(each for each in MPIS if LAUNCHERS[each].part == LAUNCHERS[name].part) for name in (*names, launcher)]
     ours = [name for name, row in BACKENDS.items() if row.ours and name in facts[without[0]]["backends"]]
     given = json.dumps({"backends": ours, "mpis": [name for name in MPIS if name in (*kept, launcher)]})
     why = f"on {', '.join(without)} it is made for {' and '.join(names)}, not for {launcher}"
