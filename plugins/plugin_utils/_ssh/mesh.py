@@ -159,7 +159,7 @@ def member_from(found: Mapping[str, Any], variables: Mapping[str, Any]) -> Membe
     return known_member({**found, "address": address, "port": port})
 
 
-def known_member(given: Mapping[str, Any]) -> Member:
+def known_member(given: Mapping[str, object]) -> Member:
     """Return a member from its fields, none of which is trusted. Raise InputError for the first invalid one.
 
     `given` comes from a node, or from a file that was written when answers were not checked yet.
