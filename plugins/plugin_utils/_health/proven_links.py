@@ -119,7 +119,10 @@ def rows_of(rows: Rows[Row], pairs: Collection[Pair]) -> dict[str, list[Row]]:
 
 def joined(rows: Rows[Row], more: Rows[Row]) -> dict[str, list[Row]]:
     """Return both measurements as one."""
-    return {name: [*rows.get(name, ()), *more.get(name, ())] for name in {**rows, **more}}
+    found = {name: list(own) for name, own in rows.items()}
+    for name, own in more.items():
+        found.setdefault(name, []).extend(own)
+    return found
 
 
 def next_proven(

@@ -10,7 +10,6 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from .errors import InputError
 
@@ -66,12 +65,12 @@ def parse_whole(name: str, value: object, least: int, most: int | None, example:
     raise InputError(name, value, f"give a whole number {bounds}: {example or f'-e {name}={max(least, 2)}'}")
 
 
-def parse_seconds(name: str, value: Any, example: float, least: float = 0.0, most: float = 1e9) -> float | None:
+def parse_seconds(name: str, value: object, example: float, least: float = 0.0, most: float = 1e9) -> float | None:
     """Return a time in seconds greater than 0 and from `least` to `most`, None for None."""
     if value is None:
         return None
     try:
-        seconds = float(value) if not isinstance(value, bool) else 0.0
+        seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else 0.0
     except (TypeError, ValueError):
         seconds = 0.0
     if not (seconds > 0 and least <= seconds <= most):  # also refuses nan and inf
