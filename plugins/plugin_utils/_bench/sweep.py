@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rails_in_use
@@ -147,10 +146,10 @@ def parse_bench_id(value: object) -> str | None:
         raise InputError("bench_id", value, wanted) from None
 
 
-def parse_floor(value: Any) -> float:
+def parse_floor(value: object) -> float:
     """Return a rate in GB/s; 0: none."""
     try:
-        rate = float(value) if not isinstance(value, bool) else -1.0
+        rate = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else -1.0
     except (TypeError, ValueError):
         rate = -1.0
     if not 0 <= rate < 1e6:  # also refuses nan

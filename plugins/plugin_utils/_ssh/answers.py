@@ -14,7 +14,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypedDict, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed, strict_key
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.survey import MOST_ADDRESSES, MOST_FILES
@@ -33,12 +33,38 @@ DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 SURE = "is it still the machine that you set up?"
 
 
-def checked(node: str, found: Mapping[str, Any]) -> dict[str, Any]:
+class NodeAnswer(TypedDict):
+    """What a node told, checked. `clock`: seconds since 1970; `applied`: the digest of the last work done there."""
+
+    user: str
+    directory: str
+    key: str
+    host_keys: tuple[str, ...]
+    staged: bool
+    addresses: tuple[str, ...]
+    primary: str
+    authorized_keys: str
+    loose: str
+    service: str
+    sshd_path: str
+    version: tuple[int, ...]
+    limits: dict[str, str] | None
+    root_files: tuple[str, ...]
+    tenant: str
+    others: tuple[str, ...]
+    clock: float
+    applied: str
+
+
+def checked(node: str, found: Mapping[str, object]) -> NodeAnswer:
     """Return the checked fields of a node's answer. Raise InputError for the first invalid one.
 
     Lists become tuples. A missing field gets its empty value.
     """
-    return {field: checked_field(node, field, found.get(field, default)) for field, (default, _check) in FIELDS.items()}
+    fields = {
+        field: checked_field(node, field, found.get(field, default)) for field, (default, _check) in FIELDS.items()
+    }
+    return cast(NodeAnswer, fields)
 
 
 def checked_field(node: str, field: str, value: object) -> object:

@@ -22,7 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.shared imp
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import ADDRESS, HOST_NAME
 
-from .answers import CLUSTER_NAME, checked, shown
+from .answers import CLUSTER_NAME, NodeAnswer, checked, shown
 
 OWN_PORT = 2222
 DAY = 86400
@@ -174,7 +174,7 @@ def known_member(given: Mapping[str, object]) -> Member:
     own = given["sshd"] == "own"
     found = checked(name, given)
     become, client = bool(given["become"]), bool(given["client"])
-    fields = {**found, "key": found["key"] if client else "", "staged": found["staged"] and own}
+    fields: NodeAnswer = {**found, "key": found["key"] if client else "", "staged": found["staged"] and own}
     sshd = "own" if own else "system"
     return Member(name=name, address=address, port=port, sshd=sshd, become=become, client=client, **fields)
 
