@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.backends_build import build_of
 
 
-def backends_build(names: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+def backends_build(names: Sequence[str], options: Mapping[str, object]) -> dict[str, object]:
     """Return what is installed for these backends, as plain values."""
     return dataclasses.asdict(build_of(to_plain(names), to_plain(options)))
 
@@ -22,6 +21,6 @@ def backends_build(names: Sequence[str], options: Mapping[str, Any]) -> dict[str
 class FilterModule:
     """What Ansible asks for the filters."""
 
-    def filters(self) -> dict[str, Callable[..., Any]]:
+    def filters(self) -> dict[str, Callable[..., object]]:
         """Return them by name."""
         return {"backends_build": backends_build}

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
@@ -18,10 +17,10 @@ def build_options(
     parts: Mapping[str, str],
     role: str,
     wanted: str | Sequence[str],
-    facts: Mapping[str, Any],
+    facts: Mapping[str, object],
     node: str,
     needs: str = "",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return how a library is built on a node, and why it cannot be built as asked for (`refusal`)."""
     parts, wanted, facts = to_plain(parts), to_plain(wanted), to_plain(facts)
     build = {**build_with(parts, wanted, facts)._asdict(), "refusal": ""}
@@ -35,6 +34,6 @@ def build_options(
 class FilterModule:
     """What Ansible asks for the filters."""
 
-    def filters(self) -> dict[str, Callable[..., Any]]:
+    def filters(self) -> dict[str, Callable[..., object]]:
         """Return them by name."""
         return {"build_options": build_options}

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
@@ -21,10 +20,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 
 
-def told(find: Callable[..., Any]) -> Callable[..., Any]:
+def told(find: Callable[..., object]) -> Callable[..., object]:
     """Return a function of plain groups as a filter, whose mistakes Ansible shows as they are."""
 
-    def found(groups: Mapping[str, Sequence[str]], *words: Any) -> Any:
+    def found(groups: Mapping[str, Sequence[str]], *words: object) -> object:
         try:
             return find(to_plain(groups), *words)
         except InputError as error:
@@ -33,18 +32,18 @@ def told(find: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-def cluster_nodes(groups: Mapping[str, Sequence[str]], away: Any = (), group: str = "") -> list[str]:
+def cluster_nodes(groups: Mapping[str, Sequence[str]], away: object = (), group: str = "") -> list[str]:
     """Return the nodes of head and workers, or of one group, that are not away."""
     present = without_away(groups, away)
     return list(present.get(group, ())) if group else every_node(present)
 
 
-def removed_nodes(groups: Mapping[str, Sequence[str]], nodes: Any = (), away: Any = ()) -> list[str]:
+def removed_nodes(groups: Mapping[str, Sequence[str]], nodes: object = (), away: object = ()) -> list[str]:
     """Return the nodes that remove.yml removes."""
     return removed(groups, nodes, away)
 
 
-def staying_nodes(groups: Mapping[str, Sequence[str]], nodes: Any = (), away: Any = ()) -> list[str]:
+def staying_nodes(groups: Mapping[str, Sequence[str]], nodes: object = (), away: object = ()) -> list[str]:
     """Return the nodes that stay where remove.yml removes some."""
     return staying(groups, nodes, away)
 
@@ -52,6 +51,6 @@ def staying_nodes(groups: Mapping[str, Sequence[str]], nodes: Any = (), away: An
 class FilterModule:
     """What Ansible asks for the filters."""
 
-    def filters(self) -> dict[str, Callable[..., Any]]:
+    def filters(self) -> dict[str, Callable[..., object]]:
         """Return them by name."""
         return {one.__name__: told(one) for one in (cluster_nodes, removed_nodes, staying_nodes)}

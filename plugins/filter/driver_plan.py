@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.gpu_drivers import PLANS, REBOOTS
 
 
-def driver_plan(facts: Mapping[str, Any], role: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def driver_plan(facts: Mapping[str, object], role: str, options: Mapping[str, object]) -> dict[str, object]:
     """Return what a machine gets, as plain values."""
     return dataclasses.asdict(PLANS[to_plain(role)](to_plain(facts), to_plain(options)))
 
 
 def driver_reboot(
-    facts: Mapping[str, Any], role: str, driver: str, versions: Mapping[str, str], branch: Any = None
+    facts: Mapping[str, object], role: str, driver: str, versions: Mapping[str, str], branch: object = None
 ) -> str:
     """Return why a machine has to be rebooted."""
     return REBOOTS[to_plain(role)](to_plain(facts), to_plain(driver), to_plain(versions), to_plain(branch))
@@ -29,6 +28,6 @@ def driver_reboot(
 class FilterModule:
     """What Ansible asks for the filters."""
 
-    def filters(self) -> dict[str, Callable[..., Any]]:
+    def filters(self) -> dict[str, Callable[..., object]]:
         """Return them by name."""
         return {"driver_plan": driver_plan, "driver_reboot": driver_reboot}

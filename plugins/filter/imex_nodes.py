@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import imex
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
@@ -15,7 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
 
 def imex_nodes(
     domains: Mapping[str, str | None], files: Mapping[str, Mapping[str, str]], name: str, there: str, ours: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the nodes that nvidia-imex of a node names, as plain values."""
     return imex.imex_nodes(to_plain(domains), to_plain(files), to_plain(name), to_plain(there), to_plain(ours))
 
@@ -23,6 +22,6 @@ def imex_nodes(
 class FilterModule:
     """What Ansible asks for the filter."""
 
-    def filters(self) -> dict[str, Callable[..., Any]]:
+    def filters(self) -> dict[str, Callable[..., object]]:
         """Return it by name."""
         return {"imex_nodes": imex_nodes}

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
@@ -21,6 +20,6 @@ def install_command(what: str, os: str) -> str:
 class FilterModule:
     """What Ansible asks for the filters."""
 
-    def filters(self) -> dict[str, Callable[..., Any]]:
+    def filters(self) -> dict[str, Callable[..., object]]:
         """Return them by name."""
         return {"install_command": install_command}

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.pytorch_builds import choose_build
 
 
-def pytorch_build(facts: Mapping[str, Any], wanted: str, rows: Mapping[str, Any], node: str) -> dict[str, Any]:
+def pytorch_build(facts: Mapping[str, object], wanted: str, rows: Mapping[str, object], node: str) -> dict[str, object]:
     """Return the build as plain values, or why there is none."""
     try:
         return dataclasses.asdict(choose_build(to_plain(node), to_plain(wanted), to_plain(facts), to_plain(rows)))
@@ -26,6 +25,6 @@ def pytorch_build(facts: Mapping[str, Any], wanted: str, rows: Mapping[str, Any]
 class FilterModule:
     """What Ansible asks for the filters."""
 
-    def filters(self) -> dict[str, Callable[..., Any]]:
+    def filters(self) -> dict[str, Callable[..., object]]:
         """Return them by name."""
         return {"pytorch_build": pytorch_build}

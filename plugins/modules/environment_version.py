@@ -123,7 +123,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import NotMadeError
 
 Given = Dict[str, Any]
-OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, object] = {
     "state": {"type": "str", "choices": ["look", "plan", "use", "settle", "undo"], "required": True},
     "paths": {"type": "dict", "required": True},
     "versions": {"type": "dict", "default": {}},

@@ -186,7 +186,7 @@ VERBS: dict[str, Callable[[Any, bool], dict[str, Any]]] = {
 
 def main() -> None:
     """Entry of the module."""
-    options: dict[str, dict[str, Any]] = {
+    options: dict[str, dict[str, object]] = {
         "name": {"type": "str", "default": "lab"},
         "directory": {"type": "path", "required": True},
         "context": {"type": "path", "default": ""},

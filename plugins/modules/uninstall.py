@@ -115,7 +115,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packa
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.files import MeshFailed
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.sshd import reload_system
 
-OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, object] = {
     "role": {"type": "str", "required": True},
     "home": {"type": "path", "default": "~/.torchfleet"},
     "environments": {"type": "list", "elements": "path", "default": []},

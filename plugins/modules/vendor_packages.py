@@ -196,7 +196,6 @@ msg:
 """
 
 import os
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -218,7 +217,7 @@ INSTALL = {"deb": apt.install, "rpm": dnf.install}
 # To the action, which checks it and returns the first.
 ANSWERED = ("versions", "headers", "missing", "wrong_version", "not_held")
 
-REPOSITORY: dict[str, Any] = {
+REPOSITORY: dict[str, object] = {
     "name": {"type": "str", "required": True},
     "address": {"type": "raw", "required": True},
     "suite": {"type": "raw", "required": True},
@@ -229,13 +228,13 @@ REPOSITORY: dict[str, Any] = {
     "only": {"type": "list", "elements": "str", "default": []},
     "family": {"type": "str", "choices": ["", "deb", "rpm"], "default": ""},
 }
-CONFLICT: dict[str, Any] = {
+CONFLICT: dict[str, object] = {
     "package": {"type": "str"},
     "branch": {"type": "str"},
     "file": {"type": "str"},
     "says": {"type": "str", "required": True},
 }
-OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, object] = {
     "role": {"type": "str", "required": True},
     "repositories": {"type": "list", "elements": "dict", "required": True, "options": REPOSITORY},
     "systems": {"type": "list", "elements": "str", "required": True},

@@ -41,7 +41,7 @@ def with_address(near: torch.Tensor) -> Any:
 
 
 def far(near: torch.Tensor) -> Far:
-    made = with_address(near) if DIRECT else torch._C._acc.create_empty_tensor(near.shape, near.dtype)
+    made: Far = with_address(near) if DIRECT else torch._C._acc.create_empty_tensor(near.shape, near.dtype)
     made.__class__ = Far
     made.near = near
     return made

@@ -45,11 +45,11 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def rank() -> int:
-    return dist.get_rank()
+    return int(dist.get_rank())
 
 
 def size() -> int:
-    return dist.get_world_size()
+    return int(dist.get_world_size())
 
 
 def by_others() -> bool:

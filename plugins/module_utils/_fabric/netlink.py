@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import Any, Iterator
+from typing import Iterator
 
 RTM_NEWADDR, RTM_GETADDR, RTM_NEWROUTE, RTM_GETROUTE, RTM_NEWNEIGH, RTM_GETNEIGH = 20, 22, 24, 26, 28, 30
 NLMSG_ERROR, NLMSG_DONE = 2, 3
@@ -25,7 +25,7 @@ HEADER, ADDRESS, ROUTE = struct.Struct("=LHHLL"), struct.Struct("=BBBBL"), struc
 ATTRIBUTE, NEIGHBOUR = struct.Struct("=HH"), struct.Struct("=BBHlHBB")
 
 
-def addresses() -> list[dict[str, Any]]:
+def addresses() -> list[dict[str, object]]:
     """Return the addresses of this node, in the kernel's order: index (of the NIC), address, prefix, peer, stable."""
     rows = []
     for message in ask(RTM_GETADDR, NLM_F_DUMP, ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0), RTM_NEWADDR):
@@ -35,7 +35,7 @@ def addresses() -> list[dict[str, Any]]:
     return rows
 
 
-def parse_address(message: bytes) -> dict[str, Any] | None:
+def parse_address(message: bytes) -> dict[str, object] | None:
     """Return one address from the payload of an RTM_NEWADDR; None if it is of another family than IPv4 and IPv6."""
     family, prefix, flags, _scope, index = ADDRESS.unpack_from(message)
     if family not in (socket.AF_INET, socket.AF_INET6):

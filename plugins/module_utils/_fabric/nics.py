@@ -22,7 +22,7 @@ TUNNEL_TYPES = {512, 65534, 768, 769, 776, 778, 823}
 FILES = ("fabric.json", "fabric.env")
 
 
-def survey(home: str, sysfs_root: str = "/sys", hosts: str = "/etc/hosts") -> dict[str, Any]:
+def survey(home: str, sysfs_root: str = "/sys", hosts: str = "/etc/hosts") -> dict[str, object]:
     """Return the networks of this node, and its published files."""
     rows = named(netlink.addresses())
     name = socket.gethostname()
@@ -60,7 +60,7 @@ def neighbour_of(address: str, prefix: int) -> str:
     return str(others[0]) if others and own.network.num_addresses > 1 else ""
 
 
-def nics(sysfs_root: str, addresses: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def nics(sysfs_root: str, addresses: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
     """Return the NICs of /sys/class/net, sorted by name, with their addresses in the kernel's order."""
     base = os.path.join(sysfs_root, "class", "net")
     keys = ("address", "prefix", "peer", "stable", "route")
@@ -73,7 +73,7 @@ def nics(sysfs_root: str, addresses: Sequence[Mapping[str, Any]]) -> list[dict[s
     return found
 
 
-def link(path: str) -> dict[str, Any]:
+def link(path: str) -> dict[str, object]:
     """Return the facts about a NIC in sysfs."""
     flags = int(read(os.path.join(path, "flags")) or "0", 16)
     speed = number(read(os.path.join(path, "speed")))

@@ -45,11 +45,11 @@ class Line:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         never_split(connection)
 
-    def send(self, **message: Any) -> None:
+    def send(self, **message: object) -> None:
         """Send a message."""
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, object]:
         """Return the next message. Raise ValueError for an invalid one."""
         while b"\n" not in self.waiting:
             self.more()
@@ -79,7 +79,7 @@ class Line:
         self.waiting += data
 
 
-def figure(message: Mapping[str, Any], name: str, most: float) -> float:
+def figure(message: Mapping[str, object], name: str, most: float) -> float:
     """Return a number from 0 to `most` of a message. Raise ValueError for anything else: another node sent it."""
     value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
@@ -98,7 +98,7 @@ def never_split(connection: socket.socket) -> None:
 
 def greet(
     name: str, address: str, agent: Mapping[str, Any], seconds: float, source: str = ""
-) -> tuple[Line, dict[str, Any]]:
+) -> tuple[Line, dict[str, object]]:
     """Connect to an agent; return the connection and the answer: node, and seen (our address as the agent sees it).
 
     `source`: the address of this node to connect from; empty for the kernel's choice.
@@ -114,7 +114,7 @@ def greet(
         raise
 
 
-def ask(name: str, agent: Mapping[str, Any], seconds: float, order: Mapping[str, Any]) -> dict[str, Any]:
+def ask(name: str, agent: Mapping[str, object], seconds: float, order: Mapping[str, object]) -> dict[str, object]:
     """Send a request to this node's own agent and return its answer."""
     line, _hello = greet(name, "127.0.0.1", agent, 2.0)
     with line.socket:
@@ -123,7 +123,7 @@ def ask(name: str, agent: Mapping[str, Any], seconds: float, order: Mapping[str,
         return line.receive()
 
 
-def reach(name: str, peers: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
+def reach(name: str, peers: Sequence[Mapping[str, object]], seconds: float) -> list[dict[str, object]]:
     """Test all peers at the same time, then say goodbye to the agents that were reached.
 
     A peer: node, network, address, port, last_port (0: none), token; nic and source that the connection must use; mtu.
@@ -232,7 +232,7 @@ def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
     A step: node, network, address, port, token; round, and seconds per direction; nic that must be used, and mtu that
     must pass, or none. A row has `since` and `address` if no answer came: settle() says why.
     """
-    row: dict[str, Any] = {"node": step["node"], "network": step["network"], "code": "", "error": ""}
+    row: dict[str, object] = {"node": step["node"], "network": step["network"], "code": "", "error": ""}
     since, answered = time.monotonic(), False
     try:
         if step.get("nic"):
@@ -283,7 +283,7 @@ def check_full(name: str, step: Mapping[str, Any], source: str = "") -> None:
                     raise
 
 
-def settle(rows: Sequence[dict[str, Any]]) -> None:
+def settle(rows: Sequence[dict[str, object]]) -> None:
     """Say of all rows without an answer whether the machine is there: it takes up to a minute, for all together."""
     doubtful = [row for row in rows if "since" in row]
     with ThreadPoolExecutor(max(1, min(AT_ONCE, len(doubtful)))) as pool:

@@ -25,7 +25,7 @@ IDLE_SECONDS = 30.0  # a connection without data
 TURN_SECONDS = 20.0  # how long a round waits for its other node
 
 
-def start(name: str, ports: Sequence[int], seconds: int, expected: Sequence[str]) -> dict[str, Any]:
+def start(name: str, ports: Sequence[int], seconds: int, expected: Sequence[str]) -> dict[str, object]:
     """Start a node's agent as a separate process, and return its port, token, pid, and of a range the last free port.
 
     It ends when all expected nodes have said goodbye, on request, or after `seconds`. Raise OSError if none of the
@@ -48,7 +48,7 @@ def start(name: str, ports: Sequence[int], seconds: int, expected: Sequence[str]
             leave()
     port = listener.getsockname()[1]
     listener.close()
-    found: dict[str, Any] = {"port": port, "token": token, "pid": pid}
+    found: dict[str, object] = {"port": port, "token": token, "pid": pid}
     if last:
         found["last_port"] = last.getsockname()[1]
         last.close()
@@ -101,7 +101,7 @@ class Agent:
         self.turn_over = False
         self.worker: threading.Thread | None = None
         self.rates: dict[str, float] = {}
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[dict[str, object]] = []
 
     def serve(self, listener: socket.socket) -> None:
         """Answer until the process ends."""
@@ -125,7 +125,7 @@ class Agent:
 
     def converse(self, line: probe.Line, peer: str) -> None:
         """Serve the requests of a peer until it closes."""
-        orders: dict[str, Callable[[probe.Line, str, dict[str, Any]], None]] = {
+        orders: dict[str, Callable[[probe.Line, str, dict[str, object]], None]] = {
             "echo": self.echo,
             "bye": self.bye,
             "stop": self.stop,
@@ -145,18 +145,18 @@ class Agent:
         """Send received data back."""
         line.socket.sendall(line.exactly(int(order["size"])))
 
-    def bye(self, _line: probe.Line, peer: str, _order: dict[str, Any]) -> None:
+    def bye(self, _line: probe.Line, peer: str, _order: dict[str, object]) -> None:
         """End when no further node is expected."""
         self.expected.discard(peer)
         if not self.expected:
             self.leave()
 
-    def stop(self, line: probe.Line, _peer: str, _order: dict[str, Any]) -> None:
+    def stop(self, line: probe.Line, _peer: str, _order: dict[str, object]) -> None:
         """End now."""
         line.send(stopped=True)
         self.leave()
 
-    def sink(self, line: probe.Line, _peer: str, _order: dict[str, Any]) -> None:
+    def sink(self, line: probe.Line, _peer: str, _order: dict[str, object]) -> None:
         """Read data until the peer closes."""
         probe.discard(line.socket)
         raise EOFError
@@ -166,7 +166,7 @@ class Agent:
         self.rates[peer] = probe.flood(line.socket, float(order["seconds"]))
         raise EOFError
 
-    def rate(self, line: probe.Line, peer: str, _order: dict[str, Any]) -> None:
+    def rate(self, line: probe.Line, peer: str, _order: dict[str, object]) -> None:
         """Return the stored rate."""
         line.send(mbit=self.rates.pop(peer, 0.0))
 
@@ -196,13 +196,13 @@ class Agent:
         except OSError as error:
             line.send(error=f"{perftest.TOOL}: {error.strerror or error}")
 
-    def schedule(self, line: probe.Line, _peer: str, order: dict[str, Any]) -> None:
+    def schedule(self, line: probe.Line, _peer: str, order: dict[str, object]) -> None:
         """Start the rounds of this node."""
         self.worker = threading.Thread(target=self.work, args=(order["steps"],), daemon=True)
         self.worker.start()
         line.send(started=True)
 
-    def collect(self, line: probe.Line, _peer: str, _order: dict[str, Any]) -> None:
+    def collect(self, line: probe.Line, _peer: str, _order: dict[str, object]) -> None:
         """Return the measurements when all rounds are over."""
         if self.worker:
             self.worker.join()
@@ -219,7 +219,7 @@ class Agent:
                 gone.add(step["node"])
         probe.settle(self.rows)
 
-    def measured(self, step: dict[str, Any]) -> list[dict[str, Any]]:
+    def measured(self, step: dict[str, object]) -> list[dict[str, object]]:
         """Return the rows of a step: of the link between two nodes, or of each rail."""
         return rail_probe.measure(self.name, step) if "rails" in step else [probe.measure(self.name, step)]
 

@@ -58,7 +58,9 @@ def in_turn(name: str, step: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def row_of(step: Mapping[str, Any], rail: Mapping[str, Any], code: str = "", error: str = "") -> dict[str, Any]:
+def row_of(
+    step: Mapping[str, object], rail: Mapping[str, object], code: str = "", error: str = ""
+) -> dict[str, object]:
     """Return a row without figures."""
     names = {key: rail[key] for key in ("rail", "peer", "by")}
     return {"node": step["node"], **names, "code": code, "error": error}

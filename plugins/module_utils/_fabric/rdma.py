@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 
@@ -24,7 +23,7 @@ RATE = re.compile(r"([\d.]+)(?: Gb/sec \((\d+X [A-Z0-9]+)\))?")  # "400 Gb/sec (
 VPD_BYTES = 1 << 15  # the most that PCI allows
 
 
-def rdma_ports(sysfs_root: str) -> list[dict[str, Any]]:
+def rdma_ports(sysfs_root: str) -> list[dict[str, object]]:
     """Return the ports of /sys/class/infiniband with their GID tables."""
     base = os.path.join(sysfs_root, "class", "infiniband")
     found = []
@@ -57,7 +56,7 @@ def rdma_ports(sysfs_root: str) -> list[dict[str, Any]]:
     return found
 
 
-def gids(port: str) -> list[dict[str, Any]]:
+def gids(port: str) -> list[dict[str, object]]:
     """Return the used entries of the GID table of a port: index, gid, type, netdev. Reading an unused one fails."""
     base = os.path.join(port, "gids")
     found = []

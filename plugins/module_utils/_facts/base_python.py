@@ -12,7 +12,6 @@ import os
 import platform
 import sys
 import sysconfig
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.standalone import newest, usual
 
@@ -25,7 +24,7 @@ ABOUT_PYTHON = (
 )
 
 
-def python_facts(path: str, home: str = "") -> dict[str, Any]:
+def python_facts(path: str, home: str = "") -> dict[str, object]:
     """Return what is known of the interpreter that torch is installed with.
 
     path, version, venv (can it make environments), headers (are its C headers there), standalone (the version of the
@@ -35,7 +34,7 @@ def python_facts(path: str, home: str = "") -> dict[str, Any]:
     return {**about_python(usual(path, home)), "standalone": standalone}
 
 
-def about_python(path: str) -> dict[str, Any]:
+def about_python(path: str) -> dict[str, object]:
     """Return path, version, venv and headers of an interpreter."""
     if path == sys.executable:  # which need not be started to be asked
         venv, headers = bool(importlib.util.find_spec("venv")), sysconfig.get_path("include")

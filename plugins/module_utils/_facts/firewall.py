@@ -9,8 +9,6 @@ Functions that read below /proc, /sys, /etc and /usr take another `root`, so tha
 
 from __future__ import annotations
 
-from typing import Any
-
 from ansible_collections.torchfleet.cluster.plugins.module_utils._firewall.look import look
 
 from .reading import root_output_of
@@ -18,7 +16,7 @@ from .reading import root_output_of
 MOST = 16  # that are told
 
 
-def firewall(sudo: str, root: str = "/") -> list[dict[str, Any]]:
+def firewall(sudo: str, root: str = "/") -> list[dict[str, object]]:
     """Return each firewall that drops what it does not know: kind, and where. `sudo`: whether root can be had."""
     found = look(lambda program, words: root_output_of(program, list(words), sudo), root)
     return [{"kind": each.kind, "where": each.where} for each in found[:MOST]]

@@ -24,7 +24,7 @@ XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:]+)(?:\.\d)?\): (\d{1,4})\b")
 MODULES = ("nvidia", "amdgpu")
 
 
-def gpu_health(root: str = "/") -> dict[str, Any]:
+def gpu_health(root: str = "/") -> dict[str, object]:
     """Return `nvidia`: a row for each GPU of nvidia-smi, `nvlink`, `xids`: errors since the boot, and `next_kernel`.
 
     A row has address, vbios, ecc_errors (uncorrected, since the driver was loaded; None if not counted), and fabric
@@ -39,7 +39,7 @@ def gpu_health(root: str = "/") -> dict[str, Any]:
     }
 
 
-def nvidia_rows() -> list[dict[str, Any]]:
+def nvidia_rows() -> list[dict[str, object]]:
     """Ask nvidia-smi about every GPU."""
     path = program("nvidia-smi")
     for fields in ((*FIELDS, FABRIC), FIELDS) if path else ():
@@ -94,13 +94,13 @@ def kernel_log(root: str = "/") -> bytes:
     return text
 
 
-def xids(log: bytes) -> list[dict[str, Any]]:
+def xids(log: bytes) -> list[dict[str, object]]:
     """Return the errors of NVIDIA's driver: PCI address and number (XID), each pair once."""
     pairs = {(address(pci.decode()), int(number)) for pci, number in XID.findall(log)}
     return [{"address": pci, "number": number} for pci, number in sorted(pairs)]
 
 
-def next_kernel(root: str = "/") -> dict[str, Any]:
+def next_kernel(root: str = "/") -> dict[str, object]:
     """Return the newest installed kernel, which boots next, and for which of MODULES it has a module."""
     releases = [name[len("vmlinuz-") :] for name in names_in(os.path.join(root, "boot")) if name.startswith("vmlinuz-")]
     there = [release for release in releases if os.path.isdir(os.path.join(root, "lib/modules", release))]

@@ -59,7 +59,7 @@ VERSIONS = {
 PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 
 
-def survey(root: str = "/", home: str = "") -> dict[str, Any]:
+def survey(root: str = "/", home: str = "") -> dict[str, object]:
     """Return what a node has to compute with; module accelerator_facts lists the fields.
 
     `root` is where /sys, /proc, /dev and /usr are looked for; `home` is torchfleet's, which may have libraries too.
@@ -100,7 +100,7 @@ def version(library: str, root: str, place: str) -> str:
     return ".".join(re.findall(pattern, text, re.MULTILINE))
 
 
-def pci_devices(root: str) -> Iterator[dict[str, Any]]:
+def pci_devices(root: str) -> Iterator[dict[str, object]]:
     """Yield address, path, vendor, device and class (base class and subclass) of everything on the PCI bus."""
     for path in sorted(glob.glob(os.path.join(root, "sys/bus/pci/devices/*"))):
         words = [text_of(os.path.join(path, name)).strip() for name in ("vendor", "device", "class")]
@@ -181,7 +181,7 @@ def model(device: dict[str, Any], root: str) -> str:
     return next(filter(None, (listed(device, text) for text in texts)), "")
 
 
-def listed(device: dict[str, Any], names: str) -> str:
+def listed(device: dict[str, object], names: str) -> str:
     """Return the name of a device in a list of PCI names (pci.ids), below its vendor. Empty if it is not there."""
     vendor = re.search(rf"^{device['vendor']:04x}  .*\n((?:[\t#].*\n)*)", names, re.MULTILINE)
     found = re.search(rf"^\t{device['device']:04x}  (.+)$", vendor.group(1), re.MULTILINE) if vendor else None

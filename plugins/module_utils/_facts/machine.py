@@ -16,7 +16,6 @@ import os
 import re
 import socket
 import threading
-from typing import Any
 
 from .reading import names_in, text_of
 
@@ -44,7 +43,7 @@ def libc() -> str:
         return ""
 
 
-def host_facts(root: str = "/") -> dict[str, Any]:
+def host_facts(root: str = "/") -> dict[str, object]:
     """Return what distinguishes this machine from others. The machine id is confidential (machine-id(5)): a digest."""
     name = socket.gethostname()
     nics = os.path.join(root, "sys/class/net")

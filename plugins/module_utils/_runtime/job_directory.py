@@ -113,6 +113,16 @@ def open_file(path: str) -> int:
     return descriptor
 
 
+def json_in(path: str, most: int) -> object:
+    """Return what is in a JSON file of at most so many bytes; None if it is not there, not whole, or not ours."""
+    try:
+        with open(open_file(path), "rb") as file:
+            data = file.read(most + 1)
+        return json.loads(data) if len(data) <= most else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def fits(value: object, form: Form) -> TypeGuard[dict[str, Any]]:
     """Whether a value is an object with these fields, each of its type."""
     return isinstance(value, dict) and all(
@@ -193,11 +203,7 @@ class JobDir:
 
     def read(self, name: str) -> object:
         """Return the value of a JSON file, or None if it is not there, not whole, or no file of ours."""
-        try:
-            with open(open_file(self.at(name))) as file:
-                return json.load(file) if os.fstat(file.fileno()).st_size <= FILE_BYTES else None
-        except (OSError, ValueError, RecursionError):
-            return None
+        return json_in(self.at(name), FILE_BYTES)
 
     def order(self) -> Order | None:
         """Return what the job is; None if it is not known, or a program of the job changed it beyond use."""

@@ -21,7 +21,7 @@ from typing import Iterator, Mapping, Sequence, cast
 
 from .fetched_files import state_in
 from .file_locks import PAUSE_SECONDS, wait_for_lock
-from .job_directory import JOB_ID, Form, JobDir, fits, jobs, open_file
+from .job_directory import JOB_ID, Form, JobDir, fits, jobs, json_in, open_file
 from .job_directory import NUMBER as SECONDS
 from .orders import Order
 from .records import Ahead, AnyFacts, Wish
@@ -290,11 +290,7 @@ def is_free(descriptor: int) -> bool:
 def entry_in(path: str) -> Entry | None:
     """Return what is in a ticket. None if it is not there, or not ours: any program of the user may write there."""
     named = TICKET.match(os.path.basename(path))
-    try:
-        with open(open_file(path)) as file:
-            found = json.load(file) if os.fstat(file.fileno()).st_size <= ENTRY_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        return None
+    found = json_in(path, ENTRY_BYTES)
     found = {"owner": NOBODY, **found} if isinstance(found, dict) else found
     if not named or not fits(found, FORM) or found["job_id"] != named["job_id"] or found["ranks"] < 1:
         return None

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Mapping
 
 from . import versions
-from .environment_files import RECEIPT
+from .environment import read_receipt
 from .running_jobs import running_job, wait_for_end
 from .system_packages import installed_version
 
@@ -33,11 +32,10 @@ def usable(path: Path, name: str) -> str:
     """Return the name of a version; empty if it is damaged, or of a package that is no longer installed."""
     if not name:
         return ""
-    try:
-        receipt = json.loads((versions.store_of(path) / name / RECEIPT).read_text(encoding="utf-8"))
-        package = receipt.get("package")
-    except (OSError, ValueError, AttributeError):
+    receipt = read_receipt(versions.store_of(path) / name)
+    if receipt is None:
         return ""
+    package = receipt.get("package")
     return name if not package or installed_version(package) == receipt.get("version") else ""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import Fields
@@ -144,7 +143,7 @@ def baseline_name(nodes: Sequence[str], cluster: str) -> str:
     return f"{fold_names(nodes)} of {cluster}"
 
 
-def cell_report(cell: Cell) -> dict[str, Any]:
+def cell_report(cell: Cell) -> dict[str, object]:
     """Return a cell as plain values for its file."""
     return asdict(cell)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rails_in_use
@@ -66,7 +65,7 @@ class Sweep:
     runs_dir: str = "runs"
 
 
-def parse_sweep(given: Mapping[str, Any]) -> Sweep:
+def parse_sweep(given: Mapping[str, object]) -> Sweep:
     """Return what is asked for. InputError names the first option that is wrong."""
     backends = names_of("bench_backends", given.get("bench_backends"), tuple(BACKENDS))
     return Sweep(
@@ -85,14 +84,14 @@ def parse_sweep(given: Mapping[str, Any]) -> Sweep:
     )
 
 
-def items(name: str, value: Any) -> tuple[str, ...]:
+def items(name: str, value: object) -> tuple[str, ...]:
     """Return the items of a list or of a text with commas between them; none for None."""
     if value is None:
         return ()
     return parse_names(name, value if isinstance(value, (str, list, tuple)) else [value])
 
 
-def names_of(name: str, value: Any, known: tuple[str, ...]) -> tuple[str, ...]:
+def names_of(name: str, value: object, known: tuple[str, ...]) -> tuple[str, ...]:
     """Return names out of the known ones, each once."""
     found = tuple(dict.fromkeys(items(name, value)))
     for each in found:
@@ -111,7 +110,7 @@ def parse_world(text: str) -> World:
     return World(nodes * each, nodes, each) if nodes else World(each)
 
 
-def parse_sizes(value: Any) -> tuple[int, ...]:
+def parse_sizes(value: object) -> tuple[int, ...]:
     """Return message sizes in bytes, each once, the smallest first. "1K..64M" are 1K, 4K, 16K up to 64M."""
     found: set[int] = set()
     for text in items("bench_sizes", value) or ("1M", "16M", "256M"):
@@ -130,7 +129,7 @@ def parse_sizes(value: Any) -> tuple[int, ...]:
     return tuple(sorted(size - size % LEAST_BYTES for size in found))
 
 
-def parse_rdma(value: Any) -> str:
+def parse_rdma(value: object) -> str:
     """Return one of RDMA_WORDS. YAML takes a bare on for true."""
     text = {"none": "auto", "true": "on", "false": "off"}.get(str(value).lower(), str(value).lower())
     if text not in RDMA_WORDS:
@@ -138,7 +137,7 @@ def parse_rdma(value: Any) -> str:
     return text
 
 
-def parse_bench_id(value: Any) -> str | None:
+def parse_bench_id(value: object) -> str | None:
     """Return the name of a bench, None for None. It is a directory, like the id of a job."""
     try:
         return parse_job_id(value, 60)
@@ -147,10 +146,10 @@ def parse_bench_id(value: Any) -> str | None:
         raise InputError("bench_id", value, wanted) from None
 
 
-def parse_floor(value: Any) -> float:
+def parse_floor(value: object) -> float:
     """Return a rate in GB/s; 0: none."""
     try:
-        rate = float(value) if not isinstance(value, bool) else -1.0
+        rate = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else -1.0
     except (TypeError, ValueError):
         rate = -1.0
     if not 0 <= rate < 1e6:  # also refuses nan

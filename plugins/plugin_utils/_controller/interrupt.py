@@ -15,9 +15,8 @@ import os
 import select
 import signal
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import FrameType, TracebackType
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason, signalled
 
@@ -44,7 +43,7 @@ class StopWatch:
         self.advice = ""
         self.noted: list[str] = []
         self.unanswered = ["the first signal"]
-        self.handlers: dict[int, Any] = {}
+        self.handlers: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def __enter__(self) -> StopWatch:
         self.handlers = {number: signal.signal(number, self.note) for number in SIGNALS}

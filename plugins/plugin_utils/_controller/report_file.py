@@ -11,12 +11,11 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 
-def keep_report(variable: str, name: str, report: Mapping[str, Any]) -> str:
+def keep_report(variable: str, name: str, report: Mapping[str, object]) -> str:
     """Write a report atomically and return its path. Raise InputError, which names `variable`, if that fails."""
     part = None
     try:

@@ -10,7 +10,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe import FASTEST
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import UnreachedCode
@@ -29,6 +29,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     words,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_form import NIC
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import FabricSeat
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
     DEVICE,
     DIGEST,
@@ -44,7 +45,18 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
     those,
 )
 
-Json = Any
+from .fabric_types import (
+    Agent,
+    FirewallFacts,
+    Measured,
+    NetworkFacts,
+    NicFacts,
+    NodeConstraints,
+    Published,
+    RailMeasured,
+    Reached,
+)
+
 ADDRESS = exact(
     {"address": ip, "prefix": whole(0, 128), "stable": flag, "route": empty_or(NIC_NAME)},
     {"peer": empty_or(ip)},
@@ -94,7 +106,7 @@ PORT_FACTS = exact(
 )
 
 
-def nics(value: Json) -> list[Json]:
+def nics(value: object) -> list[NicFacts]:
     """Return the NICs of a node, without those whose names do not fit into a library's option."""
     rows = listed(lambda each: each, 4096)(value)
     fitting = [row for row in rows if not isinstance(row, Mapping) or NIC.match(str(row.get("name")))]
@@ -146,33 +158,36 @@ FABRIC = exact(
 )
 
 
-def published(text: Json) -> dict[str, Json]:
+def published(text: str) -> Published:
     """Return the fabric.json of a node from its text; an empty dict if it is missing or invalid."""
     try:
-        found: dict[str, Json] = FABRIC(json.loads(text))
+        found: Published = FABRIC(json.loads(text))
     except (BadFrame, ValueError, TypeError, OverflowError, RecursionError):
-        return {}
-    seats = [found, found["daemons"]] if "daemons" in found else [found]
+        return cast(Published, {})
+    seats: list[Published | FabricSeat] = [found, found["daemons"]] if "daemons" in found else [found]
     fit = all(ipaddress.ip_address(seat["address"]) in ipaddress.ip_network(seat["network"]) for seat in seats)
-    return found if fit else {}
+    return found if fit else cast(Published, {})
 
 
-def networks_of(node: str, value: Json) -> dict[str, Json]:
+def networks_of(node: str, value: object) -> NetworkFacts:
     """Return the networks of a node (module fabric_facts)."""
-    return dict(take(node, "networks", NETWORKS, value))
+    found: NetworkFacts = take(node, "networks", NETWORKS, value)
+    return found
 
 
-def agent_of(node: str, value: Json) -> dict[str, Json]:
+def agent_of(node: str, value: object) -> Agent:
     """Return port and token of the agent of a node."""
-    return dict(take(node, "agent", AGENT, value))
+    found: Agent = take(node, "agent", AGENT, value)
+    return found
 
 
-def constraints_of(node: str, value: Json) -> dict[str, Json]:
+def constraints_of(node: str, value: object) -> NodeConstraints:
     """Return the user's constraints for a node, as the node returned them."""
-    return dict(take(node, "constraints", CONSTRAINTS, value or {}))
+    found: NodeConstraints = take(node, "constraints", CONSTRAINTS, value or {})
+    return found
 
 
-def reached_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
+def reached_of(node: str, value: object, nodes: Collection[str]) -> list[Reached]:
     """Return which of the other nodes this node reports as reached."""
     row = exact(
         {
@@ -186,27 +201,27 @@ def reached_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str,
     return list(take(node, "reached", listed(row, 100_000), value))
 
 
-def firewalls_of(value: Json) -> dict[str, Json]:
+def firewalls_of(value: Mapping[str, object] | None) -> dict[str, list[FirewallFacts]]:
     """Return the firewalls of the nodes that say which they have."""
-    found = {}
+    found: dict[str, list[FirewallFacts]] = {}
     for name, rows in (value or {}).items():
         found[name] = take(name, "firewall", listed(FIREWALL, 16), rows or [])
     return found
 
 
-def measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
+def measured_of(node: str, value: object, nodes: Collection[str]) -> list[Measured]:
     """Return the measurements that a node reports. Rows of failed ones have no figures."""
     head = {"node": one_of(*nodes), "network": network, "error": short(300)}
     figures = {"rtt_us": from_zero(1e9), "mbit_out": from_zero(FASTEST), "mbit_in": from_zero(FASTEST)}
 
-    def row(found: Json) -> Json:
-        measured = exact(head, CODE)(found)
+    def row(found: object) -> Measured:
+        measured: Measured = exact(head, CODE)(found)
         return measured if measured["error"] else exact({**head, **figures}, CODE)(found)
 
     return list(take(node, "measured", listed(row, 100_000), value or []))
 
 
-def rails_measured_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
+def rails_measured_of(node: str, value: object, nodes: Collection[str]) -> list[RailMeasured]:
     """Return what a node reports of its rails, to those of other nodes. Rows of failed ones have no figures."""
     head = {
         "node": one_of(*nodes),
@@ -218,24 +233,24 @@ def rails_measured_of(node: str, value: Json, nodes: Collection[str]) -> list[di
     }
     figures = {"mbit": from_zero(FASTEST), "mtu": optional(whole(0, 1 << 24))}
 
-    def row(found: Json) -> Json:
-        measured = exact(head)(found)
+    def row(found: object) -> RailMeasured:
+        measured: RailMeasured = exact(head)(found)
         return measured if measured["code"] else exact({**head, **figures})(found)
 
     return list(take(node, "rails", listed(row, 100_000), value or []))
 
 
-def parted(value: Json) -> tuple[list[Json], list[Json]]:
+def parted(value: object) -> tuple[list[object], list[object]]:
     """Return the measurements of links, and those of rails, of what a node reports."""
-    rows = value if isinstance(value, list) else []
-    of_rails = [row for row in rows if isinstance(row, Mapping) and "rail" in row]
+    rows: list[object] = value if isinstance(value, list) else []
+    of_rails: list[object] = [row for row in rows if isinstance(row, Mapping) and "rail" in row]
     return [row for row in rows if not (isinstance(row, Mapping) and "rail" in row)], of_rails
 
 
 def from_zero(most: float) -> Check:
     """Return a check of a number from 0 to `most`."""
 
-    def check(value: Json) -> float:
+    def check(value: object) -> float:
         found = number(value)
         if not 0 <= found <= most:
             raise BadFrame(f"a number from 0 to {most:g} was expected")

@@ -12,8 +12,8 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric, FabricSeat
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .constraints import Constraints, constraints_of
@@ -276,7 +276,7 @@ def agree(nodes: Sequence[NodeNet]) -> bool:
     return len(ranks) == len(daemons) == 1
 
 
-def daemons_of(fabric: Mapping[str, Any]) -> Mapping[str, Any]:
+def daemons_of(fabric: Fabric) -> Fabric | FabricSeat:
     """Return NIC, address and network by which launchers start ranks, from a fabric.json: mostly its own."""
     return fabric.get("daemons") or fabric
 

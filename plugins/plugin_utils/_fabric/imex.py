@@ -10,14 +10,13 @@ All of them must have the same list in the same order (NVIDIA, IMEX guide, deplo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from .answers import published
 
 
 def imex_nodes(
     domains: Mapping[str, str | None], files: Mapping[str, Mapping[str, str]], name: str, there: str, ours: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return `text` of nodes_config.cfg, whether to `write` it, `refusal` and `msg` (empty if there is none).
 
     `domains`: of every node of the cluster, None if it was not asked; `files`: what they have
@@ -40,7 +39,7 @@ def imex_nodes(
     return told(text, write=there != text)
 
 
-def told(text: str = "", write: bool = False, refusal: str = "", msg: str = "") -> dict[str, Any]:
+def told(text: str = "", write: bool = False, refusal: str = "", msg: str = "") -> dict[str, object]:
     """Return what role cuda is told."""
     return {"text": text, "write": write, "refusal": refusal, "msg": msg}
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from .fabric_types import Agent, LinkStep, Measured
 
 Matrix = Mapping[tuple[str, str], float]  # (from, to) -> Mbit/s
 
@@ -45,29 +46,39 @@ def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 def steps(
     addresses: Mapping[str, Mapping[str, str]],
-    agents: Mapping[str, Mapping[str, Any]],
+    agents: Mapping[str, Agent],
     seconds: float,
     at_most: int | None = None,
     times: int = 1,
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[LinkStep]]:
     """Return the schedule of every node for torchfleet.cluster.fabric_probe.
 
     `addresses`: network -> node -> address. `agents`: node -> port, token. `seconds` per direction. `at_most` rounds of
     each network: all rounds find a slow link; two find a slow NIC, because every node takes part in one of them.
     `times`: repetitions, because a busy node is rarely slow twice.
     """
-    plan: dict[str, list[dict[str, Any]]] = {name: [] for name in agents}
+    plan: dict[str, list[LinkStep]] = {name: [] for name in agents}
     once = [(name, seats, pairs) for name, seats in addresses.items() for pairs in rounds(list(seats))[:at_most]]
     for number, (network, seats, pairs) in enumerate(once * times):
-        shared = {"network": network, "round": number, "seconds": seconds}
         for client, server in pairs:
-            peer = {"node": server, "address": seats[server], **agents[server]}
-            plan[client].append({**shared, "role": "client", **peer})
-            plan[server].append({**shared, "role": "server", "node": client})
+            plan[client].append(
+                {
+                    "network": network,
+                    "round": number,
+                    "seconds": seconds,
+                    "role": "client",
+                    "node": server,
+                    "address": seats[server],
+                    **agents[server],
+                }
+            )
+            plan[server].append(
+                {"network": network, "round": number, "seconds": seconds, "role": "server", "node": client}
+            )
     return plan
 
 
-def rates(rows: Mapping[str, Sequence[Mapping[str, Any]]], network: str) -> dict[tuple[str, str], float]:
+def rates(rows: Mapping[str, Sequence[Measured]], network: str) -> dict[tuple[str, str], float]:
     """Return the matrix of a network from the agents' measurements (node -> rows): the best rate of each link.
 
     Failed measurements are left out.
@@ -76,8 +87,8 @@ def rates(rows: Mapping[str, Sequence[Mapping[str, Any]]], network: str) -> dict
     for name, found in rows.items():
         for row in found:
             if row["network"] == network and not row["error"]:
-                for link, key in (((name, row["node"]), "mbit_out"), ((row["node"], name), "mbit_in")):
-                    matrix[link] = max(matrix.get(link, 0.0), float(row[key]))
+                for link, mbit in (((name, row["node"]), row["mbit_out"]), ((row["node"], name), row["mbit_in"])):
+                    matrix[link] = max(matrix.get(link, 0.0), float(mbit))
     return matrix
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from .answers import networks_of, published
+from .fabric_types import NicFacts, NodeConstraints, PortFacts, Published
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -126,25 +127,23 @@ class NodeNet:
         return ", ".join(f"{name} of {self.name} is {value}" for name, value in pairs if value)
 
     @property
-    def published(self) -> dict[str, Any]:
+    def published(self) -> Published:
         """Return its fabric.json; an empty one if it has none in the current format."""
         found = published((self.files or {}).get("fabric.json") or "{}")
-        return found if found.get("version") == VERSION else {}
+        return found if found.get("version") == VERSION else cast(Published, {})
 
     def fits(self, nic: Nic, address: Address) -> bool:
         """Whether an address meets the user's constraints."""
         return self.required_nic in ("", nic.name) and self.required_address in ("", str(address.ip))
 
 
-def node_net(
-    name: str, facts: Mapping[str, Any], constraints: Mapping[str, Any] | None = None, worker: bool = True
-) -> NodeNet:
+def node_net(name: str, answer: object, constraints: NodeConstraints | None = None, worker: bool = True) -> NodeNet:
     """Return the networks of a node from torchfleet.cluster.fabric_facts. Raise InputError for an invalid answer.
 
     `constraints`: the user's constraints for it, as constraints_of() returns them.
     """
-    asked = constraints or {}
-    facts = networks_of(name, facts)
+    asked = constraints or NodeConstraints()
+    facts = networks_of(name, answer)
     return NodeNet(
         name,
         tuple(read_nic(row) for row in facts["nics"]),
@@ -162,25 +161,45 @@ def node_net(
     )
 
 
-def read_nic(row: Mapping[str, Any]) -> Nic:
+def read_nic(row: NicFacts) -> Nic:
     """Return a NIC of the facts."""
     addresses = tuple(
         Address(ipaddress.ip_address(entry["address"]), entry["prefix"], entry["stable"], entry["route"], number == 0)
         for number, entry in enumerate(row["addresses"])
     )
-    keys = ("name", "kind", "mtu", "speed_mbit", "up", "carrier", "operstate", "port_of")
-    return Nic(**{key: row[key] for key in keys}, addresses=addresses, driver=row.get("driver", ""))
+    return Nic(
+        name=row["name"],
+        kind=row["kind"],
+        mtu=row["mtu"],
+        speed_mbit=row["speed_mbit"],
+        up=row["up"],
+        carrier=row["carrier"],
+        operstate=row["operstate"],
+        port_of=row["port_of"],
+        addresses=addresses,
+        driver=row.get("driver", ""),
+    )
 
 
-def read_port(row: Mapping[str, Any]) -> Port:
+def read_port(row: PortFacts) -> Port:
     """Return an RDMA port of the facts. An IPv4 address stands in a GID as ::ffff:a.b.c.d."""
     gids = []
     for entry in row["gids"]:
         ip = ipaddress.IPv6Address(entry["gid"])
         gids.append(Gid(entry["index"], ip.ipv4_mapped or ip, entry["type"], entry["netdev"]))
-    keys = ("device", "port", "active", "link_layer", "rate_gbit")
-    known = {key: row[key] for key in (*keys, "node_type", "driver", "use", "pci") if key in row}
-    return Port(**known, netdevs=tuple(row["netdevs"]), gids=tuple(gids))
+    return Port(
+        device=row["device"],
+        port=row["port"],
+        active=row["active"],
+        link_layer=row["link_layer"],
+        rate_gbit=row["rate_gbit"],
+        netdevs=tuple(row["netdevs"]),
+        gids=tuple(gids),
+        node_type=row.get("node_type", Port.node_type),
+        driver=row.get("driver", ""),
+        use=row.get("use", ""),
+        pci=row.get("pci", ""),
+    )
 
 
 def netdevs_of(port: Port) -> set[str]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import ipaddress
 import json
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric, FabricSeat
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Port as Rail
 
 from .choice import Choice, daemons_of
 from .constraints import Constraints
+from .fabric_types import NetworkSeat, Published
 from .networks import VERSION, Ip, Network, NodeNet, Port
 from .rails import OTHERS, Rails, gid_of, netdev_of, rails_of
 from .ranking import Candidate
@@ -24,7 +27,7 @@ HEADER = "# The fabric of this node, written by torchfleet.cluster.fabric. Use: 
 
 def fabric_of(
     choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints, rails: Rails | None = None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Published]:
     """Return the fabric.json of every node: its present one, if that is still valid."""
     if choice.chosen is None or choice.daemons is None:
         return {node.name: node.published for node in nodes}
@@ -48,7 +51,7 @@ def fabric_of(
     }
 
 
-def own_network(choice: Choice, name: str) -> dict[str, Any]:
+def own_network(choice: Choice, name: str) -> Published:
     """Return the network of a node: that of the ranks, with that of the daemons if it is another, or only the latter.
 
     A head that runs no ranks may not be in the network of the ranks.
@@ -56,12 +59,26 @@ def own_network(choice: Choice, name: str) -> dict[str, Any]:
     if choice.chosen is None or choice.daemons is None:
         raise ValueError("no network was chosen")
     if name not in choice.chosen.seats:
-        return {**seat_of(choice.daemons, name), "mtu": choice.daemons_mtu}
-    apart = {} if choice.daemons is choice.chosen else {"daemons": seat_of(choice.daemons, name)}
-    return {**seat_of(choice.chosen, name), "mtu": choice.mtu, **apart}
+        return with_mtu(seat_of(choice.daemons, name), choice.daemons_mtu)
+    own = with_mtu(seat_of(choice.chosen, name), choice.mtu)
+    if choice.daemons is not choice.chosen:
+        own["daemons"] = seat_of(choice.daemons, name)
+    return own
 
 
-def seat_of(candidate: Candidate, name: str) -> dict[str, Any]:
+def with_mtu(seat: NetworkSeat, mtu: int) -> Published:
+    """Return a seat as the first part of fabric.json. `mtu`: bytes."""
+    return {
+        "nic": seat["nic"],
+        "address": seat["address"],
+        "network": seat["network"],
+        "speed_mbit": seat["speed_mbit"],
+        "same_name": seat["same_name"],
+        "mtu": mtu,
+    }
+
+
+def seat_of(candidate: Candidate, name: str) -> NetworkSeat:
     """Return NIC and address of a node in a network, and whether that NIC has one name on all nodes there."""
     seat = candidate.seats[name]
     return {
@@ -73,7 +90,7 @@ def seat_of(candidate: Candidate, name: str) -> dict[str, Any]:
     }
 
 
-def rail_row(port: Port, preferred: Collection[Ip]) -> dict[str, Any]:
+def rail_row(port: Port, preferred: Collection[Ip]) -> Rail:
     """Return a rail for fabric.json. InfiniBand needs no GID of its own choice."""
     gid = gid_of(port, preferred) if port.kind == "RoCE" else None
     return {
@@ -86,7 +103,7 @@ def rail_row(port: Port, preferred: Collection[Ip]) -> dict[str, Any]:
     }
 
 
-def fabric_environment(fabric: Mapping[str, Any]) -> dict[str, str]:
+def fabric_environment(fabric: Fabric) -> dict[str, str]:
     """Return the environment of the processes of one node, from its fabric.json."""
     nic, daemons = str(fabric["nic"]), str(daemons_of(fabric)["nic"])
     network = ipaddress.ip_network(fabric["network"])
@@ -116,7 +133,7 @@ def fabric_environment(fabric: Mapping[str, Any]) -> dict[str, str]:
     return dict(sorted(values.items()))
 
 
-def open_mpi(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
+def open_mpi(fabric: Fabric, network: Network) -> dict[str, str]:
     """Return the variables that keep Open MPI on the network: btl for ranks, oob (4.x) and prte (5.x) for daemons.
 
     mpirun passes its own values to all nodes, so NIC names work only if they are the same on all. Otherwise the network
@@ -135,12 +152,12 @@ def open_mpi(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
     }
 
 
-def subnet_or_nic(fabric: Mapping[str, Any]) -> str:
+def subnet_or_nic(fabric: Fabric | FabricSeat) -> str:
     """Return the network as the btl reads it: IPv4 as such, else by the NIC."""
     return str(fabric["network"] if ipaddress.ip_network(fabric["network"]).version == 4 else fabric["nic"])
 
 
-def nccl_rdma(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
+def nccl_rdma(fabric: Fabric, network: Network) -> dict[str, str]:
     """Return which RDMA ports NCCL and RCCL use, and how they find the GID.
 
     NCCL 2.21 and newer finds it by family, range and RoCE version (NCCL docs, NCCL_IB_GID_INDEX). The index is for
@@ -153,7 +170,7 @@ def nccl_rdma(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
     mode, roce = fabric.get("nccl_gid", "auto"), [port for port in rdma if port["gid_index"] is not None]
     if not roce or mode == "never":
         return values
-    addresses = [ipaddress.ip_address(port["address"]) for port in roce if port.get("address")]
+    addresses = [ipaddress.ip_address(text) for port in roce if (text := port.get("address"))]
     version = addresses[0].version if addresses else network.version
     values["NCCL_IB_ADDR_FAMILY"] = f"AF_INET{'6' * (version == 6)}"
     if len(addresses) == len(rdma) and all(address in network for address in addresses):
@@ -163,7 +180,7 @@ def nccl_rdma(fabric: Mapping[str, Any], network: Network) -> dict[str, str]:
     return values
 
 
-def fabric_files(fabric: Mapping[str, Any]) -> dict[str, str]:
+def fabric_files(fabric: Fabric) -> dict[str, str]:
     """Return the files of a node: fabric.json for programs, fabric.env for a shell (also `docker run --env-file`)."""
     lines = [f"{name}={shlex.quote(value)}\n" for name, value in fabric_environment(fabric).items()]
     return {
@@ -172,17 +189,17 @@ def fabric_files(fabric: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def rails_in_use(fabric: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def rails_in_use(fabric: Fabric) -> list[Rail]:
     """Return the rails that a job uses: none if RDMA is off."""
     return [] if fabric.get("rdma_off") else fabric.get("rdma", [])
 
 
-def all_have_rails(fabrics: Iterable[Mapping[str, Any] | None]) -> bool:
+def all_have_rails(fabrics: Iterable[Fabric | None]) -> bool:
     """Whether each of these nodes has rails: a job on them uses RDMA, whatever other nodes lack."""
     return all(fabric and fabric.get("rdma") for fabric in fabrics)
 
 
-def reason_of(fabric: Mapping[str, Any], name: str) -> str:
+def reason_of(fabric: Fabric, name: str) -> str:
     """Return why a variable of fabric_environment() has its value."""
     rails = rails_in_use(fabric)
     if name == "NCCL_IB_DISABLE":

@@ -9,8 +9,12 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Port as Rail
+
+from .fabric_types import Agent, FullLinkStep, LinkStep, RailMeasured, RailStep, RailTest
 from .link_matrix import rounds
 from .networks import Ip, NodeNet
 from .publication import rails_in_use
@@ -28,7 +32,7 @@ class Seat:
     """
 
     rail: str
-    port: Mapping[str, Any]
+    port: Mapping[str, str | int | None]
     tool: bool
     nic: str = ""
     address: Ip | None = None
@@ -49,19 +53,19 @@ class Untested(NamedTuple):
 class Plan(NamedTuple):
     """The steps of each node, pairs of rails without a test, and pairs of nodes that there is no time for."""
 
-    steps: dict[str, list[dict[str, Any]]]
+    steps: dict[str, list[RailStep]]
     untested: tuple[Untested, ...]
     left_out: int
 
 
-def seats_of(fabric: Mapping[str, Any], net: NodeNet) -> list[Seat]:
+def seats_of(fabric: Fabric, net: NodeNet) -> list[Seat]:
     """Return the rails that a job on a node uses."""
     return [seat_of(row, net) for row in rails_in_use(fabric)]
 
 
-def seat_of(row: Mapping[str, Any], net: NodeNet) -> Seat:
+def seat_of(row: Rail, net: NodeNet) -> Seat:
     """Return a rail of fabric.json beside what the node has now."""
-    port = {"device": row["device"], "port": row["port"], "gid_index": row["gid_index"]}
+    port: dict[str, str | int | None] = {"device": row["device"], "port": row["port"], "gid_index": row["gid_index"]}
     rail = f"{row['device']}:{row['port']}"
     nic = next((each for each in net.nics if each.name == row["netdev"]), None)
     own = [address for address in (nic.addresses if nic else ()) if not address.ip.is_link_local and address.stable]
@@ -94,13 +98,13 @@ def how(one: Seat, other: Seat, control: str) -> tuple[str, str]:
     return "", f"{why}, and perftest (ib_write_bw) is not on both nodes"
 
 
-def order_of(one: Seat, other: Seat, by: str) -> dict[str, Any]:
+def order_of(one: Seat, other: Seat, by: str) -> RailTest:
     """Return the test of a rail from `one` to `other`, as module_utils/_fabric/rail_probe.py takes it."""
-    names = {"rail": one.rail, "peer": other.rail, "by": by}
+    names: RailTest = {"rail": one.rail, "peer": other.rail, "by": by}
     if by == "rdma":
         return {**names, "own": dict(one.port), "other": dict(other.port)}
-    where = {"nic": one.nic, "source": str(one.address), "address": str(other.address)}
-    return {**names, **where, "mtu": min(one.mtu, other.mtu)}
+    mtu = min(one.mtu, other.mtu)
+    return {**names, "nic": one.nic, "source": str(one.address), "address": str(other.address), "mtu": mtu}
 
 
 def directions(names: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
@@ -113,12 +117,12 @@ def directions(names: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
 def plan_rails(
     seats: Mapping[str, Sequence[Seat]],
     addresses: Mapping[str, str],
-    agents: Mapping[str, Mapping[str, Any]],
+    agents: Mapping[str, Agent],
     begin: int = 0,
 ) -> Plan:
     """Return the test of the rails of these nodes. `addresses`: where their agents are; `begin`: the first round."""
     names = [name for name in addresses if seats.get(name)]
-    steps: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    steps: dict[str, list[RailStep]] = {name: [] for name in names}
     untested: dict[Untested, None] = {}
     spent, number, left_out = 0.0, begin, 0
     for pairs in directions(names):
@@ -132,17 +136,27 @@ def plan_rails(
         spent += cost
         for (client, server), rails in tests.items():
             if rails:
-                shared = {"round": number, "seconds": SECONDS, "rails": rails}
-                peer = {"node": server, "address": addresses[server], **agents[server]}
-                steps[client].append({**shared, "role": "client", **peer})
-                steps[server].append({**shared, "role": "server", "node": client})
+                steps[client].append(
+                    {
+                        "round": number,
+                        "seconds": SECONDS,
+                        "rails": rails,
+                        "role": "client",
+                        "node": server,
+                        "address": addresses[server],
+                        **agents[server],
+                    }
+                )
+                steps[server].append(
+                    {"round": number, "seconds": SECONDS, "rails": rails, "role": "server", "node": client}
+                )
         number += 1
     return Plan({name: own for name, own in steps.items() if own}, tuple(untested), left_out)
 
 
 def tests_of(
     client: str, server: str, seats: Mapping[str, Sequence[Seat]], control: str, untested: dict[Untested, None]
-) -> list[dict[str, Any]]:
+) -> list[RailTest]:
     """Return the tests of all rails from a node to another. Those that nothing tests are added to `untested`, once."""
     rows = []
     for one, other in facing(seats[client], seats[server]):
@@ -156,7 +170,7 @@ def tests_of(
 
 
 def unreported(
-    steps: Mapping[str, Sequence[Mapping[str, Any]]], measured: Mapping[str, Sequence[Mapping[str, Any]]]
+    steps: Mapping[str, Sequence[LinkStep | FullLinkStep | RailStep]], measured: Mapping[str, Sequence[RailMeasured]]
 ) -> tuple[Untested, ...]:
     """Return the planned tests of which a node reported nothing: silence proves nothing. `measured`: by node."""
     told = {(name, row["rail"], row["node"], row["peer"]) for name, rows in measured.items() for row in rows}
@@ -164,7 +178,7 @@ def unreported(
         Untested(name, rail["rail"], step["node"], rail["peer"], f"{name} reported no result")
         for name, own in steps.items()
         for step in own
-        if step["role"] == "client"
-        for rail in step.get("rails", ())
+        if step["role"] == "client" and "rails" in step
+        for rail in step["rails"]
     ]
     return tuple(each for each in wanted if each[:4] not in told)

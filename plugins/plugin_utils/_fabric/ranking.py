@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .constraints import Constraints, constraints_of
+from .fabric_types import Reached
 from .networks import Address, Network, Nic, NodeNet, netdevs_of
 
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # each node's results about the others
+Rows = Mapping[str, Sequence[Reached]]  # each node's results about the others
 
 SLOW = 4.0  # this many times slower is another class: 1 and 10 Gbit/s are, 40 and 100 in one Python stream are not
 MEASURED = "faster, as measured"
@@ -74,7 +74,7 @@ class Ranking:
         """Return the seats that are judged."""
         return [candidate.seats[node.name] for node in self.nodes]
 
-    def key(self, candidate: Candidate) -> tuple[Any, ...]:
+    def key(self, candidate: Candidate) -> tuple[object, ...]:
         """Return the values of CRITERIA, in their order."""
         seats = self.seats(candidate)
         speeds = [seat.nic.speed_mbit for seat in seats]

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import RejectedNic
 
+from .fabric_types import RejectedAddress
 from .networks import Address, Nic, NodeNet, some
 
 
@@ -112,11 +114,11 @@ def worth_a_line(nic: Nic, address: Address) -> bool:
     return not alone and not (nic.port_of and address.ip.is_link_local)
 
 
-def rejected_of(rejections: Iterable[Rejection], name: str) -> list[dict[str, str]]:
+def rejected_of(rejections: Iterable[Rejection], name: str) -> list[RejectedNic]:
     """Return every rejected address of a node as rows of its fabric.json, with the reason as code and text."""
     rows = [(row.nic, row.address, row.reason) for row in rejections if row.node == name]
     return [
-        {"nic": nic, "address": address, "code": code.value, "reason": text}
+        RejectedAddress(nic=nic, address=address, code=code.value, reason=text)
         for nic, address, (code, text) in sorted(rows)
     ]
 

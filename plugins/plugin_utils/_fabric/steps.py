@@ -9,13 +9,13 @@ from __future__ import annotations
 import ipaddress
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from . import answers as fabric_answers
 from .choice import Choice, alone, candidates, choose_fabric, refusal, standing
 from .constraints import Constraints, check_constraints, parse_subnet
+from .fabric_types import Agent, LinkStep, Measured, Published
 from .firewalls import Blocked, blocked
 from .link_matrix import rates, steps
 from .networks import NodeNet, node_net, some
@@ -23,7 +23,9 @@ from .publication import fabric_files, fabric_of
 from .rails import RailCode, Rails, rails_of
 from .ranking import Candidate, judged
 
-Results = Mapping[str, Mapping[str, Any]]  # node -> the result of its task
+Results = Mapping[str, Mapping[str, object]]  # node -> the result of its task
+Batch = Mapping[str, Mapping[str, list[Measured]]]  # the same of a measurement, checked
+Plan = dict[str, list[dict[str, object]]]  # the peers of each node
 
 MEASURED_ROUNDS = 2  # of the tournament: every NIC takes part in one of them
 MEASURED_SECONDS = 0.1  # per direction
@@ -42,8 +44,8 @@ def next_step(
     subnet: str = "",
     nccl_gid: str = "auto",
     workers: Sequence[str] | None = None,
-    firewalls: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    firewalls: Mapping[str, object] | None = None,
+) -> dict[str, object]:
     """Return `state` and its values.
 
     `workers`: the nodes that run ranks; None for all.
@@ -77,7 +79,7 @@ def next_step(
     return {"state": "measure", "steps": plan, "batches": batches}
 
 
-def connections(nodes: Sequence[NodeNet], constraints: Constraints, listened: Results) -> dict[str, Any]:
+def connections(nodes: Sequence[NodeNet], constraints: Constraints, listened: Results) -> Plan:
     """Return whom each node connects to. InputError for what cannot work, before anything is tested."""
     rails_of(nodes)
     found, rejections = candidates(nodes, constraints)
@@ -86,7 +88,9 @@ def connections(nodes: Sequence[NodeNet], constraints: Constraints, listened: Re
     return peers_of(found, agents_of(listened))
 
 
-def measurement(networks: Sequence[Candidate], nodes: Sequence[NodeNet], measuring: Results) -> dict[str, Any]:
+def measurement(
+    networks: Sequence[Candidate], nodes: Sequence[NodeNet], measuring: Results
+) -> dict[str, list[LinkStep]]:
     """Return the steps in which nodes measure networks against each other."""
     names = {node.name for node in judged(nodes)}
     seats = {str(network.network): addresses_of(network, names) for network in networks}
@@ -95,7 +99,7 @@ def measurement(networks: Sequence[Candidate], nodes: Sequence[NodeNet], measuri
 
 def at_a_glance(
     names: Sequence[str], seen: Results, constraints: Constraints, workers: Collection[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return done if the published choice is still valid or no choice is needed, else listen."""
     if not all((seen.get(name) or {}).get("facts") for name in names):
         return {"state": "listen"}
@@ -115,7 +119,7 @@ def read_nodes(names: Sequence[str], listened: Results, workers: Collection[str]
     return nodes
 
 
-def required(results: Results, name: str, key: str, what: str) -> Any:
+def required(results: Results, name: str, key: str, what: str) -> object:
     """Return a part of the result of a node. Raise InputError if it is missing."""
     found = (results.get(name) or {}).get(key)
     if found is None:
@@ -127,7 +131,7 @@ def required(results: Results, name: str, key: str, what: str) -> Any:
     return found
 
 
-def agents_of(listened: Results) -> dict[str, dict[str, Any]]:
+def agents_of(listened: Results) -> dict[str, Agent]:
     """Return port and token of the agent of each node."""
     return {name: fabric_answers.agent_of(name, row.get("agent")) for name, row in listened.items()}
 
@@ -137,7 +141,7 @@ def addresses_of(candidate: Candidate, names: Collection[str]) -> dict[str, str]
     return {name: str(seat.address.ip) for name, seat in candidate.seats.items() if name in names}
 
 
-def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def peers_of(found: Sequence[Candidate], agents: Mapping[str, Agent]) -> Plan:
     """Return the peers that each node has to reach, and the NIC for each."""
     return {
         name: [
@@ -159,7 +163,7 @@ def peers_of(found: Sequence[Candidate], agents: Mapping[str, Mapping[str, Any]]
     }
 
 
-def checked_batch(batch: Results, names: Sequence[str]) -> Results:
+def checked_batch(batch: Results, names: Sequence[str]) -> Batch:
     """Return the measurements that each node reports."""
     return {
         name: {"measured": fabric_answers.measured_of(name, row.get("measured"), names)}
@@ -168,9 +172,9 @@ def checked_batch(batch: Results, names: Sequence[str]) -> Results:
     }
 
 
-def slowest(batches: Sequence[Results]) -> dict[str, float]:
+def slowest(batches: Sequence[Batch]) -> dict[str, float]:
     """Return the rate of the slowest link of each network in Mbit/s, with the best rate of each link."""
-    rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    rows: dict[str, list[Measured]] = defaultdict(list)
     for batch in batches:
         for name, result in batch.items():
             rows[name] += result.get("measured") or []
@@ -179,7 +183,7 @@ def slowest(batches: Sequence[Results]) -> dict[str, float]:
     return {network: min(matrix.values()) for network, matrix in matrices.items() if matrix}
 
 
-def done(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> dict[str, Any]:
+def done(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> dict[str, object]:
     """Return the files to publish, and the nodes that do not have them yet."""
     rails = rails_of(nodes, [ipaddress.ip_address(text) for text in choice.broken])
     fabrics = fabric_of(choice, nodes, constraints, rails)
@@ -193,7 +197,7 @@ def done(choice: Choice, nodes: Sequence[NodeNet], constraints: Constraints) -> 
     }
 
 
-def in_words(fabrics: Mapping[str, Mapping[str, Any]]) -> str:
+def in_words(fabrics: Mapping[str, Published]) -> str:
     """Return the choice as a sentence: the network of the ranks, and that of the daemons if it is another."""
     first = next((fabric for fabric in fabrics.values() if "daemons" in fabric), next(iter(fabrics.values())))
     here = {name: fabric for name, fabric in fabrics.items() if fabric["network"] == first["network"]}
@@ -205,7 +209,7 @@ def in_words(fabrics: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{text}; launchers reach them from {nics_in_words(rest)} by {network}"
 
 
-def nics_in_words(fabrics: Mapping[str, Mapping[str, Any]]) -> str:
+def nics_in_words(fabrics: Mapping[str, Published]) -> str:
     """Return which NIC is used where."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, fabric in fabrics.items():

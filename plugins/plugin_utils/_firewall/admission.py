@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import (
     candidates,
@@ -41,7 +41,7 @@ class Admission(NamedTuple):
 
 def admission(
     names: Sequence[str],
-    seen: Mapping[str, Mapping[str, Any]],
+    seen: Mapping[str, Mapping[str, object]],
     subnet: str,
     nccl_gid: str,
     workers: Collection[str] | None = None,
@@ -68,7 +68,7 @@ def admission(
 
 def chosen_admission(
     names: Sequence[str],
-    seen: Mapping[str, Mapping[str, Any]],
+    seen: Mapping[str, Mapping[str, object]],
     subnet: str,
     nccl_gid: str,
     workers: Collection[str] | None = None,

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.distribution import words
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
@@ -363,7 +362,7 @@ def drift_table(drift: Drift) -> list[str]:
     return text_table(("property", "differs", "value: nodes"), rows)
 
 
-def drift_report(drift: Drift) -> dict[str, Any]:
+def drift_report(drift: Drift) -> dict[str, object]:
     """Return the drift as plain values for JSON."""
     rows = {
         row.name: {"severity": row.severity, "values": {value: list(nodes) for value, nodes in row.values}}

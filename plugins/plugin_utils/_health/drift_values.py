@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import NetworkFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rails_in_use
 
 
@@ -33,10 +35,10 @@ def versions_of(facts: Mapping[str, Any], wrapper: str) -> dict[str, str]:
     }
 
 
-def of_networks(networks: Mapping[str, Any] | None, fabric: Mapping[str, Any] | None) -> dict[str, str]:
+def of_networks(networks: NetworkFacts | None, fabric: Fabric | None) -> dict[str, str]:
     """Return what is compared of RDMA devices and of the chosen NICs. All rails are one text: names differ."""
-    ports = [port for port in (networks or {}).get("rdma", []) if port.get("use", "") != "virtual"]
-    rails = {(rail["device"], rail["port"]) for rail in rails_in_use(fabric or {})}
+    ports = [port for port in (networks.get("rdma", []) if networks else []) if port.get("use", "") != "virtual"]
+    rails = {(rail["device"], rail["port"]) for rail in (rails_in_use(fabric) if fabric else ())}
     used = [port for port in ports if (port["device"], port["port"]) in rails]
     boards = {port["device"]: port.get("board", "") for port in ports}
     firmware = {f"{port.get('board', '')} {port['firmware']}".strip() for port in ports if port.get("firmware")}
@@ -45,7 +47,7 @@ def of_networks(networks: Mapping[str, Any] | None, fabric: Mapping[str, Any] | 
         "rdma_cards": counted([board for board in boards.values() if board]),
         "rdma_firmware": ", ".join(sorted(firmware)),
         "rdma_links": counted(links),
-        "mtu": mtu_text(networks or {}, fabric or {}),
+        "mtu": mtu_text(networks, fabric),
     }
 
 
@@ -54,11 +56,13 @@ def counted(values: Collection[str]) -> str:
     return ", ".join(f"{count} x {value}" for value, count in sorted(Counter(values).items()))
 
 
-def mtu_text(networks: Mapping[str, Any], fabric: Mapping[str, Any]) -> str:
+def mtu_text(networks: NetworkFacts | None, fabric: Fabric | None) -> str:
     """Return the MTU of the chosen NIC and of those of the rails: "9000", or "1500, rails 4200 and 9000"."""
-    mtus = {nic["name"]: nic["mtu"] for nic in networks.get("nics", [])}
-    own = mtus.get(fabric.get("nic"))
-    rails = sorted({mtus[rail["netdev"]] for rail in rails_in_use(fabric) if rail["netdev"] in mtus})
+    mtus = {nic["name"]: nic["mtu"] for nic in (networks.get("nics", []) if networks else [])}
+    own = mtus.get(fabric.get("nic", "")) if fabric else None
+    rails = sorted(
+        {mtus[name] for rail in (rails_in_use(fabric) if fabric else ()) if (name := rail["netdev"]) in mtus}
+    )
     more = f", rails {' and '.join(map(str, rails))}" if rails and rails != [own] else ""
     return f"{own}{more}" if own else ""
 

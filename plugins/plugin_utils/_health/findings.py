@@ -11,7 +11,6 @@ import difflib
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
@@ -142,7 +141,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     return f"{len(stops)} error{'s' * (len(stops) != 1)}: {'; '.join(each)}"
 
 
-def report(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+def report(findings: Iterable[Finding]) -> list[dict[str, object]]:
     """Return the findings as plain values for JSON."""
     return [{**dataclasses.asdict(finding), "nodes": list(finding.nodes)} for finding in findings]
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
@@ -24,7 +23,7 @@ class SeenNode(OnNode):
 
     parses_values = False
 
-    def seen(self, node: str, seen: Mapping[str, Any], variables: dict[str, Any], **options: str) -> Answer:
+    def seen(self, node: str, seen: Mapping[str, object], variables: dict[str, object], **options: str) -> Answer:
         """Return what preflight saw of the node; without root and with these options, what is there now."""
         answer = answer_of(seen)
         if answer.facts is not None:

@@ -75,7 +75,7 @@ def parse_least(name: str, value: Any) -> float:
     return number
 
 
-def parse_version(name: str, value: Any) -> str:
+def parse_version(name: str, value: object) -> str:
     """Return a version such as 3.11."""
     if not isinstance(value, str) or not re.fullmatch(r"\d+\.\d+", value):
         raise InputError(name, value, f'give a version in quotes: {name}: "3.11"')
@@ -94,7 +94,7 @@ def answer_of(answer: Mapping[str, Any]) -> Answer:
     )
 
 
-def target_of(name: str, variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> Target:
+def target_of(name: str, variables: Mapping[str, object], groups: Mapping[str, Sequence[str]]) -> Target:
     """Return a host of the inventory, from its variables (see HOST_VARIABLES)."""
 
     def text(key: str) -> str:
@@ -115,7 +115,7 @@ def target_of(name: str, variables: Mapping[str, Any], groups: Mapping[str, Sequ
 
 def report_of(
     findings: Sequence[findings_module.Finding], answers: Mapping[str, Answer], drift: Drift, at: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the report as plain values for JSON."""
     clocks = {name: dataclasses.asdict(answer.clock) for name, answer in answers.items() if answer.clock}
     return {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.prerequisites import MANAGERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -54,7 +53,7 @@ class Work:
         parts += [f"set MaxStartups {self.logins} of sshd"] * bool(self.logins)
         return "; ".join(parts)
 
-    def order(self, case: Case) -> dict[str, Any]:
+    def order(self, case: Case) -> dict[str, object]:
         """Return what the module on the node is told."""
         return {
             "manager": case.facts["prerequisites"]["manager"],
@@ -67,7 +66,7 @@ class Work:
         }
 
 
-def parse_switches(given: Mapping[str, Any]) -> dict[str, str]:
+def parse_switches(given: Mapping[str, object]) -> dict[str, str]:
     """Return the switches by name, each auto, true or false. InputError for any other value."""
     switches = {name: str(given.get(name, "auto")).lower() for name in (*SWITCHES, "python")}
     for name, value in switches.items():

@@ -16,9 +16,10 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import Measured, RailMeasured
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .drift import digest_of
@@ -26,7 +27,8 @@ from .findings import Finding
 from .rail_links import NOT_TRIED
 from .trial import Trial
 
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # by the node that measured
+Row = TypeVar("Row", Measured, RailMeasured)
+Rows = Mapping[str, Sequence[Row]]  # by the node that measured
 Pair = tuple[str, str]  # in the order of their names
 MATRIX_BYTES = 256 << 20  # of the file: 1,000 nodes have some 100 MB
 SEAT = ("nic", "address", "network", "mtu", "rdma", "daemons")  # of fabric.json; the rest tells of other nodes too
@@ -43,8 +45,8 @@ class Proven:
 
     at: str = ""
     nodes: Mapping[str, str] = field(default_factory=dict)
-    measured: Rows = field(default_factory=dict)
-    rails: Rows = field(default_factory=dict)
+    measured: Rows[Measured] = field(default_factory=dict)
+    rails: Rows[RailMeasured] = field(default_factory=dict)
 
 
 def read_proven(variable: str, name: str) -> Proven:
@@ -101,27 +103,35 @@ def spare(trial: Trial, proven: Proven, now: Mapping[str, str]) -> Trial:
     return dataclasses.replace(trial, steps=steps, kept=tuple(sorted(kept)), kept_at=proven.at)
 
 
-def each_of(rows: Rows) -> Iterable[tuple[str, Mapping[str, Any]]]:
+def each_of(rows: Rows[Row]) -> Iterable[tuple[str, Row]]:
     """Yield the node that measured, and what, of all."""
     return ((name, row) for name, own in rows.items() for row in own)
 
 
-def rows_of(rows: Rows, pairs: Collection[Pair]) -> dict[str, list[Mapping[str, Any]]]:
+def rows_of(rows: Rows[Row], pairs: Collection[Pair]) -> dict[str, list[Row]]:
     """Return the measurements of some pairs."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[str, list[Row]] = {}
     for name, row in each_of(rows):
         if pair_of(name, row["node"]) in pairs:
             found.setdefault(name, []).append(row)
     return found
 
 
-def joined(rows: Rows, more: Rows) -> dict[str, list[Mapping[str, Any]]]:
+def joined(rows: Rows[Row], more: Rows[Row]) -> dict[str, list[Row]]:
     """Return both measurements as one."""
-    return {name: [*rows.get(name, ()), *more.get(name, ())] for name in {**rows, **more}}
+    found = {name: list(own) for name, own in rows.items()}
+    for name, own in more.items():
+        found.setdefault(name, []).extend(own)
+    return found
 
 
 def next_proven(
-    proven: Proven, now: Mapping[str, str], measured: Rows, rails: Rows, findings: Iterable[Finding], at: str
+    proven: Proven,
+    now: Mapping[str, str],
+    measured: Rows[Measured],
+    rails: Rows[RailMeasured],
+    findings: Iterable[Finding],
+    at: str,
 ) -> Proven:
     """Return what to store after a proof: what it measured or kept, and of nodes that did not take part what there was.
 

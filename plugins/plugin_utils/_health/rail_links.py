@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import BY_FIREWALL, UnreachedCode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import RailMeasured
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.firewalls import OPEN
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.link_matrix import slow_links
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rail_matrix import Untested
@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_nam
 
 from .findings import Finding, Rule, found
 
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # by the node that measured
+Rows = Mapping[str, Sequence[RailMeasured]]  # by the node that measured
 WAYS = {"rdma": "RDMA", "tcp": "TCP"}
 ONE_RAIL = "an all-reduce uses all rails, and waits for the slowest"
 RULES: Mapping[str, Rule] = {
@@ -89,12 +89,10 @@ def judge_rail_links(
     yield from not_tested(rows, untested, left_out)
 
 
-def faults(
-    failed: Sequence[tuple[str, Mapping[str, Any]]], rows: Sequence[tuple[str, Mapping[str, Any]]]
-) -> Iterator[Finding]:
+def faults(failed: Sequence[tuple[str, RailMeasured]], rows: Sequence[tuple[str, RailMeasured]]) -> Iterator[Finding]:
     """Yield the rails that fail. One that fails with every other node is told once, not with each of them."""
     told: set[tuple[str, str, str, str]] = set()
-    of_rail: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    of_rail: dict[tuple[str, str], list[RailMeasured]] = {}
     for name, row in rows:
         of_rail.setdefault((name, row["rail"]), []).append(row)
     for node, rail in sorted({(name, row["rail"]) for name, row in failed}):
@@ -112,7 +110,7 @@ def faults(
             yield found(RULES, RULE_OF.get(row["code"], "TF-RAIL-LINK"), [name, row["node"]], seen)
 
 
-def slow(rows: Sequence[tuple[str, Mapping[str, Any]]], way: str) -> Iterator[Finding]:
+def slow(rows: Sequence[tuple[str, RailMeasured]], way: str) -> Iterator[Finding]:
     """Yield the rails that are slow, of those that were measured in one way."""
     owner = {end(node, rail): node for name, row in rows for node, rail in ends(name, row)}
     rates = {
@@ -125,19 +123,23 @@ def slow(rows: Sequence[tuple[str, Mapping[str, Any]]], way: str) -> Iterator[Fi
         yield found(RULES, "TF-RAIL-LINK-SLOW", nodes, f"{each} ({WAYS[way]})")
 
 
-def links(measured: Rows) -> list[dict[str, Any]]:
+def links(measured: Rows) -> list[dict[str, object]]:
     """Return every test of a rail as plain values for JSON; rates in Mbit/s, MTU in bytes."""
-    keys = ("code", "error", "mbit", "mtu")
     return [
         {
             "from": {"node": name, "rail": row["rail"]},
             "to": {"node": row["node"], "rail": row["peer"]},
             "by": row["by"],
-            **{key: row[key] for key in keys if key in row},
+            **figures_of(row),
         }
         for name, own in measured.items()
         for row in own
     ]
+
+
+def figures_of(row: Mapping[str, object]) -> dict[str, object]:
+    """Return what a test found, or why it failed."""
+    return {key: row[key] for key in ("code", "error", "mbit", "mtu") if key in row}
 
 
 def summary(measured: Rows) -> list[str]:
@@ -155,13 +157,13 @@ def summary(measured: Rows) -> list[str]:
     return lines
 
 
-def ends(name: str, row: Mapping[str, Any]) -> tuple[tuple[str, str], tuple[str, str]]:
+def ends(name: str, row: RailMeasured) -> tuple[tuple[str, str], tuple[str, str]]:
     """Return both ends of a rail: node and rail."""
     return (name, row["rail"]), (row["node"], row["peer"])
 
 
 def not_tested(
-    rows: Sequence[tuple[str, Mapping[str, Any]]], untested: Sequence[Untested], left_out: int
+    rows: Sequence[tuple[str, RailMeasured]], untested: Sequence[Untested], left_out: int
 ) -> Iterator[Finding]:
     """Yield why rails were not tested: one finding for each reason."""
     reasons: dict[str, set[str]] = {}

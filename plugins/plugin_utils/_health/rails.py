@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import daemons_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
@@ -131,7 +130,7 @@ def judge_rails(nets: Sequence[NodeNet]) -> Iterator[Finding]:
 def missing_address(node: NodeNet) -> str:
     """Return which published address a node no longer has, and what its NIC has instead; empty if it has all."""
     here = {str(address.ip): nic.name for nic in node.nics for address in nic.addresses}
-    fabric: Mapping[str, Any] = node.published
+    fabric = node.published
     for seat in (fabric, daemons_of(fabric)) if fabric else ():
         if seat["address"] not in here:
             now = ", ".join(ip for ip, name in here.items() if name == seat["nic"]) or "none"

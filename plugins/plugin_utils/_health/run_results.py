@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
@@ -24,21 +24,40 @@ BASELINE_BYTES = 1 << 20
 MAX_GBPS = 1e6  # above this a figure is no measurement
 
 
-def run_of(run: Mapping[str, Any]) -> dict[str, Any]:
+class Run(TypedDict):
+    """How a job of the trial ended."""
+
+    workload: str
+    launcher: str
+    backend: str
+    failed: bool
+    msg: str
+    run_dir: str
+    job_id: str
+
+
+def run_of(run: Mapping[str, Any]) -> Run:
     """Return the relevant values of one run of torchfleet.cluster.launch in a loop."""
     failed = bool(run.get("failed") or run.get("state") != "succeeded")
-    words = {key: str(run.get(key) or "") for key in ("msg", "run_dir", "job_id")}
-    asked = {key: run["item"][key] for key in ("workload", "launcher", "backend")}
-    return {**asked, "failed": failed, **words}
+    asked = run["item"]
+    return {
+        "workload": asked["workload"],
+        "launcher": asked["launcher"],
+        "backend": asked["backend"],
+        "failed": failed,
+        "msg": str(run.get("msg") or ""),
+        "run_dir": str(run.get("run_dir") or ""),
+        "job_id": str(run.get("job_id") or ""),
+    }
 
 
-def speeds_of(runs: Sequence[Mapping[str, Any]]) -> list[Speed]:
+def speeds_of(runs: Sequence[Run]) -> list[Speed]:
     """Return the figures of the runs that succeeded. A run without figures is left out."""
     found = [speed_of(run) for run in runs if not run["failed"]]
     return [speed for speed in found if speed]
 
 
-def speed_of(run: Mapping[str, Any]) -> Speed | None:
+def speed_of(run: Run) -> Speed | None:
     """Return the figures of one run (launcher, backend, run_dir), or None if it told none."""
     directory = Path(run["run_dir"])
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
@@ -26,7 +25,7 @@ PARTS: Mapping[str, Sequence[str]] = {
 STEPS_OF_ONE = {"prerequisites", "accelerators", "libraries", "mpi", "pytorch", "torch_backends"}
 
 
-def mistakes(groups: Mapping[str, Sequence[str]], asked: Mapping[str, Any]) -> list[str]:
+def mistakes(groups: Mapping[str, Sequence[str]], asked: Mapping[str, object]) -> list[str]:
     """Return a line for each mistake: a head or workers are missing, or a list of parts is none or has unknown ones.
 
     `groups`: the hosts of each group of the inventory. `asked`: by the name of a list, what the user gave, unchecked.
@@ -57,7 +56,7 @@ def missing_hosts(groups: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def unknown_parts(name: str, given: Any) -> str:
+def unknown_parts(name: str, given: object) -> str:
     """Return what is wrong with a list of parts; empty if nothing is."""
     known = PARTS[name]
     if isinstance(given, list) and all(part in known for part in given):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rails_in_use
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
@@ -115,9 +115,7 @@ class Network:
         return f"{speed.launcher} {speed.backend} {speed.world_size} on {fold_names(self.nodes)}"
 
 
-def network_of(
-    fabrics: Mapping[str, Mapping[str, Any]], ports: Mapping[str, Mapping[str, float]], cluster: str = ""
-) -> Network:
+def network_of(fabrics: Mapping[str, Fabric], ports: Mapping[str, Mapping[str, float]], cluster: str = "") -> Network:
     """Return the network of the workers, from their fabric.json and from the rate in Gbit/s of each RDMA device."""
     rates = [
         [ports.get(name, {}).get(rail["device"], 0.0) for rail in rails_in_use(each)] for name, each in fabrics.items()
@@ -193,7 +191,7 @@ def merged_baseline(stored: Mapping[str, float], speeds: Sequence[Speed], networ
     return dict(sorted(kept.items()))
 
 
-def report(speed: Speed) -> dict[str, Any]:
+def report(speed: Speed) -> dict[str, object]:
     """Return the figures as plain values for JSON; rates in GB/s, amounts in GB."""
     return {
         "launcher": speed.launcher,

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import (
+    Agent,
+    FullLinkStep,
+    LinkStep,
+    Published,
+    RailStep,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS, Engine, joins_gpus
 
-from .preflight_types import Answer
+from .preflight_types import Answer, Facts
 
-Json = Any
+Step = LinkStep | FullLinkStep | RailStep
+
 SECONDS = 0.15  # per pair and direction: long enough for a rate; 200 nodes take a minute
 # Launcher, and the version that proves that it is installed.
 TRIED = {name: name if row.programs else "torch" for name, row in LAUNCHERS.items() if row.wheel or not row.programs}
@@ -28,6 +37,26 @@ GPU_SIZES = ("1M", "256M")
 NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}  # tells which network it really uses
 
 
+class Listened(TypedDict, total=False):
+    """What a node says of its fabric. `agent`: None where none runs; `rates`: Gbit/s by RDMA device."""
+
+    fabric: Published
+    agent: Agent | None
+    net: NodeNet | None
+    rates: dict[str, float]
+
+
+class TriedRun(TypedDict):
+    """A job of the trial, as options of module launch. `ranks_per_node` 0: all slots."""
+
+    workload: str
+    launcher: str
+    backend: str
+    workload_args: list[str]
+    job_env: dict[str, str]
+    ranks_per_node: int
+
+
 @dataclass(frozen=True)
 class Trial:
     """The tests to run: nodes that answer, logins, each node's steps of the matrix, runs (options of module launch)."""
@@ -35,8 +64,8 @@ class Trial:
     nodes: tuple[str, ...]
     logins: tuple[Mapping[str, str], ...]
     network: str
-    steps: Mapping[str, Sequence[Mapping[str, Json]]]
-    runs: tuple[Mapping[str, Json], ...]
+    steps: Mapping[str, Sequence[Step]]
+    runs: tuple[TriedRun, ...]
     untested: tuple[rail_matrix.Untested, ...] = ()  # rails that nothing tests
     left_out: int = 0  # pairs of nodes whose rails there is no time for
     kept: tuple[tuple[str, str], ...] = ()  # pairs of nodes that an earlier proof measured, and this one does not
@@ -48,14 +77,14 @@ def answering(answers: Mapping[str, Answer]) -> tuple[str, ...]:
     return tuple(name for name, answer in answers.items() if answer.facts)
 
 
-def published(listened: Mapping[str, Json]) -> dict[str, Json]:
+def published(listened: Mapping[str, Listened]) -> dict[str, Published]:
     """Return the fabric.json of each node that has one."""
     return {name: answer["fabric"] for name, answer in listened.items() if answer.get("fabric")}
 
 
 def plan_trial(
     answers: Mapping[str, Answer],
-    listened: Mapping[str, Json],
+    listened: Mapping[str, Listened],
     head: str,
     workers: Sequence[str],
     launchers: Collection[str] = tuple(TRIED),
@@ -66,7 +95,7 @@ def plan_trial(
     first = [name for name in (head, *fabrics) if name in fabrics and (name in workers or len(workers) < 2)]
     network = next((fabrics[name]["network"] for name in first), "")
     seats = {name: fabric["address"] for name, fabric in fabrics.items() if fabric["network"] == network}
-    agents = {name: listened[name]["agent"] for name in seats}
+    agents = {name: agent for name in seats if (agent := listened[name]["agent"])}
     steps = link_matrix.steps({network: seats}, agents, SECONDS) if len(seats) > 1 else {}
     rails = plan_rails(listened, {name: seats[name] for name in seats if name in workers}, agents, len(seats))
     at_work = [name for name in workers if name in nodes]
@@ -75,40 +104,48 @@ def plan_trial(
         for launcher, what in TRIED.items()
         if launcher in launchers and has_launcher(answers, launcher, what, head, at_work)
         for backend in BACKENDS
-        if can_try(backend, [answers[name].facts for name in at_work], launcher)
+        if can_try(backend, [facts for name in at_work if (facts := answers[name].facts)], launcher)
     ]
-    logins = tuple(login_to(name, answers[name].facts) for name in nodes) if len(answers) > 1 else ()
+    logins = (
+        tuple(login_to(name, facts) for name in nodes if (facts := answers[name].facts)) if len(answers) > 1 else ()
+    )
     plan = {name: [*full_size(own, name, listened), *rails.steps.get(name, ())] for name, own in steps.items()}
     jobs = (*runs, *burn_in_of(runs)) if head in nodes else ()
     return Trial(nodes, logins, network, plan, jobs, rails.untested, rails.left_out)
 
 
 def plan_rails(
-    listened: Mapping[str, Json], addresses: Mapping[str, str], agents: Mapping[str, Json], begin: int
+    listened: Mapping[str, Listened], addresses: Mapping[str, str], agents: Mapping[str, Agent], begin: int
 ) -> rail_matrix.Plan:
     """Return the test of the rails of workers, after the rounds of the network."""
-    nets = {name: listened[name]["net"] for name in addresses if listened[name].get("net")}
+    nets = {name: net for name in addresses if (net := listened[name].get("net"))}
     seats = {name: rail_matrix.seats_of(listened[name]["fabric"], net) for name, net in nets.items()}
     return rail_matrix.plan_rails(seats, addresses, agents, begin)
 
 
-def full_size(steps: Sequence[Mapping[str, Json]], name: str, listened: Mapping[str, Json]) -> list[dict[str, Json]]:
+def full_size(steps: Sequence[LinkStep], name: str, listened: Mapping[str, Listened]) -> list[LinkStep | FullLinkStep]:
     """Return the steps of a node's links with its NIC, and the packets that must pass: the smaller MTU of both ends."""
     mtus = {node: nic_mtu(listened[node]) for node in (name, *(str(step["node"]) for step in steps))}
-    own = {"nic": listened[name]["fabric"]["nic"]}
+    nic = listened[name]["fabric"]["nic"]
     return [
-        {**step, **own, "mtu": min(mtus[name], mtus[step["node"]])} if mtus[name] and mtus[step["node"]] else dict(step)
+        with_size(step, nic, min(mtus[name], mtus[step["node"]])) if mtus[name] and mtus[step["node"]] else {**step}
         for step in steps
     ]
 
 
-def nic_mtu(told: Mapping[str, Json]) -> int:
+def with_size(step: LinkStep, nic: str, mtu: int) -> FullLinkStep:
+    """Return a step with the size of its packets. `mtu`: bytes."""
+    return {**step, "nic": nic, "mtu": mtu}
+
+
+def nic_mtu(told: Listened) -> int:
     """Return the MTU of the NIC that a node uses, in bytes; 0 if it is not known."""
-    nics = told["net"].nics if told.get("net") else ()
+    net = told.get("net")
+    nics = net.nics if net else ()
     return next((nic.mtu for nic in nics if nic.name == told["fabric"]["nic"]), 0)
 
 
-def run_with(launcher: str, backend: str, workers: int) -> dict[str, Json]:
+def run_with(launcher: str, backend: str, workers: int) -> TriedRun:
     """Return an all-reduce as options of module launch; `ranks_per_node` 0: all slots."""
     device = BACKENDS[backend].device
     smallest, largest = SIZES.get(device, GPU_SIZES)
@@ -125,23 +162,23 @@ def run_with(launcher: str, backend: str, workers: int) -> dict[str, Json]:
     }
 
 
-def burn_in_of(runs: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
+def burn_in_of(runs: Sequence[TriedRun]) -> list[TriedRun]:
     """Return a run that loads every GPU, with the first launcher that joins GPUs; none where there are no GPUs."""
     first = next((run for run in runs if BACKENDS[run["backend"]].device != "cpu"), None)
     return [{**first, "workload": BURN_IN, "workload_args": [], "job_env": {}}] if first else []
 
 
-def login_to(name: str, facts: Json) -> dict[str, str]:
+def login_to(name: str, facts: Facts) -> dict[str, str]:
     """Return a node in the form that torchfleet.cluster.ssh_mesh_prove takes."""
     return {"name": name, "config": f"{facts['home']['path']}/ssh/config", "address": name}
 
 
-def engine_of(facts: Json) -> Engine:
+def engine_of(facts: Facts) -> Engine:
     """Return what a node computes with, from its facts."""
     return {"accelerators": facts["accelerators"]["usable"], "torch": facts["torch"]}
 
 
-def can_try(backend: str, facts: Sequence[Json], launcher: str) -> bool:
+def can_try(backend: str, facts: Sequence[Facts], launcher: str) -> bool:
     """Whether a backend can be tried under a launcher on nodes with these facts: all need what it is made of.
 
     The torch and the GPUs decide, not versions of drivers and libraries: the amdgpu of the kernel has none, and ROCm's

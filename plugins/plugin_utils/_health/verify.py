@@ -9,12 +9,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import BY_FIREWALL, UnreachedCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import daemons_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import (
+    Measured,
+    Published,
+    RailMeasured,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.firewalls import (
     OPEN,
     blockers,
@@ -38,10 +42,10 @@ from .rail_links import RULES as RAIL_LINK_RULES
 from .rail_links import judge_rail_links, links, summary
 from .rails import RULES as RAIL_RULES
 from .rails import judge_rails, missing_address
+from .run_results import Run
 from .speed import Network, Speed, judge_speed, network_of
-from .trial import ALL_REDUCE, BURN_IN, Trial, published
+from .trial import ALL_REDUCE, BURN_IN, Listened, Trial, published
 
-Json = Any
 VERSION = 1  # of the report
 MANY_NODES = 12  # above this only a summary of the matrix is shown; the report has it all
 # By the code of a link.
@@ -144,14 +148,17 @@ class CheckedAnswers:
     """The checked answers of the nodes. An invalid answer is replaced by an empty one; `answers` has the reason."""
 
     answers: Mapping[str, Answer]
-    listened: Mapping[str, Json]
-    measured: Mapping[str, Sequence[Mapping[str, Json]]]
-    rails: Mapping[str, Sequence[Mapping[str, Json]]]  # what was measured of them
+    listened: Mapping[str, Listened]
+    measured: Mapping[str, Sequence[Measured]]
+    rails: Mapping[str, Sequence[RailMeasured]]  # what was measured of them
 
 
-def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: Mapping[str, Json]) -> CheckedAnswers:
+def take(
+    answers: Mapping[str, Answer], listened: Mapping[str, Mapping[str, object]], measured: Mapping[str, object]
+) -> CheckedAnswers:
     """Return the checked answers of the nodes."""
-    kept, checked_listened, rows, rails = dict(answers), dict[str, Json](), dict[str, Json](), dict[str, Json]()
+    kept, checked_listened = dict(answers), dict[str, Listened]()
+    rows, rails = dict[str, list[Measured]](), dict[str, list[RailMeasured]]()
     for name in answers:
         try:
             checked_listened[name] = listened_of(name, listened.get(name) or {})
@@ -164,11 +171,11 @@ def take(answers: Mapping[str, Answer], listened: Mapping[str, Json], measured: 
     return CheckedAnswers(kept, checked_listened, rows, rails)
 
 
-def listened_of(name: str, listened: Mapping[str, Json]) -> dict[str, Json]:
+def listened_of(name: str, listened: Mapping[str, object]) -> Listened:
     """Return fabric.json, probe server and networks of a node, from the answer of torchfleet.cluster.fabric_probe."""
     asked = fabric_answers.constraints_of(name, listened.get("constraints"))
     net = node_net(name, listened["facts"], asked) if listened.get("facts") else None
-    agent = fabric_answers.agent_of(name, listened["agent"]) if listened.get("agent") else {}
+    agent = fabric_answers.agent_of(name, listened["agent"]) if listened.get("agent") else None
     text = (net.files or {}).get("fabric.json") if net else ""
     return {
         "fabric": fabric_answers.published(text or ""),
@@ -183,10 +190,10 @@ class Outcome:
     """The results of a trial."""
 
     answers: Mapping[str, Answer]
-    listened: Mapping[str, Json]
+    listened: Mapping[str, Listened]
     failures: Sequence[Mapping[str, str]]  # of logins: from, to, why
-    measured: Mapping[str, Sequence[Mapping[str, Json]]]
-    runs: Sequence[Mapping[str, Json]]  # launcher, backend, failed, msg, run_dir
+    measured: Mapping[str, Sequence[Measured]]
+    runs: Sequence[Run]  # launcher, backend, failed, msg, run_dir
     trial: Trial
     drift: Drift
     head: str = ""
@@ -196,7 +203,7 @@ class Outcome:
     floor: float | None = None  # GB/s
     baseline: Mapping[str, float] = field(default_factory=dict)  # GB/s by Network.key
     cluster: str = ""  # the name by which the mesh and the firewall know it
-    rails: Mapping[str, Sequence[Mapping[str, Json]]] = field(default_factory=dict)  # what was measured of them
+    rails: Mapping[str, Sequence[RailMeasured]] = field(default_factory=dict)  # what was measured of them
     certificate_days: int = -1  # that the head can log in for; -1 if it has no certificate
 
     @property
@@ -222,7 +229,7 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
     yield from judge_links(outcome)
     untested = (*outcome.trial.untested, *unreported(outcome.trial.steps, outcome.rails))
     yield from judge_rail_links(outcome.rails, untested, outcome.trial.left_out, gone_from(outcome))
-    nets = [told["net"] for told in outcome.listened.values() if told.get("net")]
+    nets = [net for told in outcome.listened.values() if (net := told.get("net"))]
     yield from judge_rails([replace(net, worker=net.name in outcome.workers) for net in nets])
     if not outcome.runs:
         yield found(RULES, "TF-VERIFY-LAUNCHER", [], "none of verify_launchers")
@@ -261,12 +268,12 @@ def judge_links(outcome: Outcome) -> Iterator[Finding]:
 
 def gone_from(outcome: Outcome) -> set[str]:
     """Return the nodes that lost their address: TF-VERIFY-ADDRESS says why nothing reaches them, not a firewall."""
-    return {name for name, told in outcome.listened.items() if told.get("net") and missing_address(told["net"])}
+    return {name for name, told in outcome.listened.items() if (net := told.get("net")) and missing_address(net)}
 
 
-def judge_networks(outcome: Outcome, fabrics: Mapping[str, Mapping[str, Json]]) -> Iterator[Finding]:
+def judge_networks(outcome: Outcome, fabrics: Mapping[str, Published]) -> Iterator[Finding]:
     """Yield the nodes that are in another network: of the ranks, or of the daemons that the head starts."""
-    daemons = fabrics.get(outcome.head, {}).get("network", "")
+    daemons = fabrics[outcome.head]["network"] if outcome.head in fabrics else ""
     for name, fabric in fabrics.items():
         apart = "daemons" in fabric or (name == outcome.head and name not in outcome.workers)
         if (
@@ -281,7 +288,7 @@ def judge_networks(outcome: Outcome, fabrics: Mapping[str, Mapping[str, Json]]) 
             yield found(RULES, "TF-VERIFY-FABRIC", [name], seen)
 
 
-def known_firewalls(outcome: Outcome, name: str, row: Mapping[str, Json]) -> str:
+def known_firewalls(outcome: Outcome, name: str, row: Measured) -> str:
     """Return the firewalls of the node that stopped a connection, as the end of a sentence."""
     blocker = blockers({name: [row]})
     facts = outcome.answers[blocker[0]].facts if blocker else None
@@ -300,7 +307,7 @@ def unmeasured(outcome: Outcome) -> dict[str, list[str]]:
     return missing
 
 
-def round_trips(measured: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[tuple[str, str], float]:
+def round_trips(measured: Mapping[str, Sequence[Measured]]) -> dict[tuple[str, str], float]:
     """Return the shortest round trip of each pair in microseconds, for both orders of the pair."""
     trips = {}
     for name, rows in measured.items():
@@ -344,18 +351,18 @@ def kept_text(trial: Trial) -> list[str]:
 FIGURES = ("ranks", "GB/s", "over")
 
 
-def of(run: Mapping[str, Json]) -> tuple[str, str]:
+def of(run: Run) -> tuple[str, str]:
     """Return launcher and backend of a run."""
     return run["launcher"], run["backend"]
 
 
-def speed_in(outcome: Outcome, run: Mapping[str, Json]) -> Speed | None:
+def speed_in(outcome: Outcome, run: Run) -> Speed | None:
     """Return the figures of a run, if it is an all-reduce that told them."""
     found = [speed for speed in outcome.speeds if (speed.launcher, speed.backend) == of(run)]
     return found[0] if found and run["workload"] == ALL_REDUCE else None
 
 
-def run_cells(run: Mapping[str, Json], speed: Speed | None) -> tuple[str, ...]:
+def run_cells(run: Run, speed: Speed | None) -> tuple[str, ...]:
     """Return how an all-reduce ended, on how many ranks, its bus bandwidth, and what carried it."""
     test = "burn-in" if run["workload"] == BURN_IN else "all-reduce"
     ended = f"{test} failed" if run["failed"] else f"{test} correct"
@@ -381,7 +388,7 @@ def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"verify of {count}: {findings_module.count(findings)}"]
 
 
-def report(outcome: Outcome, findings: Sequence[Finding], at: str) -> dict[str, Json]:
+def report(outcome: Outcome, findings: Sequence[Finding], at: str) -> dict[str, object]:
     """Return the same as plain values for JSON."""
     rates, trips = link_matrix.rates(outcome.measured, outcome.trial.network), round_trips(outcome.measured)
     pairs = [

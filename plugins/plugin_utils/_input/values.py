@@ -10,7 +10,6 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from .errors import InputError
 
@@ -31,14 +30,14 @@ OWNED_NAMES = (
 )
 
 
-def parse_text(name: str, value: Any) -> str:
+def parse_text(name: str, value: object) -> str:
     """Return a text without NUL that is not empty."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise InputError(name, value, "give a text that is not empty")
     return value
 
 
-def parse_flag(name: str, value: Any) -> bool:
+def parse_flag(name: str, value: object) -> bool:
     """Return a boolean from its spellings in YAML and on a command line."""
     words = {"true": True, "yes": True, "false": False, "no": False}
     if str(value).lower() not in words:
@@ -46,14 +45,14 @@ def parse_flag(name: str, value: Any) -> bool:
     return words[str(value).lower()]
 
 
-def parse_choice(name: str, value: Any, choices: tuple[str, ...]) -> str | None:
+def parse_choice(name: str, value: object, choices: tuple[str, ...]) -> str | None:
     """Return one of the choices, None for None."""
     if value is None or value in choices:
         return None if value is None else str(value)
     raise InputError(name, value, f"choose one of {', '.join(choices)}: -e {name}={choices[0]}")
 
 
-def parse_whole(name: str, value: Any, least: int, most: int | None, example: str = "") -> int | None:
+def parse_whole(name: str, value: object, least: int, most: int | None, example: str = "") -> int | None:
     """Return a whole number in [least, most], None for None. Text of digits is accepted, 2.5 and true are not."""
     if value is None:
         return None
@@ -66,12 +65,12 @@ def parse_whole(name: str, value: Any, least: int, most: int | None, example: st
     raise InputError(name, value, f"give a whole number {bounds}: {example or f'-e {name}={max(least, 2)}'}")
 
 
-def parse_seconds(name: str, value: Any, example: float, least: float = 0.0, most: float = 1e9) -> float | None:
+def parse_seconds(name: str, value: object, example: float, least: float = 0.0, most: float = 1e9) -> float | None:
     """Return a time in seconds greater than 0 and from `least` to `most`, None for None."""
     if value is None:
         return None
     try:
-        seconds = float(value) if not isinstance(value, bool) else 0.0
+        seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else 0.0
     except (TypeError, ValueError):
         seconds = 0.0
     if not (seconds > 0 and least <= seconds <= most):  # also refuses nan and inf
@@ -80,7 +79,7 @@ def parse_seconds(name: str, value: Any, example: float, least: float = 0.0, mos
     return seconds
 
 
-def parse_bytes(name: str, value: Any) -> int:
+def parse_bytes(name: str, value: object) -> int:
     """Return a number of bytes; K, M, G and T stand for powers of 1024."""
     found = re.match(r"(\d{1,12})([KMGT]?)\Z", str(value).strip().upper())
     if not found or isinstance(value, bool) or int(found.group(1)) < 1:
@@ -88,7 +87,7 @@ def parse_bytes(name: str, value: Any) -> int:
     return int(found.group(1)) << 10 * " KMGT".index(found.group(2) or " ")
 
 
-def parse_words(name: str, value: Any) -> tuple[str, ...]:
+def parse_words(name: str, value: object) -> tuple[str, ...]:
     """Return a list of texts; one text is split as a shell would split it."""
     if isinstance(value, str):
         try:
@@ -103,12 +102,12 @@ def parse_words(name: str, value: Any) -> tuple[str, ...]:
     return words
 
 
-def parse_names(name: str, value: Any) -> tuple[str, ...]:
+def parse_names(name: str, value: object) -> tuple[str, ...]:
     """Return a list of names; one text is split at commas and spaces."""
     return parse_words(name, value.replace(",", " ") if isinstance(value, str) else value)
 
 
-def plain_text(value: Any) -> str:
+def plain_text(value: object) -> str:
     """Return a scalar as the text that a person would type."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -116,7 +115,7 @@ def plain_text(value: Any) -> str:
 EXPORTS = ("tensorboard", "prometheus")
 
 
-def parse_exports(value: Any) -> tuple[str, ...]:
+def parse_exports(value: object) -> tuple[str, ...]:
     """Return what a run is exported to. InputError for anything else."""
     items = value.split(",") if isinstance(value, str) else value
     found = [str(item).strip() for item in items] if isinstance(items, (list, tuple)) else [str(items)]
@@ -126,7 +125,7 @@ def parse_exports(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, found)))
 
 
-def parse_environment(value: Any, source: str = "job_env") -> dict[str, str]:
+def parse_environment(value: object, source: str = "job_env") -> dict[str, str]:
     """Return environment variables of ranks. Values may contain any character but NUL; names follow POSIX."""
     if isinstance(value, str):
         try:
@@ -147,7 +146,7 @@ def parse_environment(value: Any, source: str = "job_env") -> dict[str, str]:
     return {name: plain_text(content) for name, content in value.items()}
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """Return the kind of a value, for a message that must not show it."""
     kinds = {"NoneType": "nothing", "str": "a text", "list": "a list", "tuple": "a list", "dict": "a dict"}
     return kinds.get(type(value).__name__, f"a value of type {type(value).__name__}")

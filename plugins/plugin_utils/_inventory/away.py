@@ -25,7 +25,7 @@ def every_node(groups: Groups) -> list[str]:
     return list(dict.fromkeys([*groups.get("head", ()), *groups.get("workers", ())]))
 
 
-def names_in(title: str, value: Any, groups: Groups) -> list[str]:
+def names_in(title: str, value: object, groups: Groups) -> list[str]:
     """Return the node names in a text with commas, or in a list of such. Raise InputError for one that is no node."""
     plain = to_plain(value)
     words = plain.split(",") if isinstance(plain, str) else []
@@ -40,7 +40,7 @@ def names_in(title: str, value: Any, groups: Groups) -> list[str]:
     return list(dict.fromkeys([*names, *more]))
 
 
-def without_away(groups: Groups, away: Any) -> dict[str, list[str]]:
+def without_away(groups: Groups, away: object) -> dict[str, list[str]]:
     """Return the groups without the nodes that are away; `away`: the variable. Raise InputError if the head is."""
     gone = {*names_in("away", away, groups), *groups.get("away", ())}
     heads = [name for name in groups.get("head", ()) if name in gone]
@@ -54,7 +54,7 @@ def without(groups: Groups, gone: Collection[str]) -> dict[str, list[str]]:
     return {name: [node for node in nodes if node not in gone] for name, nodes in groups.items()}
 
 
-def removed(groups: Groups, nodes: Any, away: Any) -> list[str]:
+def removed(groups: Groups, nodes: object, away: object) -> list[str]:
     """Return the nodes that remove.yml removes: `nodes`, else all that are not away.
 
     Raise InputError if the head is among some of the nodes.
@@ -66,7 +66,7 @@ def removed(groups: Groups, nodes: Any, away: Any) -> list[str]:
     return named or every_node(without_away(groups, away))
 
 
-def staying(groups: Groups, nodes: Any, away: Any) -> list[str]:
+def staying(groups: Groups, nodes: object, away: object) -> list[str]:
     """Return the nodes that stay where remove.yml removes `nodes`; none if it removes all."""
     named = removed(groups, nodes, away)
     if not names_in("nodes", nodes, groups):

@@ -41,7 +41,7 @@ def to_plain(value: Any) -> Any:
     return None if value is None else str(value)
 
 
-def vaulted_names(environment: Any) -> frozenset[str]:
+def vaulted_names(environment: object) -> frozenset[str]:
     """Return the names in an environment whose values come from a vault: `!vault`, or an encrypted file.
 
     ansible-core 2.19 passes plugins decrypted texts tagged with their origin. A text that a template made from such a
@@ -54,7 +54,7 @@ def vaulted_names(environment: Any) -> frozenset[str]:
     return frozenset()
 
 
-def from_vault(value: Any) -> bool:
+def from_vault(value: object) -> bool:
     """Whether a value was encrypted in its source."""
     from ansible.parsing.vault import VaultHelper
 
@@ -68,7 +68,7 @@ def tags_of(value: Any) -> Collection[Any]:
     """Return ansible-core's tags of a value, such as the file it comes from. There is no public API for them."""
     from ansible.module_utils._internal._datatag import AnsibleTagHelper
 
-    found: Collection[Any] = AnsibleTagHelper.tags(value)
+    found: Collection[object] = AnsibleTagHelper.tags(value)
     return found
 
 
@@ -83,7 +83,7 @@ def is_vault(path: str) -> bool:
         return False
 
 
-def refuse_what_misleads(variables: Mapping[str, Any]) -> None:
+def refuse_what_misleads(variables: Mapping[str, object]) -> None:
     """Raise InputError for input that Ansible accepts but that would be ignored.
 
     `--limit`: the job would not run on the hosts that the user expects. Words left over from `-e name=value with
@@ -101,7 +101,7 @@ def refuse_what_misleads(variables: Mapping[str, Any]) -> None:
 
 
 def cluster_from_hostvars(
-    groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, Any]], only: Sequence[str] = ()
+    groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, object]], only: Sequence[str] = ()
 ) -> Cluster:
     """Return the cluster of an inventory; with `only`, just these workers.
 
@@ -133,7 +133,7 @@ def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tupl
     if node.local:
         return ()
 
-    def option(name: str) -> Any:
+    def option(name: str) -> object:
         return to_plain(connection.get_option(name))
 
     kind = connection.transport
@@ -177,7 +177,7 @@ def refuse_become(connection: Any, node: Node) -> None:
         raise InputError(f"become on {node.name}", wanted, remedy)
 
 
-def refuse_become_of(nodes: Sequence[Node], hostvars: Mapping[str, Mapping[str, Any]]) -> None:
+def refuse_become_of(nodes: Sequence[Node], hostvars: Mapping[str, Mapping[str, object]]) -> None:
     """Raise InputError if a node that the head logs in to has another become user."""
     for node in nodes:
         known = {
@@ -188,19 +188,19 @@ def refuse_become_of(nodes: Sequence[Node], hostvars: Mapping[str, Mapping[str, 
             raise InputError(f"ansible_become of {node.name}", known["become"], remedy)
 
 
-def cluster_of(variables: Mapping[str, Any]) -> str:
+def cluster_of(variables: Mapping[str, object]) -> str:
     """Return the name of a host's cluster: torchfleet_cluster, or one of the path of its inventory (as role verify)."""
     given, path = (str(to_plain(variables.get(name)) or "") for name in ("torchfleet_cluster", "inventory_dir"))
     return given or f"{os.path.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
-def expected_gpus(name: str, variables: Mapping[str, Any]) -> int | None:
+def expected_gpus(name: str, variables: Mapping[str, object]) -> int | None:
     """Return how many GPUs a host should have by its inventory, or None. InputError for anything but a number."""
     given = to_plain(variables.get("torchfleet_gpus"))
     return parse_whole(f"torchfleet_gpus of {name}", given, 0, None, "torchfleet_gpus: 8")
 
 
-def node_from_hostvars(name: str, variables: Mapping[str, Any]) -> Node:
+def node_from_hostvars(name: str, variables: Mapping[str, object]) -> Node:
     """Return one host of the inventory as a node."""
 
     def text(key: str) -> str:

@@ -71,7 +71,7 @@ class Fault(NamedTuple):
 class Before(NamedTuple):
     """What artifacts.json says of a host."""
 
-    files: list[dict[str, Any]]
+    files: list[dict[str, object]]
     left_out: dict[str, int]
 
 
@@ -147,7 +147,7 @@ class BroughtHome:
         if self.reports:
             write_private(run_dir / LISTING, json.dumps(self.listing(), indent=2) + "\n")
 
-    def listing(self) -> dict[str, Any]:
+    def listing(self) -> dict[str, object]:
         """Return artifacts.json: every file with host, path, bytes and sha256; what did not come, and why."""
         reports = sorted(self.reports.items())
         hosts = {host: Before(report["files"], report["left_out"]) for host, report in reports if host not in self.torn}

@@ -126,7 +126,7 @@ class JobEnvironment:
         if fabric and fabric.get("other_rdma") == "EFA":  # libfabric finds its provider efa itself, which beats tcp
             wanted.pop("FI_PROVIDER", None)
         return [
-            *(Setting(name, value, reason_of(fabric or {}, name), "measured") for name, value in proven.items()),
+            *(Setting(name, value, reason_of(fabric, name), "measured") for name, value in proven.items() if fabric),
             *(Setting(name, value, why, "measured") for name, (value, why) in wanted.items()),
             *self.for_firewall(),
         ]

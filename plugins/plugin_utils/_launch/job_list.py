@@ -93,7 +93,7 @@ def cells(row: JobRow) -> tuple[str, ...]:
     )
 
 
-def told_row(row: JobRow) -> dict[str, Any]:
+def told_row(row: JobRow) -> dict[str, object]:
     """Return a row as the task returns it: with the share that is done, and the seconds that are left."""
     kept = {name: value for name, value in row.items() if name not in ("before", "paced_seconds")}
     return {**kept, "progress": fraction(row["values"]), "seconds_left": seconds_left(row)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.profile_note import VARIABLE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -41,7 +40,7 @@ class Profile:
 NO_PROFILE = Profile()
 
 
-def parse_profile(given: Mapping[str, Any], ranks: tuple[int, ...] | None) -> Profile:
+def parse_profile(given: Mapping[str, object], ranks: tuple[int, ...] | None) -> Profile:
     """Return what is to be profiled. `ranks`: as profile_ranks has them. InputError."""
     value = given.get("profile")
     if value is None:

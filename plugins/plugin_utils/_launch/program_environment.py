@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.program_environment import PROGRAMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
@@ -161,7 +160,7 @@ def search_path(fact: NodeFacts) -> str:
 
 def to_make(
     wanted: ProgramEnvironment, facts: Mapping[str, NodeFacts], names: Sequence[str], into: Path
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what the tasks that make it are told: see RETURN of module launch. `into`: a private directory."""
     asked = wanted.requirements.packages
     lock = into / f"torchfleet-{wanted.name}.txt" if wanted.requirements.locked else None

@@ -150,7 +150,7 @@ class Request:
         return Limits(self.collect_files, self.collect_limit) if self.collect else Limits(0, 0)
 
 
-def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozenset()) -> Request:
+def parse_request(arguments: Mapping[str, object], vaulted: frozenset[str] = frozenset()) -> Request:
     """Return the checked request. InputError names an argument that is wrong.
 
     `arguments` are plain values as they come from extra vars: numbers may be text, lists and dicts may be JSON text.
@@ -182,7 +182,7 @@ def parse_request(arguments: Mapping[str, Any], vaulted: frozenset[str] = frozen
     )
 
 
-def parse_module(value: Any) -> str:
+def parse_module(value: object) -> str:
     """Return the name of a Python module, an empty text for None."""
     if value is None:
         return ""
@@ -191,7 +191,7 @@ def parse_module(value: Any) -> str:
     return str(value)
 
 
-def parse_python(value: Any, requirements: Any) -> str:
+def parse_python(value: object, requirements: object) -> str:
     """Return a path on the nodes, an empty text for None. InputError beside requirements, which make another one."""
     if value is None:
         return ""
@@ -202,7 +202,7 @@ def parse_python(value: Any, requirements: Any) -> str:
     return value
 
 
-def parse_globs(name: str, value: Any) -> tuple[str, ...]:
+def parse_globs(name: str, value: object) -> tuple[str, ...]:
     """Return the globs of what ranks write that comes home; one text is split as a shell does."""
     patterns = parse_words(name, value)
     if len(patterns) > PATTERNS_MOST:
@@ -215,7 +215,7 @@ def parse_globs(name: str, value: Any) -> tuple[str, ...]:
     return patterns
 
 
-def parse_options(given: Mapping[str, Any]) -> LauncherOptions:
+def parse_options(given: Mapping[str, object]) -> LauncherOptions:
     """Return how the launcher shall start the ranks."""
     usual = LauncherOptions()
     return LauncherOptions(
@@ -227,7 +227,7 @@ def parse_options(given: Mapping[str, Any]) -> LauncherOptions:
     )
 
 
-def parse_ports(value: Any) -> tuple[int, int] | None:
+def parse_ports(value: object) -> tuple[int, int] | None:
     """Return first and last of a range of ports, None for None."""
     if value is None:
         return None
@@ -238,7 +238,7 @@ def parse_ports(value: Any) -> tuple[int, int] | None:
     return first, last
 
 
-def parse_master_port(value: Any, ports: tuple[int, int] | None) -> int | None:
+def parse_master_port(value: object, ports: tuple[int, int] | None) -> int | None:
     """Return the wanted port of the rendezvous, None for None. It is one of those that a firewall lets through."""
     port = parse_whole("master_port", value, 1024, 65535)
     if port and ports and not ports[0] <= port <= ports[1]:
@@ -247,7 +247,7 @@ def parse_master_port(value: Any, ports: tuple[int, int] | None) -> int | None:
     return port
 
 
-def parse_job_id(value: Any, most: int = 100) -> str | None:
+def parse_job_id(value: object, most: int = 100) -> str | None:
     """Return a job id that is safe as a directory name, None for None. `most`: characters."""
     if value is None:
         return None
@@ -258,7 +258,7 @@ def parse_job_id(value: Any, most: int = 100) -> str | None:
     return text
 
 
-def parse_directory(name: str, value: Any) -> str:
+def parse_directory(name: str, value: object) -> str:
     """Return the absolute path of a directory on the nodes."""
     text = parse_text(name, value)
     if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
@@ -266,7 +266,7 @@ def parse_directory(name: str, value: Any) -> str:
     return text
 
 
-def parse_queue(given: Mapping[str, Any]) -> bool:
+def parse_queue(given: Mapping[str, object]) -> bool:
     """Return whether the job waits until its nodes are free. InputError for what waits in no queue, or in another."""
     queue, launcher = parse_flag("queue", given.get("queue", False)), given.get("launcher")
     if given.get("queue_timeout") is not None and not queue:
@@ -276,7 +276,7 @@ def parse_queue(given: Mapping[str, Any]) -> bool:
     return queue
 
 
-def parse_collect_every(given: Mapping[str, Any]) -> float | None:
+def parse_collect_every(given: Mapping[str, object]) -> float | None:
     """Return the seconds between two collections while a job runs, None for none. InputError if nobody collects."""
     seconds = parse_seconds("collect_every", given.get("collect_every"), 300, 1.0)
     if seconds and not given.get("collect"):
@@ -287,7 +287,7 @@ def parse_collect_every(given: Mapping[str, Any]) -> float | None:
     return seconds
 
 
-def parse_notice(given: Mapping[str, Any]) -> float | None:
+def parse_notice(given: Mapping[str, object]) -> float | None:
     """Return how many seconds before job_timeout ranks are told that the end is near, None for never."""
     notice = parse_seconds("notice", given.get("notice"), 120)
     timeout = parse_seconds("job_timeout", given.get("job_timeout"), 3600)
@@ -296,7 +296,7 @@ def parse_notice(given: Mapping[str, Any]) -> float | None:
     return notice
 
 
-def parse_hang_look(name: str, value: Any) -> float:
+def parse_hang_look(name: str, value: object) -> float:
     """Return the seconds without a sign of life after which a job is looked at; 0: never."""
     if not isinstance(value, bool) and str(value).strip() in ("0", "0.0"):
         return 0.0
@@ -306,7 +306,7 @@ def parse_hang_look(name: str, value: Any) -> float:
         raise InputError(name, value, "give seconds, or 0 for never: -e hang_look=300") from None
 
 
-def parse_min_nodes(value: Any, max_restarts: int, given: Mapping[str, Any]) -> int | None:
+def parse_min_nodes(value: object, max_restarts: int, given: Mapping[str, object]) -> int | None:
     """Return with how many nodes a job goes on that has lost some, None for as many ranks as it had."""
     least = parse_whole("min_nodes", value, 1, None)
     if least and not max_restarts:
@@ -316,7 +316,7 @@ def parse_min_nodes(value: Any, max_restarts: int, given: Mapping[str, Any]) -> 
     return least
 
 
-def parse_states(name: str, value: Any) -> tuple[str, ...]:
+def parse_states(name: str, value: object) -> tuple[str, ...]:
     """Return the states after which a job is started again."""
     states = parse_names(name, value)
     for state in states:
@@ -325,7 +325,7 @@ def parse_states(name: str, value: Any) -> tuple[str, ...]:
     return states
 
 
-def parse_ranks(name: str, value: Any) -> tuple[int, ...] | None:
+def parse_ranks(name: str, value: object) -> tuple[int, ...] | None:
     """Return a list of ranks, None for all of them."""
     if value == "all":
         return None
@@ -337,7 +337,7 @@ def parse_ranks(name: str, value: Any) -> tuple[int, ...] | None:
     return tuple(sorted({int(text) for text in texts if text}))
 
 
-def parse_query(name: str, value: Any) -> str:
+def parse_query(name: str, value: object) -> str:
     """Return a JMESPath expression that compiles."""
     import jmespath  # late, as all that is neither Python nor Ansible: ansible-test imports plugins without it
 

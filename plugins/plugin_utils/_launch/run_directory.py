@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_locks import is_locked
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in, open_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .requirements import LEAST_FREE_BYTES
@@ -139,11 +139,7 @@ def own_plan(run_dir: Path) -> Any:
 
 def is_fetched(run_dir: Path) -> bool:
     """Whether a run is here with nothing missing: the head may offer it once more, and is not to write over it."""
-    try:
-        with open(open_file(str(run_dir / FETCHED)), "rb") as file:
-            found = json.loads(file.read(FETCHED_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return False
+    found = json_in(str(run_dir / FETCHED), FETCHED_BYTES)
     return isinstance(found, dict) and found.get("missing") == []
 
 

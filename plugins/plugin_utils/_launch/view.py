@@ -38,7 +38,7 @@ ETA_MOST = 1e8  # seconds: three years
 MANY_RANKS = 16  # above this the table shows only ranks that did not succeed
 
 
-def rendered(thing: Any, width: int) -> str:
+def rendered(thing: object, width: int) -> str:
     """Return what rich would print, as text."""
     from rich.console import Console
 

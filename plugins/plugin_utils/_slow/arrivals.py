@@ -31,7 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     short,
     whole,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in, open_file
 
 MICROSECONDS_MOST = 1 << 53
 CLOCK_MOST = 1e11  # seconds since the epoch
@@ -100,13 +100,10 @@ UNKNOWN = Kind("", "")
 def read_clocks(run_dir: Path, hosts: set[str], head: str) -> dict[str, Clock]:
     """Return the clocks of the nodes that are known: the head's, and those that were measured twice."""
     found: dict[str, Clock] = {head: HEAD}
-    try:
-        with open(open_file(str(run_dir / CLOCKS)), "rb") as file:
-            rows = json.loads(file.read(CLOCK_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return found
-    for host in hosts - {head} if isinstance(rows, dict) else ():
-        clock = clock_of(rows.get(host))
+    rows = json_in(str(run_dir / CLOCKS), CLOCK_BYTES)
+    known = rows if isinstance(rows, dict) else {}
+    for host in hosts - {head}:
+        clock = clock_of(known.get(host))
         if clock:
             found[host] = clock
     return found

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame, Form, number, whole
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in, open_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.profile_note import (
     BUDGET,
     DATA,
@@ -60,9 +60,8 @@ def read_budgets(run_dir: Path, hosts: Mapping[int, str]) -> list[RankBudget]:
 def read_budget(path: Path) -> tuple[float, dict[str, float]] | None:
     """Return seconds and shares that a rank wrote, None if it is no file of ours."""
     try:
-        with open(open_file(str(path)), "rb") as file:
-            found = FILE(json.loads(file.read(BUDGET_BYTES)))
-    except (OSError, BadFrame, ValueError, RecursionError, OverflowError):
+        found = FILE(json_in(str(path), BUDGET_BYTES))
+    except (BadFrame, ValueError, RecursionError, OverflowError):
         return None
     total = sum(found["samples"].values())
     if not total or not 0 < found["seconds"] <= 3600:

@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import plural, spans
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import RESULT, ToldResult, keep
 
@@ -126,12 +125,9 @@ def skew_of(result: Result, run_dir: Path) -> ToldSkew | None:
 
 def head_of(run_dir: Path) -> str:
     """Return the head of a run by its plan, empty if that is not there."""
-    try:
-        with open(open_file(str(run_dir / "plan.json")), "rb") as file:
-            plan = json.loads(file.read(PLAN_BYTES))
-        return str(plan["head"]["name"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return ""
+    plan = json_in(str(run_dir / "plan.json"), PLAN_BYTES)
+    head = plan.get("head") if isinstance(plan, dict) else None
+    return str(head["name"]) if isinstance(head, dict) and "name" in head else ""
 
 
 def told(skew: Skew, hosts: Mapping[int, str], took: float) -> ToldSkew:

@@ -46,7 +46,7 @@ def check_build(
     role: str,
     parts: Mapping[str, str],
     wanted: str | Sequence[str],
-    facts: Mapping[str, Any],
+    facts: Mapping[str, object],
     node: str,
     needs: str = "",
 ) -> None:

@@ -35,7 +35,7 @@ def files_of(directory: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def prepared(given: Given) -> dict[str, Any]:
+def prepared(given: Given) -> dict[str, object]:
     """Return what the machine is told besides the options. InputError for a lock or a source that is none."""
     lock = lock_of(given["packages"], given["lock"] if given["locked"] else "")
     wheelhouse = given["wheelhouse"]
@@ -66,7 +66,7 @@ def order_for(given: Given, ready: Mapping[str, Any], seen: Mapping[str, Any], i
     )
 
 
-def transfer_of(share: Mapping[str, Any], node: str) -> dict[str, Any]:
+def transfer_of(share: Mapping[str, object], node: str) -> dict[str, object]:
     """Return what the sender of a node's environment is told: see Transfer in environment_copy."""
     source = "" if share["sender"] == node else node
     mesh = f"{share['home']}/ssh/config"

@@ -54,8 +54,8 @@ class DriverPlan:
     packages: list[str] = field(default_factory=list)
     same_version: dict[str, str] = field(default_factory=dict)
     hold: list[str] = field(default_factory=list)
-    repositories: list[dict[str, Any]] = field(default_factory=list)
-    conflicts: list[dict[str, Any]] = field(default_factory=list)
+    repositories: list[dict[str, object]] = field(default_factory=list)
+    conflicts: list[dict[str, object]] = field(default_factory=list)
     dnf_commands: dict[str, list[list[str]]] = field(default_factory=dict)
     services: list[str] = field(default_factory=list)
     kernel_modules: dict[str, list[str]] = field(default_factory=dict)  # by the service that needs them
@@ -73,7 +73,7 @@ def of_vendor(facts: Mapping[str, Any], vendor: str) -> list[Mapping[str, Any]]:
     return [gpu for gpu in facts["gpus"] if gpu["vendor"] == vendor]
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """Return a version or a name as text. YAML has 13.0 for a number, and nothing for none."""
     return "" if value is None else str(value)
 
@@ -153,7 +153,7 @@ def cuda_refusal(asked: str, branch: str, toolkit: str, older: Sequence[str]) ->
     return ""
 
 
-def would_come(driver: str, versions: Mapping[str, str], branch: Any) -> bool:
+def would_come(driver: str, versions: Mapping[str, str], branch: object) -> bool:
     """Whether the driver is missing, or of another branch than this one; never if that is None."""
     there = versions.get(driver, "")
     return branch is not None and not (there and is_of(text(branch), there))

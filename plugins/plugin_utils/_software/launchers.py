@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import WORD, take
 
 
-def version_of(node: str, proof: Any) -> str:
+def version_of(node: str, proof: object) -> str:
     """Return the version that a node found, or an empty string. InputError for what is no version."""
     version: str = take(node, "version", WORD, proof.get("version", "") if isinstance(proof, Mapping) else "")
     return version

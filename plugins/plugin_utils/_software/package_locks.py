@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -48,7 +47,7 @@ def name_of(line: str) -> str:
     return canonical(match[0]) if match else ""
 
 
-def lock_of(packages: Sequence[str], path: str) -> dict[str, Any]:
+def lock_of(packages: Sequence[str], path: str) -> dict[str, object]:
     """Return the lock of an environment with these packages. Without a path each part is empty.
 
     `lines` of the lock; `of_the_build`: names of those that only the index's own build of the first package takes;

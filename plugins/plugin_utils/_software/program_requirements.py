@@ -15,7 +15,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
@@ -123,7 +122,7 @@ def text_of(path: Path) -> str:
         raise InputError(OPTION, str(path), f"{reason}; give a file that can be read, or {NONE}") from None
 
 
-def toml_of(path: Path) -> Mapping[str, Any]:
+def toml_of(path: Path) -> Mapping[str, object]:
     """Return the content of a TOML file. InputError if it is none."""
     try:
         return tomllib.loads(text_of(path))
@@ -131,7 +130,7 @@ def toml_of(path: Path) -> Mapping[str, Any]:
         raise InputError(OPTION, str(path), f"not TOML ({error}): -e requirements={NONE} goes without it") from None
 
 
-def dependencies(content: Mapping[str, Any], file: str) -> list[str]:
+def dependencies(content: Mapping[str, object], file: str) -> list[str]:
     """Return the dependencies of a pyproject.toml (PEP 621). InputError where they are made by a build."""
     project = content.get("project")
     if not isinstance(project, Mapping):

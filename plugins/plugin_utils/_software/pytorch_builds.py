@@ -31,7 +31,7 @@ class Build:
     preferred_index: str = ""
 
 
-def choose_build(node: str, wanted: str, facts: Mapping[str, Any], rows: Mapping[str, Mapping[str, str]]) -> Build:
+def choose_build(node: str, wanted: str, facts: Mapping[str, object], rows: Mapping[str, Mapping[str, str]]) -> Build:
     """Return the build for a node. InputError if there is none for it, or not the one that is wanted.
 
     `facts` are those of accelerator_facts; `rows` the builds of the lockfile, best first: index, and perhaps vendor,
@@ -53,7 +53,7 @@ def choose_build(node: str, wanted: str, facts: Mapping[str, Any], rows: Mapping
     return build_of(wanted, rows[wanted])
 
 
-def first_fit(node: str, facts: Mapping[str, Any], rows: Mapping[str, Mapping[str, str]]) -> Build:
+def first_fit(node: str, facts: Mapping[str, object], rows: Mapping[str, Mapping[str, str]]) -> Build:
     """Return the best build for the GPUs of a node; without GPUs the default of the package index."""
     vendors = vendors_of(facts)
     if not vendors:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Look = Mapping[str, Any]
+Look = Mapping[str, object]
 
 
 @dataclass(frozen=True)

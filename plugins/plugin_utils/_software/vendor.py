@@ -28,7 +28,7 @@ HEADERS = like(
 )
 
 
-def answer_of(node: str, request: Mapping[str, Any], value: Any) -> dict[str, Any]:
+def answer_of(node: str, request: Mapping[str, object], value: object) -> dict[str, object]:
     """Return what module vendor_packages answered to a request. InputError, which names the node, if it cannot be."""
     return dict(take(node, "packages", form_of(request), value))
 
@@ -51,7 +51,7 @@ def form_of(request: Mapping[str, Any]) -> Check:
     )
 
 
-def lines(value: Any) -> str:
+def lines(value: object) -> str:
     """Return a text of several lines, each made printable."""
     return "\n".join(map(printable, text_file(value).split("\n")))
 

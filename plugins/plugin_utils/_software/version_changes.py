@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.running_jobs import wait_for_end
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -20,7 +19,7 @@ class NowhereError(Exception):
     """No node is changed. The text is one line."""
 
 
-def parts_in(given: Any, known: Iterable[str]) -> list[str]:
+def parts_in(given: object, known: Iterable[str]) -> list[str]:
     """Return the parts that a user named: a list, or names with commas between. InputError for another one."""
     names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
     known = list(known)
@@ -68,7 +67,7 @@ def label(name: str) -> str:
     return name.rpartition("-")[0].partition("+")[0]
 
 
-def failures(nodes: Sequence[str], registered: Mapping[str, Mapping[str, Any]], field: str = "") -> dict[str, str]:
+def failures(nodes: Sequence[str], registered: Mapping[str, Mapping[str, object]], field: str = "") -> dict[str, str]:
     """Return why a task failed, by the node on which it did. It succeeded where it returned `field`."""
     wrong = {}
     for node in nodes:

@@ -14,7 +14,7 @@ import yaml
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-Lock = dict[str, Any]
+Lock = dict[str, object]
 
 
 def read_lock(shipped: str, own: str = "") -> Lock:
@@ -46,14 +46,14 @@ def merge(lock: Lock, own: Lock, path: str) -> Lock:
     return {**lock, **{key: over(lock[key], value) for key, value in own.items()}}
 
 
-def over(under: Any, upper: Any) -> Any:
+def over(under: object, upper: object) -> object:
     """Return `upper`, laid over `under` where both are mappings."""
     if isinstance(under, dict) and isinstance(upper, dict):
         return {**under, **{key: over(under.get(key), value) for key, value in upper.items()}}
     return upper
 
 
-def entry(lock: Lock, name: str, version: str = "") -> Any:
+def entry(lock: Lock, name: str, version: str = "") -> object:
     """Return an entry, its parts separated by dots. InputError where there is none.
 
     A source is returned ready to fetch, of `version` or else of the lockfile's: url, sha256, version and file.

@@ -14,7 +14,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypedDict, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed, strict_key
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.survey import MOST_ADDRESSES, MOST_FILES
@@ -33,15 +33,41 @@ DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 SURE = "is it still the machine that you set up?"
 
 
-def checked(node: str, found: Mapping[str, Any]) -> dict[str, Any]:
+class NodeAnswer(TypedDict):
+    """What a node told, checked. `clock`: seconds since 1970; `applied`: the digest of the last work done there."""
+
+    user: str
+    directory: str
+    key: str
+    host_keys: tuple[str, ...]
+    staged: bool
+    addresses: tuple[str, ...]
+    primary: str
+    authorized_keys: str
+    loose: str
+    service: str
+    sshd_path: str
+    version: tuple[int, ...]
+    limits: dict[str, str] | None
+    root_files: tuple[str, ...]
+    tenant: str
+    others: tuple[str, ...]
+    clock: float
+    applied: str
+
+
+def checked(node: str, found: Mapping[str, object]) -> NodeAnswer:
     """Return the checked fields of a node's answer. Raise InputError for the first invalid one.
 
     Lists become tuples. A missing field gets its empty value.
     """
-    return {field: checked_field(node, field, found.get(field, default)) for field, (default, _check) in FIELDS.items()}
+    fields = {
+        field: checked_field(node, field, found.get(field, default)) for field, (default, _check) in FIELDS.items()
+    }
+    return cast(NodeAnswer, fields)
 
 
-def checked_field(node: str, field: str, value: Any) -> Any:
+def checked_field(node: str, field: str, value: object) -> object:
     """Return one field of a node's answer. Raise InputError if it is invalid."""
     try:
         return FIELDS[field][1](value)
@@ -55,7 +81,7 @@ class Unfit(ValueError):
     """A value is invalid; the text says what is allowed."""
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value for a message, without control characters."""
     return str(value)[:200].encode("ascii", "backslashreplace").decode()
 
@@ -63,10 +89,10 @@ def shown(value: Any) -> str:
 # --- forms ----------------------------------------------------------------------------------------------------------
 
 
-def text_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Callable[[Any], str]:
+def text_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Callable[[object], str]:
     """Return a check of a text of this form; `may_lack` also allows an empty one."""
 
-    def check(value: Any) -> str:
+    def check(value: object) -> str:
         if not isinstance(value, str) or len(value) > LONGEST or not (form.match(value) or (may_lack and not value)):
             raise Unfit(allowed)
         return value
@@ -74,11 +100,11 @@ def text_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Ca
     return check
 
 
-def path_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Callable[[Any], str]:
+def path_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Callable[[object], str]:
     """Return a check of an absolute path of this form, without ".."."""
     text = text_like(form, allowed, may_lack)
 
-    def check(value: Any) -> str:
+    def check(value: object) -> str:
         if ".." in text(value).split("/"):
             raise Unfit(allowed)
         return str(value)
@@ -86,7 +112,7 @@ def path_like(form: re.Pattern[str], allowed: str, may_lack: bool = False) -> Ca
     return check
 
 
-def address(value: Any) -> str:
+def address(value: object) -> str:
     """Return the usual form of one machine's address. Raise Unfit for a pattern, a network or a shared address.
 
     Python accepts anything after % as the scope of an IPv6 address, even line ends.
@@ -105,15 +131,15 @@ def address(value: Any) -> str:
     return str(ip)
 
 
-def optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def optional(check: Callable[[object], object]) -> Callable[[object], object]:
     """Return a check that also allows an empty text."""
     return lambda value: "" if value == "" else check(value)
 
 
-def listed(check: Callable[[Any], Any], most: int, what: str) -> Callable[[Any], tuple[Any, ...]]:
+def listed(check: Callable[[object], object], most: int, what: str) -> Callable[[object], tuple[object, ...]]:
     """Return a check of a list without duplicates, of at most `most` items."""
 
-    def every(value: Any) -> tuple[Any, ...]:
+    def every(value: object) -> tuple[object, ...]:
         if not isinstance(value, (list, tuple)) or len(value) > most:
             raise Unfit(f"a node has at most {most} {what}")
         return tuple(dict.fromkeys(check(item) for item in value))
@@ -121,7 +147,7 @@ def listed(check: Callable[[Any], Any], most: int, what: str) -> Callable[[Any],
     return every
 
 
-def version(value: Any) -> tuple[int, ...]:
+def version(value: object) -> tuple[int, ...]:
     """Return OpenSSH's version as two whole numbers."""
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(type(part) is int for part in value):
         raise Unfit("a version is two whole numbers")
@@ -130,14 +156,14 @@ def version(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def clock(value: Any) -> float:
+def clock(value: object) -> float:
     """Return seconds since 1970."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise Unfit("a clock is a number of seconds since 1970")
     return float(value)
 
 
-def limits(value: Any) -> dict[str, str] | None:
+def limits(value: object) -> dict[str, str] | None:
     """Return MaxStartups and MaxSessions from the node's sshd_config; empty if they are not set."""
     if value is None:
         return None
@@ -147,19 +173,19 @@ def limits(value: Any) -> dict[str, str] | None:
     return {name: text if isinstance(text, str) and STARTUPS.match(text) else "" for name, text in texts.items()}
 
 
-def yes_or_no(value: Any) -> bool:
+def yes_or_no(value: object) -> bool:
     if not isinstance(value, bool):
         raise Unfit("it must be true or false")
     return value
 
 
-def service(value: Any) -> str:
+def service(value: object) -> str:
     if value not in ("", "user", "system"):
         raise Unfit("it must be user, system or empty")
     return str(value)
 
 
-def key(value: Any) -> str:
+def key(value: object) -> str:
     """Return a public key as "type base64"."""
     try:
         return strict_key(value)
@@ -168,7 +194,7 @@ def key(value: Any) -> str:
 
 
 PATH_ALLOWED = "it must be an absolute path, free of quotes, '$', backslashes and line ends"
-FIELDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
+FIELDS: Mapping[str, tuple[object, Callable[[object], object]]] = {
     "user": ("", text_like(USER, "its name must be free of spaces, quotes, commas, wildcards and '%'")),
     "directory": ("", path_like(PATH, PATH_ALLOWED)),
     "key": ("", optional(key)),

@@ -22,7 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.shared imp
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import ADDRESS, HOST_NAME
 
-from .answers import CLUSTER_NAME, checked, shown
+from .answers import CLUSTER_NAME, NodeAnswer, checked, shown
 
 OWN_PORT = 2222
 DAY = 86400
@@ -159,7 +159,7 @@ def member_from(found: Mapping[str, Any], variables: Mapping[str, Any]) -> Membe
     return known_member({**found, "address": address, "port": port})
 
 
-def known_member(given: Mapping[str, Any]) -> Member:
+def known_member(given: Mapping[str, object]) -> Member:
     """Return a member from its fields, none of which is trusted. Raise InputError for the first invalid one.
 
     `given` comes from a node, or from a file that was written when answers were not checked yet.
@@ -174,7 +174,7 @@ def known_member(given: Mapping[str, Any]) -> Member:
     own = given["sshd"] == "own"
     found = checked(name, given)
     become, client = bool(given["become"]), bool(given["client"])
-    fields = {**found, "key": found["key"] if client else "", "staged": found["staged"] and own}
+    fields: NodeAnswer = {**found, "key": found["key"] if client else "", "staged": found["staged"] and own}
     sshd = "own" if own else "system"
     return Member(name=name, address=address, port=port, sshd=sshd, become=become, client=client, **fields)
 

@@ -43,7 +43,7 @@ def wanted_of(options: Mapping[str, Any]) -> Wanted:
     return Wanted(**texts, connections=int(options["connections"]))
 
 
-def refusal_of(options: Mapping[str, Any], nodes: Sequence[str]) -> str:
+def refusal_of(options: Mapping[str, object], nodes: Sequence[str]) -> str:
     """Return why the options cannot be used, in one line; empty if they can. Nothing is asked of a node for it."""
     try:
         wanted = wanted_of(options)
@@ -104,12 +104,12 @@ def overlap(wanted: Wanted) -> str:
 
 
 def plan(
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     name: str,
     users: Mapping[str, str],
     files: Mapping[str, Mapping[str, str]],
     leaving: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what is done on a node, or the `refusal`. One of server and address is set.
 
     Of each node of the cluster, `users`: the number of its user; `files`: what it has published. Both are empty for a
