@@ -1,4 +1,4 @@
-"""A real Slurm on lab nodes: munge, slurmctld on the first node, slurmd on all. Packages: slurm-wlm."""
+"""A real Slurm on lab nodes: munge, slurmctld on the first node, slurmd on all that run jobs. Packages: slurm-wlm."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from tests.lab.lab import Lab
 CGROUPS = "CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n"
 
 
-def configuration(lab: Lab, nodes: Sequence[str]) -> str:
+def computing(nodes: Sequence[str], head_only: bool) -> list[str]:
+    """Return the nodes that run jobs: all, or all but the first one, which has the controller then and no slurmd."""
+    return list(nodes[1:] if head_only else nodes)
+
+
+def configuration(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> str:
     """Return slurm.conf: one partition of all nodes, accounting of nothing, processes followed without cgroups."""
-    seen = lab.root(nodes[0], "slurmd", "-C").split()
+    compute = computing(nodes, head_only)
+    seen = lab.root(compute[0], "slurmd", "-C").split()
     processors = " ".join(word for word in seen if word.startswith(("CPUs=", "Sockets", "Cores", "Threads")))
     lines = [
         *("ClusterName=lab", f"SlurmctldHost={nodes[0]}({lab.address(nodes[0])})", "AuthType=auth/munge"),
@@ -20,31 +26,32 @@ def configuration(lab: Lab, nodes: Sequence[str]) -> str:
         *("SelectTypeParameters=CR_CPU", "ReturnToService=2", "MpiDefault=none", "SlurmUser=root"),
         "SchedulerParameters=batch_sched_delay=0,sched_interval=1",  # else a batch job may wait for a minute
         *("StateSaveLocation=/var/spool/slurmctld", "SlurmdSpoolDir=/var/spool/slurmd", "KillWait=5"),
-        *[f"NodeName={node} NodeAddr={lab.address(node)} {processors} State=UNKNOWN" for node in nodes],
-        f"PartitionName=all Nodes={','.join(nodes)} Default=YES MaxTime=INFINITE State=UP",
+        *[f"NodeName={node} NodeAddr={lab.address(node)} {processors} State=UNKNOWN" for node in compute],
+        f"PartitionName=all Nodes={','.join(compute)} Default=YES MaxTime=INFINITE State=UP",
     ]
     return "\n".join(lines) + "\n"
 
 
-def bring_up(lab: Lab, nodes: Sequence[str]) -> None:
+def bring_up(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> None:
     """Configure and start Slurm on nodes that have its packages."""
     key = secrets.token_hex(64)
-    files = {"/etc/slurm/slurm.conf": configuration(lab, nodes), "/etc/slurm/cgroup.conf": CGROUPS}
+    files = {"/etc/slurm/slurm.conf": configuration(lab, nodes, head_only), "/etc/slurm/cgroup.conf": CGROUPS}
     for node in nodes:
         write(lab, node, "/etc/munge/munge.key", key, "munge", "0400")
         for path, text in files.items():
             write(lab, node, path, text, "root", "0644")
         lab.root(node, "mkdir", "-p", "/var/spool/slurmctld", "/var/spool/slurmd")
         lab.root(node, "systemctl", "stop", "slurmd", "slurmctld", "munge")
-    wake(lab, nodes)
+    wake(lab, nodes, head_only)
 
 
-def wake(lab: Lab, nodes: Sequence[str]) -> None:
+def wake(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> None:
     """Start what does not run, as on a node that was off, and wait until all nodes take jobs."""
+    compute = computing(nodes, head_only)
     for node in nodes:
-        services = ["munge", *["slurmctld"] * (node == nodes[0]), "slurmd"]
+        services = ["munge", *["slurmctld"] * (node == nodes[0]), *["slurmd"] * (node in compute)]
         lab.root(node, "systemctl", "start", *services)
-    lab.root(nodes[0], "srun", f"--nodes={len(nodes)}", "--immediate=60", "true")
+    lab.root(nodes[0], "srun", f"--nodes={len(compute)}", "--immediate=60", "true")
 
 
 def write(lab: Lab, node: str, path: str, text: str, owner: str, mode: str) -> None:

@@ -153,22 +153,18 @@ def test_a_rank_that_has_saved_ends_no_job_before_the_others_had_their_time(tmp_
     assert reason is not None and reason.code == "rank_failed"  # nothing was saved where the disk was full
 
 
+def guard_without_ranks(job: JobDir, command: str) -> Guard:
+    """Return the guard of a node without ranks, whose launcher is this command of a shell."""
+    given: dict[str, Any] = {"launcher_environment": {}, "launcher_search": [], "cwd": "/", "job_timeout": None}
+    job.create([])
+    guard = guard_of(job, ranks=[], job_id="j", host="n1", lease=60.0, **given)
+    guard.start_launcher(["/bin/sh", "-c", command])
+    return guard
+
+
 def test_a_launcher_that_fails_on_a_head_without_ranks_ends_the_job(tmp_path: Path) -> None:
     """No rank of the head is missed then, and those of the others may never start."""
-    job = JobDir(str(tmp_path / "job"))
-    job.create([])
-    guard = guard_of(
-        job,
-        ranks=[],
-        job_id="j",
-        host="n1",
-        launcher_environment={},
-        launcher_search=[],
-        cwd="/",
-        job_timeout=None,
-        lease=60.0,
-    )
-    guard.start_launcher(["/bin/sh", "-c", "exit 3"])
+    guard = guard_without_ranks(JobDir(str(tmp_path / "job")), "exit 3")
     while guard.launcher:
         guard.collect_children()
     assert guard.reason_to_end() is None and not guard.over()  # others may still tell how their ranks ended
@@ -182,3 +178,17 @@ def test_a_launcher_that_fails_on_a_head_without_ranks_ends_the_job(tmp_path: Pa
     assert guard.reason_to_end() is not None
     guard.exit_by = time.monotonic()  # all ranks are done
     assert guard.reason_to_end() is None and guard.over()
+
+
+def test_a_launcher_that_was_killed_on_a_head_without_ranks_ends_the_job_at_once(tmp_path: Path) -> None:
+    """No news is waited for: a killed sbatch leaves its ranks running. Status 137 is also that of a rank's death."""
+    for command, at_once in (("kill -9 $$", True), ("exit 137", False)):
+        guard = guard_without_ranks(JobDir(str(tmp_path / command)), command)
+        while guard.launcher:
+            guard.collect_children()
+        reason = guard.reason_to_end()
+        assert (reason is not None, guard.job.launcher()["rc"]) == (at_once, 137)
+        assert reason is None or (reason.code, reason.detail) == (
+            "launcher_died",
+            "openmpi on n1 was killed by SIGKILL",
+        )

@@ -42,3 +42,17 @@ def test_a_node_is_shown_for_its_own_ranks_only(
     assert shown == []
     head_job.on_message({**said, "rank": 1, "data": b""}, n2)
     assert shown == [{**said, "rank": 1}]
+
+
+def test_job_timeout_does_not_begin_with_a_head_that_has_no_ranks(head_job: HeadJob) -> None:
+    """Reproduced before: it reports at once that all of its ranks are there, and Slurm's queue took the job's time."""
+    sent: list[str] = []
+    head_job.unplaced, head_job.timeout_start = {"n2", "n3"}, None
+    head_job.send_to_all = sent.append  # type: ignore[method-assign]
+    head_job.on_message({"kind": "placed"})
+    assert head_job.timeout_start is None and sent == []
+    head_job.on_message({"kind": "placed"}, SimpleNamespace(name="n2"))  # type: ignore[arg-type]
+    began = head_job.timeout_start
+    assert began is not None and sent == []
+    head_job.on_message({"kind": "placed"}, SimpleNamespace(name="n3"))  # type: ignore[arg-type]
+    assert (head_job.timeout_start, sent) == (began, ["all_placed"])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,12 +52,23 @@ def test_slurm_takes_no_more_ranks_than_cores(plan_two: Planner) -> None:
         two(plan_two, "sbatch", n2={"cores": 1})
 
 
-def test_sbatch_needs_ranks_on_the_head(plan_two: Planner) -> None:
-    """It hung: the batch file starts on a worker, and srun there finds no list of nodes."""
-    plan = plan_two(launcher="sbatch", launcher_facts=PROGRAMS["sbatch"])
-    with pytest.raises(InputError, match=r'launcher: got "sbatch"; the batch file starts on .* -e launcher=srun'):
-        render(dataclasses.replace(plan, nodes=plan.nodes[1:]))
-    assert list(render(plan).on) == ["n1"]
+def test_a_batch_file_brings_its_list_of_nodes(plan_two: Planner, tmp_path: Path) -> None:
+    """It starts on a worker where the head runs no ranks, and hung there: only the head had the list."""
+    head = facts_of_a_node(launcher=PROGRAMS["sbatch"])
+    plan = plan_two(n2={"hostname": "second"}, launcher="sbatch", launcher_facts=PROGRAMS["sbatch"])
+    places = tuple(place for place in plan.placement if place.host == "n2")
+    made = render(dataclasses.replace(plan, nodes=plan.nodes[1:], placement=places))
+    assert (list(made.on), made.files["hostfile"]) == (["n1"], "second\nsecond\n")
+    jobs, _exec, words = made.files["batch.sh"].partition("exec ")
+    here = jobs.replace(f"{head['home']}/jobs/job", str(tmp_path))
+    listed = re.search(r"--nodelist=(\S+)", words)
+    assert listed and listed.group(1) == f"{head['home']}/jobs/job/hostfile"
+    subprocess.run(["/bin/sh", "-c", here], check=True)
+    assert (tmp_path / "hostfile").read_text() == made.files["hostfile"]
+    (tmp_path / "hostfile").unlink()
+    tmp_path.rmdir()
+    done = subprocess.run(["/bin/sh", "-c", here + "echo started"], capture_output=True, text=True, check=False)
+    assert (done.returncode != 0, done.stdout) == (True, "")  # without a list no srun
 
 
 def test_torchruns_agents_may_negotiate(plan_two: Planner) -> None:

@@ -19,6 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FILE_BYTES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import STATES, RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import node_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import (
     Found,
     cancelled_by_node_note,
@@ -230,6 +231,19 @@ def test_the_launcher_is_blamed_where_no_rank_is() -> None:
     assert verdict(result, "/r") == (
         "job job failed: head: openmpi ended with status 213: no slots; log: /runs/job/launcher.out"
     )
+
+
+def test_no_worker_is_blamed_for_a_head_that_only_launches(tmp_path: Path) -> None:
+    """Else a job that is started again would leave out the first worker when its head had been lost twice."""
+    for hosts, blamed in ((("n2", "n3"), (None, "n1")), (("n1", "n2"), (0, "n1"))):
+        job = JobDir(str(tmp_path / hosts[0]))
+        job.create([0, 1])
+        job.claim_end("lost", "the supervisor died")
+        result = write_result(job, order_of(*hosts), STAGING, Metrics(job), {})
+        jsonschema.validate(result, SCHEMA)
+        failure = result["first_failure"]
+        assert failure and (failure["rank"], failure["host"], failure["cause"]) == (*blamed, "the supervisor died")
+        assert node_of(result) == ("" if blamed[0] is None else "n1")
 
 
 def test_a_wrapper_that_died_is_a_failure_of_its_rank() -> None:

@@ -166,7 +166,9 @@ def first_failure(
     if blamed is not None and state == "failed":
         row = next(row for row in rows if row["rank"] == blamed)
         return failure_of_rank(order, row, cause_of(records[blamed]), last_lines[blamed][0])
-    if end and end["reason"] in (EndReason.TIMED_OUT, EndReason.LOST):
+    where = end.get("host") or order["head"] if end else ""
+    of_a_rank = any(row["host"] == where for row in rows)  # not of a head that only launches: no worker is to blame
+    if end and (end["reason"] == EndReason.TIMED_OUT or (end["reason"] == EndReason.LOST and of_a_rank)):
         undone = [row for row in rows if row["state"] != "succeeded"] or rows
         late = next((row for row in undone if row["host"] == end.get("host")), undone[0])
         culprit = next((row for row in rows if hang and row["rank"] in hang.ranks[:1]), late)

@@ -95,6 +95,7 @@ class Guard:
         self.launchers: set[int] = set()  # pids: the launcher and what it started, at the end
         self.started = False
         self.launcher_ended: float | None = None  # by time.monotonic()
+        self.launcher_killed = False  # by SIGKILL, which no launcher gives itself
         self.exit_by: float | None = None  # for the launcher, when all ranks of the job are done
         self.detached = to_supervisor < 0  # no supervisor reports when the ranks of other nodes are done
         self.end_requested: Reason | None = None  # by the supervisor
@@ -176,7 +177,7 @@ class Guard:
             return False
         failed = self.job.launcher().get("rc", 0) != 0
         patience = NEWS_SECONDS if failed else max(NEWS_SECONDS, self.order["lease"])  # the link may be lost that long
-        late = time.monotonic() > self.launcher_ended + patience
+        late = self.launcher_killed or time.monotonic() > self.launcher_ended + patience
         return len(self.done) < len(self.order["ranks"]) or (late and self.waits_for_news())
 
     def send(self, kind: str, **fields: object) -> None:
@@ -325,6 +326,7 @@ class Guard:
                 return
             if pid == self.launcher:
                 self.launcher, self.launcher_ended = 0, time.monotonic()
+                self.launcher_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
                 rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 self.record_launcher_exit({"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
                 self.send("launcher_exited", rc=rc, text=self.job.launcher_text())

@@ -193,8 +193,9 @@ class HeadJob:
         elif message["kind"] == "ending":
             self.end(reasons.reason_in(message), host)
         elif message["kind"] == "placed":
-            self.unplaced.discard(host)
-            self.timeout_start = self.timeout_start or time.monotonic()
+            if host in self.unplaced:  # a head that runs no ranks has all of none at once
+                self.unplaced.discard(host)
+                self.timeout_start = self.timeout_start or time.monotonic()
             if not self.unplaced:
                 self.send_to_all("all_placed")
         elif message["kind"] == "done":

@@ -87,10 +87,7 @@ class Sbatch(Srun):
     """sbatch: the same job as a batch file, for sites where jobs wait in a queue."""
 
     def command(self, plan: LaunchPlan) -> LaunchCommand:
-        """Return the sbatch command of a plan, and the batch file it submits. InputError for a head without ranks."""
-        if plan.head.name not in {node.name for node in plan.nodes}:
-            why = f"the batch file starts on a node of the job and reads a list that only the head {plan.head.name} has"
-            raise InputError("launcher", "sbatch", f"{why}: -e launcher=srun, or let the head run ranks too")
+        """Return the sbatch command of a plan, and the batch file it submits."""
         batch = f"{plan.head.job_dir}/batch.sh"
         options = (
             *self.program(plan),
@@ -101,12 +98,18 @@ class Sbatch(Srun):
         return LaunchCommand({plan.head.name: options}, files=files, cancel=cancel(plan))
 
     def batch(self, plan: LaunchPlan) -> str:
-        """Return the batch file."""
+        """Return the batch file.
+
+        It starts on the first node of the allocation, and that is another one where the head runs no ranks: so it
+        writes the list of nodes there, at the place where the head has it.
+        """
+        names = shlex.join(hostlist(plan).split())
+        written = f"printf '%s\\n' {names} > {shlex.quote(f'{plan.head.job_dir}/hostfile')} || exit\n"
         srun = plan.launcher_path.rpartition("/")[0] + "/srun"
         asked = "".join(f"#SBATCH {shlex.join(option.words)}\n" for option in self.resource_options(plan))
         output = f"#SBATCH --output={plan.head.job_dir}/batch.out\n#SBATCH --chdir=/\n"
         again = words_of((*self.resource_options(plan), *self.ranks(plan)))
-        return f"#!/bin/sh\n{asked}{output}exec {shlex.join((srun, *again))}\n"
+        return f"#!/bin/sh\n{asked}{output}{written}exec {shlex.join((srun, *again))}\n"
 
 
 def hostlist(plan: LaunchPlan) -> str:
