@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,12 +60,22 @@ def attach(fleet: Fleet, **given: object) -> Started:
     return fleet.start(playbook="playbooks/jobs.yml", **given)
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
-def test_a_detached_job_is_followed_from_another_shell_and_comes_home(fleet: Fleet, script: str, launcher: str) -> None:
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Go on as another controller: what tells controllers apart lies in their homes."""
+    return lambda: monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(("launcher", "another"), [("openmpi", False), ("torchrun", True)])
+def test_a_detached_job_is_followed_from_another_shell_and_comes_home(
+    fleet: Fleet, script: str, launcher: str, another: bool, elsewhere: Callable[[], None]
+) -> None:
     go = detached(fleet, script, launcher=launcher)
+    if another:
+        elsewhere()
     wait_until(lambda: listed(fleet)["away"]["values"].get("step") == 4, 60, lambda: "no progress is told")
     row = listed(fleet)["away"]
-    assert (row["state"], row["own"], row["ranks"], row["hosts"]) == ("running", True, 2, ["localhost"])
+    assert (row["state"], row["own"], row["ranks"], row["hosts"]) == ("running", not another, 2, ["localhost"])
     assert (row["owner"], row["progress"]) == (owner(), 0.8) and row["seconds_left"] > 0
     followed = attach(fleet, do="attach", job_id="away", log_name="attach")
     followed.wait_until(lambda: "step 4/5" in followed.log.read_text())  # the last that was reported before
@@ -174,8 +184,11 @@ def test_models_come_home_while_the_job_runs(fleet: Fleet, models_are_removed: N
     assert jobs(fleet, do="wait", job_id="none").rc == 0
 
 
-def test_a_detached_job_is_ended_by_its_name(fleet: Fleet, script: str) -> None:
+def test_a_detached_job_is_ended_by_its_name_from_another_controller(
+    fleet: Fleet, script: str, elsewhere: Callable[[], None]
+) -> None:
     detached(fleet, script)
+    elsewhere()
     ended = jobs(fleet, do="cancel", job_id="away")
     assert ended.rc == 0, ended.stdout
     assert "job away cancelled in" in ended.stdout and not fleet.alive("away")
