@@ -59,6 +59,25 @@ def test_job_timeout_begins_when_ranks_are_there(tmp_path: Path, launcher: str, 
     assert Guard(job, {**order, "job_timeout": None}, "", from_supervisor=-1, to_supervisor=-1).deadline is None
 
 
+def test_what_slurm_runs_for_a_batch_file_has_its_time_to_end(tmp_path: Path) -> None:
+    """Its srun was ended with the last rank, on a node whose guard has no launcher: for Slurm the job had failed."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([])
+    given = {"ranks": [], "launcher": {"name": "sbatch"}, "job_timeout": None}
+    guard = Guard(job, given, "", from_supervisor=-1, to_supervisor=-1)
+    marks = {processes.JOB_VARIABLE: "job", processes.JOB_DIR_VARIABLE: job.path}
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}) as srun:
+        try:
+            guard.exit_by = time.monotonic() + 60.0
+            assert not guard.over()
+            guard.exit_by = time.monotonic() - 0.1
+            assert guard.over()
+        finally:
+            srun.kill()
+    guard.exit_by = time.monotonic() + 60.0
+    assert guard.over()
+
+
 SLEEPS = "import time; print(flush=True); time.sleep(99)"
 CATCHES = f"import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3)); {SLEEPS}"
 

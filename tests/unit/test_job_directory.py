@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -291,6 +292,36 @@ def test_why_a_job_was_ended_is_what_was_noted_first(tmp_path: Path) -> None:
     end = job.end()
     assert end is not None and (end["reason"], end["detail"], end["host"]) == ("timed_out", "job_timeout of 5 s", "")
     assert [name for name in os.listdir(job.path) if name.startswith("end.")] == ["end.json"]
+
+
+@pytest.mark.parametrize("planted", [{"reason": "so", "detail": "", "at": 1.0}, [7], "directory"])
+def test_what_is_no_reason_does_not_stand_in_the_place_of_one(tmp_path: Path, planted: Any) -> None:
+    job = made(tmp_path / "one")
+    if planted == "directory":
+        os.mkdir(job.at("end.json"))
+    else:
+        job.write("end.json", planted)
+    job.claim_end("timed_out", "job_timeout of 5 s")
+    assert (job.end() or {}).get("reason") == "timed_out"
+
+
+def test_where_a_job_ended_is_a_name(tmp_path: Path) -> None:
+    """Reproduced before: a list in its place ended the supervisor, and every clean.yml after that."""
+    job = made(tmp_path / "one")
+    job.write("end.json", {"reason": "lost", "detail": "", "at": 1.0, "host": ["x"], "tick": "y", "more": 1})
+    assert job.end() == {"reason": "lost", "detail": "", "at": 1.0}
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    """Reproduced before: a guard died whose memory was limited, as each look at a record took 64 MiB."""
+    job = made(tmp_path / "one")
+    job.write("small.json", [1])
+    tracemalloc.start()
+    try:
+        assert job.read("small.json") == [1]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_on_a_full_disk_what_was_kept_free_takes_what_is_said_last(

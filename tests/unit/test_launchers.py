@@ -71,6 +71,18 @@ def test_a_batch_file_brings_its_list_of_nodes(plan_two: Planner, tmp_path: Path
     assert (done.returncode != 0, done.stdout) == (True, "")  # without a list no srun
 
 
+def test_a_batch_file_says_where_its_output_goes(plan_two: Planner) -> None:
+    """sbatch reads its lines as a shell would, and replaces what follows a percent sign."""
+    home = "/d/my $(id) %u"
+    made = two(plan_two, "sbatch", n1={"home": home}, n2={"home": home})
+    assert f"#SBATCH --output='{home.replace('%', '%%')}/jobs/job/launcher.out'\n" in made.files["batch.sh"]
+
+
+def test_slurm_knows_no_node_without_a_name(plan_two: Planner) -> None:
+    with pytest.raises(InputError, match="n2 has no host name"):
+        two(plan_two, "srun", n2={"hostname": ""})
+
+
 def test_torchruns_agents_may_negotiate(plan_two: Planner) -> None:
     made = two(plan_two, "torchrun", rendezvous="c10d")
     words = "--rdzv-backend c10d --rdzv-endpoint 10.1.0.11:23456 --rdzv-id job"

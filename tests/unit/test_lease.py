@@ -198,7 +198,19 @@ def test_a_clock_that_is_set_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> Non
     assert head_job.reason_to_end() == ("timed_out", "job_timeout of 100 s")
     head_job.order["job_timeout"] = None
     assert head_job.reason_to_end() is None
-    head_job.started -= 303
+    head_job.timeout_start -= 201
+    assert head_job.reason_to_end() == ("not_started", "ranks on n2 not started after 302 s")
+
+
+@pytest.mark.parametrize("launcher", ["srun", "sbatch"])
+def test_ranks_that_slurm_starts_beside_none_are_waited_for_and_others_not(launcher: str) -> None:
+    """Reproduced before: a rank whose program Slurm could not start left the others at the gate without end."""
+    head_job = head_job_of()
+    head_job.order["launcher"] = {"name": launcher}
+    head_job.order["job_timeout"] = head_job.timeout_start = None
+    head_job.started -= 90_000  # in the queue
+    assert head_job.reason_to_end() is None
+    head_job.timeout_start = time.monotonic() - 303  # when the first node had its ranks
     assert head_job.reason_to_end() == ("not_started", "ranks on n2 not started after 302 s")
 
 

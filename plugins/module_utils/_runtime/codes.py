@@ -13,7 +13,7 @@ from typing import TypeVar
 class Code(str, enum.Enum):
     """A code. It equals its text, and is written as it: by json, str(), format() and in f-strings.
 
-    Python 3.11 and newer would write "Code.NAME" into f-strings (docs of enum, notes on format()), but for this.
+    Enums write "Code.NAME" for str(), and from Python 3.11 also into f-strings (docs of enum, notes on format()).
     """
 
     __str__ = str.__str__

@@ -163,8 +163,15 @@ class Guard:
         if len(self.done) < len(self.order["ranks"]):
             return False
         exited = self.launcher_ended is not None and not self.waits_for_news()
-        late = self.exit_by is not None and (not self.launcher or self.saved or time.monotonic() > self.exit_by)
-        return exited or bool(late)
+        late = self.exit_by is not None and (
+            bool(self.saved) or time.monotonic() > self.exit_by or not self.launcher_runs()
+        )
+        return exited or late
+
+    def launcher_runs(self) -> bool:
+        """Whether the launcher runs here, or the batch file that it gave to Slurm, which may start on any node."""
+        by_slurm = self.order["launcher"]["name"] in STARTED_BY_SLURMD
+        return bool(self.launcher or (by_slurm and self.launcher_tree()))
 
     def waits_for_news(self) -> bool:
         """Whether the launcher has ended on a head that runs no ranks, and it is not known how those of others are."""

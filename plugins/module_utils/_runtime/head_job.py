@@ -237,10 +237,8 @@ class HeadJob:
         timeout, now = self.order["job_timeout"], time.monotonic()
         if timeout and self.timeout_start and now > self.timeout_start + timeout + 1.0:
             return reasons.timed_out(timeout)
-        most = START_SECONDS + RANK_SECONDS * self.order["world_size"]
-        if (
-            self.unplaced and now > self.started + most and self.order["launcher"]["name"] not in STARTED_BY_SLURMD
-        ):  # which may queue
+        most = START_SECONDS + RANK_SECONDS * self.order["world_size"]  # from the first node on, where jobs may queue
+        if self.unplaced and self.timeout_start and now > self.timeout_start + most:
             return reasons.not_started(self.unplaced, most)
         if self.controller.signalled:
             return reasons.signalled(self.controller.signalled, "the supervisor")

@@ -60,6 +60,7 @@ PLACE: Form = {"rank": int, "host": str}
 STAGING: Form = {"started": NUMBER, "private_tmp": str}
 ROUTE: Form = dict.fromkeys(("host", "home", "interpreter"), str)
 END: Form = {"reason": str, "detail": str, "at": NUMBER}
+END_LATE: Form = {"host": str, "tick": NUMBER}
 LAUNCHER: Form = {"pid": int}
 LEFTOVER: Form = {"pid": int, "command": str}
 RECORD: Form = {"rank": int, "local_rank": int, "host": str, "wrapper_pid": int, "cpus": list, "started": NUMBER}
@@ -117,7 +118,8 @@ def json_in(path: str, most: int) -> object:
     """Return what is in a JSON file of at most so many bytes; None if it is not there, not whole, or not ours."""
     try:
         with open(open_file(path), "rb") as file:
-            data = file.read(most + 1)
+            size = os.fstat(file.fileno()).st_size  # read() would take memory for all that it is asked for
+            data = file.read(size + 1) if size <= most else b""
         return json.loads(data) if len(data) <= most else None
     except (OSError, ValueError, RecursionError):
         return None
@@ -251,7 +253,10 @@ class JobDir:
         """Return why the job was ended, or None."""
         found = self.read("end.json")
         reason = known(EndReason, found["reason"]) if fits(found, END) else None
-        return cast("End", {**found, "reason": reason}) if isinstance(found, dict) and reason else None
+        if not isinstance(found, dict) or reason is None:
+            return None
+        late = {name: found[name] for name, kind in END_LATE.items() if fits(found, {name: kind})}
+        return cast("End", {"reason": reason, "detail": found["detail"], "at": found["at"], **late})
 
     def launcher(self) -> LauncherExit:
         """Return what became of the launcher here, or nothing."""
@@ -284,14 +289,18 @@ class JobDir:
             output_of([*cancel, *numbers])
 
     def claim_end(self, reason: EndReason, detail: str = "", host: str = "") -> None:
-        """Write why the job is ended, with `host` if that happened on another node. Only the first reason stands."""
+        """Write why the job is ended, with `host` if that happened on another node. Only the first reason stands.
+
+        What is no reason does not: a program of the job may have put anything there.
+        """
         note = f"end.{unique()}.json"
-        now = {"at": time.time(), "tick": time.monotonic()}
-        self.write(note, {"reason": reason, "detail": detail, "host": host, **now})
+        found: End = {"reason": reason, "detail": detail, "host": host, "at": time.time(), "tick": time.monotonic()}
+        self.write(note, found)
         try:
             os.link(self.at(note), self.at("end.json"))
         except FileExistsError:
-            pass
+            if self.end() is None:
+                self.write("end.json", found)
         finally:
             os.unlink(self.at(note))
 

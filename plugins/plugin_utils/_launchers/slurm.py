@@ -101,20 +101,24 @@ class Sbatch(Srun):
         """Return the batch file.
 
         It starts on the first node of the allocation, and that is another one where the head runs no ranks: so it
-        writes the list of nodes there, at the place where the head has it.
+        writes the list of nodes there, at the place where the head has it. What it and srun say is the launcher's
+        output of that node.
         """
-        names = shlex.join(hostlist(plan).split())
-        written = f"printf '%s\\n' {names} > {shlex.quote(f'{plan.head.job_dir}/hostfile')} || exit\n"
+        names, directory = shlex.join(hostlist(plan).split()), plan.head.job_dir
+        written = f"(umask 077; printf '%s\\n' {names} > {shlex.quote(f'{directory}/hostfile')}) || exit\n"
         srun = plan.launcher_path.rpartition("/")[0] + "/srun"
         asked = "".join(f"#SBATCH {shlex.join(option.words)}\n" for option in self.resource_options(plan))
-        output = f"#SBATCH --output={plan.head.job_dir}/batch.out\n#SBATCH --chdir=/\n"
+        place = shlex.quote(f"{directory}/launcher.out".replace("%", "%%"))  # % begins what Slurm replaces
+        output = f"#SBATCH --output={place}\n#SBATCH --open-mode=append\n#SBATCH --chdir=/\n"
         again = words_of((*self.resource_options(plan), *self.ranks(plan)))
         return f"#!/bin/sh\n{asked}{output}{written}exec {shlex.join((srun, *again))}\n"
 
 
 def hostlist(plan: LaunchPlan) -> str:
-    """Return the node of every rank in rank order, by the name that Slurm has for it."""
+    """Return the node of every rank in rank order, by the name that Slurm has for it. InputError without a name."""
     names = {node.name: node.hostname for node in plan.nodes}
+    if nameless := [name for name, hostname in names.items() if not hostname]:
+        raise InputError("launcher", plan.launcher, f"{nameless[0]} has no host name, by which Slurm would know it")
     return "".join(names[place.host] + "\n" for place in plan.placement)
 
 
