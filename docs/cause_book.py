@@ -19,7 +19,7 @@ HEAD = """# My job failed: what does its last line mean?
 
 <!-- Written by docs/cause_book.py from plugins/plugin_utils/_causes/entries -->
 
-The last line of a failed job ends with `cause ID: what it is. Mend: what to do`, if this book knows it. `cause` of
+The last line of a failed job ends with `cause ID: what it is. Fix: what to do`, if this book knows it. `cause` of
 [result.json](read-a-run.md) has the same, with the line that says so. Find your ID, or the text that you see, below.
 
 How it is found: the output of the rank that failed first is looked through, then that of others that failed by

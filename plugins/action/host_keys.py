@@ -75,4 +75,5 @@ def advice(digest: str, given: Mapping[str, Any]) -> str:
     words += ["-e", f"replace={','.join(given['replace'])}"] if given["replace"] else []
     words += ["-e", f"accept={digest}"]
     console = f"on its console ({first_contact.ON_THE_CONSOLE})"
-    return f"is each what the machine itself says, {console}, or your provider? If all are, type: {shlex.join(words)}"
+    compare = f"compare each with what the machine itself says, {console}, or your provider"
+    return f"{compare}; if all match, type: {shlex.join(words)}"

@@ -222,7 +222,7 @@ class ActionModule(Action):
         began = time.monotonic()
         sent = lay(session, data, plan.lacking, nodes, keep, stop.check, display.display)
         seconds = time.monotonic() - began
-        display.display(f"data {data.path}: laid in {seconds:.1f} s, {sent:,} bytes were sent from here")
+        display.display(f"data {data.path}: copied in {seconds:.1f} s, {sent:,} bytes were sent from here")
 
     def execute(
         self,

@@ -165,8 +165,8 @@ options:
   data:
     description:
       - A data set for the ranks, a folder or file on the controller. They find its path in E(TORCHFLEET_DATA).
-      - It is laid on every worker of the job below C(torchfleet_home), once, by content; later jobs use it too. What a
-        start that was interrupted has sent is not sent again. Each node checks the SHA-256 of what it writes.
+      - It is copied to every worker of the job below C(torchfleet_home), once, by content; later jobs use it too. What
+        a start that was interrupted has sent is not sent again. Each node checks the SHA-256 of what it writes.
       - It leaves the controller once, and the head sends it on. If nodes reach each other (C(ssh_mesh_any_to_any)), it
         sends to two of them, each of these on to two, and so on.
       - If this machine is the whole cluster nothing is copied, and the path itself is used.

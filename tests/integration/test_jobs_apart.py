@@ -218,7 +218,7 @@ def test_a_data_set_is_laid_on_both_nodes_once(two: TwoNodes) -> None:
         root, found = played.output(rank).strip().split(" ", 1)
         assert Path(root).parent.parent == two.homes[name] / "data"
         assert found == "[('labels.txt', 'two'), ('train/a.txt', 'one')]"
-    assert re.search(rf"data {data}: laid in \S+ s, 6 bytes were sent from here", plain(played.stdout))
+    assert re.search(rf"data {data}: copied in \S+ s, 6 bytes were sent from here", plain(played.stdout))
     again = plain(two.train(**given, job_id="again").stdout)
     assert f"data {data}: 2 files, 6 bytes, is there:" in again and "were sent from here" not in again
     (data / "labels.txt").write_text("three")

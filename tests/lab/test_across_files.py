@@ -135,7 +135,7 @@ def test_a_data_set_is_laid_on_all_nodes_once(cluster: Cluster, tmp_path: Path) 
     cluster.lab.root("n2", "sh", "-c", f"chmod u+w {path}; printf damaged > {path}")
     mended = cluster.train(**given)
     read_by_all(mended, files)
-    assert "to be laid on n2: " in mended.output and "laid in" in mended.output
+    assert "to be laid on n2: " in mended.output and "copied in" in mended.output
     assert ", 0 bytes were sent from here" in mended.output  # the head has it
 
 
@@ -148,7 +148,7 @@ def test_a_data_set_that_was_interrupted_goes_on(cluster: Cluster, tmp_path: Pat
     assert job.process.wait(60) != 0 and not job.run_dir.exists()
     rest = cluster.train(**given)
     read_by_all(rest, files)
-    sent = re.search(r"laid in \S+ s, ([\d,]+) bytes were sent from here", rest.output)
+    sent = re.search(r"copied in \S+ s, ([\d,]+) bytes were sent from here", rest.output)
     assert sent and int(sent.group(1).replace(",", "")) <= 2 * 64 * MIB + 17, rest.output
 
 

@@ -376,7 +376,7 @@ def test_the_last_line_ends_with_the_id_and_the_mend(run_dir: Path) -> None:
     shown = told.explained(result(FAILED), run_dir)  # type: ignore[arg-type]
     entry = ENTRIES["module-missing"]
     line = verdict(shown, "/r", shown["cause"])
-    assert line.endswith(f"; log: /r/log; cause module-missing: {entry.cause} Mend: {entry.mend}")
+    assert line.endswith(f"; log: /r/log; cause module-missing: {entry.cause} Fix: {entry.mend}")
     kept = json.loads((run_dir / "result.json").read_text())
     jsonschema.validate(kept["cause"], SCHEMA["properties"]["cause"])
     assert kept["cause"] == shown["cause"]
@@ -386,5 +386,5 @@ def test_the_last_line_ends_with_the_id_and_the_mend(run_dir: Path) -> None:
 
 def test_another_rank_is_named_with_what_it_says() -> None:
     cause: Any = {"id": "a", "rank": 1, "host": "n1", "line": "x: y", "cause": "It is.", "mend": "do"}
-    assert told.said(cause, 0) == "; cause a: rank 1 on n1 says 'x: y': It is. Mend: do"
+    assert told.said(cause, 0) == "; cause a: rank 1 on n1 says 'x: y': It is. Fix: do"
     assert told.said(None, 0) == ""

@@ -328,7 +328,10 @@ def test_a_node_that_shares_waits_for_the_one_that_writes(tmp_path: Path, monkey
     monkeypatch.setattr(data_laying, "SHARED_SECONDS", 0.0)
     source = Source()
     source.begin(tmp_path, "same")
-    assert "is another node's too, and not whole here" in source.begin(tmp_path, "same").finish()
+    assert (
+        "is on a file system that nodes share; another node's copy was not whole"
+        in source.begin(tmp_path, "same").finish()
+    )
 
 
 def test_two_starts_do_not_write_the_same_data_set(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ Planner = Callable[..., LaunchPlan]
 
 
 def test_each_node_gets_its_own_nic_and_order(plan_two: Planner) -> None:
-    made = plan_two(n2={"home": "/tf"})
+    made = plan_two(n2={"home": "/tf", "running": [{"job_id": "other", "owner": "alice", "own_home": True}]})
     nics = [{item.name: item.value for item in node.environment} for node in made.nodes]
     assert [found["GLOO_SOCKET_IFNAME"] for found in nics] == ["eth0", "eth1"]
     order = order_for(made, render(made), "here")
     (route,) = order["routes"]
     n1, n2 = order["nodes"]["n1"], order["nodes"]["n2"]
     assert (order["job"]["head"], n1["ranks"], n2["ranks"]) == ("n1", [0, 1], [2, 3])
+    assert (n1["known_jobs"], n2["known_jobs"]) == ([], ["other"])  # beside which it may run
     assert n1["command"] and n2["command"] == []  # mpirun asks for its daemon there when it wants it
     assert (route["host"], route["interpreter"]) == ("n2", "/usr/bin/python3.9")
     assert n2["environment"]["GLOO_SOCKET_IFNAME"] == "eth1"

@@ -70,6 +70,7 @@ def option(role: str, name: str) -> dict[str, Any]:
         ("_launchers/registry.py COMMANDS", registry.COMMANDS, LAUNCHERS),
         ("modules/launch.py", documented("launch")["launcher"]["choices"], LAUNCHERS),
         ("modules/stage.py", documented("stage")["launcher"]["choices"], LAUNCHERS),
+        ("modules/verify.py", documented("verify")["launchers"]["choices"], trial.TRIED),
         ("modules/launcher_proof.py", documented("launcher_proof")["launcher"]["choices"], MPIS),
         ("tests/transcripts.py", [program.launcher for program in transcripts.PROGRAMS.values()], LAUNCHERS),
         ("docs/launchers.md", of_page("launchers.md", "`launcher`"), LAUNCHERS),

@@ -180,7 +180,7 @@ def test_a_known_cause_is_told_in_the_words_of_the_book(run_dir: Path) -> None:
     change(run_dir / "result.json", lambda result: result.update(cause=cause))
     verdict = verdict_of(read_run(run_dir))
     (entry,) = [entry for entry in book() if entry.id == "module-missing"]
-    said = f"{entry.cause} Mend: {entry.mend}. (cause module-missing of docs/causes.md)"
+    said = f"{entry.cause} Fix: {entry.mend}. (cause module-missing of docs/causes.md)"
     assert verdict.next_step == f"Rank 0 on n1 says \"No 'x'\": {said}"
     assert "EVIL" not in report(read_run(run_dir))
     change(run_dir / "result.json", lambda result: result["cause"].update(rank=1))

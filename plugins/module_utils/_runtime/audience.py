@@ -17,7 +17,7 @@ from .channel import Channel, Frame
 from .orders import Order
 
 SOCKET = "followers"  # in the private directory of the launcher, which only the user may enter
-MOST = 16  # that come later, at a time
+MOST = 16  # followers at a time
 QUEUED, RESTARTED = -1, -2  # among the ranks whose last report is kept: what the job waits for; its last restart
 SEND_SECONDS = 5.0  # after which one that reads nothing is lost
 

@@ -277,7 +277,8 @@ class Laying:
         deadline = time.monotonic() + SHARED_SECONDS
         while not is_whole(self.place):
             if time.monotonic() > deadline:
-                raise ValueError(f"{self.place} is another node's too, and not whole here {SHARED_SECONDS:.0f} s later")
+                shared = f"{self.place} is on a file system that nodes share"
+                raise ValueError(f"{shared}; another node's copy was not whole after {SHARED_SECONDS:.0f} s")
             time.sleep(LOOK_SECONDS)
 
     def seal(self) -> None:

@@ -40,8 +40,8 @@ def wait_for_lock(path: str, how: int, seconds: float) -> int | None:
         time.sleep(PAUSE_SECONDS)
 
 
-def is_locked(descriptor: int) -> bool:
-    """Lock a file or directory until it is closed; return False if somebody else has locked it."""
+def try_lock_open(descriptor: int) -> bool:
+    """Lock an open file or directory until it is closed. Return whether we have the lock: False if another has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

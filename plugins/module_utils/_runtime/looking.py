@@ -31,7 +31,7 @@ from .evidence import (
     read_recorder,
     read_stacks,
 )
-from .file_locks import is_locked
+from .file_locks import try_lock_open
 from .forms import short
 from .job_directory import JobDir, open_file
 from .look_note import FOR_RECORDER, LOOK_SIGNAL, RECORDER, STACKS
@@ -116,7 +116,7 @@ def alone(job: JobDir) -> Iterator[None]:
         yield
         return
     try:
-        wait_for(lambda: is_locked(descriptor), OTHERS_SECONDS)
+        wait_for(lambda: try_lock_open(descriptor), OTHERS_SECONDS)
         yield
     finally:
         os.close(descriptor)

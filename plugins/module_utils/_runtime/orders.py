@@ -4,8 +4,8 @@
 
 """The order of a job: what its nodes are told. Types of JSON, in messages and in order.json.
 
-The controller makes it once (plugin_utils/_launch/order.py), and nobody changes it after that. What a node adds when it
-stages the job is a Staging.
+The controller makes it once (plugin_utils/_launch/order.py), and nobody changes it after that. A head that starts a job
+again makes the order of the next attempt of it (restarting.py). What a node adds when it stages the job is a Staging.
 """
 
 from __future__ import annotations

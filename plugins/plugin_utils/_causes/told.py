@@ -92,7 +92,7 @@ def said(cause: Cause | None, blamed: int | None) -> str:
     whose = (
         "" if cause["rank"] in (None, blamed) else f"rank {cause['rank']} on {cause['host']} says {cause['line']!r}: "
     )
-    return f"; cause {cause['id']}: {whose}{cause['cause']} Mend: {cause['mend']}"
+    return f"; cause {cause['id']}: {whose}{cause['cause']} Fix: {cause['mend']}"
 
 
 def cause_of(result: Result, run_dir: Path) -> Cause | None:

@@ -31,14 +31,14 @@ RULES: Mapping[str, Rule] = {
     "TF-GPU-MISSING": Rule(
         "error",
         "GPUs are missing",
-        "a job would run with fewer ranks, and say nothing",
+        "jobs would silently run with fewer ranks",
         "torchfleet_gpus of the inventory",
         "look at the kernel's log (journalctl -k | grep -i -e nvrm -e amdgpu); or set torchfleet_gpus to what is there",
     ),
     "TF-GPU-UNUSABLE": Rule(
         "error",
         "GPUs cannot be used",
-        "a job would run with fewer ranks, and say nothing",
+        "jobs would silently run with fewer ranks",
         "devices on the PCI bus against devices that programs can open",
         "look at the kernel's log (journalctl -k | grep -i -e nvrm -e amdgpu), and reboot",
     ),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_locks import is_locked
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_locks import try_lock_open
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in, open_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
@@ -181,7 +181,7 @@ def written_alone(run_dir: Path, give_up: Callable[[], bool] = lambda: False) ->
         with contextlib.suppress(FileNotFoundError):  # somebody removed it: it is made again
             descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, descriptor)
-            while not give_up() and not is_locked(descriptor):
+            while not give_up() and not try_lock_open(descriptor):
                 if time.monotonic() > deadline:
                     raise TimeoutError(errno.ETIMEDOUT, "another ansible-playbook still writes into it")
                 time.sleep(0.1)

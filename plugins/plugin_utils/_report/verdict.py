@@ -92,7 +92,7 @@ def failed(run: Run) -> Verdict:
 def mend(known: Known, blamed: int | None) -> str:
     """Return what the book of causes says. `blamed`: the rank that the sentence names already."""
     whose = "" if known.rank in (None, blamed) else f"Rank {known.rank} on {known.host} says {known.line!r}: "
-    return f"{whose}{known.cause} Mend: {known.mend}. (cause {known.id} of docs/causes.md)"
+    return f"{whose}{known.cause} Fix: {known.mend}. (cause {known.id} of docs/causes.md)"
 
 
 def advice(run: Run, row: RankRun) -> tuple[str, str]:
