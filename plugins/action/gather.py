@@ -11,7 +11,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import WaitingRun
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import explained_file, said
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import explained_file, said
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -38,7 +38,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting
     place_for,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import measured, slow_lines
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import measured, slow_lines
 
 display = Display()
 NO_LIMIT = 1 << 62  # bytes

@@ -14,7 +14,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import ToldResult, explained
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import ExplainedResult, explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
@@ -51,7 +51,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import take_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, summary, verdict
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import MeasuredResult, measured, slow_lines
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import (
+    MeasuredResult,
+    measured,
+    slow_lines,
+)
 
 ASKED_TO = Reason(EndReason.CANCELLED, "playbooks/jobs.yml -e do=cancel")
 Result = dict[str, Any]
@@ -189,7 +193,7 @@ class ActionModule(Action):
         self.said = home.said
         return str(run_dir), missing
 
-    def answer(self, outcome: ToldResult, cancelled: bool, where: str) -> Result:
+    def answer(self, outcome: ExplainedResult, cancelled: bool, where: str) -> Result:
         """Return the result of the task: it fails as train.yml would, unless the job was to be ended."""
         found: Result = {"changed": cancelled, "state": outcome["state"]}
         found |= {"run_dir": where} if Path(where).is_absolute() else {}

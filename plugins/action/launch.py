@@ -26,7 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restar
     goes_on,
     pause_before_next,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import explained
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
@@ -89,7 +89,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import measured, slow_lines
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import measured, slow_lines
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 HELP_IF_LOST = "ansible-playbook clean.yml ends leftover processes and fetches the files"

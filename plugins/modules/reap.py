@@ -117,7 +117,7 @@ msg:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import Reaped, reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import Reaped, reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import home_path
 
 

@@ -43,8 +43,16 @@ def ours(started: Started, what: str) -> int:
     return next(pid for pid in pids() if parent(pid) == supervisor)
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", "torchrun"])
-@pytest.mark.parametrize(("number", "state"), [("SIGINT", "cancelled"), ("SIGTERM", "cancelled"), ("SIGKILL", "lost")])
+@pytest.mark.parametrize(
+    ("launcher", "number", "state"),
+    [
+        ("openmpi", "SIGINT", "cancelled"),
+        ("openmpi", "SIGTERM", "cancelled"),
+        ("openmpi", "SIGKILL", "lost"),
+        ("torchrun", "SIGINT", "cancelled"),
+        ("torchrun", "SIGKILL", "lost"),
+    ],
+)
 def test_ansible_playbook_is_ended(fleet: Fleet, bystander: Bystander, launcher: str, number: str, state: str) -> None:
     started, escaped = sleepers(fleet, "--escape", "--ignore-term", launcher=launcher)
     started.process.send_signal(signal.Signals[number])
@@ -229,8 +237,10 @@ def shell_script(fleet: Fleet, *lines: str) -> str:
     return str(script)
 
 
-@pytest.mark.parametrize(("launcher", "how"), [("openmpi", "cancel"), ("torchrun", "cancel"), ("openmpi", "timeout")])
-@pytest.mark.parametrize("grace", [10, None])
+@pytest.mark.parametrize(
+    ("launcher", "how", "grace"),
+    [("openmpi", "cancel", 10), ("openmpi", "timeout", None), ("torchrun", "cancel", None), ("openmpi", "timeout", 10)],
+)
 def test_what_a_shell_script_started_has_its_grace_too(
     fleet: Fleet, bystander: Bystander, launcher: str, how: str, grace: float | None
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import leftovers
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import leftovers
 
 JOB = f"unit-{os.getpid()}"  # these tests may run twice at once on a machine
 

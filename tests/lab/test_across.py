@@ -20,9 +20,9 @@ from tests.lab.cluster import LAUNCHERS, OB1, SLURM, Cluster, Job
 TELL = str(SCRIPTS / "tell.py")
 SLEEPER = str(SCRIPTS / "sleeper.py")
 # Jobs of Slurm are not in the fault matrix (test_across_faults.py). Its daemons are the site's.
-PARTS = [
-    *[("srun", "n1", "launcher"), ("srun", "n2", "supervisor"), ("srun", "n2", "guard"), ("srun", "n2", "rank")],
-    *[("sbatch", "n1", what) for what in ("supervisor", "guard", "launcher", "rank")],
+PARTS = [  # the others of Slurm are in test_head_only.py, those of other launchers in the fault matrix
+    *[("srun", "n1", "launcher"), ("srun", "n2", "supervisor"), ("srun", "n2", "guard")],
+    *[("sbatch", "n1", what) for what in ("supervisor", "guard")],
 ]
 
 
@@ -261,8 +261,7 @@ def test_a_part_is_killed(launching: Cluster, bystander: None, launcher: str, no
 
 @pytest.mark.parametrize(
     ("launcher", "number", "state"),
-    [("openmpi", "SIGINT", "cancelled"), ("sbatch", "SIGKILL", "lost")]
-    + [(launcher, "SIGINT", "cancelled") for launcher in SLURM],
+    [("openmpi", "SIGINT", "cancelled"), ("sbatch", "SIGKILL", "lost"), ("srun", "SIGINT", "cancelled")],
 )
 def test_ansible_playbook_is_ended(launching: Cluster, bystander: None, launcher: str, number: str, state: str) -> None:
     job, _programs = sleepers(launching, "--escape", "--ignore-term", launcher=launcher)

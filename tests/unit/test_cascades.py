@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import peer
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import remote_node
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame import is_consequence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import Found, summarize
@@ -49,9 +49,9 @@ class Clocks:
 def measured(chance: random.Random, skew: float, monkeypatch: pytest.MonkeyPatch) -> float:
     """Return by how much a clock is ahead of its own, as the head measures it."""
     clocks = Clocks(chance, skew)
-    monkeypatch.setattr(peer, "time", clocks)
+    monkeypatch.setattr(remote_node, "time", clocks)
     node: Any = SimpleNamespace(remote=clocks)
-    return peer.RemoteNode.measure_clock(node, 1.0).offset
+    return remote_node.RemoteNode.measure_clock(node, 1.0).offset
 
 
 def played(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> tuple[int, Any, str]:
@@ -84,7 +84,7 @@ def played(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> tuple[int,
                 "pid": rank + 1, "cpus": [], "local_rank": rank % 4, "ended_by_us": ended_by_us, **times,
             }  # fmt: skip
             lines[rank] = ("stderr", line)
-        records.update(peer.in_head_time(peer.own_ranks_report(host, report), offsets[host])["records"])
+        records.update(remote_node.in_head_time(remote_node.own_ranks_report(host, report), offsets[host])["records"])
     end: Any = {"reason": EndReason.RANK_FAILED, "detail": "", "at": START + heard}
     order: Any = order_of(*(hosts[rank // 4] for rank in range(size)))
     result = summarize(order, records, end, lines, {"rc": 1}, Found({}, {}, START - 60, START + 60))
@@ -105,7 +105,7 @@ def test_the_first_of_a_cascade_is_blamed_whatever_the_clocks_say(monkeypatch: p
 def test_clocks_that_are_not_corrected_would_blame_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail."""
     chance = random.Random(19)
-    monkeypatch.setattr(peer.RemoteNode, "measure_clock", lambda *_node: SimpleNamespace(offset=0.0))
+    monkeypatch.setattr(remote_node.RemoteNode, "measure_clock", lambda *_node: SimpleNamespace(offset=0.0))
     cascades = [played(chance, monkeypatch) for _time in range(TIMES)]
     assert sum(told["rank"] != first for first, told, _kind in cascades) > TIMES // 20
 

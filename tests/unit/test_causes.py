@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import blame, reasons
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import explanation as causes
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import match as match_module
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import told
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import PLACE, SYMPTOMS, Entry, book
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.match import Ended, by_launcher, by_text
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import verdict
@@ -292,17 +292,17 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
 def test_a_lost_peer_does_not_hide_the_failure_of_another_rank(run_dir: Path) -> None:
     (run_dir / "ranks/0/stderr").write_text(PEER)
     (run_dir / "ranks/1/stderr").write_text(GOT_OVER)
-    cause = told.cause_of(result(FAILED, FAILED), run_dir)
+    cause = causes.cause_of(result(FAILED, FAILED), run_dir)
     assert cause and (cause["id"], cause["rank"], cause["host"]) == ("module-missing", 1, "n1")
-    alone = told.cause_of(result(FAILED, ("ended", 1, None)), run_dir)
+    alone = causes.cause_of(result(FAILED, ("ended", 1, None)), run_dir)
     assert alone and (alone["id"], alone["rank"]) == ("peer-gone", 0), "what an ended rank says is of its end"
 
 
 def test_the_launcher_may_know_more_than_a_signal(run_dir: Path) -> None:
     killed = result(("failed", 137, 9), ("ended", 143, 15))
-    assert told.cause_of(killed, run_dir)["id"] == "killed"  # type: ignore[index]
+    assert causes.cause_of(killed, run_dir)["id"] == "killed"  # type: ignore[index]
     (run_dir / "launcher.n0.out").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n")
-    cause = told.cause_of(killed, run_dir)
+    cause = causes.cause_of(killed, run_dir)
     assert cause and (cause["id"], cause["rank"]) == ("slurm-memory", None)
 
 
@@ -310,27 +310,27 @@ def test_the_launcher_may_know_more_than_a_signal(run_dir: Path) -> None:
 def test_an_error_in_a_record_counts_first(run_dir: Path, code: str) -> None:
     (run_dir / "ranks/0/stderr").write_text(GOT_OVER)
     (run_dir / "ranks/0/record.json").write_text(json.dumps({"error_code": code}))
-    cause = told.cause_of(result(FAILED), run_dir)
+    cause = causes.cause_of(result(FAILED), run_dir)
     assert cause and code in ENTRIES[cause["id"]].codes
 
 
 @pytest.mark.parametrize(("state", "id"), [("timed_out", "time-over"), ("lost", "watcher-gone")])
 def test_a_state_is_a_cause(run_dir: Path, state: str, id: str) -> None:
     (run_dir / "ranks/0/stderr").write_text(GOT_OVER)
-    assert told.cause_of(result(FAILED, state=state), run_dir)["id"] == id  # type: ignore[index]
+    assert causes.cause_of(result(FAILED, state=state), run_dir)["id"] == id  # type: ignore[index]
 
 
 @pytest.mark.parametrize("state", ["succeeded", "saved", "cancelled"])
 def test_what_did_not_fail_has_no_cause(run_dir: Path, state: str) -> None:
     (run_dir / "ranks/0/stderr").write_text(GOT_OVER)
-    assert told.cause_of(result(FAILED, state=state), run_dir) is None
+    assert causes.cause_of(result(FAILED, state=state), run_dir) is None
 
 
 def test_stdout_counts_if_stderr_says_nothing(run_dir: Path) -> None:
     (run_dir / "ranks/0/stdout").write_text(GOT_OVER)
-    assert told.cause_of(result(FAILED), run_dir)["id"] == "module-missing"  # type: ignore[index]
+    assert causes.cause_of(result(FAILED), run_dir)["id"] == "module-missing"  # type: ignore[index]
     (run_dir / "ranks/0/stderr").write_text(PEER)
-    assert told.cause_of(result(FAILED), run_dir)["id"] == "module-missing"  # type: ignore[index]
+    assert causes.cause_of(result(FAILED), run_dir)["id"] == "module-missing"  # type: ignore[index]
 
 
 def test_hostile_files_of_a_run_are_no_error(run_dir: Path) -> None:
@@ -339,7 +339,7 @@ def test_hostile_files_of_a_run_are_no_error(run_dir: Path) -> None:
     (run_dir / "ranks/0/record.json").write_bytes(b"\xff[" * 10**5)
     (run_dir / "ranks/1/record.json").write_text('{"error_code": ["disk_full"]}')
     (run_dir / "ranks/1/stderr").write_bytes(b"\x1b]0;TITLE\x07No module named \xff\x1b[31m\n")
-    cause = told.cause_of(result(FAILED, FAILED), run_dir)
+    cause = causes.cause_of(result(FAILED, FAILED), run_dir)
     assert cause and cause["line"].isprintable() and cause["id"] == "module-missing"
 
 
@@ -367,13 +367,13 @@ def test_what_is_no_result_has_no_cause(run_dir: Path, text: bytes, monkeypatch:
 
     monkeypatch.setattr(json, "loads", small)
     (run_dir / "result.json").write_bytes(text)
-    assert told.explained_file(run_dir) is None
+    assert causes.explained_file(run_dir) is None
 
 
 def test_the_last_line_ends_with_the_id_and_the_mend(run_dir: Path) -> None:
     (run_dir / "ranks/0/stderr").write_text(GOT_OVER)
     (run_dir / "result.json").write_text("{}")
-    shown = told.explained(result(FAILED), run_dir)  # type: ignore[arg-type]
+    shown = causes.explained(result(FAILED), run_dir)  # type: ignore[arg-type]
     entry = ENTRIES["module-missing"]
     line = verdict(shown, "/r", shown["cause"])
     assert line.endswith(f"; log: /r/log; cause module-missing: {entry.cause} Fix: {entry.mend}")
@@ -386,5 +386,5 @@ def test_the_last_line_ends_with_the_id_and_the_mend(run_dir: Path) -> None:
 
 def test_another_rank_is_named_with_what_it_says() -> None:
     cause: Any = {"id": "a", "rank": 1, "host": "n1", "line": "x: y", "cause": "It is.", "mend": "do"}
-    assert told.said(cause, 0) == "; cause a: rank 1 on n1 says 'x: y': It is. Fix: do"
-    assert told.said(None, 0) == ""
+    assert causes.said(cause, 0) == "; cause a: rank 1 on n1 says 'x: y': It is. Fix: do"
+    assert causes.said(None, 0) == ""

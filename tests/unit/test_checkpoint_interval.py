@@ -13,7 +13,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.checkpo
     interval_of,
     told,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import explained
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import explained
 
 
 def result(state: str = "succeeded", seconds: float = 60.0, hosts: int = 2, **metrics: Any) -> Any:

@@ -27,7 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import OwnRows
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.remote_node import (
     Clock,
     RemoteNode,
     own_ranks_report,

@@ -30,9 +30,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
     write_in_thread,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import outputs, remove_tree
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import final_metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import Follower, last_line
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
 from tests.unit.nodes import STAGING, nested, order_of_a_job
 
 

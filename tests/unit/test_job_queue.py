@@ -19,8 +19,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue, Ticket, busy_on_nodes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.waiting_job import (
-    bury_dead,
     note_order,
+    remove_dead,
     waiting_rows,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import waits_line
@@ -139,7 +139,7 @@ def test_nobody_waits_for_a_dead_one(queue: Queue) -> None:
     assert ahead_of(queue, ticket) == ["dead"]
     end(pid)
     assert ahead_of(queue, ticket) == [] and names(queue.entries()) == ["next"]
-    bury_dead(queue)
+    remove_dead(queue)
     assert len([name for name in os.listdir(queue.path) if name.endswith(".json")]) == 1
     again = queue.enter(wish("dead"))  # its name is free
     assert ahead_of(queue, again) == ["next"]
@@ -159,7 +159,7 @@ def test_a_detached_job_whose_process_died_is_lost_and_says_so(queue: Queue, tmp
     ticket = queue.enter(wish("away", detached=True))
     note_order(ticket.path, {**order, "home": "/elsewhere"})
     os.close(ticket.descriptor)  # as when the head restarts
-    bury_dead(queue)
+    remove_dead(queue)
     assert os.listdir(queue.path) == [job_queue.LOCK]
     result: Any = JobDir(str(tmp_path / "jobs" / "away")).read("result.json")
     assert result["state"] == "lost" and "never started" in result["first_failure"]["cause"]
@@ -263,7 +263,7 @@ def test_what_is_no_ticket_of_ours_is_left_out(queue: Queue, content: str) -> No
     ticket = queue.enter(wish("good"))
     assert names(queue.entries()) == ["good"] and ahead_of(queue, ticket) == []
     os.close(descriptor)
-    bury_dead(queue)
+    remove_dead(queue)
     assert not path.exists()
 
 
@@ -277,7 +277,7 @@ def test_no_link_or_pipe_is_followed(queue: Queue, tmp_path: Path) -> None:
     assert queue.entries() == []
     with pytest.raises(ValueError, match="repair or remove"):
         queue.enter(wish("one"))
-    bury_dead(queue)
+    remove_dead(queue)
     assert target.read_text() == "mine" and sorted(os.listdir(queue.path)) == ["limits.json", "lock"]
 
 

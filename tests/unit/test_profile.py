@@ -15,7 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import budget
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import measured, slow_lines
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import measured, slow_lines
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/result.schema.json").read_text())
 

@@ -22,8 +22,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import told
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import told as slow
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import explanation as causes
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import explanation as slow
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 LAUNCH = PLUGINS / "plugin_utils" / "_launch"
@@ -36,7 +36,7 @@ TABLES = (
 # Who sends in one direction only. The supervisor is head and node, and its guard's messages go on to the head.
 DIRECTIONS = {
     **dict.fromkeys(ASKERS, (protocol.CONTROLLER_TO_HEAD,)),
-    "peer.py": (protocol.HEAD_TO_NODE,),
+    "remote_node.py": (protocol.HEAD_TO_NODE,),
     "guard.py": (protocol.GUARD_TO_SUPERVISOR,),
 }
 # Read by whoever is at work with the other end: shipping, staging, or running a job.
@@ -115,8 +115,8 @@ LATE = {"cause", "checkpoint", "skew", "profile"}  # which no node tells
         (RESULT["properties"]["leftovers"]["additionalProperties"]["items"], records.Leftover),
         (RESULT["properties"]["launcher"], orders.UsedLauncher),
         (RESULT["properties"]["notes"]["items"], records.Note),
-        (RESULT["properties"]["cause"]["oneOf"][1], told.Cause),
-        (RESULT["properties"]["checkpoint"]["oneOf"][1], told.Interval),
+        (RESULT["properties"]["cause"]["oneOf"][1], causes.Cause),
+        (RESULT["properties"]["checkpoint"]["oneOf"][1], causes.Interval),
         (USAGE, records.Usage),
         (USAGE["properties"]["nodes"]["additionalProperties"], usage_figures.NodeFigures),
         (USAGE["properties"]["findings"]["items"], usage_figures.Finding),

@@ -19,8 +19,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_store import Store
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import outputs, tree_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reap import reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.shipment import Shipment, relay
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder, folder_of

@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.clocks
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import arrivals
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.arrivals import read_arrivals, read_clocks
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import ToldSkew, measured, skew_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew import (
     NOBODY,
     TOO_LITTLE,
@@ -25,7 +26,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew impo
     meetings,
     period_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.told import ToldSkew, measured, skew_of
 
 REPO = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "recorded" / "arrivals"  # of three ranks, the second 50 ms slower in each step

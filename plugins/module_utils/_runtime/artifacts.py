@@ -37,7 +37,7 @@ LEAST_BLOCK, SPARE_BLOCKS = 1 << 12, 100  # bytes; one that sends a byte at a ti
 APART_SECONDS = 1.0  # between the two looks at each file of a job that runs
 OPEN_MOST = 200  # files that are looked at twice: so many stay open in between
 SLACK_SECONDS = 2.0  # file systems keep times that are coarser than those of the clock
-TORN = "0" * 64  # in place of the digest of a file that changed or could not be read to its end: it counts as damaged
+NO_DIGEST = "0" * 64  # of a file that changed or could not be read to its end: it counts as damaged
 TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER = "too_many", "too_large", "too_wide", "no_folder"
 REFUSALS = ("", TOO_MANY, TOO_LARGE, TOO_WIDE, NO_FOLDER)
 LINK, SPECIAL, UNREADABLE, NAME = "link", "special", "unreadable", "name"
@@ -274,12 +274,12 @@ class Looks:
             os.close(descriptor)
 
     def again(self, rows: list[Artifact]) -> list[Artifact]:
-        """Return the rows of the files, with TORN for each that has changed since it was opened."""
+        """Return the rows of the files, with NO_DIGEST for each that has changed since it was opened."""
         if self.open:
             time.sleep(max(0.0, self.began + APART_SECONDS - time.monotonic()))
         single = len(rows) == 1
         changed = {path for path, (file, before) in self.open.items() if is_replaced(before, file, single)}
-        return [{**row, "sha256": TORN} if row["path"] in changed else row for row in rows]
+        return [{**row, "sha256": NO_DIGEST} if row["path"] in changed else row for row in rows]
 
 
 def send_one(channel: Channel, order: Order, path: str, search: Search, looks: Looks) -> Artifact | None:
@@ -299,21 +299,21 @@ def send_one(channel: Channel, order: Order, path: str, search: Search, looks: L
         if first:
             channel.send("file", b"", name=name, first=True)
         if is_changed(before, os.fstat(descriptor)):  # the job runs
-            return {"path": path, "bytes": size, "sha256": TORN}
+            return {"path": path, "bytes": size, "sha256": NO_DIGEST}
     except OSError as error:  # the disk, or a file system of the network
         if first:
             return send_nothing(channel, name, path, search, error)
-        return {"path": path, "bytes": size, "sha256": TORN}
+        return {"path": path, "bytes": size, "sha256": NO_DIGEST}
     finally:
         looks.leave(path, descriptor, before)
     return {"path": path, "bytes": size, "sha256": seen.hexdigest()}
 
 
 def send_nothing(channel: Channel, name: str, path: str, search: Search, error: OSError) -> Artifact | None:
-    """Return the row of a file of which nothing can be read: TORN if it is gone since it was found, else None."""
+    """Return the row of a file of which nothing can be read: NO_DIGEST if it is gone since it was found, else None."""
     if error.errno in GONE:
         channel.send("file", b"", name=name, first=True)
-        return {"path": path, "bytes": 0, "sha256": TORN}
+        return {"path": path, "bytes": 0, "sha256": NO_DIGEST}
     search.leave_out(UNREADABLE)
     return None
 

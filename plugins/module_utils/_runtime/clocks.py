@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Dict, Iterable, List
 from .job_directory import JobDir
 
 if TYPE_CHECKING:
-    from .peer import RemoteNode
+    from .remote_node import RemoteNode
 
 FILE = "clocks.json"  # in the job directory of the head
 Clocks = Dict[str, List[List[float]]]

@@ -17,8 +17,8 @@ from .data_laying import Laying
 from .data_manifest import MOST_BYTES, numbers_in, ranges_of, read_manifest
 from .link import ConnectionLost
 from .orders import Route
-from .peer import ANSWER_SECONDS, RemoteNode, in_parallel
 from .protocol import DataOffer
+from .remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
 
 SILENT_SECONDS = 300.0  # in which a controller sends nothing of some files, or a head takes nothing: it is gone
 SENT_AT_A_TIME = 2  # by one node: its network is shared by those that it sends to

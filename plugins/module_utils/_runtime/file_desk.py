@@ -20,7 +20,7 @@ from .frames import RESTARTS_MOST
 from .job_directory import JobDir, fits, ranks_on
 from .link import ConnectionLost
 from .metrics import OwnRows
-from .peer import ANSWER_SECONDS, RemoteNode, in_parallel
+from .remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
 from .survey import home_path
 
 

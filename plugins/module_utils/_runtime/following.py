@@ -15,8 +15,8 @@ from .channel import BEAT_SECONDS, Channel, ready
 from .fetched_files import age, state_in
 from .job_directory import JobDir
 from .job_queue import Entry, Queue, owner_of
+from .leftovers import PRIVATE
 from .metrics import first_report, last_values
-from .reap import PRIVATE
 from .reasons import AnyState
 from .records import JobRow
 

@@ -21,10 +21,10 @@ from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
 from .orders import Order, RunOrder
-from .peer import NotStaged, RemoteNode, stage_on_all
 from .protocol import Refused, Request
 from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, EndReason, Reason
 from .records import Result
+from .remote_node import NotStaged, RemoteNode, stage_on_all
 from .remote_shell import SHELL_SOCKET, localized
 from .result import find_result, keep_result
 from .shipment import Shipment

@@ -24,7 +24,7 @@ from .file_locks import PAUSE_SECONDS, wait_for_lock
 from .job_directory import JOB_ID, Form, JobDir, fits, jobs, json_in, open_file
 from .job_directory import NUMBER as SECONDS
 from .orders import Order
-from .records import Ahead, AnyFacts, Wish
+from .records import Ahead, AnyFacts, QueuedJob
 from .survey import row
 
 DIRECTORY, LOCK, LIMITS = "queue", "lock", "limits.json"
@@ -43,7 +43,7 @@ USERS = "users"  # in limits.json: the limits of some users by name, in place of
 LIMITS_FORM = '{"waiting": 4, "running": 2, "users": {"alice": {"running": 8}}}'
 
 
-class Entry(Wish):
+class Entry(QueuedJob):
     """A job in the queue. `number`: its place in the order. `since`: when it came, in seconds since the epoch."""
 
     number: int
@@ -99,19 +99,19 @@ class Queue:
         finally:
             os.close(descriptor)
 
-    def enter(self, wish: Wish) -> Ticket:
+    def enter(self, job: QueuedJob) -> Ticket:
         """Take the last place. ValueError if the job waits or ran already, or for the limits of its owner. OSError."""
         os.makedirs(self.path, 0o700, exist_ok=True)
         with self.held(alone=True):
             names = self.names()
             waiting = self.read(names)
-            known = os.path.lexists(os.path.join(self.home, "jobs", wish["job_id"]))
-            if known or any(entry["job_id"] == wish["job_id"] for entry in waiting):
+            known = os.path.lexists(os.path.join(self.home, "jobs", job["job_id"]))
+            if known or any(entry["job_id"] == job["job_id"] for entry in waiting):
                 raise ValueError("a job of this name waits or ran already: choose another -e job_id")
-            self.check_limits(user_of(wish["owner"]), waiting)
+            self.check_limits(user_of(job["owner"]), waiting)
             number = 1 + max((int(name[:9]) for name in names), default=0)
-            entry = cast(Entry, {**wish, "number": number, "since": time.time()})
-            path = os.path.join(self.path, f"{number:09d}-{wish['job_id']}.json")
+            entry = cast(Entry, {**job, "number": number, "since": time.time()})
+            path = os.path.join(self.path, f"{number:09d}-{job['job_id']}.json")
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             ticket = Ticket(path, descriptor, entry)
             try:

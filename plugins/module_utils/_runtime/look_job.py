@@ -13,7 +13,7 @@ from .job_directory import JobDir, ranks_on
 from .link import ConnectionLost
 from .looking import look
 from .orders import JobRoute, Order
-from .peer import ANSWER_SECONDS, RemoteNode, in_parallel
+from .remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
 
 
 def look_on_all(

@@ -11,8 +11,8 @@ from typing import Mapping, Protocol
 from . import protocol
 from .head_job import Controller, order_of
 from .orders import RunOrder
-from .peer import in_parallel
 from .records import AnyFacts
+from .remote_node import in_parallel
 from .survey import survey
 
 OWN = ""  # among the facts by host: those of the head

@@ -8,9 +8,8 @@ A message is a frame (see channel.py) with its `kind` and the fields of its type
 types of what lies in files as well. frames.py checks what the controller takes from the head, and the head from a node:
 tests/unit/test_protocol.py compares it with this table.
 
-A lost node sends no message. The head notices that its connection ended or was silent for the lease (RemoteNode in
-peer.py), and ends the job with reasons.node_lost(). A node that loses the head ends its part by itself (HeadFollower in
-head_follower.py).
+A lost node sends no message. The head notices that its connection ended or was silent for the lease (remote_node.py),
+and ends the job with reasons.node_lost(). A node that loses the head ends its part by itself (head_follower.py).
 """
 
 from __future__ import annotations
@@ -229,7 +228,7 @@ class OfController(Request):
     controller: str
 
 
-class QueueWish(Request):
+class EnterQueue(Request):
     """Enter the queue, or go on waiting. `hosts`: the nodes of the job as they are planned now."""
 
     home: str
@@ -296,7 +295,7 @@ CONTROLLER_TO_HEAD: Messages = {
     "detach": Nothing,  # go on in a session of your own: the job that comes outlives this connection
     "attach": OfJob,
     "jobs": OfController,
-    "queue": QueueWish,
+    "queue": EnterQueue,
     "beat": Nothing,  # while the job waits in the queue
     "unqueue": OfJob,  # take a job out of the queue that waits with its controller
     "look": Look,

@@ -14,7 +14,7 @@ from .channel import BEAT_SECONDS, Channel, ready
 from .job_queue import LOOK_SECONDS, Queue, Ticket, is_over, news_of, over_text
 from .records import Ahead
 from .survey import home_path
-from .waiting_job import bury_dead
+from .waiting_job import remove_dead
 
 LOST_PLACE = "it has lost its place in the queue: it was taken out, or its controller was silent for the lease"
 TAKEN_OUT = "it was taken out of the queue, by playbooks/jobs.yml -e do=cancel"
@@ -28,7 +28,7 @@ class QueueDesk:
         self.ticket: Ticket | None = None
         self.lease: float | None = None  # how long the controller may be silent while it has a place
 
-    def on_queue(self, frame: protocol.QueueWish) -> None:
+    def on_queue(self, frame: protocol.EnterQueue) -> None:
         """Send `turn` when the nodes of the job are free, and `queued` before that when what it waits for changes."""
         queue = Queue(home_path(frame["home"]))
         try:
@@ -36,7 +36,7 @@ class QueueDesk:
                 self.tell(queue.ahead(frame["hosts"]))
                 return
             if self.ticket is None:
-                bury_dead(queue)
+                remove_dead(queue)
                 self.ticket = queue.enter(
                     {
                         "job_id": frame["job_id"],
@@ -68,7 +68,7 @@ class QueueDesk:
         """Tell the controller what its job waits for."""
         self.channel.send("queued", ahead=len(ahead), first=ahead[0] if ahead else None)
 
-    def wait(self, queue: Queue, ticket: Ticket, frame: protocol.QueueWish) -> str:
+    def wait(self, queue: Queue, ticket: Ticket, frame: protocol.EnterQueue) -> str:
         """Return when it is the job's turn, or why it has left. EOFError if the controller is gone. OSError."""
         told: object = None
         heard = beat = time.monotonic()

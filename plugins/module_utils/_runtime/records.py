@@ -329,7 +329,7 @@ class Result(TypedDict):
     notes: list[Note]
 
 
-class Wish(TypedDict):
+class QueuedJob(TypedDict):
     """A job that is to wait for its nodes (job_queue.py)."""
 
     job_id: str

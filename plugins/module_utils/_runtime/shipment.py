@@ -14,8 +14,8 @@ from .file_store import Arrival, Store
 from .job_directory import JobDir
 from .job_files import MOST_BYTES, make_tree, tree_of
 from .link import ConnectionLost
-from .peer import RemoteNode, in_parallel
 from .protocol import Listing
+from .remote_node import RemoteNode, in_parallel
 
 
 class Shipment:

@@ -37,21 +37,21 @@ from .look_job import look_on_all
 from .metrics import final_metrics
 from .node_job import NodeJob, node_report
 from .open_files import raise_files
-from .peer import (
+from .planned_nodes import OWN
+from .queue_desk import QueueDesk
+from .reasons import SUPERVISOR_DIED, FinalState
+from .remote_node import (
     ANSWER_SECONDS,
     RemoteNode,
     in_head_time,
     in_parallel,
     own_ranks_report,
 )
-from .planned_nodes import OWN
-from .queue_desk import QueueDesk
-from .reasons import SUPERVISOR_DIED, FinalState
 from .restarting import run_job
 from .result import write_result
 from .shipment import Shipment, relay
 from .survey import home_path, ssh_config, survey
-from .waiting_job import WaitingJob, bury_dead, wait_again, waiting_rows
+from .waiting_job import WaitingJob, remove_dead, wait_again, waiting_rows
 
 SIGNAL_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
 SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB
@@ -246,7 +246,7 @@ class Supervisor:
         """Let the controller follow a job that runs, and send its result when it is over."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with contextlib.suppress(OSError):
-            bury_dead(Queue(home_path(frame["home"])))
+            remove_dead(Queue(home_path(frame["home"])))
         refused = follow(job, self.channel)
         if refused:
             self.channel.send("refused", reason=refused)
@@ -315,7 +315,7 @@ class Supervisor:
         waiting: list[records.WaitingRun] = []
         with self.sending_beats(frame):
             with contextlib.suppress(OSError):
-                bury_dead(Queue(home_path(frame["home"])))
+                remove_dead(Queue(home_path(frame["home"])))
             for job in jobs(home_path(frame["home"])):
                 order, staging = job.order(), job.staging()
                 if not order or not staging or order["head"] != order["host"] or job.is_fetched() or job.running():

@@ -27,9 +27,9 @@ from .installed import own_backends
 from .job_directory import JOB_ID, JobDir, fits
 from .launcher_programs import find_launcher, refusal
 from .launchers import LAUNCHERS
+from .leftovers import leftovers
 from .node_form import ROWS
 from .protocol import SurveyRequest
-from .reap import leftovers
 from .records import Fabric, FoundLauncher, JobState, LeftProcess, NodeFacts, RunningJob, Seat
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first

@@ -23,12 +23,12 @@ from .head_job import order_of
 from .job_directory import JobDir, remove
 from .job_queue import LOOK_SECONDS, Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, over_text, owner_of
 from .kept_job import keep, kept_in, take_up
+from .leftovers import PRIVATE
 from .link import ConnectionLost
 from .metrics import final_metrics
 from .node_job import private_directory
 from .orders import Order, Staging
 from .planned_nodes import Head, PlannedNodes
-from .reap import PRIVATE
 from .reasons import EndReason, Reason
 from .records import Ahead, FirstFailure, JobRow, Result
 from .restarting import run_job, text_of
@@ -78,7 +78,7 @@ class WaitingJob:
 
     def enter(self) -> Ticket:
         """Take the last place in the queue, and let followers in. OSError, ValueError."""
-        bury_dead(self.queue)
+        remove_dead(self.queue)
         self.private = private_directory()
         self.audience.open(self.private, self.order)
         job = self.order
@@ -221,7 +221,7 @@ def leave_result(order: Order, since: float, reason: Reason) -> Result:
     return result
 
 
-def bury_dead(queue: Queue) -> None:
+def remove_dead(queue: Queue) -> None:
     """Take away the tickets whose processes are gone. OSError.
 
     A detached job waits again if the head restarted. Else it is lost, and leaves a result that says so: whoever asks
@@ -270,7 +270,7 @@ def ship_again(head: Head, home: str) -> str:
 
 def waiting_rows(queue: Queue, controller: str) -> list[JobRow]:
     """Return what a list of jobs has of those that wait, first come first. OSError."""
-    bury_dead(queue)
+    remove_dead(queue)
     return [
         {
             "job_id": entry["job_id"],

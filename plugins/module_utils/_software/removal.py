@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_store, reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_store, leftovers
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
 
@@ -64,7 +64,7 @@ def refuse_running(request: Request) -> None:
                 f"results of job {job.job_id} were not fetched from here: ansible-playbook clean.yml fetches them; "
                 "-e force=true removes them"
             )
-        kept = reap.outputs_of(job)
+        kept = leftovers.outputs_of(job)
         if kept["files"]:
             raise Refused(
                 f"programs of job {job.job_id} left {kept['files']} files in {kept['path']}: copy what you need; "
@@ -87,8 +87,8 @@ def end_jobs(home: str) -> None:
         queue.take_out(entry["job_id"])
     for job in jobs(home):
         if job.running():
-            reap.cancel(job)
-    reap.end_leftovers(home)
+            leftovers.cancel(job)
+    leftovers.end_leftovers(home)
     left = [job.job_id for job in jobs(home) if job.running()]
     if left:
         raise Refused(f"{', '.join(left)} cannot be ended")

@@ -19,12 +19,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifa
     FOLDER,
     LINK,
     NAME,
+    NO_DIGEST,
     NO_FOLDER,
     SPECIAL,
     TOO_LARGE,
     TOO_MANY,
     TOO_WIDE,
-    TORN,
     UNREADABLE,
     Border,
     Limits,
@@ -98,7 +98,11 @@ class BroughtHome:
         for row in frame["files"]:
             name = f"{FOLDER}/{host}/{row['path']}"
             if self.seen[name].hexdigest() != row["sha256"]:
-                why = "changed while it was read, or ends too soon" if row["sha256"] == TORN else "has another checksum"
+                why = (
+                    "changed while it was read, or ends too soon"
+                    if row["sha256"] == NO_DIGEST
+                    else "has another checksum"
+                )
                 self.torn.setdefault(host, []).append(f"{host}: {row['path']} {why}")
         self.reports[host] = frame
         return True

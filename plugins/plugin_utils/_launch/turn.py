@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BEAT_SECONDS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import busy_on_nodes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import QueueWish
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import EnterQueue
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
@@ -40,7 +40,7 @@ class Turn:
 
     def would_wait(self, plan: LaunchPlan) -> str:
         """Return a line that says whether the job would wait, and for whom. It enters no queue."""
-        frame = self.session.ask("queue", **self.wish(plan, look=True))
+        frame = self.session.ask("queue", **self.entry(plan, look=True))
         if frame["kind"] != "queued":
             raise self.refusal(plan, frame.get("reason", "it did not answer"))
         first = frame["first"]
@@ -69,7 +69,7 @@ class Turn:
     def wait(self, plan: LaunchPlan) -> bool:
         """Return when no job of this head is ahead: whether there was one."""
         self.session.queued = True
-        self.session.remote.channel.send("queue", b"", **self.wish(plan))
+        self.session.remote.channel.send("queue", b"", **self.entry(plan))
         waited = False
         while True:
             frame = self.session.answer(self.listen, SILENT_SECONDS, math.inf)
@@ -82,9 +82,9 @@ class Turn:
             waited = True
             self.tell(waits_line(plan.job_id, frame["ahead"], frame["first"]))
 
-    def wish(self, plan: LaunchPlan, look: bool = False) -> dict[str, object]:
+    def entry(self, plan: LaunchPlan, look: bool = False) -> dict[str, object]:
         """Return the fields of a message that asks for a place in the queue."""
-        wish: QueueWish = {
+        asked: EnterQueue = {
             "home": self.session.home,
             "job_id": plan.job_id,
             "controller": self.controller,
@@ -97,7 +97,7 @@ class Turn:
             "queue_timeout": self.request.queue_timeout,
             "look": look,
         }
-        return dict(wish)
+        return dict(asked)
 
     def refusal(self, plan: LaunchPlan, reason: str) -> InputError:
         return InputError("queue", plan.job_id, reason)

@@ -23,7 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
     ResultRank,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.checkpoint_interval import Interval, told
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import Cause, said
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import Cause, said
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .plan import LaunchPlan

@@ -14,7 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.alone 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_NODE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.peer import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.remote_node import (
     NotStaged,
     RemoteNode,
     in_head_time,

@@ -14,7 +14,11 @@ from typing import TypedDict, cast
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import plural, spans
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.told import RESULT, ToldResult, keep
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import (
+    RESULT,
+    ExplainedResult,
+    keep,
+)
 
 from .arrivals import read_arrivals, read_clocks
 from .budget import FOLDER, RankBudget, more_than_others, place_traces, profiled_ranks, read_budgets, table
@@ -57,14 +61,14 @@ class ToldProfile(TypedDict):
     budget: list[RankBudget]
 
 
-class MeasuredResult(ToldResult):
+class MeasuredResult(ExplainedResult):
     """result.json on the controller."""
 
     skew: ToldSkew | None
     profile: ToldProfile | None
 
 
-def measured(result: ToldResult, run_dir: Path) -> MeasuredResult:
+def measured(result: ExplainedResult, run_dir: Path) -> MeasuredResult:
     """Return a result with why the run was slow, and keep it in the run directory. No error where that fails."""
     try:
         profile, skew = profile_of(result, run_dir), skew_of(result, run_dir)

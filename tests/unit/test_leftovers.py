@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, processes, reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, leftovers, processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.modules.reap import tell
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
@@ -37,13 +37,13 @@ def test_a_pid_that_went_to_another_process_is_not_signalled(
     job.create([])
     lock = job.lock()
     noted = processes.identity(sleeper.pid)
-    monkeypatch.setattr(reap, "CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr(leftovers, "CANCEL_SECONDS", 0.1)
     for wrong in ({**noted, "started": noted["started"] - 1}, {"pid": sleeper.pid}, {"pid": "1"}, [sleeper.pid], None):
         job.write("supervisor.json", wrong)
-        reap.cancel(job)
+        leftovers.cancel(job)
         assert sleeper.poll() is None
     job.write("supervisor.json", noted)
-    reap.cancel(job)
+    leftovers.cancel(job)
     assert sleeper.wait(60) == -15
     os.close(lock)
 
@@ -63,7 +63,7 @@ def test_what_has_no_mark_goes_with_its_parent_that_has_one(tmp_path: Path) -> N
     assert parent.stdout
     stays = int(parent.stdout.readline())
     try:
-        ended = [row for row in reap.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]
+        ended = [row for row in leftovers.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]
         parent.wait()
         assert len(ended) == 2 and "sleep 600" in [row["command"] for row in ended]
         assert all(row["ended"] for row in ended)
@@ -79,7 +79,7 @@ def test_the_login_that_looks_is_none_of_them(tmp_path: Path) -> None:
     """A program may have started the sshd or the terminal server in which somebody cleans up."""
     code = (
         f"import sys; sys.path[:0] = {sys.path}\n"
-        f"from {reap.__name__} import leftovers\n"
+        f"from {leftovers.__name__} import leftovers\n"
         "print(*(process.pid for process, _job in leftovers('/nowhere')))"
     )
     login = """env -i sh -c '"$1" -c "$2"; echo $$' sh "$@"; true"""
@@ -98,7 +98,7 @@ def marks(job: JobDir) -> list[str]:
 
 def test_old_versions_of_our_code_go(tmp_path: Path) -> None:
     """Reproduced before: they stayed for ever, and so did what a start left that was cut off."""
-    long_ago = time.time() - (reap.KEPT_DAYS + 1) * 86400
+    long_ago = time.time() - (leftovers.KEPT_DAYS + 1) * 86400
     for name in ("aaaa", "bbbb", "bbbb.123", "cccc", "dddd"):
         (tmp_path / "lib" / name).mkdir(parents=True)
         (tmp_path / "lib" / name / "torchfleet.py").touch()
@@ -107,9 +107,9 @@ def test_old_versions_of_our_code_go(tmp_path: Path) -> None:
     job = JobDir(str(tmp_path / "jobs" / "one"))
     job.create([])
     job.write("order.json", {"programs": {"torchfleet-rank": ["/p", f"{tmp_path}/lib/dddd/torchfleet.py"]}})
-    assert reap.reap(str(tmp_path), dry_run=True)["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
+    assert leftovers.reap(str(tmp_path), dry_run=True)["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
     assert len(os.listdir(tmp_path / "lib")) == 5
-    assert reap.reap(str(tmp_path))["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
+    assert leftovers.reap(str(tmp_path))["runtimes"] == ["aaaa", "bbbb", "bbbb.123"]
     assert sorted(os.listdir(tmp_path / "lib")) == ["cccc", "dddd"]
 
 
@@ -119,7 +119,7 @@ def test_a_start_says_that_its_version_is_in_use(tmp_path: Path) -> None:
     subprocess.run(command, input=parcel, capture_output=True, timeout=60, check=True)
     os.utime(tmp_path / "lib" / runtime_archive.digest(), (0, 0))
     subprocess.run(command, input=b"", capture_output=True, timeout=60, check=True)
-    assert reap.unused_runtimes(str(tmp_path)) == []
+    assert leftovers.unused_runtimes(str(tmp_path)) == []
 
 
 def test_first_starts_at_once_leave_one_version(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_first_starts_at_once_leave_one_version(tmp_path: Path) -> None:
 def test_a_job_that_was_fetched_goes(tmp_path: Path, mark: str) -> None:
     job = JobDir(str(tmp_path / "jobs" / "one"))
     job.create([])
-    assert reap.reap(str(tmp_path))["waiting"] == ["one"]
+    assert leftovers.reap(str(tmp_path))["waiting"] == ["one"]
     Path(job.at(mark)).touch()
-    assert reap.reap(str(tmp_path))["removed"] == ["one"]
+    assert leftovers.reap(str(tmp_path))["removed"] == ["one"]
     assert not os.path.exists(job.path)
 
 
@@ -155,17 +155,17 @@ def test_a_job_that_is_ended_by_its_name_is_told(tmp_path: Path) -> None:
     os.close(lock)
     try:
         job.write("supervisor.json", processes.identity(supervisor.pid))
-        assert reap.reap(str(tmp_path))["cancelled"] == []
-        would = reap.reap(str(tmp_path), "one", dry_run=True)
+        assert leftovers.reap(str(tmp_path))["cancelled"] == []
+        would = leftovers.reap(str(tmp_path), "one", dry_run=True)
         assert would["cancelled"] == ["one"] and job.running()
-        found = reap.reap(str(tmp_path), "one")
+        found = leftovers.reap(str(tmp_path), "one")
         assert found["cancelled"] == ["one"] and not job.running()
     finally:
         supervisor.kill()
         supervisor.wait()
     assert tell(would, dry_run=True).startswith("would end job one; would end 0 leftovers; running: one")
     assert tell(found).startswith("ended job one; ended 0 leftovers; waiting: one")
-    assert reap.reap(str(tmp_path), "one")["cancelled"] == []
+    assert leftovers.reap(str(tmp_path), "one")["cancelled"] == []
 
 
 CHANGED = [
@@ -189,6 +189,6 @@ def test_what_a_program_made_of_its_order_stops_no_clean_and_takes_nothing_else_
     job.write("order.json", json.loads(json.dumps(order).replace("PRECIOUS", str(precious))))
     assert job.order() is None
     job.cancel()
-    reap.clear(job, whole=False, waits=True, dry_run=False)
+    leftovers.clear(job, whole=False, waits=True, dry_run=False)
     assert (precious / "x" / "torchfleet-0").exists()
-    assert reap.reap(str(tmp_path / "home"))["running"] == []
+    assert leftovers.reap(str(tmp_path / "home"))["running"] == []

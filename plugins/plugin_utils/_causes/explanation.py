@@ -43,7 +43,7 @@ class Cause(TypedDict):
     mend: str
 
 
-class ToldResult(Result):
+class ExplainedResult(Result):
     """result.json on the controller."""
 
     cause: Cause | None
@@ -58,9 +58,9 @@ class Found(NamedTuple):
     host: str
 
 
-def explained(result: Result, run_dir: Path) -> ToldResult:
+def explained(result: Result, run_dir: Path) -> ExplainedResult:
     """Return a result with its cause, and how often to save; keep them in the run directory. No error if that fails."""
-    told: ToldResult = {
+    told: ExplainedResult = {
         **result,
         "cause": cause_of(result, run_dir),
         "checkpoint": interval_of(result, run_dir),
@@ -71,7 +71,7 @@ def explained(result: Result, run_dir: Path) -> ToldResult:
     return told
 
 
-def explained_file(run_dir: Path) -> ToldResult | None:
+def explained_file(run_dir: Path) -> ExplainedResult | None:
     """Return the result of a run that was brought home, with its cause. None for what is no result of ours.
 
     The head wrote the file: it is read with the limits of a frame.
@@ -181,7 +181,7 @@ def tail(path: Path, size: int = LOOKED_AT) -> str:
         return ""
 
 
-def keep(path: Path, told: ToldResult) -> None:
+def keep(path: Path, told: ExplainedResult) -> None:
     """Exchange result.json for one with the cause: whole, and for its owner only. OSError."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
