@@ -155,13 +155,13 @@ def test_who_is_gone_is_not_waited_for(tmp_path: Path, start: Callable[[], Remot
 def test_a_controller_that_says_nothing_loses_its_place(tmp_path: Path, start: Callable[[], RemoteProcess]) -> None:
     """Its machine may be gone without a word. One whose turn it is would keep all others waiting."""
     first, second, third = start(), start(), start()
-    queue(first, tmp_path, "a", lease=1.0)
+    queue(first, tmp_path, "a", lease=3.0)
     assert answer(first) == {"kind": "turn"}
-    queue(second, tmp_path, "b", lease=1.0)
+    queue(second, tmp_path, "b", lease=3.0)
     assert waits_for(second)[1] == "a"
     queue(third, tmp_path, "c")
-    assert waits_for(third)[0] == 2
-    refused = {"kind": "refused", "reason": "the controller was silent for 1 s"}
+    assert waits_for(third)[0] in (1, 2)  # on a busy machine the first has lost its place by now
+    refused = {"kind": "refused", "reason": "the controller was silent for 3 s"}
     assert answer(second) in ({"kind": "turn"}, refused)  # its turn may come first: it says nothing then either
     while (frame := answer(third))["kind"] != "turn":
         assert frame["ahead"] == 1
