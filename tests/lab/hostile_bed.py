@@ -55,6 +55,7 @@ PASSING = (
 )
 Lies = list[dict[str, Any]]
 Files = dict[str, str]
+READ = dict[Path, tuple[tuple[int, ...], str]]()  # what files were when they were read, and their digests
 
 
 @dataclasses.dataclass
@@ -198,13 +199,21 @@ def digests(top: Path, name: str) -> Files:
 def digest(path: Path) -> str:
     """Return kind, mode and content of a file. Times do not count."""
     try:
-        mode = path.lstat().st_mode
+        found = path.lstat()
+        mode = found.st_mode
         if stat.S_ISLNK(mode):
             return f"link to {os.readlink(path)}"
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(mode) else ""
-        return f"{mode:o} {content}"
+        return f"{mode:o} {content(path, found) if stat.S_ISREG(mode) else ''}"
     except FileNotFoundError:  # a file of a moment
         return "gone"
+
+
+def content(path: Path, found: os.stat_result) -> str:
+    """Return the digest of a file's content, which is read again only if the file changed (inode(7): its ctime)."""
+    seen = (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+    if READ.get(path, (None, ""))[0] != seen:
+        READ[path] = seen, hashlib.sha256(path.read_bytes()).hexdigest()
+    return READ[path][1]
 
 
 def unprintable(text: str) -> set[str]:

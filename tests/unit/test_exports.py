@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import parse_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_exports
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.prometheus import text_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.prometheus import number, text_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading import read_run
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.run import Run
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.tensorboard import event_files, masked, varint
@@ -57,6 +57,11 @@ def test_event_files_have_what_ranks_reported(tmp_path: Path) -> None:
 
 
 LINE = re.compile(r'[a-z_]+(\{[a-z_]+="(?:[^"\\\n]|\\\\|\\"|\\n)*"(,[a-z_]+="(?:[^"\\\n]|\\\\|\\"|\\n)*")*\})? \S+')
+
+
+def test_prometheus_has_words_for_what_is_no_finite_number() -> None:
+    """Text format of Prometheus: values are as Go's ParseFloat reads them."""
+    assert [number(float(word)) for word in ("inf", "-inf", "nan", "1e300")] == ["+Inf", "-Inf", "NaN", "1e+300"]
 
 
 def test_prometheus_reads_the_text(tmp_path: Path) -> None:
