@@ -26,8 +26,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.urls import open_url
-
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import lock_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import bundled_pip
 
@@ -262,6 +260,8 @@ def fetch(order: Order, program: Mapping[str, Any]) -> None:
         hint = f"download it with -e {order.role}_wheelhouse_fill=true"
         raise NotBroughtError(f"{shelf} has no {path.name} with the checksum of versions.yml: {hint}")
     shelf.mkdir(parents=True, exist_ok=True)
+    from ansible.module_utils.urls import open_url  # takes 0.1 s, for which every job would wait
+
     try:
         with open_url(url, timeout=60) as answer, unfinished.open("wb") as stream:
             shutil.copyfileobj(answer, stream)
