@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import ExplainedResult, explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
@@ -201,5 +201,5 @@ class ActionModule(Action):
         return found if wanted else {**found, "failed": True, "msg": verdict(outcome, where, outcome["cause"])}
 
 
-def ignore(_frame: Frame) -> None:
+def ignore(_frame: Shown) -> None:
     """Show nothing."""

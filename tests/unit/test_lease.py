@@ -60,7 +60,7 @@ def test_a_disk_that_hangs_ends_no_job(tmp_path: Path) -> None:
     for _beat in range(2):
         frame = remote.channel.receive(60)
         assert frame is not None and frame["kind"] == "beat"
-    remote.channel.send("end", reason="cancelled", detail="enough")  # which it can do as well
+    remote.channel.send({"kind": "end", "reason": "cancelled", "detail": "enough"})  # which it can do as well
     wait_until(lambda: is_gone(program))
     remote.close()
     end = job.end()
@@ -119,7 +119,7 @@ def test_a_question_that_a_slow_disk_holds_up_is_waited_for(tmp_path: Path) -> N
             return {{"home": "/h"}}
         supervisor.survey = survey"""
     remote = supervisor(hook)
-    remote.channel.send("survey", request={"home": "/h"}, beats=True)
+    remote.channel.send({"kind": "survey", "request": {"home": "/h"}, "beats": True})
     for _beat in range(2):
         frame = remote.channel.receive(60)
         assert frame is not None and frame["kind"] == "beat"
@@ -151,7 +151,7 @@ def test_a_node_that_beats_faster_than_any_clock_is_given_up(monkeypatch: pytest
 def test_an_idle_supervisor_hears_a_signal() -> None:
     """Reproduced before: it noted the signal and waited on."""
     remote = supervisor()
-    assert remote.ask("clock", 60)["kind"] == "clock"
+    assert remote.ask({"kind": "clock"}, 60)["kind"] == "clock"
     os.kill(remote.process.pid, signal.SIGTERM)
     assert remote.process.wait(60) == 128 + signal.SIGTERM
     remote.close()
@@ -264,7 +264,7 @@ def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path
     wait_until((tmp_path / "program").exists)
     pid = int((tmp_path / "program").read_text())
     if reason == "cancelled":
-        remote.channel.send("end", reason="cancelled", detail="enough")
+        remote.channel.send({"kind": "end", "reason": "cancelled", "detail": "enough"})
     wait_until(lambda: not running(pid), 30)
     remote.process.kill()
     remote.close()

@@ -16,16 +16,18 @@ import hashlib
 import os
 import stat
 import time
-from typing import Collection, Iterable, Iterator, NamedTuple, Tuple
+from typing import Collection, Iterable, Iterator, NamedTuple, Tuple, Union
 
-from .channel import Channel, Frame
+from .channel import Channel
 from .earlier_attempts import first_staging
+from .file_messages import File, NodeArtifacts
 from .file_store import blocks
 from .forms import printable
 from .job_directory import JobDir
 from .job_files import DEPTH, LISTING, PATH_BYTES, TREE, is_as_shipped, parts_of
 from .link import ConnectionLost
 from .orders import Order
+from .protocol import FromNode
 from .records import Artifact, Artifacts
 
 FOLDER = "artifacts"  # in the run directory
@@ -44,6 +46,9 @@ LINK, SPECIAL, UNREADABLE, NAME = "link", "special", "unreadable", "name"
 LEFT_OUT = (LINK, SPECIAL, UNREADABLE, NAME)
 GONE = (errno.ENOENT, errno.ESTALE)  # since a file was found; ESTALE: on a file system of the network
 State = Tuple[int, Tuple[str, ...]]  # number of a pattern, and what of it is not matched yet
+
+
+ArtifactChannel = Channel[Union[File, NodeArtifacts], object]
 
 
 class Limits(NamedTuple):
@@ -223,7 +228,7 @@ def shipped_to(job: JobDir, root: str) -> dict[str, str] | None:
     return {str(row[0]): str(row[1]) for row in rows}
 
 
-def send_artifacts(channel: Channel, job: JobDir, order: Order, limits: Limits) -> None:
+def send_artifacts(channel: ArtifactChannel, job: JobDir, order: Order, limits: Limits) -> None:
     """Send what the job wrote on this node and was asked for: each file, then what there is to say of them."""
     patterns = patterns_of(order)
     if not patterns or not order["ranks"] or not isinstance(order.get("cwd"), str):
@@ -243,7 +248,7 @@ def send_artifacts(channel: Channel, job: JobDir, order: Order, limits: Limits) 
         files = looks.again(sent)
     unmatched = [pattern for number, pattern in enumerate(patterns) if number not in search.matched and not refused]
     report: Artifacts = {"files": files, "left_out": search.left_out, "unmatched": unmatched, "refused": refused}
-    channel.send("artifacts", b"", host=order["host"], **report)
+    channel.send({"kind": "artifacts", "host": order["host"], **report})
 
 
 class Looks:
@@ -282,7 +287,7 @@ class Looks:
         return [{**row, "sha256": NO_DIGEST} if row["path"] in changed else row for row in rows]
 
 
-def send_one(channel: Channel, order: Order, path: str, search: Search, looks: Looks) -> Artifact | None:
+def send_one(channel: ArtifactChannel, order: Order, path: str, search: Search, looks: Looks) -> Artifact | None:
     """Send one file; return its path, size and digest as they were sent, or None if it cannot be read."""
     name, first, seen, size = f"{FOLDER}/{order['host']}/{path}", True, hashlib.sha256(), 0
     try:
@@ -293,11 +298,11 @@ def send_one(channel: Channel, order: Order, path: str, search: Search, looks: L
     try:
         before = os.fstat(descriptor)
         for block in blocks(descriptor):
-            channel.send("file", block, name=name, first=first)
+            channel.send({"kind": "file", "name": name, "first": first, "data": block})
             seen.update(block)
             first, size = False, size + len(block)
         if first:
-            channel.send("file", b"", name=name, first=True)
+            channel.send({"kind": "file", "name": name, "first": True, "data": b""})
         if is_changed(before, os.fstat(descriptor)):  # the job runs
             return {"path": path, "bytes": size, "sha256": NO_DIGEST}
     except OSError as error:  # the disk, or a file system of the network
@@ -309,10 +314,10 @@ def send_one(channel: Channel, order: Order, path: str, search: Search, looks: L
     return {"path": path, "bytes": size, "sha256": seen.hexdigest()}
 
 
-def send_nothing(channel: Channel, name: str, path: str, search: Search, error: OSError) -> Artifact | None:
+def send_nothing(channel: ArtifactChannel, name: str, path: str, search: Search, error: OSError) -> Artifact | None:
     """Return the row of a file of which nothing can be read: NO_DIGEST if it is gone since it was found, else None."""
     if error.errno in GONE:
-        channel.send("file", b"", name=name, first=True)
+        channel.send({"kind": "file", "name": name, "first": True, "data": b""})
         return {"path": path, "bytes": 0, "sha256": NO_DIGEST}
     search.leave_out(UNREADABLE)
     return None
@@ -353,16 +358,17 @@ def open_below(root: str, path: str) -> int:
     return found
 
 
-def forward_artifact(channel: Channel, frame: Frame, border: Border) -> bool:
+def forward_artifact(channel: ArtifactChannel, frame: FromNode, border: Border) -> bool:
     """Forward a frame of what the ranks of another node wrote; return whether it is one. ConnectionLost."""
+    if frame["kind"] != "file" and frame["kind"] != "artifacts":
+        return False
     try:
-        if not border.take(frame):
-            return False
+        taken = border.take(frame)
     except ValueError as error:
         raise ConnectionLost(f"it sent no artifact of the job: {error}") from None
-    fields = {name: value for name, value in frame.items() if name not in ("kind", "data")}
-    channel.send(frame["kind"], frame["data"], **fields)
-    return True
+    if taken:
+        channel.send(frame)
+    return taken
 
 
 class Border:
@@ -378,12 +384,12 @@ class Border:
         self.shared = hosts is None
         self.told: set[str] = set()
 
-    def take(self, frame: Frame) -> bool:
+    def take(self, frame: File | NodeArtifacts) -> bool:
         """Take a frame if it is about what ranks wrote; return whether it is. ValueError as in check() and end()."""
         if frame["kind"] == "artifacts":
             self.end(frame["host"], frame["files"])
             return True
-        if frame["kind"] != "file" or not frame["name"].startswith(f"{FOLDER}/"):
+        if not frame["name"].startswith(f"{FOLDER}/"):
             return False
         self.check(frame["name"], frame["first"], len(frame["data"]))
         return True

@@ -9,7 +9,7 @@ when a rank fails, the launcher dies, the deadline passes, the supervisor reques
 silent. The supervisor does the same with the same code if the guard is dead: each can finish the other's work.
 
 It starts the launcher on the head, a launcher's daemon on other nodes, torchrun's agent on each. It exchanges JSON
-lines with its supervisor: SUPERVISOR_TO_GUARD and GUARD_TO_SUPERVISOR in protocol.py list them.
+lines with its supervisor: ToGuard and FromGuard in protocol.py have them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Collection, NamedTuple
 
 from . import processes as processes_module
 from . import reasons
-from .channel import BEAT_SECONDS, ready
+from .channel import BEAT_SECONDS, ready, serialized
 from .ending import Ending, Trees, signal_programs, trees_below
 from .job_directory import JobDir, write_in_thread
 from .last_look import note_evidence
@@ -31,6 +31,7 @@ from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .orders import Order
 from .processes import Process
+from .protocol import FromGuard, ToGuard, ending
 from .rank_output import Stream, copy_all, open_streams
 from .rank_record import has_saved, record_of_orphan
 from .reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, EndReason, Reason
@@ -129,7 +130,7 @@ class Guard:
             reason = self.end_requested or self.check_lease(self.from_supervisor in found) or self.reason_to_end()
             self.excluded_pids = self.sampling.look(self.placed)
         if reason:
-            self.send("ending", reason=reason.code, detail=reason.detail)
+            self.send(ending(reason))
         self.finish(reason)
 
     def start_clock(self) -> None:
@@ -187,12 +188,12 @@ class Guard:
         late = self.launcher_killed or time.monotonic() > self.launcher_ended + patience
         return len(self.done) < len(self.order["ranks"]) or (late and self.waits_for_news())
 
-    def send(self, kind: str, **fields: object) -> None:
+    def send(self, message: FromGuard) -> None:
         """Send the supervisor a message, if there is one. A dead one is noticed elsewhere."""
         if self.to_supervisor < 0:
             return
         try:
-            os.write(self.to_supervisor, json.dumps({"kind": kind, **fields}).encode() + b"\n")
+            os.write(self.to_supervisor, serialized(message))
         except BrokenPipeError:
             pass
 
@@ -202,7 +203,8 @@ class Guard:
         if not chunk:
             self.end_requested, self.detached = SUPERVISOR_DIED, True
         *lines, self.buffer = (self.buffer + chunk).split(b"\n")
-        for message in map(json.loads, lines):
+        for line in lines:
+            message: ToGuard = json.loads(line)
             if message["kind"] == "end" and not self.end_requested:
                 self.end_requested = reasons.reason_in(message)
             elif message["kind"] == "all_placed":
@@ -273,7 +275,7 @@ class Guard:
         """Note which ranks are done. Return why the job must end if one failed."""
         if not self.placed and all(self.job.record(rank) for rank in self.order["ranks"]):
             self.placed = True
-            self.send("placed")
+            self.send({"kind": "placed"})
         for rank in self.order["ranks"]:
             record = None if rank in self.done else self.job.record(rank)
             if record is None:
@@ -286,7 +288,7 @@ class Guard:
                 elif record["rc"] != 0 and not record["finished"]:
                     return reasons.rank_failed(rank)
                 if len(self.done) == len(self.order["ranks"]):
-                    self.send("done")
+                    self.send({"kind": "done"})
             elif processes_module.read(record["wrapper_pid"]) is None and self.job.record(rank) == record:
                 self.record_wrapper_death(rank, record)
                 return reasons.wrapper_died(rank)
@@ -336,7 +338,7 @@ class Guard:
                 self.launcher_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
                 rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 self.record_launcher_exit({"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
-                self.send("launcher_exited", rc=rc, text=self.job.launcher_text())
+                self.send({"kind": "launcher_exited", "rc": rc, "text": self.job.launcher_text()})
 
     def record_launcher_exit(self, end: LauncherExit) -> None:
         write_in_thread(lambda: self.job.write("launcher.json", end))
@@ -385,7 +387,7 @@ class Guard:
             ending.ask_for_stacks()
         ending.run()
         self.wait_for_records()
-        self.send("done")
+        self.send({"kind": "done"})
         while self.other_nodes_may_save() and time.monotonic() < deadline:
             if ready([self.from_supervisor], LOOK_SECONDS):
                 self.read_supervisor()

@@ -12,7 +12,7 @@ from .evidence import Evidence
 from .orders import Place, UsedLauncher
 from .reasons import AnyState, EndReason, FinalState, LiveState, RankError, RankState
 from .usage import NodeUsage
-from .usage_figures import Finding, NodeFigures
+from .usage_figures import Usage
 
 Text = str  # for people
 Metric = Union[int, float, str]
@@ -297,13 +297,6 @@ class Note(TypedDict):
 
     code: str
     text: Text
-
-
-class Usage(TypedDict):
-    """What a job took of its nodes. usage.json has all of it over time."""
-
-    nodes: dict[str, NodeFigures]  # by host: those of which something is known
-    findings: list[Finding]
 
 
 class Result(TypedDict):

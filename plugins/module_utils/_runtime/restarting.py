@@ -74,7 +74,8 @@ class Restarts:
             result = job.follow(functools.partial(self.decide, job))
             if not self.again:
                 return
-            self.audience.send("restarted", state=result["state"], restarts=len(self.ended), most=self.rule["most"])
+            restarts, most = len(self.ended), self.rule["most"]
+            self.audience.send({"kind": "restarted", "state": result["state"], "restarts": restarts, "most": most})
             found = self.start_again(job)
             if not isinstance(found, HeadJob):
                 self.nodes.let_go()  # first: some take back what they had prepared, and who hears of it fetches
@@ -150,7 +151,7 @@ class Restarts:
             reason = self.reason_to_end()
             if reason:
                 return reason
-            self.audience.offer("beat")
+            self.audience.offer({"kind": "beat"})
             ready(self.audience.inputs(), LOOK_SECONDS)
         return None
 

@@ -37,11 +37,10 @@ from .records import (
     ResultPlace,
     ResultRank,
     Seen,
-    Usage,
 )
 from .sampler import noted_usage
 from .usage import CPUS_MOST, NodeUsage
-from .usage_figures import FINDINGS_MOST, NodeFigures, OfRank, figures_of
+from .usage_figures import FINDINGS_MOST, NodeFigures, OfRank, Usage, figures_of
 from .usage_findings import findings_of
 from .usage_series import narrowed
 

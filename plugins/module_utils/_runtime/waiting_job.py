@@ -67,9 +67,9 @@ class WaitingJob:
             reason = self.wait(self.enter_again(again) if again else self.enter())
             refused = None if reason else run_job(self.head, self.run_order, self.audience, self.leave, self.rule)
         except (OSError, ValueError) as error:
-            reason, refused = None, protocol.Refused(reason=f"cannot wait in the queue: {error}")
+            reason, refused = None, protocol.Refused(kind="refused", reason=f"cannot wait in the queue: {error}")
         if refused and not self.waited:
-            self.head.channel.send("refused", **refused)
+            self.head.channel.send(refused)
         elif refused:
             self.give_up(Reason(EndReason.NOT_STARTED, text_of(refused)))
         elif reason:
@@ -140,7 +140,7 @@ class WaitingJob:
                 return Reason(EndReason.NOT_STARTED, problem) if problem else None
             if news_of(ahead) != told:
                 told = news_of(ahead)
-                self.audience.send("queued", ahead=len(ahead), first=ahead[0] if ahead else None)
+                self.audience.send({"kind": "queued", "ahead": len(ahead), "first": ahead[0] if ahead else None})
             self.begin_to_wait()
             reason = self.reason_to_end(ticket, ahead)
             if reason:
@@ -175,7 +175,7 @@ class WaitingJob:
         ticket = self.ticket
         try:
             result = leave_result(self.order, ticket.entry["since"] if ticket else time.time(), reason)
-            self.audience.send("result", result=result)
+            self.audience.send({"kind": "result", "result": result})
         except OSError:  # there is no room: its ticket stays without a holder, and the next who looks finds it lost
             if ticket:
                 os.close(ticket.descriptor)

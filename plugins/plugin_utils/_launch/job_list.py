@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Queued, Restarted
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Ahead, JobRow
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
@@ -46,10 +46,10 @@ def restart_line(job_id: str, state: str, restarts: int, most: int) -> str:
     return f"job {job_id} {state}: restart {restarts} of at most {most}"
 
 
-def news_of(job_id: str) -> Callable[[Frame], str]:
+def news_of(job_id: str) -> Callable[[Queued | Restarted], str]:
     """Return a function from the frame that tells of a job in the queue, or of a restart, to its line."""
 
-    def line(frame: Frame) -> str:
+    def line(frame: Queued | Restarted) -> str:
         if frame["kind"] == "restarted":
             return restart_line(job_id, frame["state"], frame["restarts"], frame["most"])
         return waits_line(job_id, frame["ahead"], frame["first"])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Queued, Restarted, Shown
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
     Leftover,
     Metric,
@@ -119,7 +119,7 @@ class View:
         hosts: list[str],
         terminal: bool,
         width: int,
-        news: Callable[[Frame], str] = str,
+        news: Callable[[Queued | Restarted], str] = str,
     ) -> None:
         """`news` returns the line for a job that waits in the queue, or is started again."""
         self.write, self.hosts, self.terminal, self.news = write, hosts, terminal, news
@@ -131,7 +131,7 @@ class View:
         self.last_shown = 0.0
         self.last_drawn = 0.0
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: Shown) -> None:
         """Show one frame of a running job."""
         if frame["kind"] == "started":
             warm_up()
@@ -141,7 +141,7 @@ class View:
             self.line(frame["rank"], frame["text"])
         elif frame["kind"] == "report":
             self.report(frame["rank"], frame["values"])
-        elif frame["kind"] in ("queued", "restarted"):
+        elif frame["kind"] == "queued" or frame["kind"] == "restarted":
             self.say(self.news(frame))
 
     def line(self, rank: int, text: str) -> None:
