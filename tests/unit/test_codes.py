@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import RailCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import RejectionCode
 
+PLUGINS = Path(__file__).parents[2] / "plugins"
 RECORD = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 1, "cpus": [], "started": 1.0, "ended": 2.0}
 
 
@@ -51,3 +54,12 @@ def test_the_border_makes_codes_of_texts_and_refuses_others() -> None:
 
 def test_every_reason_has_a_state() -> None:
     assert set(STATES) == set(EndReason)
+
+
+def test_every_end_has_its_sentence_in_one_file() -> None:
+    elsewhere = [
+        path.name
+        for path in PLUGINS.rglob("*.py")
+        if path.name != "reasons.py" and re.search(r"\bReason\(\s*EndReason\.", path.read_text())
+    ]
+    assert elsewhere == []

@@ -11,7 +11,8 @@ from typing import Sequence
 
 from . import protocol
 from .channel import BEAT_SECONDS, SupervisorChannel, ready
-from .job_queue import LOOK_SECONDS, Queue, Ticket, is_over, news_of, over_text
+from .job_queue import LOOK_SECONDS, Queue, Ticket, is_over, news_of
+from .reasons import waited_too_long
 from .records import Ahead
 from .survey import home_path
 from .waiting_job import remove_dead
@@ -78,7 +79,7 @@ class QueueDesk:
             if not ticket.valid:
                 return TAKEN_OUT
             if is_over(ticket, frame["queue_timeout"]):
-                return over_text(frame["queue_timeout"] or 0.0, ahead)
+                return waited_too_long(frame["queue_timeout"] or 0.0, ahead).detail
             if not ahead:
                 return ""
             if news_of(ahead) != told:

@@ -125,10 +125,10 @@ class Restarts:
                         return found
                     problem = text_of(found)
                 if time.monotonic() > deadline:
-                    return Reason(EndReason.NOT_STARTED, problem)
+                    return reasons.never_started(problem)
                 reason = self.pause(last, PAUSE_SECONDS)
         except OSError as error:
-            return Reason(EndReason.NOT_STARTED, str(error))
+            return reasons.never_started(error)
         finally:
             self.close_private()
 
