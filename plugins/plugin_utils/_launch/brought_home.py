@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
     FOLDER,
@@ -76,13 +76,20 @@ class Before(NamedTuple):
     left_out: dict[str, int]
 
 
+class Hash(Protocol):
+    """One of hashlib."""
+
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
 class BroughtHome:
     """The files that the nodes of a job send of what its ranks wrote: checked, hashed and listed as they come."""
 
     def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
         """`hosts` of the job's ranks, None if they are not known here; `limits` of each."""
         self.border, self.limits = Border(hosts, limits), limits
-        self.seen: dict[str, Any] = {}  # a hash by name
+        self.seen: dict[str, Hash] = {}  # by name
         self.reports: dict[str, NodeArtifacts] = {}
         self.torn: dict[str, list[str]] = {}  # lines on damaged files, by host
         self.kept: dict[str, Before] = {}  # of the hosts of which what came before stays

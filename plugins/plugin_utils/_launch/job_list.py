@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
@@ -18,6 +18,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .view import ETA_MOST, describe, fraction, rendered
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 RUNNING, WAITING = "running", "waiting"
 LINES, END_BYTES = 10, 1 << 14  # of each stream that are shown
@@ -69,7 +72,7 @@ def job_table(rows: Sequence[JobRow], head: str, width: int) -> str:
     return rendered(table, width)
 
 
-def empty_table() -> Any:
+def empty_table() -> Table:
     """Return the table without rows."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Queued, Restarted, Shown
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
@@ -28,6 +28,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_nam
 
 from .plan import LaunchPlan
 from .usage_view import usage_lines
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 PLAIN_SECONDS = 2.0  # between two reports within an epoch where there is no bar
 DRAW_SECONDS = 0.1  # between two states of the bar on a terminal
@@ -287,7 +290,7 @@ def rank_table(ranks: list[ResultRank], width: int) -> str:
     return rendered(table, width) + hidden
 
 
-def rank_table_head() -> Any:
+def rank_table_head() -> Table:
     """Return the empty table of ranks."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
