@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import artifacts as artifacts_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
     Border,
     Limits,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
     Search,
     pattern_parts,
     patterns_of,

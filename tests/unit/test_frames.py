@@ -25,7 +25,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
     record_forms,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames as frames_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+    Limits,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import PIPE_BUF, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import files_of, may_be_fetched
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_desk import FileDesk

@@ -14,7 +14,9 @@ import jsonschema
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+    Limits,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import RANK_PROGRAM, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node

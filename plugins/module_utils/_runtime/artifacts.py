@@ -16,26 +16,20 @@ import hashlib
 import os
 import stat
 import time
-from typing import Collection, Iterable, Iterator, NamedTuple, Tuple, Union
+from typing import Collection, Iterable, Iterator, Tuple
 
-from .channel import Channel
+from .artifact_border import FOLDER, ArtifactChannel, Limits
 from .earlier_attempts import first_staging
-from .file_messages import File, NodeArtifacts
 from .file_store import blocks
 from .forms import printable
 from .job_directory import JobDir
-from .job_files import DEPTH, LISTING, PATH_BYTES, TREE, is_as_shipped, parts_of
-from .link import ConnectionLost
+from .job_files import DEPTH, LISTING, PATH_BYTES, TREE, is_as_shipped
 from .orders import Order
-from .protocol import FromNode
 from .records import Artifact, Artifacts
 
-FOLDER = "artifacts"  # in the run directory
 PATTERNS_MOST, PATTERN_CHARACTERS = 100, 500
-HOSTS_MOST = 10_000  # of a job that was planned elsewhere
 LOOKED_MOST = 1_000_000  # entries of directories
 PREFIX = ("artifacts", "host")  # what a name begins with on its way
-LEAST_BLOCK, SPARE_BLOCKS = 1 << 12, 100  # bytes; one that sends a byte at a time would take days for what it may send
 APART_SECONDS = 1.0  # between the two looks at each file of a job that runs
 OPEN_MOST = 200  # files that are looked at twice: so many stay open in between
 SLACK_SECONDS = 2.0  # file systems keep times that are coarser than those of the clock
@@ -46,16 +40,6 @@ LINK, SPECIAL, UNREADABLE, NAME = "link", "special", "unreadable", "name"
 LEFT_OUT = (LINK, SPECIAL, UNREADABLE, NAME)
 GONE = (errno.ENOENT, errno.ESTALE)  # since a file was found; ESTALE: on a file system of the network
 State = Tuple[int, Tuple[str, ...]]  # number of a pattern, and what of it is not matched yet
-
-
-ArtifactChannel = Channel[Union[File, NodeArtifacts], object]
-
-
-class Limits(NamedTuple):
-    """What one node may send."""
-
-    files: int
-    bytes: int
 
 
 class Refused(Exception):
@@ -356,76 +340,3 @@ def open_below(root: str, path: str) -> int:
         os.close(found)
         raise
     return found
-
-
-def forward_artifact(channel: ArtifactChannel, frame: FromNode, border: Border) -> bool:
-    """Forward a frame of what the ranks of another node wrote; return whether it is one. ConnectionLost."""
-    if frame["kind"] != "file" and frame["kind"] != "artifacts":
-        return False
-    try:
-        taken = border.take(frame)
-    except ValueError as error:
-        raise ConnectionLost(f"it sent no artifact of the job: {error}") from None
-    if taken:
-        channel.send(frame)
-    return taken
-
-
-class Border:
-    """The files that one node sends of a job: each name, their order, number and bytes, checked where they come in."""
-
-    def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
-        """`hosts` that may send some, `limits`: of each of them; None for any, which then share the limits."""
-        self.hosts, self.limits = hosts, limits
-        self.files: dict[str, set[str]] = {}
-        self.folders: dict[str, set[str]] = {}
-        self.bytes: dict[str, int] = {}
-        self.blocks: dict[str, int] = {}
-        self.shared = hosts is None
-        self.told: set[str] = set()
-
-    def take(self, frame: File | NodeArtifacts) -> bool:
-        """Take a frame if it is about what ranks wrote; return whether it is. ValueError as in check() and end()."""
-        if frame["kind"] == "artifacts":
-            self.end(frame["host"], frame["files"])
-            return True
-        if not frame["name"].startswith(f"{FOLDER}/"):
-            return False
-        self.check(frame["name"], frame["first"], len(frame["data"]))
-        return True
-
-    def check(self, name: str, first: bool, size: int) -> tuple[str, str]:
-        """Return host and path of one block of a file. ValueError for what no honest node sends."""
-        folder, *parts = parts_of(name)
-        if folder != FOLDER or len(parts) < 2 or (self.hosts is not None and parts[0] not in self.hosts):
-            raise ValueError(f"{name[:100]!r} is no file of its ranks")
-        host, path = parts[0], "/".join(parts[1:])
-        if host in self.told:
-            raise ValueError("a file came behind the list of its files")
-        files, folders = self.files.setdefault(host, set()), self.folders.setdefault(host, set())
-        above = {"/".join(parts[1:end]) for end in range(2, len(parts))}
-        if first == (path in files) or not (first or size) or path in folders or above & files:
-            raise ValueError(f"the file {path[:100]!r} came more than once")
-        files.add(path)
-        folders |= above
-        self.bytes[host] = self.bytes.get(host, 0) + size
-        self.blocks[host] = self.blocks.get(host, 0) + 1
-        count, size, number = len(files), self.bytes[host], self.blocks[host]
-        if self.shared:
-            count, size = sum(map(len, self.files.values())), sum(self.bytes.values())
-            number = sum(self.blocks.values())
-        if count > self.limits.files or size > self.limits.bytes:
-            raise ValueError("more files or bytes came than it may send (collect_files, collect_limit)")
-        if number > 2 * self.limits.files + self.limits.bytes // LEAST_BLOCK + SPARE_BLOCKS:
-            raise ValueError("its files came in blocks of next to nothing")
-        return host, path
-
-    def end(self, host: str, files: Iterable[Artifact]) -> None:
-        """Take the list of a host's files, which comes last. ValueError if it differs from the files that came."""
-        rows = [row["path"] for row in files]
-        allowed = self.hosts is None or host in self.hosts
-        if self.shared and len(self.told) >= HOSTS_MOST:
-            raise ValueError("lists of more hosts than a cluster has")
-        if not allowed or host in self.told or len(set(rows)) < len(rows) or set(rows) != self.files.get(host, set()):
-            raise ValueError("its list of files differs from the files that came")
-        self.told.add(host)

@@ -10,7 +10,12 @@ import os
 from typing import Collection, ContextManager, Protocol
 
 from . import orders
-from .artifacts import Border, Limits, forward_artifact, send_artifacts
+from .artifact_border import (
+    Border,
+    Limits,
+    forward_artifact,
+)
+from .artifacts import send_artifacts
 from .channel import SupervisorChannel
 from .clocks import FILE as CLOCKS
 from .clocks import clocks_until_now

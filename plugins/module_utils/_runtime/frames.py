@@ -209,7 +209,7 @@ def file(raw: Fields) -> File:
 
 
 def artifacts(raw: Fields) -> NodeArtifacts:
-    """Their names are checked by artifacts.Border, as those of files are."""
+    """Their names are checked by artifact_border.Border, as those of files are."""
     return {
         "kind": "artifacts",
         "host": HOST(raw.get("host")),

@@ -15,8 +15,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
     FOLDER,
+    Border,
+    Limits,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
     LINK,
     NAME,
     NO_DIGEST,
@@ -26,8 +30,6 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifa
     TOO_MANY,
     TOO_WIDE,
     UNREADABLE,
-    Border,
-    Limits,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_messages import File, NodeArtifacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file

@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+    Limits,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

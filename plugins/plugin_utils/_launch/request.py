@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
-    PATTERNS_MOST,
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
     Limits,
-    pattern_parts,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import PATTERNS_MOST, pattern_parts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import (
     DEFAULT,
