@@ -129,7 +129,7 @@ def test_backend_mpi_is_tried_only_with_the_mpis_that_it_is_made_for() -> None:
     """A second setup.yml with fewer `mpis` makes it for those alone; the others are still installed."""
     having = {name: answer(mpich="5.0.2", torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
     runs = trial_module.plan_trial(having, HEARD, "n1", NODES).runs
-    assert ("mpich", "gloo") in map(verify.of, runs)
+    assert ("mpich", "gloo") in map(verify_report.of, runs)
     assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
 
 

@@ -23,6 +23,9 @@ from .backends import Choice, choose_backend
 from .data_set import DataSet, lacking, line_of
 from .environment import JobEnvironment, Setting
 from .gpus import check_targets, idle_gpus
+from .launcher_options import (
+    LauncherOptions,
+)
 from .program import Program
 from .program_environment import (
     ProgramEnvironment,
@@ -32,7 +35,7 @@ from .program_environment import (
     search_path,
     unmade,
 )
-from .request import LauncherOptions, Request
+from .request import Request
 from .requirements import (
     check_addresses,
     check_alone,
