@@ -21,11 +21,14 @@ import signal
 import time
 from typing import Collection, NamedTuple
 
+from . import batch_system, reasons
 from . import processes as processes_module
-from . import reasons
+from .bounded_write import (
+    write_in_thread,
+)
 from .channel import BEAT_SECONDS, ready, serialized
 from .ending import Ending, Trees, signal_programs, trees_below
-from .job_directory import JobDir, write_in_thread
+from .job_directory import JobDir
 from .last_look import note_evidence
 from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
@@ -367,7 +370,7 @@ class Guard:
             return
         self.end_own()
         if reason:
-            self.job.cancel()
+            batch_system.cancel(self.job)
         leftovers = processes_module.end_all(self.foreign, LEFTOVER_GRACE)
         processes_module.kill_all(lambda: self.snapshot().processes)
         self.collect_children()

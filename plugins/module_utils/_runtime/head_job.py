@@ -15,10 +15,12 @@ from typing import Callable, ContextManager, Mapping, Protocol
 from . import reasons
 from .alone import WHOLE_JOB, NotAlone, staging_lock
 from .audience import Audience
+from .bounded_write import (
+    write_in_thread,
+)
 from .channel import BEAT_SECONDS, SupervisorChannel, ready
 from .clocks import note_clocks
 from .file_messages import Request
-from .job_directory import write_in_thread
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
 from .orders import Order, RunOrder
