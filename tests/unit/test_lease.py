@@ -83,14 +83,14 @@ def test_a_supervisor_that_hangs_has_its_part_ended_by_the_guard(tmp_path: Path)
 def test_a_guard_does_not_take_its_own_sleep_for_silence(tmp_path: Path) -> None:
     order = {"ranks": [], "job_timeout": None, "lease": 5.0, "launcher": {"name": "openmpi"}}
     guard = Guard(JobDir(str(tmp_path)), order, "", from_supervisor=-1, to_supervisor=-1)
-    guard.supervisor_pid = -1  # its supervisor is killed in the end, and that would be who runs the tests
+    guard.watch.pid = -1  # its supervisor is killed in the end, and that would be who runs the tests
 
     def look_after(seconds: float, received: bool = False) -> Any:
-        guard.last_look = time.monotonic() - seconds
+        guard.watch.last_look = time.monotonic() - seconds
         return guard.check_lease(received)
 
     assert look_after(3600) is None  # it was frozen, and its supervisor with it
-    assert look_after(0.0, received=True) is None and guard.silent_seconds == 0.0
+    assert look_after(0.0, received=True) is None and guard.watch.silent_seconds == 0.0
     assert [look_after(2.0) is None for _look in range(3)] == [True, True, False]
     assert look_after(3600, received=True) is None
 

@@ -19,59 +19,37 @@ import math
 import os
 import signal
 import time
-from typing import Collection, NamedTuple
+from typing import Collection
 
 from . import batch_system, reasons
 from . import processes as processes_module
 from .bounded_write import (
     write_in_thread,
 )
-from .channel import BEAT_SECONDS, ready, serialized
-from .ending import Ending, Trees, signal_programs, trees_below
+from .channel import ready, serialized
+from .ending import Ending, signal_programs
 from .job_directory import JobDir
+from .job_processes import Snapshot, snapshot_of
 from .last_look import note_evidence
 from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .orders import Order
 from .processes import Process
 from .protocol import FromGuard, ToGuard, ending
-from .rank_output import Stream, copy_all, open_streams
+from .rank_output import Stream, copy_all, streams_of
 from .rank_record import has_saved, record_of_orphan
 from .reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, EndReason, Reason
 from .records import LauncherExit, RankRecord
 from .remote_shell import shell_pids
 from .sampler import Sampling
+from .supervisor_watch import SupervisorWatch
 
 LOOK_SECONDS = 0.25  # between two checks, unless an event comes
 NEWS_SECONDS = 10.0  # for other nodes to tell of their ranks when the launcher has ended on a node without any
 EXIT_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.11 sometimes never does)
-STOPPED_SECONDS = 4.0  # that supervisor or guard may be stopped before the other one takes it for dead
 RECORD_SECONDS = 1.0  # for wrappers to write how their programs ended
 OTHER_NODES_SECONDS = 3.0  # beyond the time of the ranks, for other nodes to report that theirs are done
 LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
-
-
-class Snapshot(NamedTuple):
-    """The processes of a job on this node at one moment: /proc and the records are read once."""
-
-    processes: list[Process]  # parents before children
-    records: list[RankRecord]  # of this node's ranks
-    trees: Trees
-    ours: Collection[int]  # pids of wrappers, the launcher and its daemons
-
-    @property
-    def own(self) -> list[Process]:
-        """Return our own processes and the launcher's, not the user's."""
-        return [process for process in self.processes if process.pid in self.ours]
-
-    @property
-    def foreign(self) -> list[Process]:
-        return [process for process in self.processes if process.pid not in self.ours]
-
-    @property
-    def unwritten(self) -> bool:
-        """Whether a living wrapper has not yet recorded how its program ended."""
-        return any("rc" not in record and record["wrapper_pid"] in self.trees for record in self.records)
 
 
 class Guard:
@@ -91,10 +69,7 @@ class Guard:
         self.from_supervisor, self.to_supervisor = from_supervisor, to_supervisor  # pipes, -1: none
         self.excluded_pids = excluded_pids
         self.buffer = b""
-        self.supervisor_pid = os.getppid()
-        self.supervisor_stopped_since: float | None = None
-        self.silent_seconds = 0.0  # since the last message; those when this process was stopped not counted
-        self.last_look = time.monotonic()
+        self.watch = SupervisorWatch()
         self.launcher = 0
         self.launchers: set[int] = set()  # pids: the launcher and what it started, at the end
         self.started = False
@@ -118,7 +93,7 @@ class Guard:
     def run(self) -> None:
         """Start the launcher, wait until the job is over, leave no process. Returns when that is done."""
         events = os.open(self.job.at("events"), os.O_RDWR | os.O_NONBLOCK)
-        self.open_streams()  # before any program could put something in their place
+        self.streams = streams_of(self.job, self.order["ranks"])  # before a program puts something in their place
         wakeup = processes_module.listen_for_children()
         if self.order["command"]:
             self.start_launcher(self.order["command"])
@@ -144,23 +119,16 @@ class Guard:
                 self.notice_at = self.deadline - self.order["notice"]
 
     def check_lease(self, received: bool) -> Reason | None:
-        """Return why the job must end if the supervisor was silent for the lease, and kill the supervisor.
-
-        Time in which this process was stopped does not count: the node was frozen, or its disk hung.
-        """
-        now = time.monotonic()
-        self.silent_seconds = 0.0 if received else self.silent_seconds + min(now - self.last_look, BEAT_SECONDS)
-        self.last_look = now
-        if self.silent_seconds <= self.order["lease"]:
+        """Return why the job must end if the supervisor was silent for the lease, and kill the supervisor."""
+        if not self.watch.is_silent(received, self.order["lease"]):
             return None
-        self.kill_supervisor()
+        self.lose_supervisor()
         return reasons.silent("supervisor", self.order["lease"])
 
-    def kill_supervisor(self) -> None:
-        """Kill a supervisor that hangs: whoever waits for it sees its end."""
+    def lose_supervisor(self) -> None:
+        """Go on without a supervisor that hangs."""
         self.detached = True
-        if os.getppid() == self.supervisor_pid:
-            os.kill(self.supervisor_pid, signal.SIGKILL)
+        self.watch.kill()
 
     def over(self) -> bool:
         """Whether the job is over on this node: its ranks are done, and the launcher exited or had its time to."""
@@ -260,14 +228,6 @@ class Guard:
         self.copy_orphaned_output()
         return self.check_ranks() or self.check_clock_and_launcher()
 
-    def open_streams(self) -> None:
-        """Open the pipes of all ranks, as far as that is possible."""
-        for rank in self.order["ranks"]:
-            try:
-                self.streams[rank] = open_streams(self.job, rank)
-            except OSError:  # no descriptor is left: the rank's wrapper reads them all the same
-                pass
-
     def copy_orphaned_output(self) -> None:
         """Copy the output of daemons that outlived their rank and its wrapper. A stream never has two readers."""
         for rank, wrapper in self.done.items():
@@ -309,10 +269,8 @@ class Guard:
         if self.lost_launcher():
             status = self.job.launcher().get("rc", 0)
             return reasons.launcher_ended(self.order["launcher"]["name"], self.order["host"], status)
-        stopped = processes_module.stopped_for(self.supervisor_pid, self.supervisor_stopped_since)
-        self.supervisor_stopped_since = stopped
-        if stopped is not None and time.monotonic() - stopped > STOPPED_SECONDS:
-            self.kill_supervisor()
+        if self.watch.is_stopped():
+            self.lose_supervisor()
             return SUPERVISOR_STOPPED
         return None
 
@@ -349,7 +307,7 @@ class Guard:
     def finish(self, reason: Reason | None) -> None:
         """End all that is left, and copy its unread output into the files."""
         if not self.streams:
-            self.open_streams()
+            self.streams = streams_of(self.job, self.order["ranks"])
         self.sampling.stop()
         self.end_all(reason)
         self.sampling.wait()
@@ -415,20 +373,8 @@ class Guard:
         processes_module.kill_all(self.own)
 
     def snapshot(self) -> Snapshot:
-        """Return the living processes of the job: those below this one, and ranks that Slurm's daemon started."""
-        records = [record for rank in self.order["ranks"] for record in [self.job.record(rank)] if record]
-        children = processes_module.by_parent()
-        found = {process.pid: process for process in processes_module.descendants(os.getpid(), children)}
-        if self.order["launcher"]["name"] in STARTED_BY_SLURMD:
-            marked = processes_module.marked(children)
-            for top in [process for process, mark in marked if mark.job_dir == self.job.path]:
-                for process in (top, *processes_module.descendants(top.pid, children)):
-                    found.setdefault(process.pid, process)
-        for pid in self.excluded_pids:
-            found.pop(pid, None)
-        programs = {record["wrapper_pid"]: record.get("pid") for record in records}
-        trees = trees_below({pid: programs[pid] for pid in programs if pid in found}, children)
-        return Snapshot(list(found.values()), records, trees, self.launchers | programs.keys())
+        """Return the living processes of the job."""
+        return snapshot_of(self.job, self.order, self.excluded_pids, self.launchers)
 
     def own(self) -> list[Process]:
         return self.snapshot().own

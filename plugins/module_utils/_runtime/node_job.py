@@ -22,7 +22,7 @@ from . import data_store, processes, program_environment
 from .alone import ONE_NODE, check_alone, staging_lock
 from .channel import BEAT_SECONDS, ready, serialized
 from .earlier_attempts import continues, set_aside, take_back
-from .guard import STOPPED_SECONDS, Guard
+from .guard import Guard
 from .job_directory import JobDir, remove
 from .last_look import noted_evidence
 from .metrics import Metrics
@@ -36,6 +36,9 @@ from .reasons import THE_GUARD_DIED, Reason
 from .records import NodeReport
 from .sampler import noted_usage
 from .secrets import Keeper
+from .supervisor_watch import (
+    STOPPED_SECONDS,
+)
 
 END_SECONDS = 10.0  # beyond the time of programs and of their leftovers, for a guard that was asked to end the job
 PLACE_BYTES = 40  # of $TMPDIR: Open MPI makes directories below ours before its sockets
