@@ -24,7 +24,9 @@ BUSY: Any = {**FREE, "n2": facts_of_a_node(jobs=["old"], running=[{"job_id": "ol
 
 def plan(*hosts: str) -> Any:
     nodes = [SimpleNamespace(name=host) for host in hosts]
-    return SimpleNamespace(job_id="run7", nodes=nodes, world_size=2, launcher="openmpi", backend="gloo")
+    return SimpleNamespace(
+        job_id="run7", owner="me@here", nodes=nodes, world_size=2, launcher="openmpi", backend="gloo"
+    )
 
 
 class Waits:

@@ -144,6 +144,7 @@ class LaunchPlan:
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     packages: tuple[str, ...] = ()  # what the program needs beside torch, for people
     unmade: tuple[str, ...] = ()  # nodes that do not have these
+    owner: str = ""  # who starts it, for people: user@controller
     warnings: tuple[str, ...] = ()
 
     @property
@@ -240,6 +241,7 @@ class Job:
     needs: ProgramEnvironment | None = None  # beside torch
     data: DataSet | None = None
     code: str = ""  # a digest of the script and what is copied with it
+    owner: str = ""
 
 
 def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts], job: Job) -> LaunchPlan:
@@ -282,7 +284,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         show_ranks=shown_ranks(request, len(allocation.placement)), secrets=secrets,
         data=line_of(job.data, {name: fact["home"] for name, fact in used.items()}, without_data), lacking=without_data,
         packages=tuple(explained(job.needs, prepared)), unmade=tuple(unmade(job.needs, prepared)),
-        warnings=tuple(warnings),
+        owner=job.owner, warnings=tuple(warnings),
     )  # fmt: skip
 
 

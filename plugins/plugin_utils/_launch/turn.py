@@ -14,7 +14,6 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import busy_on_nodes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import EnterQueue
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
@@ -90,7 +89,7 @@ class Turn:
             "home": self.session.home,
             "job_id": plan.job_id,
             "controller": self.controller,
-            "owner": owner(),
+            "owner": plan.owner,
             "hosts": hosts_of(plan),
             "ranks": plan.world_size,
             "launcher": plan.launcher,
