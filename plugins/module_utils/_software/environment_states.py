@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Callable, Dict, Mapping, cast
 
 from . import environment_copy, versions
-from .environment import Lock, Request, is_ready, link, look
+from .environment import Lock, Program, Request, is_ready, link, look
 from .environment_files import NotMadeError
 from .environment_make import try_to_make
 from .environment_proof import prove
@@ -31,7 +31,7 @@ def request_of(given: Given) -> Request:
     prepared = given["prepared"]
     programs = [{key: value for key, value in program.items() if value is not None} for program in given["programs"]]
     return Request(
-        programs=programs,
+        programs=cast("list[Program]", programs),
         interpreter=probe(given["python"]),
         mesh=f"{given['home']}/ssh/config",
         locked=Lock(**prepared.get("locked", {})),
