@@ -65,7 +65,7 @@ FILES_WITH_ANY = {
     "action": 34,
     "lookup": 1,
     "module_utils/_fabric": 3,
-    "module_utils/_facts": 2,
+    "module_utils/_facts": 1,
     "module_utils/_lab": 4,
     "module_utils/_runtime": 4,
     "module_utils/_software": 5,
@@ -78,7 +78,7 @@ FILES_WITH_ANY = {
     "plugin_utils/_inventory": 2,
     "plugin_utils/_launch": 1,
     "plugin_utils/_report": 1,
-    "plugin_utils/_software": 5,
+    "plugin_utils/_software": 4,
     "plugin_utils/_ssh": 2,
 }
 
