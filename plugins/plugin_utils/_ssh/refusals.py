@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import fingerprint
@@ -54,8 +54,20 @@ def renamed(former: tuple[str, Sequence[str]], before: Mapping[str, Member], nam
     if not left or before:
         return []
     return [
-        f"until now this cluster was called {name}, by the path of its inventory: remove that mesh first: "
+        f"until now this cluster was called {name}, by the path of its inventory: keep that name (torchfleet_cluster: "
+        f"{name}); or remove that mesh first: "
         f"ansible-playbook setup.yml --tags ssh_mesh -e ssh_mesh_state=absent -e ssh_mesh_cluster={name}"
+    ]
+
+
+def shut_out(mesh: Mesh, keys: Collection[str], accepted: Sequence[str]) -> list[str]:
+    """Return a line for each node that is a machine which was shut out, by its host key, whatever its name."""
+    return [
+        f"{member.name} was shut out (host key {fingerprint(key)}): write it into group away, or delete it from the "
+        f"inventory; if it is safe again, add -e replace={member.name}"
+        for member in mesh.members
+        if member.name not in accepted
+        for key in [key for key in member.host_keys if key in keys][:1]
     ]
 
 
@@ -130,7 +142,8 @@ def cannot_take_part(mesh: Mesh, member: Member) -> list[str]:
         return [
             f"{where}{member.directory} has the keys of cluster {member.tenant}: give each its own torchfleet_home; "
             "or remove that one first: ansible-playbook setup.yml --tags ssh_mesh -e ssh_mesh_state=absent "
-            f"-e ssh_mesh_cluster={member.tenant}"
+            f"-e ssh_mesh_cluster={member.tenant}; or, if it is this one, whose inventory lay elsewhere, write "
+            f"torchfleet_cluster: {member.tenant} into the inventory"
         ]
     if member.sshd == "own":
         return (
