@@ -65,6 +65,11 @@ class Member:
         return f"{self.directory}/sshd-{self.name}"
 
 
+def keeper(member: Member) -> str:
+    """Return whose systemd keeps a node's own sshd, also after a reboot: "system", "user", or "" for none."""
+    return "system" if member.become and member.service else "user" if member.service == "user" else ""
+
+
 @dataclass(frozen=True)
 class Mesh:
     """The requested mesh."""

@@ -18,6 +18,7 @@ from .mesh import (
     Member,
     Mesh,
     false_claims,
+    keeper,
     max_startups,
 )
 
@@ -209,10 +210,20 @@ def findings(mesh: Mesh, fresh: Sequence[Member]) -> list[str]:
             f"{names_of(left)}: {left[0].root_files[0]} remains from a run with ssh_mesh_become and is still active: "
             "-e ssh_mesh_become=true keeps it up to date"
         )
+    found += ends_with_the_machine(fresh)
     away = [member for member in mesh.members if member not in fresh]
     if away:
         found.append(f"{names_of(away)}: in the mesh, but not in this run, so nothing was changed there")
     return found
+
+
+def ends_with_the_machine(members: Sequence[Member]) -> list[str]:
+    """Return a line about nodes whose own sshd no systemd keeps: no job reaches them after a reboot."""
+    plain = [member for member in members if member.sshd == "own" and not keeper(member)]
+    return [
+        f"{names_of(plain)}: the sshd of your own does not come back after a reboot until setup.yml --tags ssh_mesh: "
+        "loginctl enable-linger there, or -e ssh_mesh_become=true, makes it a unit of systemd"
+    ] * bool(plain)
 
 
 def names_of(members: Sequence[Member]) -> str:
