@@ -127,7 +127,7 @@ def test_an_honest_survey_passes() -> None:
     found = frames_module.checked(
         {"kind": "survey", "facts": SURVEY, "nodes": {"n3": {"unreachable": "no"}}}, FROM_HEAD
     )
-    unsaid = {"gpu_targets": {"torch": [], "gpus": []}, "clock_offset": 0.0, "lost_address": ""}
+    unsaid = {"gpu_targets": {"torch": [], "gpus": []}, "clock_offset": 0.0, "lost_address": "", "slurm": None}
     assert found["facts"] == {**SURVEY, **unsaid, "data": None, "program": None, "activation": None, "script": ""}
     assert found["nodes"] == {"n3": {"unreachable": "no"}}
 

@@ -44,6 +44,7 @@ from .requirements import (
     check_nics,
     check_nodes,
     check_processors,
+    check_slurm,
     facts_of_all,
     rendezvous_port,
     warnings_for,
@@ -249,6 +250,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     secrets, python = secret_names(request, cluster.workers), job.program.runs_python
     facts = facts_of_all(cluster, answers)
     check_launcher(request.launcher, cluster, facts)
+    check_slurm(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=python)
     candidates = {node.name: facts[node.name] for node in cluster.workers}
     backend = choose_backend(request.backend, request.launcher, candidates, our_torch=python)

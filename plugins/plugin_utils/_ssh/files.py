@@ -30,6 +30,7 @@ from .mesh import (
     Mesh,
     aliases,
     identities,
+    keeper,
     least_startups,
     max_sessions,
     max_startups,
@@ -380,6 +381,6 @@ def own_service(mesh: Mesh, member: Member) -> Service:
     service: Service = {"kind": "none", "config": places.sshd_config, "unit": places.unit}
     if member.sshd != "own":
         return service
-    kind = "system" if member.become and member.service else "user" if member.service == "user" else "plain"
+    kind = keeper(member) or "plain"
     unit_text = unit(mesh, member, system=False) if kind == "user" else ""
     return {**service, "kind": kind, "program": member.sshd_path, "port": member.port, "unit_text": unit_text}
