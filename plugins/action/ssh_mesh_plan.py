@@ -72,10 +72,17 @@ def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry
         if given["state"] == "absent":
             authority.forget([member.name for member in fresh])
             nodes = {member.name: files.node_removal(mesh, member) for member in fresh}
-            return {"changed": authority.changed, "nodes": nodes, "open": list(nodes), "proof": [], "findings": []}
+            nothing: dict[str, Any] = {"proof": [], "findings": []}
+            return {
+                "changed": authority.changed,
+                "cluster": given["cluster"],
+                "nodes": nodes,
+                "open": list(nodes),
+            } | nothing
         refuse(refusals.renamed(former_of(given["former"]), before, names))
         refuse([] if dry_run else refusals.keyless(fresh))
-        refuse(refusals.shut_out(mesh, shut_out, given["accept_changed"]))
+        names_out = {revoked[key] for key in shut_out if key in revoked} - before.keys()
+        refuse(refusals.shut_out(mesh, shut_out, names_out, given["accept_changed"]))
         refuse(refusals.refusals(mesh, before, revoked, given["accept_changed"], time.time()))
         revoked = revoked_keys(revoked, before, mesh.members)
         mesh = authority.sign_for(replace(mesh, revoked=tuple(revoked)), given["rotate"])
@@ -84,4 +91,5 @@ def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry
     nodes = {member.name: files.node_work(mesh, member, issued) for member in fresh}
     proof, findings = files.proof(mesh), refusals.findings(mesh, fresh)
     open_ = [name for name, work in nodes.items() if work["steps"]]
-    return {"changed": authority.changed, "nodes": nodes, "open": open_, "proof": proof, "findings": findings}
+    done = {"changed": authority.changed, "cluster": given["cluster"], "nodes": nodes, "open": open_}
+    return {**done, "proof": proof, "findings": findings}

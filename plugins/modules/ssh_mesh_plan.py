@@ -108,6 +108,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+cluster:
+  description: That of O(cluster), for tasks after a removal. By then nothing is left to know an unnamed cluster by.
+  returned: success
+  type: str
 nodes:
   description: The work of each node by its name, for M(torchfleet.cluster.ssh_mesh_apply).
   returned: success

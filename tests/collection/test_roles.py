@@ -118,6 +118,21 @@ def test_whatever_puts_something_on_a_machine_is_removed_again() -> None:
     ] == []
 
 
+def test_an_unnamed_cluster_keeps_its_name_until_all_of_it_is_removed() -> None:
+    """It is known by what goes with the mesh: rules of its firewall, and blocks of its keys, would have stayed."""
+    named = {
+        path.parts[-3] for path in (REPO / "roles").glob("*/vars/main.yml") if "unnamed_cluster" in path.read_text()
+    }
+    (order,) = [
+        [entry["role"].rpartition(".")[2] for entry in play["roles"]]
+        for play in load(REPO / "playbooks/remove.yml")
+        if any("ssh_mesh_state" in entry for entry in play.get("roles", []))
+    ]
+    assert named & set(order[order.index("ssh_mesh") :]) == {"ssh_mesh"} and "firewall" in named
+    (task,) = load(REPO / "roles/ssh_mesh/tasks/install.yml")
+    assert task["torchfleet.cluster.ssh_mesh_apply"]["cluster"] == "{{ __ssh_mesh_plan.cluster }}"
+
+
 def test_roles_that_are_tried_together_have_homes_of_their_own() -> None:
     """What converges is what is verified, and no role finds what another one installed."""
     scenario = REPO / "tests/roles/molecule/default"

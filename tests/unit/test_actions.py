@@ -412,6 +412,9 @@ def test_a_machine_that_was_shut_out_comes_back_by_replace_alone(tmp_path: Path,
         says = rf"{name} was shut out \(host key .*\): .* if it is safe again, add -e replace={name}"
         with pytest.raises(Refused, match=says):
             planned(tmp_path, member(), member(name=name, **there))
+    lies = {**there, "host_keys": [f"{KEY[:-4]}BBBB"]}  # a hostile machine may tell new keys, and have both
+    with pytest.raises(Refused, match=r"n2 was shut out \(by this name; its host key is another one now\): "):
+        planned(tmp_path, member(), member(name="n2", **lies))
     names = ["n1", "n2"]
     planned(tmp_path, member(), member(name="n2", **there), names=names, accept_changed=["n2"])
     planned(tmp_path, member(), member(name="n2", **there), names=names)

@@ -27,10 +27,10 @@ class Controller:
         made.mkdir(parents=True)
         return made
 
-    def set_up(self, name: str, inventory: Path | str, nodes: dict[str, str] | None = None) -> None:
+    def set_up(self, name: str, inventory: Path | str | None, nodes: dict[str, str] | None = None) -> None:
         """Write what role ssh_mesh notes."""
         there = {"cluster": name, "nodes": {host: {"address": at} for host, at in (nodes or NODES).items()}}
-        there |= {"inventory": str(inventory)} if inventory else {}
+        there |= {"inventory": str(inventory)} if inventory is not None else {}
         (self.authorities / name).mkdir(parents=True, exist_ok=True)
         (self.authorities / name / "nodes.json").write_text(json.dumps(there))
 
@@ -63,12 +63,12 @@ def test_an_inventory_that_moved_is_known_by_its_nodes(controller: Controller, n
     """`noted`: by this version; an older one did not note where the inventory was."""
     old, new = controller.inventory("a"), controller.place / "b"
     name = controller.name(old)
-    controller.set_up(name, old if noted else "")
+    controller.set_up(name, old if noted else None)
     old.rename(new)
     assert controller.name(new) == name
     more = {**NODES, "n3": "192.0.2.3"}
     assert controller.name(new, more) == name
-    assert controller.name(new, {"n1": NODES["n1"]}) == name
+    assert (controller.name(new, {"n1": NODES["n1"]}) == name) is noted  # else those of n2 would be shut out
     assert controller.name(new, ansible_host=None, ansible_connection="local") == name
     controller.set_up(name, new)  # from now on it is this inventory's, whatever becomes of the nodes
     assert controller.name(new, {"n9": "192.0.2.9"}) == name
@@ -96,8 +96,16 @@ def test_a_copy_of_an_inventory_that_is_still_there_is_another_cluster(controlle
     controller.set_up(name, copy)
     old.mkdir()
     assert controller.name(old) != name and controller.name(old).startswith("cluster-")
-    controller.set_up("prod", "")
-    assert controller.name(controller.inventory("c")) != "prod"
+    for noted, named in (("", "prod-20261126"), (None, "prod")):  # by people, though the first looks like ours
+        controller.set_up(named, noted)
+        assert controller.name(controller.inventory(f"c{named}")) != named
+
+
+def test_a_copy_of_a_directory_of_authorities_is_no_second_cluster(controller: Controller) -> None:
+    """We tell people to back it up."""
+    controller.set_up("a-00000000", "/gone")
+    shutil.copytree(controller.authorities / "a-00000000", controller.authorities / "a.bak")
+    assert controller.name(controller.inventory("b")) == "a-00000000"
 
 
 def test_which_of_two_is_asked(controller: Controller) -> None:

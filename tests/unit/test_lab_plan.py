@@ -379,10 +379,23 @@ def test_files_of_the_users_own_are_not_removed_with_a_lab(tmp_path: Path, nothi
 def test_half_a_pair_of_keys_is_made_anew(tmp_path: Path) -> None:
     """A run may be interrupted between the two files; ssh-keygen would ask whether to overwrite the one."""
     place = tmp_path / "lab"
-    key = directory.make_key(str(place), "lab")
-    assert key.startswith("ssh-ed25519 ") and directory.make_key(str(place), "lab") == key
+    key = directory.make_key(str(place), "torchfleet-lab")
+    assert key.startswith("ssh-ed25519 ") and directory.make_key(str(place), "torchfleet-lab") == key
+    assert directory.is_ours(str(place), spec.HEADER)
     (place / "key.pub").unlink()
-    assert directory.make_key(str(place), "lab") not in ("", key)
+    assert directory.is_ours(str(place), spec.HEADER)
+    assert directory.make_key(str(place), "torchfleet-lab") not in ("", key)
+
+
+def test_a_key_of_the_users_own_stays(tmp_path: Path) -> None:
+    """Without an inventory beside it the file's name alone made it ours: it was removed, or made anew."""
+    directory.make_key(str(tmp_path), "me@home")
+    for _half in range(2):
+        assert not directory.is_ours(str(tmp_path), spec.HEADER)
+        assert directory.files_of(str(tmp_path), spec.HEADER) == []
+        (tmp_path / "key.pub").unlink(missing_ok=True)
+    (tmp_path / "key").write_text("mine\n")
+    assert not directory.is_ours(str(tmp_path), spec.HEADER)
 
 
 @pytest.mark.parametrize("state", ["cut", "heal", "shape", "pause"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
     find_launcher,
     refusal,
 )
+from tests.driver import wait_until
 
 HAS = "mca:coll:tuned:version:5.0.11\nmca:coll:basic:version:5.0.11\nmca:pml:ob1:version:5.0.11\n"
 
@@ -59,6 +61,25 @@ def test_slurm_is_found_where_its_srun_is(tmp_path: Path, monkeypatch: pytest.Mo
     there = {"slurmd": str(tmp_path / "sbin/slurmd"), "version": "22.05.8", "srun": str(tmp_path / "bin/srun")}
     assert slurm_programs.slurm_programs(found["path"]) == there
     assert slurm_programs.slurm_programs("") == {"slurmd": "", "version": "", "srun": ""}
+
+
+def test_what_another_user_calls_slurmd_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can start a process of that name by any path; ours, or root's, would run what lies there."""
+    (tmp_path / "slurmd").symlink_to("/bin/sleep")
+    tmp_path.chmod(0o777)
+    with subprocess.Popen([str(tmp_path / "slurmd"), "60"]) as process:
+        try:
+            wait_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "slurmd\n")
+            assert str(tmp_path / "slurmd") not in slurm_programs.running()
+            assert slurm_programs.is_safe("/bin/sh") and not slurm_programs.is_safe("sh")
+            monkeypatch.setattr(slurm_programs, "is_safe", lambda _program: True)
+            assert str(tmp_path / "slurmd") in slurm_programs.running()
+        finally:
+            process.kill()
+    (tmp_path / "slurmd").unlink()
+    (tmp_path / "slurmd").write_bytes(b"#!/bin/sh\nprintf 'slurm 22.05.8\\n\\377'\n")
+    (tmp_path / "slurmd").chmod(0o755)
+    assert slurm_programs.version_of(str(tmp_path / "slurmd")) == "22.05.8"
 
 
 def test_a_launcher_that_does_not_take_an_option_is_quoted(mpirun: Path) -> None:

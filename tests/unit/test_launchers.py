@@ -53,6 +53,7 @@ def test_slurm_needs_one_path(plan_two: Planner) -> None:
         ("srun", {"slurmd": "/usr/sbin/slurmd", "version": "22.05.3", "srun": ""}, ""),
         ("srun", {"slurmd": "/usr/sbin/slurmd", "version": "23.02.1", "srun": ""}, ""),  # a newer daemon takes it
         ("srun", {"slurmd": "/opt/sbin/slurmd", "version": "", "srun": ""}, ""),
+        ("srun", {"slurmd": "/s/slurmd", "version": f"{'9' * 5000}.1", "srun": ""}, ""),  # int() refuses so many digits
         ("srun", {"slurmd": "", "version": "", "srun": "/usr/bin/srun"}, "no slurmd"),
         (
             "srun",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -210,6 +212,7 @@ def test_a_mount_that_is_not_there_is_refused(tmp_path: Path) -> None:
     ("seen", "may_install", "told"),
     [
         ({"python": [3, 7], "missing": [], "manager": ""}, True, "has Python 3.7; give an image with Python 3.8"),
+        ({"python": ["3", {}], "missing": []}, True, "has Python 3.{}; give an image with Python 3.8"),
         ({"python": [3, 8], "missing": ["sshd"], "manager": "dnf"}, False, "lacks sshd; say -e node_container_install"),
         ({"python": [3, 8], "missing": ["sshd"], "manager": ""}, True, "lacks sshd, and has neither apt-get nor dnf"),
     ],
@@ -326,14 +329,46 @@ def test_the_first_line_of_a_uid_counts_so_ours_is_first(tmp_path: Path, monkeyp
     written: dict[str, str] = {}
     monkeypatch.setattr(entry, "lines_of", lambda path: texts.get(path, "").splitlines())
     monkeypatch.setattr(entry, "write", lambda path, text, _mode: written.update({path: text}))
-    for name in ("makedirs", "chown"):
-        monkeypatch.setattr(entry.os, name, lambda *_given, **_more: None)
     assert entry.make_user("fleet", 1000, []) == "/home/fleet"
     first, *others = written["/etc/passwd"].splitlines()
     assert first.startswith("fleet:x:1000:1000::/home/fleet:") and others == texts["/etc/passwd"].splitlines()
     assert written["/etc/shadow"].splitlines()[-1].startswith("fleet:*:")
     with pytest.raises(entry.Unfit, match="the image has a user ubuntu with uid 1000: give that node_container_uid"):
         entry.make_user("ubuntu", 1001, [])
+
+
+@pytest.fixture
+def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Make `/data` a mount of this machine's folder; return who is made the owner of what."""
+    found: dict[str, int] = {}
+    monkeypatch.setattr(entry.os, "chown", lambda path, uid, _gid: found.update({path: uid}))
+    monkeypatch.setattr(entry, "gid_of", lambda uid: uid)
+    (tmp_path / "mounts").write_text(f"1 0 0:1 / / rw\n2 1 0:2 /x {tmp_path}/da\\040ta rw\n")
+    monkeypatch.setattr(entry, "MOUNTS", str(tmp_path / "mounts"))
+    return found
+
+
+def test_a_home_of_the_machine_stays_as_it_is(tmp_path: Path, owners: dict[str, int]) -> None:
+    """As with `node_container_mounts=/home:/home:rw`: its user would be shut out of the machine."""
+    home = tmp_path / "da ta" / "me"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "authorized_keys").write_text("mine\n")
+    entry.make_home(str(home), os.getuid())
+    with pytest.raises(entry.Unfit, match=f"{home} is on a mount, and of uid {os.getuid()}: give that node_container"):
+        entry.make_home(str(home), os.getuid() + 1)
+    assert (home / ".ssh" / "authorized_keys").read_text() == "mine\n" and owners == {}
+    new = tmp_path / "da ta" / "new"
+    entry.make_home(str(new), 1234)
+    assert owners == {str(new): 1234, str(new / ".ssh"): 1234}
+
+
+def test_keys_that_an_image_brought_open_nothing(tmp_path: Path, owners: dict[str, int]) -> None:
+    home = tmp_path / "data" / "fleet"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "authorized_keys").write_text("another cluster's\n")
+    entry.make_home(str(home), 1234)
+    assert not (home / ".ssh" / "authorized_keys").exists() and set(owners.values()) == {1234}
+    assert f"AuthorizedKeysFile .ssh/authorized_keys {entry.KEYS}" in entry.config_of(2222, [], [], "internal-sftp")
 
 
 def test_logins_have_the_variables_of_the_image() -> None:
@@ -350,13 +385,65 @@ def test_the_configuration_of_sshd() -> None:
     lines = text.splitlines()
     assert lines[:3] == ["Port 2222", "ListenAddress 10.0.0.1:2222", "ListenAddress [fd00::1]:2222"]
     assert {"PasswordAuthentication no", "PermitRootLogin no", 'SetEnv A="1"'} < set(lines)
-    assert lines[-1] == "Include /etc/ssh/sshd_config.d/*.conf"
+    assert lines[-1] == "Include /etc/ssh/sshd_config.d/*torchfleet*.conf"  # the image's may open another port
 
 
 def test_the_first_process_is_one_file_that_needs_nothing_of_ours() -> None:
     text = lifecycle.source()
     assert "ansible_collections" not in text and "from ." not in text
     assert len(text) < 100_000  # one word of a command line may have 131,072 bytes (MAX_ARG_STRLEN)
+
+
+def test_a_start_that_fails_removes_what_it_made_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine may not have shown a node that is there: then the name is in use, and the files are its own."""
+    given: list[str] = []
+    there = {"birth": "another"}
+
+    def refuse(_self: engine.Engine, *words: str) -> str:
+        given.extend(words)
+        raise engine.EngineFailed("the name is in use")
+
+    removed: list[str] = []
+    plan = lifecycle.Plan(PODMAN, None, "img", 2222, False, devices.Devices([], []), "{}", [])
+    monkeypatch.setattr(engine.Engine, "do", refuse)
+    monkeypatch.setattr(engine.Engine, "container", lambda *_: container(**{shape.BIRTH_LABEL: there["birth"]}))
+    monkeypatch.setattr(engine.Engine, "remove", lambda _self, name: removed.append(name))
+    with pytest.raises(engine.EngineFailed, match="the name is in use"):
+        lifecycle.start(wanted(), plan)
+    assert removed == []
+    monkeypatch.setattr(lifecycle.uuid, "uuid4", lambda: lifecycle.uuid.UUID(int=7))
+    there["birth"] = lifecycle.uuid.UUID(int=7).hex
+    with pytest.raises(engine.EngineFailed, match="the name is in use"):
+        lifecycle.start(wanted(), plan)
+    assert removed == ["id"] and f"{shape.BIRTH_LABEL}={there['birth']}" in given
+    assert shape.BIRTH_LABEL in " ".join(shape.COMMIT_WORDS)
+
+
+@pytest.mark.parametrize("says", ["[1]", "[[1, 2, 3]]", "7", "[" * 200_000, "\xff"])
+def test_what_an_image_says_of_itself_is_checked(monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    monkeypatch.setattr(engine.Engine, "try_to", lambda *_given: engine.Done(0, says, "its last line"))
+    with pytest.raises(engine.EngineFailed, match="img does not run: its last line"):
+        engine.first_python(PODMAN, "img", [], "")
+
+
+def test_output_that_is_no_text_is_shown_all_the_same() -> None:
+    assert engine.Engine("printf", rootless=False).try_to(r"a\377\n").said == "a\ufffd"
+
+
+def test_no_image_is_kept_of_a_node_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "engine_of", lambda _wanted, _node: PODMAN)
+    monkeypatch.setattr(engine.Engine, "container", lambda *_given: container())
+    kept: list[str] = []
+    monkeypatch.setattr(engine.Engine, "do", lambda _self, *words: kept.append(words[0]))
+    for status, told in ((255, "it cannot be told whether keys are in ~fleet/.torchfleet/ssh"), (0, "has keys of")):
+        monkeypatch.setattr(engine.Engine, "try_to", lambda *_given, s=status: engine.Done(s, "", "no"))
+        with pytest.raises(engine.EngineFailed, match=told):
+            lifecycle.built(options(), check=False)
+    done = subprocess.run([sys.executable, "-c", lifecycle.THERE, "/nothing"], check=False)
+    assert kept == [] and done.returncode == lifecycle.NOTHING_THERE
+    monkeypatch.setattr(engine.Engine, "try_to", lambda *_given: engine.Done(done.returncode, "", ""))
+    lifecycle.built(options(), check=False)
+    assert kept == ["commit"]
 
 
 # --- images --------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import shutil
 from typing import Sequence
 
 from .inventory import MESH
-from .podman import run
+from .podman import PodmanError, run
 
+COMMENTS = "torchfleet-"  # how those of our keys begin
 FILES = ("hosts.yml", "known_hosts", "key.pub", "key")
 
 
@@ -20,9 +21,20 @@ def is_ours(directory: str, header: str) -> bool:
     """Whether the inventory in a directory is one that we wrote, or were about to. `header`: how its text begins."""
     path = os.path.join(directory, "hosts.yml")
     if not os.path.exists(path):
-        return os.path.exists(os.path.join(directory, "key"))
+        return has_our_key(directory)
     with open(path) as file:
         return file.read(len(header)) == header
+
+
+def has_our_key(directory: str) -> bool:
+    """Whether there is a key that we made: a file of this name may be somebody's own. Its comment tells."""
+    key = public_key(directory)
+    if not key and os.path.exists(os.path.join(directory, "key")):  # half a pair, from a run that was interrupted
+        try:
+            key = run("ssh-keygen", "-y", "-P", "", "-f", os.path.join(directory, "key")).strip()
+        except PodmanError:  # an encrypted one, or no key at all
+            return False
+    return key.rpartition(" ")[2].startswith(COMMENTS)
 
 
 def public_key(directory: str) -> str:

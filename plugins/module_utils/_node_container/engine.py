@@ -47,7 +47,9 @@ class Engine:
 
     def try_to(self, *argv: str, text: str = "") -> Done:
         """Run a command of the engine, and return how it ended."""
-        done = subprocess.run([self.name, *argv], input=text, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [self.name, *argv], input=text, capture_output=True, text=True, errors="replace", check=False
+        )
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         errors = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         return Done(done.returncode, done.stdout, (errors or lines or ["it said nothing"])[-1])
@@ -156,8 +158,9 @@ def first_python(engine: Engine, image: str, words: Sequence[str], source: str) 
     if done.status == NOT_FOUND:
         raise EngineFailed(f"node_container_image: {image} has no python3; give an image with Python 3.8 or newer")
     try:
-        if done.status == 0:
-            return dict(json.loads(done.output))
-    except ValueError:
-        pass
+        seen = json.loads(done.output) if done.status == 0 else None
+    except (ValueError, RecursionError):
+        seen = None
+    if isinstance(seen, dict):
+        return seen
     raise EngineFailed(f"node_container_image: {image} does not run: {done.said}")

@@ -28,6 +28,8 @@ from types import FrameType
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 CONFIG = "/etc/ssh/torchfleet_node_config"
 BIRTH = "/etc/ssh/torchfleet_node_birth"
+KEYS = "/etc/ssh/torchfleet_node_keys"  # that open the account: its home may be one of the machine
+MOUNTS = "/proc/self/mountinfo"  # proc(5)
 SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NEEDED = ("sshd", "ssh", "ssh-keygen", "sudo")
 # By package manager: the commands that install what is needed.
@@ -104,7 +106,7 @@ def install() -> None:
 
 
 def make_user(name: str, uid: int, gids: list[int]) -> str:
-    """Make the user, its group, its groups of devices and its home, and return the home.
+    """Make the user, its group and its groups of devices, and return its home.
 
     Our line comes first: images of Ubuntu have a user of their own with uid 1000, and the first line of a uid counts.
     Raise Unfit if the name is another user's.
@@ -121,9 +123,6 @@ def make_user(name: str, uid: int, gids: list[int]) -> str:
     # `*` is "no password", while `!` is "locked": an sshd without PAM lets nobody in there.
     write("/etc/shadow", "\n".join([*shadow, f"{name}:*:19000:0:99999:7:::"]) + "\n", 0o600)
     write("/etc/group", "\n".join(groups_with(lines_of("/etc/group"), name, int(gid), gids)) + "\n", 0o644)
-    os.makedirs(os.path.join(home, ".ssh"), mode=0o700, exist_ok=True)
-    for path in (home, os.path.join(home, ".ssh")):
-        os.chown(path, uid, int(gid))
     return home
 
 
@@ -141,11 +140,36 @@ def groups_with(groups: list[str], name: str, gid: int, gids: list[int]) -> list
     return [":".join(row) for row in rows]
 
 
-def let_in(home: str, uid: int, key: str) -> None:
-    """Make the key the only one that opens the account: an image may have those of other clusters."""
-    path = os.path.join(home, ".ssh", "authorized_keys")
-    write(path, key + "\n", 0o600)
-    os.chown(path, uid, os.stat(home).st_gid)
+def is_mounted(path: str) -> bool:
+    """Whether a path lies on a mount of the container: its files are then those of the machine."""
+    points = [line.split()[4].replace("\\040", " ") for line in lines_of(MOUNTS)]
+    real = os.path.realpath(path)
+    return any(point != "/" and (real + "/").startswith(point + "/") for point in points)
+
+
+def make_home(home: str, uid: int) -> None:
+    """Make the user's home, without keys that the image brought: they may be those of other clusters.
+
+    What there is on a mount stays as it is. Raise Unfit if it is another user's.
+    """
+    ssh, there = os.path.join(home, ".ssh"), os.path.isdir(home)
+    if there and is_mounted(home):
+        owner = os.stat(home).st_uid
+        if owner != uid:
+            raise Unfit(f"{home} is on a mount, and of uid {owner}: give that node_container_uid or another user")
+        return
+    os.makedirs(ssh, mode=0o700, exist_ok=True)
+    for path in (home, ssh):
+        if not (there and is_mounted(path)):
+            os.chown(path, uid, gid_of(uid))
+    keys = os.path.join(ssh, "authorized_keys")
+    if os.path.lexists(keys) and not is_mounted(keys):
+        os.unlink(keys)
+
+
+def gid_of(uid: int) -> int:
+    """Return the group of a user: that of the first line with its uid."""
+    return next(int(row[3]) for row in (line.split(":") for line in lines_of("/etc/passwd")) if row[2] == str(uid))
 
 
 def make_host_key() -> None:
@@ -175,15 +199,15 @@ def setenv_of(environment: dict[str, str], env: dict[str, str]) -> list[str]:
 def config_of(port: int, listen: list[str], variables: list[str], sftp: str) -> str:
     """Return the configuration of sshd. The first value of a keyword counts (sshd_config(5)), so ours stand first.
 
-    Of the image's configuration only the drop-ins are read, which role ssh_mesh writes: its own sshd_config may say
-    another port, and ports add up.
+    Only the drop-ins that our roles write are read: the image's own may say another port, and ports add up, or let in
+    whom nobody here knows.
     """
     addresses = [f"[{address}]" if ":" in address else address for address in listen]
     lines = [f"Port {port}", *(f"ListenAddress {address}:{port}" for address in addresses)]
-    lines += [f"HostKey {HOST_KEY}", "PidFile /run/sshd.pid", "AuthorizedKeysFile .ssh/authorized_keys"]
+    lines += [f"HostKey {HOST_KEY}", "PidFile /run/sshd.pid", f"AuthorizedKeysFile .ssh/authorized_keys {KEYS}"]
     lines += ["PasswordAuthentication no", "PermitRootLogin no", "UsePAM no", "X11Forwarding no"]
     lines += [f"Subsystem sftp {sftp}", *([f"SetEnv {' '.join(variables)}"] if variables else [])]
-    return "\n".join([*lines, "Include /etc/ssh/sshd_config.d/*.conf"]) + "\n"
+    return "\n".join([*lines, "Include /etc/ssh/sshd_config.d/*torchfleet*.conf"]) + "\n"
 
 
 def be_born(given: dict[str, object]) -> None:
@@ -192,7 +216,8 @@ def be_born(given: dict[str, object]) -> None:
     name, uid = str(given["user"]), int(str(given["uid"]))
     gids = given["gids"] if isinstance(given["gids"], list) else []
     home = make_user(name, uid, [int(gid) for gid in gids])
-    let_in(home, uid, str(given["key"]))
+    make_home(home, uid)
+    write(KEYS, str(given["key"]) + "\n", 0o644)
     os.makedirs("/etc/sudoers.d", mode=0o750, exist_ok=True)
     write("/etc/sudoers.d/torchfleet_node", f"{name} ALL=(ALL) NOPASSWD: ALL\n", 0o440)
     make_host_key()

@@ -23,7 +23,8 @@ from .shape import Wanted
 START_SECONDS = 60.0
 INSTALL_SECONDS = 600.0  # if packages are installed first
 OLDEST_PYTHON = [3, 8]
-THERE = "import os, sys; sys.exit(not os.path.exists(os.path.expanduser(sys.argv[1])))"
+NOTHING_THERE = 42  # a status that neither Python nor an engine ends with by itself
+THERE = f"import os, sys; os.path.exists(os.path.expanduser(sys.argv[1])) or sys.exit({NOTHING_THERE})"
 # Run in a node: the path of its Python, and its public host key.
 READ = f"import sys; print(sys.executable); print(open('{entry.HOST_KEY}.pub').read())"
 
@@ -146,7 +147,7 @@ def lacks_packages(engine: Engine, image: str, wanted: Wanted, may_install: bool
     """Return whether packages must be installed in the image. Raise EngineFailed if that is not possible or wanted."""
     seen = first_python(engine, image, limit_words(), source())
     python, missing = seen.get("python"), seen.get("missing")
-    if not isinstance(python, list) or python < OLDEST_PYTHON:
+    if not isinstance(python, list) or not all(type(part) is int for part in python) or python < OLDEST_PYTHON:
         shown = ".".join(str(part) for part in python) if isinstance(python, list) else "another one"
         raise EngineFailed(f"node_container_image: {image} has Python {shown}; give an image with Python 3.8 or newer")
     names = ", ".join(str(name) for name in missing) if isinstance(missing, list) else ""
@@ -230,15 +231,18 @@ def start(wanted: Wanted, plan: Plan) -> None:
         engine.do("start", plan.found.name)
         wait(engine, wanted, plan.port, START_SECONDS)
         return
-    about = {"birth": uuid.uuid4().hex, "user": wanted.user, "uid": wanted.uid, "gids": plan.devices.gids}
+    birth = uuid.uuid4().hex
+    words = [*plan.words, "--label", f"{shape.BIRTH_LABEL}={birth}"]
+    about = {"birth": birth, "user": wanted.user, "uid": wanted.uid, "gids": plan.devices.gids}
     about.update({"port": plan.port, "listen": list(wanted.listen), "key": wanted.key, "env": dict(wanted.env)})
     first = ["-I", "-S", "-c", source(), json.dumps(about)]
     try:
-        engine.do(*shape.run_words(wanted, plan.image, plan.words, plan.made_of, first))
+        engine.do(*shape.run_words(wanted, plan.image, words, plan.made_of, first))
         wait(engine, wanted, plan.port, INSTALL_SECONDS if plan.lacks else START_SECONDS)
     except (EngineFailed, OSError):
-        if own(engine, wanted) is not None:
-            engine.remove(wanted.name)
+        made = engine.container(wanted.name)
+        if made is not None and made.labels.get(shape.BIRTH_LABEL) == birth:  # else the name is another one's
+            engine.remove(made.id)
         raise
 
 
@@ -300,7 +304,10 @@ def built(given: Mapping[str, object], check: bool) -> dict[str, object]:
     if there is None or not there.running:
         raise EngineFailed(f"{wanted.name} does not run on {wanted.host}; start it: playbooks/containers.yml")
     mesh = os.path.join(str(given["home"]).replace("~", f"~{wanted.user}", 1), "ssh")
-    if engine.try_to("exec", wanted.name, "python3", "-I", "-S", "-c", THERE, mesh).status == 0:
+    looked = engine.try_to("exec", wanted.name, "python3", "-I", "-S", "-c", THERE, mesh)
+    if looked.status not in (0, NOTHING_THERE):
+        raise EngineFailed(f"{wanted.name}: it cannot be told whether keys are in {mesh}: {looked.said}")
+    if looked.status == 0:
         raise EngineFailed(
             f"{wanted.name} has keys of the SSH mesh in {mesh}, which belong in no image; keep a node that has none: "
             "setup.yml --tags prerequisites,libraries,mpi,pytorch,torch_backends"

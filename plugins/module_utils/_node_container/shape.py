@@ -13,6 +13,7 @@ from typing import Mapping, NamedTuple, Sequence
 CLUSTER_LABEL = "torchfleet.node_container"  # its value is the name of the cluster
 HOST_LABEL = "torchfleet.node_container.host"
 SHAPE_LABEL = "torchfleet.node_container.shape"
+BIRTH_LABEL = "torchfleet.node_container.birth"  # another word for every new container
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}\Z")
@@ -28,7 +29,7 @@ IMAGE_NAME = "image"  # in a shape, beside its digest
 MAY_LACK = ("node_container_directory", "node_container_image")
 MOUNT_WAYS = ("ro", "rw")
 # Options of `commit`: an image has nothing of its node. A container of it with our labels would be taken for a node.
-UNLABELLED = " ".join(f'{label}=""' for label in (CLUSTER_LABEL, HOST_LABEL, SHAPE_LABEL))
+UNLABELLED = " ".join(f'{label}=""' for label in (CLUSTER_LABEL, HOST_LABEL, SHAPE_LABEL, BIRTH_LABEL))
 COMMIT_WORDS = ("--change", f"LABEL {UNLABELLED}", "--change", "ENTRYPOINT []", "--change", 'CMD ["/bin/sh"]')
 
 

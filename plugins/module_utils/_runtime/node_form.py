@@ -103,7 +103,7 @@ FACTS: dict[str, Check] = {
     "machine": either(like(re.compile(r"[A-Za-z0-9_]{0,32}\Z"), "what uname names a processor"), ""),
     "nics": listed(like(NIC, "the name of a NIC"), 4096),
     "launcher": Form({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
-    "slurm": optional(Form(dict.fromkeys(("slurmd", "version", "srun"), either(words, "")))),
+    "slurm": optional(Form(dict.fromkeys(("slurmd", "version", "srun"), either(short, "")))),
     "backends": listed(words, 64),
     "free_bytes": whole(0, 1 << 62),
     "data": optional(Form({"whole": flag, "missing": whole(-1, 1 << 62), "free": whole(0, 1 << 62)})),

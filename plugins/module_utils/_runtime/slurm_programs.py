@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 import subprocess
 from typing import Iterator, TypedDict
 
@@ -56,15 +57,44 @@ def running() -> Iterator[str]:
                 program = os.fsdecode(line.read().split(b"\0")[0])
         except OSError:  # it has ended
             continue
-        if os.path.isabs(program):
+        if os.path.basename(program) == "slurmd" and is_safe(program):
             yield program
+
+
+def is_safe(program: str) -> bool:
+    """Whether only root and this user can change what a path leads to.
+
+    Anybody can start a process that calls itself slurmd, by any path: its program would run with this user's rights.
+    """
+    real = os.path.realpath(program)
+    if not os.path.isabs(program) or real.startswith("/proc/"):
+        return False
+    places = {real, os.path.abspath(program)}
+    while any(place != "/" for place in places):
+        try:
+            states = [os.lstat(place) for place in places]
+        except OSError:
+            return False
+        if any(
+            state.st_uid not in (0, os.geteuid()) or (state.st_mode & 0o022 and not stat.S_ISLNK(state.st_mode))
+            for state in states
+        ):
+            return False
+        places = {os.path.dirname(place) for place in places}
+    return True
 
 
 def version_of(slurmd: str) -> str:
     """Return the version that a slurmd prints, empty if it does not."""
     try:
         done = subprocess.run(
-            [slurmd, "-V"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+            [slurmd, "-V"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

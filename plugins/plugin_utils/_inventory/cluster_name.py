@@ -28,25 +28,31 @@ OF_A_PATH = re.compile(r".*-[0-9a-f]{8}\Z")  # other names were given by people,
 
 
 class Known(NamedTuple):
-    """A cluster that was set up. `inventory`: the directory of its inventory, "" if an older version did not note it.
+    """A cluster that was set up. `nodes`: the address of each node, by name.
 
-    `nodes`: the address of each node, by name.
+    `inventory`: the directory of its inventory, "" if the inventory gives the name, None if an older version did not
+    note it.
     """
 
     name: str
-    inventory: str
+    inventory: str | None
     nodes: Mapping[str, str]
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether its inventory still lies where it lay."""
-        return os.path.isdir(self.inventory)
+    def is_free(self) -> bool:
+        """Whether another inventory can be its own, moved: it has no name by people, and is not where it was."""
+        is_gone = self.inventory is None or (self.inventory != "" and not os.path.isdir(self.inventory))
+        return is_gone and bool(OF_A_PATH.match(self.name))
 
     def has(self, nodes: Mapping[str, str]) -> bool:
-        """Whether these are its nodes: one set is within the other. An empty address is not known."""
+        """Whether these are its nodes: one set is within the other. An empty address is not known.
+
+        If it is not known that its inventory is gone, none of its nodes may be missing: setup would shut that out.
+        """
         both = [(address, nodes[name]) for name, address in self.nodes.items() if name in nodes]
         alike = all(not mine or mine == theirs for theirs, mine in both)
-        return bool(both) and alike and len(both) in (len(nodes), len(self.nodes))
+        all_of = (len(self.nodes),) if self.inventory is None else (len(nodes), len(self.nodes))
+        return bool(both) and alike and len(both) in all_of
 
 
 def cluster_name(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, object]]) -> str:
@@ -91,10 +97,10 @@ def found_name(directory: str, nodes: Mapping[str, str], places: Sequence[Path])
     for cluster in known:
         if cluster.inventory == directory:
             return cluster.name
-    free = [cluster for cluster in known if OF_A_PATH.match(cluster.name) and not cluster.is_elsewhere]
+    free = [cluster for cluster in known if cluster.is_free]
     if any(cluster.name == of_path for cluster in free):
         return of_path
-    moved = sorted(cluster.name for cluster in free if cluster.has(nodes))
+    moved = sorted({cluster.name for cluster in free if cluster.has(nodes)})
     if len(moved) > 1:
         which = f"these nodes are those of {' and '.join(moved)}: say which of them this is, in the inventory"
         raise InputError("torchfleet_cluster", "", which)
@@ -122,6 +128,6 @@ def clusters_in(places: Sequence[Path]) -> Iterator[Known]:
         try:
             there = json.loads((place.expanduser() / "nodes.json").read_text())
             nodes = {str(name): str(node["address"]) for name, node in there["nodes"].items()}
-            yield Known(str(there["cluster"]), str(there.get("inventory", "")), nodes)
+            yield Known(str(there["cluster"]), str(there["inventory"]) if "inventory" in there else None, nodes)
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             continue

@@ -97,7 +97,7 @@ def slurm_lacks(name: str, there: SlurmPrograms, srun: str, version: str) -> Ite
 
 def release_of(version: str) -> tuple[int, ...]:
     """Return Slurm's release, year and month, of a version like 22.05.8; nothing of another one."""
-    match = re.match(r"(\d+)\.(\d+)", version)
+    match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", version)
     return tuple(map(int, match.groups())) if match else ()
 
 

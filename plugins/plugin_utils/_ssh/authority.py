@@ -65,7 +65,7 @@ class Stored(NamedTuple):
 class Authority:
     """The directory of a cluster on the controller. With `dry_run` nothing in it changes.
 
-    `inventory`: the directory of the inventory, of a cluster without a name of its own.
+    `inventory`: the directory of the inventory, of a cluster without a name of its own; else empty.
     """
 
     def __init__(self, directory: str, cluster: str, dry_run: bool, inventory: str = "") -> None:
@@ -133,7 +133,7 @@ class Authority:
         }
         nodes = {member.name: {**asdict(member), **moment} for member in members}
         stored: dict[str, object] = {"cluster": self.cluster, "nodes": nodes, "revoked": dict(revoked)}
-        stored |= {"inventory": self.inventory} if self.inventory else {}  # for _inventory/cluster_name.py
+        stored["inventory"] = self.inventory  # for _inventory/cluster_name.py
         stored |= {"shut_out": sorted(shut_out & revoked.keys())} if shut_out & revoked.keys() else {}
         self.write("nodes.json", json.dumps(stored, indent=2, sort_keys=True) + "\n")
 

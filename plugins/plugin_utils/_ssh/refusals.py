@@ -61,15 +61,21 @@ def renamed(former: tuple[str, Sequence[str]], before: Mapping[str, Member], nam
     ]
 
 
-def shut_out(mesh: Mesh, keys: Collection[str], accepted: Sequence[str]) -> list[str]:
-    """Return a line for each node that is a machine which was shut out, by its host key, whatever its name."""
-    return [
-        f"{member.name} was shut out (host key {fingerprint(key)}): write it into group away, or delete it from the "
-        f"inventory; if it is safe again, add -e replace={member.name}"
-        for member in mesh.members
-        if member.name not in accepted
-        for key in [key for key in member.host_keys if key in keys][:1]
-    ]
+def shut_out(mesh: Mesh, keys: Collection[str], names: Collection[str], accepted: Sequence[str]) -> list[str]:
+    """Return a line for each node that is a machine which was shut out, by its host key, whatever its name.
+
+    `names`: of such machines, if no other one has taken the name since. A hostile machine may tell us new keys.
+    """
+    found = []
+    for member in mesh.members:
+        known = [fingerprint(key) for key in member.host_keys if key in keys]
+        if member.name not in accepted and (known or member.name in names):
+            by = f"host key {known[0]}" if known else "by this name; its host key is another one now"
+            found.append(
+                f"{member.name} was shut out ({by}): write it into group away, or delete it from the inventory; if it "
+                f"is safe again{'' if known else ', or another machine'}, add -e replace={member.name}"
+            )
+    return found
 
 
 def changed_host_keys(member: Member, before: Mapping[str, Member], accepted: Sequence[str]) -> list[str]:
