@@ -518,6 +518,9 @@ def test_the_inventory_says_how_every_node_is_reached() -> None:
     assert written["known_hosts"].splitlines() == [f"[n1]:2222,[10.0.0.1]:2222 {KEY}", f"n2,10.0.0.2 {KEY}"]
     both = yaml.safe_load(members.texts(nodes, "n1", ["n1", "n2"])["hosts.yml"])["all"]["children"]
     assert both["head"] == {"hosts": {"n1": None}} and set(both["workers"]["hosts"]) == {"n1", "n2"}
+    odd = {name: members.member_of(name, {"ansible_host": "10.0.0.1"}, TOLD) for name in ("1", "no", "2026-01-01")}
+    both = yaml.safe_load(members.texts(odd, "1", list(odd))["hosts.yml"])["all"]["children"]
+    assert list(both["head"]["hosts"]) == ["1"] and list(both["workers"]["hosts"]) == list(odd)
 
 
 @pytest.mark.parametrize(

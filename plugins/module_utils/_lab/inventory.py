@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
 MESH = "ssh_mesh"  # directory beside the inventory
 PYTHON = "/usr/bin/python3"
+PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._-]*\Z")
+NO_TEXTS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # YAML 1.1
 
 
 class Member(NamedTuple):
@@ -30,7 +33,7 @@ def inventory_text(header: str, head: Member, workers: Sequence[Member]) -> str:
     """
     runs_ranks = any(worker.name == head.name for worker in workers)
     lines = ["all:", "  children:", "    head:", "      hosts:"]
-    lines += [f"        {head.name}:"] if runs_ranks else [host_line(head), *common_vars()]
+    lines += [f"        {key_of(head.name)}:"] if runs_ranks else [host_line(head), *common_vars()]
     lines += ["    workers:", "      hosts:", *(host_line(worker) for worker in workers), *common_vars()]
     return header + "\n".join(lines) + "\n"
 
@@ -40,7 +43,12 @@ def host_line(node: Member) -> str:
     values = {"ansible_host": node.addresses[0], "ansible_user": node.user, **node.variables}
     if node.port != 22:
         values["ansible_port"] = node.port
-    return f"        {node.name}: {json.dumps(values)}"
+    return f"        {key_of(node.name)}: {json.dumps(values)}"
+
+
+def key_of(name: str) -> str:
+    """Return the name of a node as YAML takes it for a text: `1` is a number there, and `no` is false."""
+    return name if PLAIN.match(name) and name.lower() not in NO_TEXTS else json.dumps(name)
 
 
 def common_vars() -> list[str]:
