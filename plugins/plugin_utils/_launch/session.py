@@ -159,15 +159,17 @@ class Session(Connection):
         show: Callable[[Frame], None],
         stop: StopWatch,
         end: Reason | None = None,
+        tick: Callable[[], None] = lambda: None,
     ) -> Result:
         """Show what an attached job tells until it is over, and return its result. Stopped if the user leaves it.
 
-        `planned`: its ranks and their hosts; `end`: why it is to be ended.
+        `planned`: its ranks and their hosts; `end`: why it is to be ended. `tick` is called many times a second.
         """
         if end:
             self.remote.channel.send("end", reason=end.code, detail=end.detail)
 
         def leave() -> bool:
+            tick()
             if stop.reason():
                 raise Stopped
             return False
@@ -178,7 +180,7 @@ class Session(Connection):
                 raise HeadLost(frame["reason"])
             if frame["kind"] == "result":
                 return self.believed(frame["result"], job_id, planned)
-            if frame["kind"] in ("queued", "restarted") or is_of_a_rank(frame, planned):
+            if frame["kind"] in ("queued", "started", "restarted") or is_of_a_rank(frame, planned):
                 show(frame)
 
     def jobs(self, controller: str) -> list[JobRow]:
