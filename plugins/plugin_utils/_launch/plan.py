@@ -313,6 +313,7 @@ def environment_of(
     return JobEnvironment(
         job.job_id, backend, several, request.job_env, secrets, master, beside(request.options.ports, port),
         job.attempt, request.job_timeout, job.data, request.profile.variables(len(allocation.placement)),
+        request.launcher,
     )  # fmt: skip
 
 
