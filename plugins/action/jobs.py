@@ -12,8 +12,8 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import CANCELLED_BY_USER
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import ExplainedResult, explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
@@ -63,7 +63,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanati
     slow_lines,
 )
 
-ASKED_TO = Reason(EndReason.CANCELLED, "playbooks/jobs.yml -e do=cancel")
 Result = dict[str, Any]
 display = Display()
 
@@ -169,7 +168,7 @@ class ActionModule(Action):
         collects = watched_by(view.say)
         show = collects.seeing(view.show if what == "attach" else ignore)
         try:
-            end = ASKED_TO if what == "cancel" else None
+            end = CANCELLED_BY_USER if what == "cancel" else None
             outcome = session.follow(job_id, planned, show, stop, end, collects.tick)
         finally:
             collects.close()
@@ -237,5 +236,5 @@ class ActionModule(Action):
         return found if wanted else {**found, "failed": True, "msg": verdict(outcome, where, outcome["cause"])}
 
 
-def ignore(_frame: Frame) -> None:
+def ignore(_frame: Shown) -> None:
     """Show nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Mapping, NamedTuple, Protocol
 
 from . import protocol
+from .file_messages import FolderOffer
 from .head_job import Controller, order_of
 from .job_directory import open_file
 from .orders import RunOrder
@@ -32,7 +33,7 @@ class Head(Controller, Protocol):
     given_up: dict[str, str]
     asked: protocol.Survey | None
     facts: dict[str, AnyFacts]
-    offered: protocol.FolderOffer | None
+    offered: FolderOffer | None
 
     def survey_node(self, route: protocol.SurveyRoute, home: str) -> AnyFacts: ...
 
