@@ -273,7 +273,8 @@ class ActionModule(Action):
             return Session(session.head, ssh)
 
         limits = (request.fetch_limit, request.collect_limits)
-        collects = CollectWatch(plan.job_id, run_dir, placement, limits, request.collect_every, connect, view.say)
+        every = None if request.detach else plan.collect_every
+        collects = CollectWatch(plan.job_id, run_dir, placement, limits, every, connect, view.say)
         return Watches(HangWatch(plan.job_id, run_dir, request.hang_look, connect, view.say), collects)
 
     def bring(

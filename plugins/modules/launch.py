@@ -199,7 +199,8 @@ options:
         long job. Output and metrics come, too. The default is to collect when the job is over.
       - What comes of a node takes the place of what came of it before, once it is all there. A node with a file that is
         just being written is left as it was until the next time. A collection that fails is a warning.
-      - Not with O(detach). There C(playbooks/jobs.yml -e do=collect) collects what is there.
+      - With O(detach) it is noted for who follows the job with C(playbooks/jobs.yml -e do=attach) or C(-e do=wait) on
+        this controller. While nobody does, nothing is collected.
     type: float
   rdma:
     description:

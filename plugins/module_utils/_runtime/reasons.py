@@ -46,6 +46,15 @@ class RankError(Code):
     DISK_FULL = "disk_full"
 
 
+class NotAsPlanned(Code):
+    """What a detached job may find when its turn comes that it was not planned for: codes of notes in result.json."""
+
+    NODE_AWAY = "node_away"
+    NODE_REMOVED = "node_removed"
+    NODE_CHANGED = "node_changed"
+    PORT_TAKEN = "port_taken"
+
+
 # The state that a job gets that was ended, unless all of its ranks succeeded.
 STATES: Mapping[EndReason, FinalState] = {
     EndReason.TIMED_OUT: "timed_out",

@@ -50,6 +50,7 @@ from .requirements import (
     warnings_for,
 )
 from .secrets import secret_names
+from .stand_ins import spare_warnings
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ class LaunchPlan:
     data: str = ""  # one line on the data set
     lacking: tuple[str, ...] = ()  # nodes on which it is not, or not whole
     collect: tuple[str, ...] = ()  # globs of what ranks write that comes home
+    collect_every: float | None = None  # seconds between two collections by who follows the job; None: at its end
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     packages: tuple[str, ...] = ()  # what the program needs beside torch, for people
     unmade: tuple[str, ...] = ()  # nodes that do not have these
@@ -274,6 +276,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     if python:
         warnings += idle_gpus(backend, candidates, given, allocation.ranks, allocation.np_source == "user")
     warnings += warnings_for(request, workers, facts, request.options.ports, secrets)
+    warnings += spare_warnings(request, cluster, allocation.names)
     return LaunchPlan(
         job_id=job.job_id, token=job.token, run_dir=job.run_dir, program=job.program, shipped=job.shipped,
         code=job.code, restarts=job.attempt.restarts, launcher=request.launcher, launcher_path=launcher["path"],
@@ -286,7 +289,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         show_ranks=shown_ranks(request, len(allocation.placement)), secrets=secrets,
         data=line_of(job.data, {name: fact["home"] for name, fact in used.items()}, without_data), lacking=without_data,
         packages=tuple(explained(job.needs, prepared)), unmade=tuple(unmade(job.needs, prepared)),
-        owner=job.owner, warnings=tuple(warnings),
+        owner=job.owner, warnings=tuple(warnings), collect_every=request.collect_every,
     )  # fmt: skip
 
 
@@ -316,6 +319,7 @@ def environment_of(
     return JobEnvironment(
         job.job_id, backend, several, request.job_env, secrets, master, beside(request.options.ports, port),
         job.attempt, request.job_timeout, job.data, request.profile.variables(len(allocation.placement)),
+        request.launcher,
     )  # fmt: skip
 
 

@@ -221,14 +221,16 @@ def parse_queue(given: Mapping[str, object]) -> bool:
 
 
 def parse_collect_every(given: Mapping[str, object]) -> float | None:
-    """Return the seconds between two collections while a job runs, None for none. InputError if nobody collects."""
-    seconds = parse_seconds("collect_every", given.get("collect_every"), 300, 1.0)
+    """Return the seconds between two collections while a job runs, None for none. InputError without collect."""
+    seconds = parse_every(given.get("collect_every"))
     if seconds and not given.get("collect"):
         raise InputError("collect_every", given["collect_every"], "say which files: add -e collect=GLOB")
-    if seconds and parse_flag("detach", given.get("detach", False)):
-        reason = "nobody follows a detached job: let cron type playbooks/jobs.yml -e do=collect -e job_id=..."
-        raise InputError("collect_every", given["collect_every"], reason)
     return seconds
+
+
+def parse_every(value: object) -> float | None:
+    """Return the seconds from the end of one collection to the next, None for none."""
+    return parse_seconds("collect_every", value, 300, 1.0)
 
 
 def parse_notice(given: Mapping[str, object]) -> float | None:
