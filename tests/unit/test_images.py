@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import containers, engines, inside, reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    containers,
+    engines,
+    guard,
+    inside,
+    reasons,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import ENGINES, Box, Mount
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import leftovers
@@ -32,6 +39,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 from tests.unit.nodes import fabric, facts_of_a_node, planned
+from tests.unit.supervisors import order_of_one
+
+if TYPE_CHECKING:
+    from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import Order
 
 HOME = "/home/me/.torchfleet"
 ID = "1721a9ca67e5e9833b38881872bcc340103eedcf1a261c58bd47ec2839f34306"
@@ -224,7 +235,7 @@ def test_each_word_is_explained_and_can_be_pasted() -> None:
 @pytest.mark.parametrize(
     ("flaw", "said", "line"),
     [
-        ("no_engine", "", "podman starts a name, and n2 has it not: install it there"),
+        ("no_engine", "", "it is a name, which podman starts, and n2 has no podman: install it there"),
         ("engine_failed", "no newuidmap", "Podman on n2 does not work \\(no newuidmap\\): try it there by hand"),
         ("no_image", "", "n2 has no such image: podman pull IMAGE, or podman load --input ARCHIVE"),
         ("no_python", "", "it has no Python on n2; an image needs Python 3.8 or newer"),
@@ -308,6 +319,19 @@ def test_an_image_that_answers_nonsense_is_refused(stand_in: Path, answer: str) 
     assert look(stand_in)[0]["flaw"] == "not_started"
 
 
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("time=1 level=warning\nError: unknown flag: --x\nSee 'podman run --help'\n", "Error: unknown flag: --x"),
+        ("Traceback\n  File\nImportError: no\n", "ImportError: no"),
+        ("one\ntwo\n\n", "two"),
+        ("", "it said nothing"),
+    ],
+)
+def test_of_what_an_engine_says_the_error_is_told(said: str, line: str) -> None:
+    assert containers.error_line(said) == line
+
+
 def test_directories_with_other_packages_are_other_images(tmp_path: Path) -> None:
     def made(name: str, package: str) -> str:
         (tmp_path / name / "usr/lib/python3/dist-packages" / package).mkdir(parents=True)
@@ -368,6 +392,30 @@ def test_what_escaped_in_a_container_is_found_below_its_monitor(tmp_path: Path) 
         Path(keeper).write_text(str(os.getpid()))  # a later process with its pid
         assert leftovers(str(tmp_path)) == [] and inside.monitor_is_gone(job)
         conmon.stdin.write(b"\n")
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_engine_does_not_wait_for_a_container_without_its_monitor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    monkeypatch.setattr(guard, "MONITOR_SECONDS", -1.0)
+    job = JobDir(str(tmp_path))
+    Path(job.at(engines.KEEPER)).touch()
+    cat = ["cat", job.at(engines.KEEPER), "-"]
+    with subprocess.Popen(["sleep", "600"]) as engine, subprocess.Popen(cat, stdin=subprocess.PIPE) as conmon:
+        box = {"engine": "podman", "name": "torchfleet-one-1", "before": []}
+        watching: Any = guard.Guard(job, cast("Order", order_of_one(tmp_path, container=box)), "", -1, -1)
+        watching.launcher = engine.pid
+        Path(job.at(engines.KEEPER)).write_text(str(conmon.pid))
+        if gone:
+            conmon.kill()
+            conmon.wait()
+        watching.check_monitor()
+        assert (watching.unmonitored_since is not None) == gone
+        if not gone:
+            engine.terminate()
+        conmon.kill()
+        assert engine.wait() == (-signal.SIGKILL if gone else -signal.SIGTERM)
 
 
 def test_the_environment_of_a_launcher_comes_from_the_order_alone() -> None:

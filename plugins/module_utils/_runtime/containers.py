@@ -114,11 +114,11 @@ def image_id(engine: str, image: str) -> tuple[str, ImageFlaw, str]:
         return (directory_id(image), ImageFlaw.NONE, "") if os.path.isdir(image) else ("", ImageFlaw.NO_IMAGE, "")
     rc, _out, err = ask([*row.exists, image], START_SECONDS)
     if rc:
-        return "", ImageFlaw.NO_IMAGE if rc == 1 else ImageFlaw.ENGINE_FAILED, last_line(err)
+        return "", ImageFlaw.NO_IMAGE if rc == 1 else ImageFlaw.ENGINE_FAILED, error_line(err)
     rc, out, err = ask([*row.identify, image], START_SECONDS)
     found = out.strip()
     if rc or not re.match(r"[0-9a-f:sha]{12,80}\Z", found):
-        return "", ImageFlaw.ENGINE_FAILED, last_line(err)
+        return "", ImageFlaw.ENGINE_FAILED, error_line(err)
     return found, ImageFlaw.NONE, ""
 
 
@@ -156,7 +156,7 @@ def look_inside(
     rc, out, err = ask(argv, START_SECONDS)
     if rc:
         end_containers(found["engine"], [name])
-        return {**found, "flaw": FLAWS.get(rc, ImageFlaw.NOT_STARTED), "said": last_line(err)}, None
+        return {**found, "flaw": FLAWS.get(rc, ImageFlaw.NOT_STARTED), "said": error_line(err)}, None
     try:
         inner = IMAGE_FACTS(json.loads(out[-ANSWER_BYTES:].splitlines()[-1]))
     except (BadFrame, ValueError, IndexError, RecursionError):
@@ -205,10 +205,11 @@ def ask(argv: Sequence[str], seconds: float) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
-def last_line(text: str) -> str:
-    """Return the last line of what a program said, for people."""
+def error_line(text: str) -> str:
+    """Return the first line in which a program names an error, else its last one, for people."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
+    named = [line for line in lines if "error:" in line.lower()]
+    return [*named[:1], *lines[-1:], "it said nothing"][0][:300]
 
 
 def note_use(home: str, engine: str) -> None:

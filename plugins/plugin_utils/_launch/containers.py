@@ -104,7 +104,7 @@ def flaw_of(name: str, wanted: ContainerSetting, found: ContainerFacts) -> str:
     form, said = form_of(wanted.image), found["said"]
     python = "an image needs Python 3.8 or newer, and nothing else: -e python=/its/python names it"
     return {
-        ImageFlaw.NO_ENGINE: f"{fits or wanted.engine} starts {form}, and {name} has it not: install it there"
+        ImageFlaw.NO_ENGINE: f"it is {form}, which {fits} starts, and {name} has no {fits}: install it there"
         if fits
         else f"{wanted.engine} does not start {form}: -e container_engine=auto",
         ImageFlaw.ENGINE_FAILED: f"{title} on {name} does not work ({said}): try it there by hand",
