@@ -252,6 +252,12 @@ def test_a_flaw_is_told_in_one_line(flaw: str, said: str, line: str) -> None:
     }
 
 
+@pytest.mark.parametrize("engine", ["", "charliecloud"])
+def test_a_node_that_names_another_engine_is_refused(engine: str) -> None:
+    with pytest.raises(InputError, match=r"answer of n2: got .*; this engine was not asked for"):
+        plan_of({}, {"engine": engine})
+
+
 def test_images_that_differ_are_refused() -> None:
     with pytest.raises(InputError, match=r"n1 1721a.*, n2 bbbb.*; not one image on all nodes"):
         plan_of({}, {"image": "b" * 64})

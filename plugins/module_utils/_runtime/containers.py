@@ -34,6 +34,7 @@ from .forms import BadFrame, Form
 from .inside import engine_environment, monitor_of
 from .job_directory import JobDir, jobs, unique
 from .launcher_programs import on_search_path
+from .open_files import BEFORE
 from .protocol import SurveyRequest, WantedContainer
 from .reasons import ImageFlaw
 from .records import ContainerFacts, ImageFacts
@@ -97,6 +98,7 @@ def nothing_found(wanted: WantedContainer) -> ContainerFacts:
 def limits() -> dict[str, list[int]]:
     """Return soft and hard limits of this node, -1 for none, as an engine may give them."""
     found = {name: list(resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))) for name in LIMITS}
+    found["nofile"] = list([*BEFORE, found["nofile"]][0])  # that of programs, not of this supervisor
     try:
         with open("/proc/sys/kernel/pid_max") as file:
             most = int(file.read())

@@ -90,6 +90,10 @@ def check_containers(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
             raise InputError("container_image", node.container.image, f"{node.name} did not look at it: try again")
         if found["flaw"]:
             raise InputError("container_image", node.container.image, flaw_of(node.name, node.container, found))
+        if found["engine"] not in fitting(node.container.engine, node.container.image):
+            raise InputError(
+                f"answer of {node.name}", found["engine"], "this engine was not asked for: look at that node"
+            )
         images[node.name] = found["image"]
     if len(set(images.values())) > 1:
         each = ", ".join(f"{name} {image[:24]}" for name, image in images.items())
