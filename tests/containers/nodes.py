@@ -54,6 +54,9 @@ def export_image(into: Path) -> tuple[Path, Path]:
         podman("rm", name)
     podman("save", "--quiet", "--format", "docker-archive", "--output", str(archive), base)
     rootfs.chmod(0o755)
+    (
+        rootfs / "etc/hosts"
+    ).touch()  # ch-run binds the node's onto it: without it Intel MPI takes its own node for another
     return rootfs, archive
 
 
@@ -76,10 +79,8 @@ class InImages:
 
     def start(self, engine: str, script: Path, **given: Any) -> Job:
         """Start a job of two ranks on each node; come back while it runs."""
-        lease = {"lease": 6, "backend": "gloo"}
-        return self.cluster.start(
-            workload=str(script), container_image=IMAGES[engine], **{**self.given, **lease, **given}
-        )
+        usual = {"container_image": IMAGES[engine], "lease": 6, "backend": "gloo"}
+        return self.cluster.start(workload=str(script), **{**usual, **self.given, **given})
 
     def play(self, engine: str, script: Path, **given: Any) -> Job:
         """Run a job to its end."""
