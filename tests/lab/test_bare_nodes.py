@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -45,10 +46,11 @@ def works(bare: Cluster, line: str) -> Job:
     return job
 
 
-def trains(bare: Cluster, line: str) -> None:
-    """Two ranks on each node, all of which the README promises, of one job."""
+def trains(bare: Cluster, line: str) -> dict[str, Any]:
+    """Two ranks on each node, all of which the README promises, of one job. Return its result."""
     result = works(bare, line).result
     assert (result["state"], [row["host"] for row in result["ranks"]]) == ("succeeded", ["n1", "n1", "n2", "n2"])
+    return result
 
 
 def there(bare: Cluster, *places: str) -> list[str]:
@@ -111,7 +113,7 @@ def test_a_folder_with_requirements(bare: Cluster) -> None:
 def test_backend_mpi_where_no_compiler_was(bare: Cluster) -> None:
     assert there(bare, "/usr/bin/g++", "/usr/include/python3*/Python.h", f"{HOME}/backends") == []
     works(bare, WITH_MPI)
-    trains(bare, "train.yml -e backend=mpi")
+    assert trains(bare, "train.yml -e backend=mpi")["skew"]["collectives"] >= 20  # seen by the backend's own recorder
 
 
 def test_a_build_that_fails_has_the_first_error_of_the_compiler(bare: Cluster) -> None:
@@ -140,7 +142,7 @@ def test_backend_mpi_under_intel_mpi_without_ccl(bare: Cluster) -> None:
 
 def test_backend_ccl(bare: Cluster) -> None:
     works(bare, """setup.yml -e '{"backends": ["ccl"]}'""")
-    trains(bare, "train.yml -e backend=ccl")
+    assert trains(bare, "train.yml -e backend=ccl")["skew"]["collectives"] >= 20
 
 
 def test_make_says_what_to_install_where_python_makes_no_environments(bare: Cluster) -> None:

@@ -289,6 +289,38 @@ def test_a_read_adds_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len((tmp_path / "ranks" / "0" / arrivals_note.FILE).read_text().splitlines()) == 2
 
 
+# What backends mpi and ccl record: the collectives of a group "cpu:mpi,cuda:gloo", one of a group that is not filed.
+OWN = (
+    '{"version": "2.10", "entries": [{"process_group": ["0", "mpi"], "collective_seq_id": 1, "profiling_name": '
+    '"mpi:all_gather", "bytes": 16, "time_created_ns": 1795724005381364953, "time_discovered_completed_ns": '
+    '1795724005382294966, "retired": true, "is_p2p": false},\n{"process_group": ["0", "mpi"], "collective_seq_id": 2, '
+    '"profiling_name": "mpi:all_reduce", "bytes": 16640, "time_created_ns": 1795724005391364953, '
+    '"time_discovered_completed_ns": 0, "retired": false, "is_p2p": false}]}\0{"version": "2.10", "entries": [{'
+    '"process_group": ["7", "ccl"], "collective_seq_id": 1, "profiling_name": "ccl:barrier", "bytes": 4, '
+    '"time_created_ns": 1795724005381364953, "time_discovered_completed_ns": 0, "retired": false, "is_p2p": false}]}'
+)
+
+
+def test_backends_of_ours_are_read_beside_gloo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each counts its own collectives: the first of gloo is not the first of mpi."""
+    (tmp_path / "ranks" / "0").mkdir(parents=True)
+    note = arrivals_note.Arrivals(str(tmp_path / "ranks" / "0"))
+    note.sizes["0"] = 2
+    gloo = SimpleNamespace(_dump_fr_trace_json=lambda: entry(1, T).encode())
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", gloo)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torchfleet_backends", SimpleNamespace(recorded=OWN.encode))  # type: ignore[arg-type]
+    note.note()
+    clock = read_clocks(tmp_path, {"n1"}, "n1")["n1"]
+    found = read_arrivals(tmp_path, {0: clock})[0]
+    assert found.groups == {"0": 2, "0 mpi": 2}
+    assert {key: came.kind for key, came in found.came.items()} == {
+        ("0", 1): ("all_reduce", "[[8]]"),
+        ("0 mpi", 1): ("all_gather", "16 bytes"),
+        ("0 mpi", 2): ("all_reduce", "16640 bytes"),
+    }
+    assert found.came["0 mpi", 2].at - found.came["0 mpi", 1].at == pytest.approx(0.01, abs=1e-5)
+
+
 def test_reads_become_rare_and_come_at_the_same_moment(tmp_path: Path) -> None:
     one, other = (arrivals_note.Arrivals(str(tmp_path)) for _rank in range(2))
     assert one.after(T) == other.after(T + 0.5) and one.after(T) % arrivals_note.FIRST_SECONDS == 0

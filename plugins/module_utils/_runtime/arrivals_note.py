@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Staged with the exit note: notes when this rank came to each collective, of which PyTorch's flight recorder knows.
+"""Staged with the exit note: notes when this rank came to each collective, of which a flight recorder knows.
 
-The recorder is a ring of the last 2,000. It is read once a minute at first, less and less often later, when a process
+PyTorch's own has those of gloo, that of torchfleet's backends those of mpi and ccl, which PyTorch 2.13 does not see.
+Each is a ring of the last 2,000. It is read once a minute at first, less and less often later, when a process
 group is destroyed (a program may leave by os._exit then), and when the program leaves. Reading it takes the GIL for
 some 50 ms, which is why it is read rarely, and on all ranks at the same moment by their clocks: else each would keep
 the others waiting, one after the other. What a read cost bounds the next pause. A line of JSON is written for each
@@ -13,7 +14,7 @@ read, with what is new since the last one.
 It is read without stacks: to name their files PyTorch 2.13 imports its compiler, 800 modules in seconds, and a program
 that imports it at that moment fails.
 
-Only gloo is read: with a GPU the program runs ahead, and comes to a collective long before its tensors do.
+nccl is not read: with it the program runs ahead, and comes to a collective long before its tensors do.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import os
 import re
 import sys
 import time
+from itertools import chain
 from typing import Any, Dict, Iterator, NamedTuple
 
 FILE = "arrivals.jsonl"  # in the directory of a rank
@@ -34,7 +36,7 @@ DIGITS = re.compile(r"[0-9]{1,9}\Z")
 RING_MOST = 20_000  # entries of a recorder that is read: a user may have asked for more
 FILE_BYTES = 4 << 20
 KINDS_MOST = 500  # of collectives in a line: operation and sizes
-SIZE_MOST, GROUP_MOST = 60, 100  # characters
+NAME_MOST = 100  # characters
 LOCK_SECONDS = 1.0  # for a read to be over when the program leaves
 RING_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 
@@ -44,14 +46,23 @@ ENTRY = re.compile(
     rb'"collective_seq_id":(\d{1,18}),[^{}]*?"input_sizes":([\[\],\d]*),"is_p2p":false,[^{}]*?'
     rb'"process_group":\["([^"]*)"[^{}]*?"profiling_name":"gloo:([^"]*)"[^{}]*?"time_created_ns":(\d{1,19}),'
 )
+# An entry of torchfleet_backends: torch_backends/csrc/record.cpp and src/torchfleet_backends/_group.py.
+OWN_ENTRY = re.compile(
+    rb'"process_group": \["([^"]*)"[^{}]*?"collective_seq_id": (\d{1,18}), "profiling_name": "(\w+):([^"]*)", '
+    rb'"bytes": (\d{1,18}), "time_created_ns": (\d{1,19}),'
+)
 
 Row = Dict[str, Any]
 
 
 class Entry(NamedTuple):
-    """A collective of gloo, as the flight recorder has it. `began`: microseconds since the epoch."""
+    """A collective, as a flight recorder has it. `began`: microseconds since the epoch.
+
+    `backend`: "" if it is gloo. Each backend of a group counts its own collectives ("cpu:mpi,cuda:gloo").
+    """
 
     group: str
+    backend: str
     sequence: int
     operation: str
     sizes: str
@@ -64,7 +75,7 @@ class Arrivals:
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, FILE)
         self.sizes: dict[str, int] = {}  # of the process groups, by name
-        self.last: dict[str, int] = {}  # the last collective of each group that was written
+        self.last: dict[str, int] = {}  # the last collective of each backend of a group that was written
         self.reads, self.written, self.cost, self.read_at = 0, 0, 0.0, 0.0
         self.lock = _thread.allocate_lock()
         self.next = self.after(time.time())
@@ -118,22 +129,22 @@ class Arrivals:
             self.lock.release()
 
     def rows(self, found: Iterator[Entry]) -> Row:
-        """Return what is new: tables of kinds, and for each run of collectives of a group when this rank came."""
+        """Return what is new: a table of kinds, and when this rank came to each run of collectives of a group."""
         kinds: dict[tuple[str, str], int] = {}
         runs: dict[str, list[Row]] = {}
-        for group, sequence, operation, sizes, began in found:
-            if group not in self.sizes or sequence <= self.last.get(group, -1):
+        for group, backend, sequence, operation, sizes, began in found:
+            counted = f"{group} {backend}" if backend else group
+            if group not in self.sizes or sequence <= self.last.get(counted, -1):
                 continue
             kind = kinds.setdefault((operation, sizes), min(len(kinds), KINDS_MOST))
-            of_group = runs.setdefault(group, [])
-            if not of_group or sequence != self.last[group] + 1:
-                of_group.append(
-                    {"group": group, "size": self.sizes[group], "first": sequence, "at": began, "gaps": [], "kinds": []}
-                )
+            of_group = runs.setdefault(counted, [])
+            if not of_group or sequence != self.last[counted] + 1:
+                row = {"group": counted, "size": self.sizes[group], "first": sequence, "at": began}
+                of_group.append({**row, "gaps": [], "kinds": []})
             run = of_group[-1]
             run["gaps"].append(began - run.get("last", began))
             run["kinds"].append(kind)
-            run["last"], self.last[group] = began, sequence
+            run["last"], self.last[counted] = began, sequence
         rows = [{name: row[name] for name in row if name != "last"} for of_group in runs.values() for row in of_group]
         return {"kinds": [list(kind) for kind in kinds][:KINDS_MOST], "runs": rows} if rows else {}
 
@@ -154,16 +165,27 @@ def ring_size() -> int:
 
 
 def entries() -> Iterator[Entry]:
-    """Return the recorder's collectives of gloo, oldest first. Any exception of a torch without one."""
-    text = vars(sys.modules["torch._C._distributed_c10d"])["_dump_fr_trace_json"]()
-    return entries_in(text)
+    """Return what the recorders have, of each group the oldest first. Any exception of a torch without one."""
+    own = sys.modules.get("torchfleet_backends")
+    found = entries_in(vars(sys.modules["torch._C._distributed_c10d"])["_dump_fr_trace_json"]())
+    return chain(found, own_entries_in(own.recorded())) if own else found
 
 
 def entries_in(text: bytes) -> Iterator[Entry]:
-    """Yield the collectives of gloo that a flight recorder wrote."""
+    """Yield the collectives of gloo that PyTorch's flight recorder wrote."""
     for found in ENTRY.finditer(text):
         sequence, sizes, group, operation, began = found.groups()
-        names = [
-            word.decode(errors="replace") for word in (group[:GROUP_MOST], operation[:SIZE_MOST], sizes[:SIZE_MOST])
-        ]
-        yield Entry(names[0], int(sequence), names[1], names[2], int(began) // 1000)
+        yield Entry(name(group), "", int(sequence), name(operation), name(sizes), int(began) // 1000)
+
+
+def own_entries_in(text: bytes) -> Iterator[Entry]:
+    """Yield the collectives that torchfleet's backends recorded."""
+    for found in OWN_ENTRY.finditer(text):
+        group, sequence, backend, operation, size, began = found.groups()
+        sizes = f"{int(size)} bytes"
+        yield Entry(name(group), name(backend), int(sequence), name(operation), sizes, int(began) // 1000)
+
+
+def name(word: bytes) -> str:
+    """Return a name of somebody's as text of bounded length."""
+    return word[:NAME_MOST].decode(errors="replace")

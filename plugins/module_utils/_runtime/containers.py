@@ -13,7 +13,7 @@ import re
 import resource
 import subprocess
 import sys
-from typing import Sequence, cast
+from typing import Sequence
 
 from . import node_form, processes
 from .bootstrap import ENTRY, OLDEST
@@ -56,7 +56,7 @@ NAME = re.compile(r"torchfleet-[A-Za-z0-9][A-Za-z0-9._-]{0,140}\Z")  # of a cont
 # Of what a directory has, its packages tell it from another one.
 PACKAGE_LISTS = ("etc/os-release", "var/lib/dpkg/status", "lib/apk/db/installed", "ch/metadata.json")
 PYTHON_PACKAGES = ("usr/lib", "usr/local/lib", "opt/conda/lib")
-IMAGE_FACTS = Form(
+IMAGE_FACTS: Form[ImageFacts] = Form(
     {
         name: node_form.FACTS[name]
         for name in (
@@ -163,7 +163,7 @@ def look_inside(
         inner = IMAGE_FACTS(json.loads(out[-ANSWER_BYTES:].splitlines()[-1]))
     except (BadFrame, ValueError, IndexError, RecursionError):
         return {**found, "flaw": ImageFlaw.NOT_STARTED, "said": "it answered something else than our code says"}, None
-    return found, cast(ImageFacts, {key: inner[key] for key in IMAGE_FACTS.fields})
+    return found, inner
 
 
 def mount_of(row: Sequence[str]) -> Mount:

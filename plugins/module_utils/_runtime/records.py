@@ -11,8 +11,9 @@ from typing import TypedDict, Union, final
 from .evidence import Evidence
 from .orders import Place, UsedLauncher
 from .reasons import AnyState, EndReason, FinalState, ImageFlaw, LiveState, RankError, RankState
+from .slurm_programs import SlurmPrograms
 from .usage import NodeUsage
-from .usage_figures import Finding, NodeFigures
+from .usage_figures import Usage
 
 Text = str  # for people
 Metric = Union[int, float, str]
@@ -186,6 +187,7 @@ class NodeFacts(Seat, JobState, ImageFacts):
     hostname: str
     machine: str  # what uname names the processor; empty if it did not say
     nics: list[str]
+    slurm: SlurmPrograms | None  # None: the launcher is none of Slurm's
     free_bytes: int
     container: ContainerFacts | None  # None: ranks run on the node itself
     script: str  # sha256 of a script that is not shipped; empty: it was not asked for, or is not there
@@ -317,13 +319,6 @@ class Note(TypedDict):
 
     code: str
     text: Text
-
-
-class Usage(TypedDict):
-    """What a job took of its nodes. usage.json has all of it over time."""
-
-    nodes: dict[str, NodeFigures]  # by host: those of which something is known
-    findings: list[Finding]
 
 
 class Result(TypedDict):

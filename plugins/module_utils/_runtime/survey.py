@@ -26,7 +26,7 @@ from .gpu_vendors import BUILDS, accelerators
 from .installed import own_backends
 from .job_directory import JOB_ID, JobDir, fits
 from .launcher_programs import find_launcher, refusal
-from .launchers import LAUNCHERS
+from .launchers import LAUNCHERS, STARTED_BY_SLURMD
 from .leftovers import leftovers
 from .node_form import ROWS
 from .protocol import SurveyRequest
@@ -41,6 +41,7 @@ from .records import (
     RunningJob,
     Seat,
 )
+from .slurm_programs import slurm_programs
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
 PLUGINS = {"ccl": "oneccl_bindings_for_pytorch"}  # of torch: the module that brings a backend
@@ -61,6 +62,7 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "hostname": socket.gethostname().partition(".")[0],
         "machine": os.uname().machine,
         "nics": sorted(os.listdir("/sys/class/net")),
+        "slurm": slurm_programs(found["launcher"]["path"]) if request["launcher"] in STARTED_BY_SLURMD else None,
         "free_bytes": free_bytes(home),
         "data": data_store.look(home, request.get("data", "")),
         "script": digest_of(request.get("script", "")),

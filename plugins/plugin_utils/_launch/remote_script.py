@@ -19,8 +19,6 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ansible.module_utils.urls import open_url
-
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .request import Request
@@ -92,6 +90,8 @@ def fetched(url: str, sha256: str) -> str:
     place = Path.home() / SHELF / sha256
     if (place / name).is_file() and digest(place / name) == sha256:
         return str(place / name)
+    from ansible.module_utils.urls import open_url  # takes 0.1 s, for which every job would wait
+
     try:
         with open_url(url, timeout=SECONDS) as answer:
             content = answer.read(MOST_BYTES + 1)
