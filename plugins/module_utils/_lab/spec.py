@@ -16,6 +16,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping
 
+from .inventory import Member, inventory_text, known_hosts_text
+
 LABEL = "torchfleet.lab"  # on every container and network of a lab; its value is the name of the lab
 NODE_LABEL = "torchfleet.node"
 SHAPE_LABEL = "torchfleet.shape"
@@ -256,50 +258,20 @@ def run_argv(lab: Lab, node: Node, image: str, key: str, surroundings: list[str]
     return [*argv, *surroundings, image]
 
 
-MESH = "ssh_mesh"  # directory beside the inventory
-
-
 def inventory(lab: Lab) -> str:
-    """Return the inventory. It names the private key and the host keys as lying beside it, wherever that is."""
-    head, rest = lab.nodes[0], lab.nodes[1:]
-    workers = rest if lab.head_only else lab.nodes
-    lines = ["all:", "  children:", "    head:", "      hosts:"]
-    lines += [host_line(lab, head), *common_vars()] if lab.head_only else [f"        {head.name}:"]
-    lines += ["    workers:", "      hosts:", *(host_line(lab, node) for node in workers), *common_vars()]
-    return HEADER + "\n".join(lines) + "\n"
+    """Return the inventory of a lab."""
+    members = [member(lab, node) for node in lab.nodes]
+    return inventory_text(HEADER, members[0], members[1:] if lab.head_only else members)
 
 
-def host_line(lab: Lab, node: Node) -> str:
-    """Return the line of a node: how to reach it, and its ranks."""
-    values = {"ansible_host": lab.addresses(node)[0], "ansible_user": node.user, "slots": node.slots}
-    if node.port != 22:
-        values["ansible_port"] = node.port
-    return f"        {node.name}: {json.dumps(values)}"
-
-
-def common_vars() -> list[str]:
-    """Return the variables of a group.
-
-    Of groups of nodes only: this machine, which Ansible adds to every inventory by itself, has no inventory_dir.
-    """
-    options = ["'UserKnownHostsFile=\"{{ inventory_dir }}/known_hosts\"'", "GlobalKnownHostsFile=/dev/null"]
-    options += ["StrictHostKeyChecking=yes", "IdentitiesOnly=yes"]
-    lines = ["      vars:", "        ansible_python_interpreter: /usr/bin/python3"]
-    lines += ['        ansible_ssh_private_key_file: "{{ inventory_dir }}/key"']
-    # The mesh's authority and what it knows of host keys go with the lab: the next one by this name has others.
-    lines += [f'        ssh_mesh_directory: "{{{{ inventory_dir }}}}/{MESH}"']
-    return [*lines, "        ansible_ssh_common_args: >-", *(f"          -o {option}" for option in options)]
+def member(lab: Lab, node: Node) -> Member:
+    """Return how a node is reached, and its ranks."""
+    return Member(node.name, tuple(lab.addresses(node)), node.port, node.user, {"slots": node.slots})
 
 
 def known_hosts(lab: Lab, host_keys: Mapping[str, list[str]]) -> str:
-    """Return OpenSSH's known_hosts: every key (type and base64) of every node, under its name and all its addresses."""
-    lines = []
-    for node in lab.nodes:
-        names = [node.name, *lab.addresses(node)]
-        if node.port != 22:
-            names = [f"[{name}]:{node.port}" for name in names]
-        lines += [f"{','.join(names)} {key}" for key in host_keys[node.name]]
-    return "\n".join(lines) + "\n"
+    """Return OpenSSH's known_hosts. `host_keys`: type and base64 of every key, by node."""
+    return known_hosts_text([(member(lab, node), host_keys[node.name]) for node in lab.nodes])
 
 
 def cut_rules(network: Network) -> str:
