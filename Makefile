@@ -30,7 +30,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat storage node-containers causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage node-containers causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -42,6 +42,7 @@ help:
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make collection   the collection as it is installed, its roles and documents'
 	@echo 'make stack        Open MPI with UCX and UCC, built from its source on lab nodes (some ten minutes)'
+	@echo 'make containers   ranks in images, with Podman and Charliecloud on lab nodes, and faults there (some ten minutes)'
 	@echo 'make compat       programs of others, unchanged, with packages of the index (up to an hour; docs/frameworks.md)'
 	@echo 'make storage      role storage with real NFS, on machines with a kernel of their own (root; half an hour)'
 	@echo 'make node-containers  long-lived containers with an sshd of their own, as nodes (root; some three minutes)'
@@ -116,6 +117,10 @@ nodeless: $(DEV_READY) $(NEEDS)
 # Open MPI built from its source, which takes both cores longer than all else: not part of `make test`.
 stack: $(DEV_READY)
 	$(call in_venv,python -m pytest -q --durations=5 tests/lab/test_stack.py)
+
+# Engines on lab nodes, with every MPI: not part of `make test`.
+containers: $(DEV_READY)
+	$(call in_venv,$(PYTEST) tests/containers)
 
 # Programs that nobody here wrote, with packages that the index may lack tomorrow: not part of `make test`.
 compat: $(DEV_READY)

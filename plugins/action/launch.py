@@ -56,6 +56,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import CollectWatch, Watches
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import ASK_SECONDS, HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.containers import with_containers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_sending import lay
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
@@ -123,6 +124,7 @@ class ActionModule(Action):
 
     def run_job(self, request: Request, cluster: Cluster) -> Result:
         """Run the job, and start it again as often as it may be."""
+        cluster = with_containers(cluster, request)
         check_cluster(cluster)
         script = find_script(request, WORKLOADS)
         data = data_set_for(request, cluster, display.display)  # once: each attempt has the same
@@ -173,7 +175,7 @@ class ActionModule(Action):
         """Plan the job with the facts of the nodes, then show or run it."""
         job_id = attempt.job_id
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
-        needs = environment_for(request, script)
+        needs = None if cluster.has_images else environment_for(request, script)
         folder = folder_of(script, request.module) if script and request.ship and not cluster.local else None
         program = program_of(request, script, shipped=folder is not None, local=cluster.local)
         ssh = ssh_words(self._connection, cluster.head, request.lease)

@@ -24,6 +24,7 @@ PLANNED_WITH = {
     **{"home": "torchfleet_home", "uid": "the user", "interpreter": "Python", "python": "the Python of programs"},
     **{"torch": "PyTorch", "launcher": "the launcher", "accelerators": "GPUs", "fabric": "the chosen NIC"},
     **{"lost_address": "an address", "program": "the environment of the program", "script": "the script"},
+    "container": "the container image",
 }
 
 

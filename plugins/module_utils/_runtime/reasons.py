@@ -55,6 +55,18 @@ class NotAsPlanned(Code):
     PORT_TAKEN = "port_taken"
 
 
+class ImageFlaw(Code):
+    """What keeps a node from running ranks in an image. The words for people: plugin_utils/_launch/containers.py."""
+
+    NONE = ""
+    NO_ENGINE = "no_engine"
+    ENGINE_FAILED = "engine_failed"
+    NO_IMAGE = "no_image"
+    NO_PYTHON = "no_python"
+    OLD_PYTHON = "old_python"
+    NOT_STARTED = "not_started"
+
+
 # The state that a job gets that was ended, unless all of its ranks succeeded.
 STATES: Mapping[EndReason, FinalState] = {
     EndReason.TIMED_OUT: "timed_out",

@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from .allocation import Allocation, Place, address_of, allocate
 from .attempts import ONLY, Attempt
 from .backends import Choice, choose_backend
+from .containers import ContainerPlan, check_containers, plan_container
 from .data_set import DataSet, lacking, line_of
 from .environment import JobEnvironment, Setting
 from .gpus import check_targets, idle_gpus
@@ -83,6 +84,7 @@ class NodePlan:
     data: str = ""  # the name of the data set of ours that its ranks read; empty: none
     torch: str = ""  # version of the PyTorch that its ranks have; empty: none was found
     clock_offset: float = 0.0  # seconds by which its clock was ahead of the head's when the job was planned
+    container: ContainerPlan | None = None  # that its part of the job runs in
 
     @property
     def vendors(self) -> str:
@@ -199,6 +201,9 @@ def plan_node(node: Node, fact: NodeFacts, allocation: Allocation, job: Job, env
     threads = max(1, fact["cores"] // max(1, ranks))
     path_first = search_path(fact)
     settings = environment.on(node, fact, threads) if ranks else ()
+    checkpoints = job.attempt.directory_on(fact) if ranks else ""
+    at_work = cwd if ranks else fact["home"] if node.container.image else fact["cwd"]
+    places = [place for place in (at_work, script_folder(job.program), checkpoints) if place]
     return NodePlan(
         name=node.name,
         address=address_of(node, fact),
@@ -210,7 +215,7 @@ def plan_node(node: Node, fact: NodeFacts, allocation: Allocation, job: Job, env
         home=fact["home"],
         job_dir=job_dir,
         argv=argv,
-        cwd=cwd if ranks else fact["cwd"],
+        cwd=at_work,
         tmpdir=fact["tmpdir"],
         path_first=path_first,
         wrapper=(*runtime, "rank", job_dir),
@@ -222,11 +227,17 @@ def plan_node(node: Node, fact: NodeFacts, allocation: Allocation, job: Job, env
         environment=settings,
         wrapper_environment=environment.set_by_wrapper(path_first, settings) if ranks else (),
         known_jobs=tuple(job["job_id"] for job in fact["running"]),
-        checkpoint_dir=job.attempt.directory_on(fact) if ranks else "",
+        checkpoint_dir=checkpoints,
         data=job.data.name if ranks and job.data else "",
         torch=(fact["torch"] or {}).get("version", ""),
         clock_offset=fact["clock_offset"],
+        container=plan_container(node, fact, job.job_id, job.token, runtime, places),
     )
+
+
+def script_folder(program: Program) -> str:
+    """Return the folder of a script that is used where it lies; empty if it is shipped, or there is none."""
+    return "" if program.shipped else program.folder or program.script.rpartition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -251,6 +262,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     """Return the plan of a job. InputError for what cannot work. `answers`: by node name, as survey() returns them."""
     secrets, python = secret_names(request, cluster.workers), job.program.runs_python
     facts = facts_of_all(cluster, answers)
+    check_containers(cluster, facts)
     check_launcher(request.launcher, cluster, facts)
     check_slurm(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=python)

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
     STARTED_BY_SLURMD,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Rule
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     LEASE_SECONDS,
@@ -105,6 +106,7 @@ class Request:
     hang_look: float = HANG_LOOK  # seconds without a sign of life; 0: never
     profile: Profile = NO_PROFILE
     rdma: bool = True  # use it where the nodes have it
+    container: Mapping[str, object] = field(default_factory=dict)  # those of containers.PARTS that are given
 
     @property
     def restart_rule(self) -> Rule:
@@ -145,6 +147,7 @@ def parse_request(arguments: Mapping[str, object], vaulted: frozenset[str] = fro
         collect_every=parse_collect_every(given),
         python=parse_python(given.get("python"), given.get("requirements")),
         profile=parse_profile(given, parse_ranks("profile_ranks", given.get("profile_ranks", "all"))),
+        container={part: given[part] for part in PARTS if part in given},
         **by_themselves,
     )
 

@@ -388,4 +388,5 @@ def survey_request(
         "program": program,
         "data": data,
         "script": "" if request.ship else request.workload,
+        "container": node.container.wanted,
     }
