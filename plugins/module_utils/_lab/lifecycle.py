@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from . import host, image, spec
+from .inventory_files import FILES, MESH
 from .podman import inside, listed, podman, run
 from .spec import LABEL, NODE_LABEL, SHAPE_LABEL, Lab, Node
 
 AT_ONCE = 8  # podman commands at a time
 BOOT_SECONDS = 60.0  # and two more for every node: all boot at once
-FILES = ("hosts.yml", "known_hosts", "key.pub", "key")
 READ_KEYS = "while [ -e /run/nologin ]; do sleep 0.05; done; cat /etc/ssh/ssh_host_*_key.pub"
 
 
@@ -148,13 +148,13 @@ def refuse_others(lab: Lab, seen: Seen, images: Mapping[str, str], directory: st
             raise ValueError(f"{variable}: {how_to_remake(lab.name)}")
 
 
-def is_ours(directory: str) -> bool:
+def is_ours(directory: str, header: str = spec.HEADER) -> bool:
     """Whether the inventory in a directory is one that a lab wrote, or was about to."""
     path = os.path.join(directory, "hosts.yml")
     if not os.path.exists(path):
         return os.path.exists(os.path.join(directory, "key"))
     with open(path) as file:
-        return file.read(len(spec.HEADER)) == spec.HEADER
+        return file.read(len(header)) == header
 
 
 def public_key(directory: str) -> str:
@@ -166,7 +166,7 @@ def public_key(directory: str) -> str:
         return file.read().strip()
 
 
-def make_key(directory: str) -> str:
+def make_key(directory: str, comment: str = "torchfleet-lab") -> str:
     """Make the lab's key unless it is there. Return the public one."""
     path = os.path.join(directory, "key")
     if not public_key(directory):
@@ -174,7 +174,7 @@ def make_key(directory: str) -> str:
         give_away(directory)
         if os.path.exists(path):  # half a pair, from a run that was interrupted
             os.unlink(path)
-        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "torchfleet-lab", "-f", path)
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path)
         give_away(path)
         give_away(path + ".pub")
     return public_key(directory)
@@ -280,9 +280,14 @@ def remove(seen: Seen, files: list[str], directory: str) -> None:
         podman("rm", "--force", "--time", "0", *(container.name for container in seen.nodes.values()))
     if seen.networks:
         podman("network", "rm", *(network.name for network in seen.networks))
+    remove_files(files, directory)
+
+
+def remove_files(files: Sequence[str], directory: str) -> None:
+    """Remove the files of a lab, its mesh, and the directory if nothing else is in it."""
     for path in files:
         os.unlink(path)
     if files:
-        shutil.rmtree(os.path.join(directory, spec.MESH), ignore_errors=True)
+        shutil.rmtree(os.path.join(directory, MESH), ignore_errors=True)
     if files and not os.listdir(directory):
         os.rmdir(directory)

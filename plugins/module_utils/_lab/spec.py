@@ -16,6 +16,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping
 
+from .inventory_files import inventory_text, known_host
+
 LABEL = "torchfleet.lab"  # on every container and network of a lab; its value is the name of the lab
 NODE_LABEL = "torchfleet.node"
 SHAPE_LABEL = "torchfleet.shape"
@@ -256,49 +258,31 @@ def run_argv(lab: Lab, node: Node, image: str, key: str, surroundings: list[str]
     return [*argv, *surroundings, image]
 
 
-MESH = "ssh_mesh"  # directory beside the inventory
-
-
 def inventory(lab: Lab) -> str:
-    """Return the inventory. It names the private key and the host keys as lying beside it, wherever that is."""
-    head, rest = lab.nodes[0], lab.nodes[1:]
-    workers = rest if lab.head_only else lab.nodes
-    lines = ["all:", "  children:", "    head:", "      hosts:"]
-    lines += [host_line(lab, head), *common_vars()] if lab.head_only else [f"        {head.name}:"]
-    lines += ["    workers:", "      hosts:", *(host_line(lab, node) for node in workers), *common_vars()]
-    return HEADER + "\n".join(lines) + "\n"
+    """Return the inventory."""
+    rows = [(node.name, host_values(lab, node)) for node in lab.nodes]
+    return HEADER + inventory_text(rows[0], rows[1:] if lab.head_only else rows)
 
 
-def host_line(lab: Lab, node: Node) -> str:
-    """Return the line of a node: how to reach it, and its ranks."""
-    values = {"ansible_host": lab.addresses(node)[0], "ansible_user": node.user, "slots": node.slots}
+def host_values(lab: Lab, node: Node) -> dict[str, object]:
+    """Return the variables of a node: how to reach it, and its ranks."""
+    values: dict[str, object] = {
+        "ansible_host": lab.addresses(node)[0],
+        "ansible_user": node.user,
+        "slots": node.slots,
+    }
     if node.port != 22:
         values["ansible_port"] = node.port
-    return f"        {node.name}: {json.dumps(values)}"
-
-
-def common_vars() -> list[str]:
-    """Return the variables of a group.
-
-    Of groups of nodes only: this machine, which Ansible adds to every inventory by itself, has no inventory_dir.
-    """
-    options = ["'UserKnownHostsFile=\"{{ inventory_dir }}/known_hosts\"'", "GlobalKnownHostsFile=/dev/null"]
-    options += ["StrictHostKeyChecking=yes", "IdentitiesOnly=yes"]
-    lines = ["      vars:", "        ansible_python_interpreter: /usr/bin/python3"]
-    lines += ['        ansible_ssh_private_key_file: "{{ inventory_dir }}/key"']
-    # The mesh's authority and what it knows of host keys go with the lab: the next one by this name has others.
-    lines += [f'        ssh_mesh_directory: "{{{{ inventory_dir }}}}/{MESH}"']
-    return [*lines, "        ansible_ssh_common_args: >-", *(f"          -o {option}" for option in options)]
+    return values
 
 
 def known_hosts(lab: Lab, host_keys: Mapping[str, list[str]]) -> str:
     """Return OpenSSH's known_hosts: every key (type and base64) of every node, under its name and all its addresses."""
-    lines = []
-    for node in lab.nodes:
-        names = [node.name, *lab.addresses(node)]
-        if node.port != 22:
-            names = [f"[{name}]:{node.port}" for name in names]
-        lines += [f"{','.join(names)} {key}" for key in host_keys[node.name]]
+    lines = [
+        known_host([node.name, *lab.addresses(node)], node.port, key)
+        for node in lab.nodes
+        for key in host_keys[node.name]
+    ]
     return "\n".join(lines) + "\n"
 
 
