@@ -2,7 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Action of torchfleet.cluster.ec2_cluster: a cluster on EC2 as one stack. Documentation: plugins/modules."""
+"""Action of torchfleet.cluster.ec2_cluster: a cluster on EC2 as one stack. Documentation: plugins/modules.
+
+It is our own, and not amazon.aws.cloudformation, because that would be a second collection to install, and still need
+code before it (types, zones, images, prices), after it (first contact, inventory) and beside it (absence proven, all
+regions listed, a stack that was never whole). Over boto3 all of that is one task, with one line for what goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +72,9 @@ class ActionModule(Action):
         """Raise CloudError if a cluster that is to be removed is in another region: it would be billed on unseen."""
         if region.stack(lifecycle.stack_name(name)) or region.instances(name):
             return
-        rows, _unseen = self.look(region)
+        rows, unseen = self.look(region)
+        for line in unseen:
+            display.warning(line)
         there = sorted({row.region for row in rows if row.cluster == name})
         if there:
             advice = f"type: {how_to_remove(name)} -e cluster_region={there[0]}"

@@ -3,13 +3,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Documentation of the action ec2_cluster.
-
-A module of our own, and not amazon.aws.cloudformation, because that would be a second collection to install, and still
-need code before it (types, zones, images, prices), after it (first contact, inventory) and beside it (absence proven,
-all regions listed, a stack that was never whole). Over boto3 all of that is one task with one line for what goes wrong.
-"""
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""

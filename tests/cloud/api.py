@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -56,10 +57,19 @@ class Api:
     def play(self, directory: Path, *words: str, **variables: Any) -> subprocess.CompletedProcess[str]:
         """Run cluster.yml as a user does."""
         given = {"cluster_name": "demo", "cluster_directory": str(directory), **variables}
-        argv = [str(BIN / "ansible-playbook"), "cluster.yml", "-e", json.dumps(given), *words]
-        return subprocess.run(
-            argv, cwd=REPO, env=self.environment(), capture_output=True, text=True, check=False, timeout=600
-        )
+        argv, env = self.argv(given, *words), self.environment()
+        return subprocess.run(argv, cwd=REPO, env=env, capture_output=True, text=True, check=False, timeout=600)
+
+    def argv(self, given: dict[str, Any], *words: str) -> list[str]:
+        return [str(BIN / "ansible-playbook"), "cluster.yml", "-e", json.dumps(given), *words]
+
+    def play_until_it_runs(self, directory: Path, **given: Any) -> None:
+        """Begin as play() does, and kill the controller as soon as an instance runs."""
+        argv = self.argv({"cluster_name": "demo", "cluster_directory": str(directory), **given})
+        with subprocess.Popen(argv, cwd=REPO, env=self.environment(), start_new_session=True) as process:
+            while process.poll() is None and not self.running():
+                time.sleep(0.1)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

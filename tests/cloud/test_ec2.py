@@ -79,8 +79,11 @@ def changed(done: subprocess.CompletedProcess[str]) -> bool:
 def test_a_cluster_from_nothing_to_nothing(api: Api, lab: Lab, image: str, subnet: str, tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     with Instances(api, lab, NODES) as instances:
-        assert changed(api.play(directory, **options(lab, image, subnet)))
+        api.play_until_it_runs(directory, **options(lab, image, subnet))
+        assert [pin.one_time for pin in pins_in((directory / "known_hosts").read_text())] == [True]
+        assert changed(api.play(directory, **options(lab, image, subnet)))  # goes on where the killed one was
         first = next(row["InstanceId"] for row in api.running())
+        assert len(api.running()) == 1
         pins = pins_in((directory / "known_hosts").read_text())
         assert [pin.one_time for pin in pins] == [False]
         assert pins[0].key.split()[1] not in api.user_data(first)  # what everybody may read is worth nothing now

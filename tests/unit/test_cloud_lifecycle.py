@@ -106,18 +106,43 @@ def test_a_worker_is_added_and_taken_away_and_the_others_stay(here: Controller) 
     assert [pin.node for pin in here.files.pins()] == ["n1", "n2"]
 
 
-def test_what_would_replace_instances_is_refused(here: Controller) -> None:
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"cluster_disk_gb": 200}, "cluster_disk_gb: got [200]; the cluster has [100]"),
+        ({"cluster_spot": True}, "cluster_spot: got [true]; the cluster has [false]"),
+        ({"cluster_image": "ami-0bbbbbbb"}, 'cluster_image: got ["ami-0bbbbbbb"]; the cluster has ["ami-0aaaaaaa"]'),
+        ({"cluster_address": "private"}, 'cluster_address: got "private"; the cluster has "public"'),
+        (
+            {"cluster_nodes": {"workers": {"type": "t3.micro"}}},
+            'got ["workers t3.micro"]; the cluster has ["workers t3',
+        ),
+        ({"cluster_nodes": clouds.SEED}, 'cluster_nodes: got ["head t3.micro", "workers g4dn.xlarge", "workers g4ad'),
+    ],
+)
+def test_what_would_replace_instances_is_refused(here: Controller, given: dict[str, Any], told: str) -> None:
     here.present()
-    for given in (
-        {"cluster_disk_gb": 200},
-        {"cluster_spot": True},
-        {"cluster_nodes": {"workers": {"type": "t3.micro"}}},
+    with pytest.raises(InputError) as caught:
+        here.present(**given)
+    assert told in str(caught.value) and "only counts of workers can change; give that, or remove" in str(caught.value)
+    assert not [line for line in here.region.asked if line.startswith("update")]
+
+
+def test_another_version_s_cluster_is_not_replaced(here: Controller) -> None:
+    here.present()
+    resources: Any = here.region.templates[STACK]["Resources"]
+    resources["Kind0"]["Properties"]["LaunchTemplateData"]["EbsOptimized"] = True
+    with pytest.raises(
+        InputError, match=r"another version of torchfleet made it, and its instances would be replaced: Kind0"
     ):
-        with pytest.raises(
-            InputError, match="only counts of workers can change; give what it has, or remove it: ansible"
-        ):
-            here.present(**given)
-    assert here.present(cluster_ssh_from="192.0.2.9").changed  # the controller has another address now
+        here.present()
+
+
+def test_the_controller_s_new_address_is_let_in(here: Controller) -> None:
+    here.present()
+    ids = {each.id for each in here.region.running.values()}
+    assert here.present(cluster_ssh_from="192.0.2.9").changed
+    assert {each.id for each in here.region.running.values()} == ids
 
 
 def test_a_lost_instance_is_replaced(here: Controller) -> None:

@@ -10,6 +10,7 @@ pinned. Statuses of a stack: CloudFormation User Guide, "Stack status codes".
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from .template import (
     OWNER_TAG,
     TAG,
     UNTIL,
+    Made,
     Member,
     Plan,
     Template,
@@ -38,6 +40,7 @@ from .template import (
     made_in,
     nodes_in,
     render,
+    shape_of,
     until_text,
 )
 from .user_data import host_key, user_data
@@ -115,7 +118,8 @@ def present(request: Request, region: Region, files: Files, check: bool, say: Sa
         )
     plan = planning.plan_of(request, region, made, found.generations())
     template = render(plan)
-    refuse_replacement(found, template)
+    if made:
+        refuse_replacement(plan, made, found, template)
     new = [member for member in plan.members if member.number not in nodes_in(found.template) or lost(found, member)]
     differs = not found.stack or template != found.template
     show_plan(plan, region, say if check or not found.stack else None)
@@ -164,20 +168,16 @@ def lost(found: Found, member: Member) -> bool:
     return bool(found.stack) and member.node not in found.alive
 
 
-def refuse_replacement(found: Found, template: Template) -> None:
+def refuse_replacement(plan: Plan, made: Made, found: Found, template: Template) -> None:
     """Raise InputError if CloudFormation would replace instances that run."""
-    names = list(difference(found.template, template)) if found.stack else []
-    if names:
-        asked = "another type, image, market, disk, subnet or address (or this torchfleet is another version)"
-        remove_first = (
-            f"only counts of workers can change; give what it has, or remove it: {how_to_remove_stack(found)}"
-        )
-        raise InputError("cluster_nodes", f"{asked}: {', '.join(names[:4])}", remove_first)
-
-
-def how_to_remove_stack(found: Found) -> str:
-    """Return what to type to remove a cluster that was found."""
-    return how_to_remove(found.stack.name.removeprefix("torchfleet-") if found.stack else "")
+    advice = f"only counts of workers can change; give that, or remove it first: {how_to_remove(plan.request.name)}"
+    for option, value in shape_of(plan).items():
+        if value != made.shape.get(option):
+            raise InputError(option, value, f"the cluster has {json.dumps(made.shape.get(option))}; {advice}")
+    others = list(difference(found.template, template))
+    if others:
+        told = f"another version of torchfleet made it, and its instances would be replaced: {', '.join(others[:4])}"
+        raise InputError("cluster_name", plan.request.name, f"{told}; {advice}")
 
 
 def change(

@@ -105,11 +105,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Made:
-    """What was found when a cluster was made, and stays for it: defaults mean something else at another time."""
+    """What was found when a cluster was made, and stays for it: defaults mean something else at another time.
+
+    `shape` has what cannot change, by option.
+    """
 
     owner: str
     subnet: str
     images: tuple[str, ...]
+    shape: Mapping[str, Json]
 
 
 def made_in(template: Mapping[str, Json]) -> Made | None:
@@ -118,10 +122,25 @@ def made_in(template: Mapping[str, Json]) -> Made | None:
     found = metadata.get("torchfleet") if isinstance(metadata, Mapping) else None
     if not isinstance(found, Mapping):
         return None
-    owner, subnet, images = found.get("owner"), found.get("subnet"), found.get("images")
-    if not isinstance(owner, str) or not isinstance(subnet, str) or not isinstance(images, (list, tuple)):
+    owner, shape = found.get("owner"), found.get("shape")
+    if not isinstance(owner, str) or not isinstance(shape, Mapping):
         return None
-    return Made(owner, subnet, tuple(map(str, images)))
+    images = shape.get("cluster_image")
+    names = tuple(map(str, images)) if isinstance(images, list) else ()
+    return Made(owner, str(shape.get("cluster_subnet", "")), names, shape)
+
+
+def shape_of(plan: Plan) -> dict[str, Json]:
+    """Return what of a cluster cannot change, by option: for each group, or for all."""
+    groups = [kind.group for kind in plan.kinds]
+    return {
+        "cluster_nodes": [f"{'head' if group.head else 'workers'} {group.type}" for group in groups],
+        "cluster_image": [kind.image.id for kind in plan.kinds],
+        "cluster_spot": [group.spot for group in groups],
+        "cluster_disk_gb": [group.disk_gb for group in groups],
+        "cluster_subnet": plan.subnet.id,
+        "cluster_address": plan.request.address.value,
+    }
 
 
 def members_of(groups: tuple[Group, ...], generations: Mapping[int, int] | None = None) -> tuple[Member, ...]:
@@ -149,8 +168,7 @@ def render(plan: Plan) -> Template:
     parameters.update((key_of(member), {"Type": "String", "NoEcho": True}) for member in plan.members)
     head: dict[str, Json] = {"AWSTemplateFormatVersion": "2010-09-09"}
     head["Description"] = f"torchfleet cluster {plan.request.name}"
-    images = [kind.image.id for kind in plan.kinds]
-    head["Metadata"] = {"torchfleet": {"owner": plan.owner, "subnet": plan.subnet.id, "images": images}}
+    head["Metadata"] = {"torchfleet": {"owner": plan.owner, "shape": shape_of(plan)}}
     return {**head, "Parameters": parameters, "Resources": resources}  # type: ignore[dict-item]
 
 
