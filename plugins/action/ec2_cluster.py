@@ -44,7 +44,7 @@ class ActionModule(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, msg, and nodes or clusters. Failed with one line for what AWS refuses."""
         try:
-            return self.show() if given["cluster_state"] == "list" else self.manage(given)
+            return self.show(given) if given["cluster_state"] == "list" else self.manage(given)
         except CloudError as error:
             return {"failed": True, "msg": f"EC2: {error}", "code": error.code}
         except (OSError, PodmanError) as error:
@@ -82,9 +82,14 @@ class ActionModule(Action):
                 "Elsewhere", f"cluster {name} is not in {region.region} but in {', '.join(there)}; {advice}"
             )
 
-    def show(self) -> Result:
-        """Show the clusters of all regions."""
-        rows, unseen = self.look(Aws("us-east-1"))
+    def show(self, given: Result) -> Result:
+        """Show the clusters of all regions. Any region knows them, so that none has to be given."""
+        try:
+            rows, unseen = self.look(Aws(parse_region(given["cluster_region"])))
+        except CloudError as error:
+            if error.code != "NoRegion":
+                raise
+            rows, unseen = self.look(Aws("us-east-1"))
         for row in rows:
             display.display(lifecycle.row_line(row))
         for line in unseen:

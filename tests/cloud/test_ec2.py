@@ -15,12 +15,19 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.contact import one_time_key, pins_in
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.user_data import host_key, user_data
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.contact import (
+    Contact,
+    Pin,
+    meet,
+    one_time_key,
+    pins_in,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.user_data import TIMER, host_key, user_data
 from tests.cloud.api import Api, Instances, boot, served
 from tests.lab.lab import Lab, ansible
 
 NODES = ["n1", "n2"]
+TIMER_FILE = f"/etc/systemd/system/{TIMER}"
 FIRST_OF_MOTO, FIRST_OF_LAB = 4, 11  # last byte of the first address in a subnet
 
 
@@ -39,9 +46,10 @@ def image(api: Api) -> str:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Two machines with cloud-init and nothing of ours; the lab's own user is not the one of the user data."""
+    """Machines with cloud-init, the last with Debian 13. Their user is not that of the user data."""
     name = f"ec2-{os.getpid()}"
-    made = Lab(name, tmp_path_factory.mktemp("lab") / name, nodes=2, packages=["cloud-init"], user="other")
+    given = {"nodes": 3, "packages": ["cloud-init"], "user": "other", "overrides": {"n3": {"release": "trixie"}}}
+    made = Lab(name, tmp_path_factory.mktemp("lab") / name, **given)
     try:
         made.up()
         yield made
@@ -110,14 +118,34 @@ def test_a_cluster_from_nothing_to_nothing(api: Api, lab: Lab, image: str, subne
     assert not changed(api.play(directory, cluster_state="absent"))
 
 
-def test_a_machine_ends_itself_when_its_lease_is_over(lab: Lab, tmp_path: Path) -> None:
-    """Nobody tells it to: the controller may be gone. Last, for the node is off then."""
+def test_a_machine_ends_itself_when_its_lease_is_over(lab: Lab) -> None:
+    """Nobody tells it to: the controller may be gone. Debian 13; the others have 12."""
     private, public = one_time_key()
     key = (lab.directory / "key.pub").read_text().strip()
-    soon = datetime.now(UTC) + timedelta(seconds=45)
-    boot(lab, "n2", "i-short", user_data(key, soon).whole(host_key(private, public)))
-    assert public.split()[1] in lab.root("n2", "cat", "/etc/ssh/ssh_host_ed25519_key.pub")
-    while lab.states()["n2"] == "running":
+    until = datetime.now(UTC) + timedelta(hours=4)
+    boot(lab, "n3", "i-short", user_data(key, until).whole(host_key(private, public)))
+    there = Contact("n3", lab.address("n3"), lab.directory)
+    new = meet(there, [Pin("n3", public, True)], lambda _pin: None)
+    assert (
+        new.key != public and not there.ask([Pin("n3", public, True)], "offer").said
+    )  # the first key is worth nothing
+    assert f"OnCalendar={until:%Y-%m-%d %H:%M:%S} UTC\n" in lab.read("n3", TIMER_FILE)
+    while lab.states()["n3"] == "running":
+        if not left(lab):  # not set yet, or this machine was too busy and the time is over
+            shorten(lab, datetime.now(UTC) + timedelta(seconds=15))
         time.sleep(0.5)
-    assert datetime.now(UTC) >= soon
-    assert lab.states() == {"n1": "running", "n2": "exited"}
+    assert lab.states()["n3"] == "exited" and lab.states()["n1"] == "running"
+
+
+def left(lab: Lab) -> bool:
+    """Whether the lease of n3 ends within a minute."""
+    argv = ["systemctl", "show", TIMER, "--property=NextElapseUSecRealtime", "--value", "--timestamp=unix"]
+    said = lab.root("n3", *argv, check=False).strip().lstrip("@")
+    return said.isdigit() and int(said) < datetime.now(UTC).timestamp() + 60
+
+
+def shorten(lab: Lab, until: datetime) -> None:
+    """Change the end of the lease of n3, as docs/ec2.md says."""
+    line = f"s/^OnCalendar=.*/OnCalendar={until:%Y-%m-%d %H:%M:%S} UTC/"
+    for argv in (["sed", "-i", line, TIMER_FILE], ["systemctl", "daemon-reload"], ["systemctl", "restart", TIMER]):
+        lab.root("n3", *argv, check=False)

@@ -53,11 +53,16 @@ def plan(**given: Any) -> Plan:
 
 @dataclasses.dataclass
 class FakeRegion:
-    """AWS as far as the plan and the lifecycle ask it. `failure`: with what the next stack fails."""
+    """AWS as far as the plan and the lifecycle ask it.
+
+    `failure`: with what the next stack fails; `stuck`: with what its deletion does.
+    """
 
     region: str = "eu-central-1"
     public: bool = True
     failure: str = ""
+    stuck: str = ""
+    newest: str = "ami-0aaaaaaa"
     leaks: list[str] = dataclasses.field(default_factory=list)
     stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)
     templates: dict[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
@@ -83,7 +88,7 @@ class FakeRegion:
 
     def parameter(self, path: str) -> str:
         self.asked.append(path)
-        return "ami-0aaaaaaa"
+        return self.newest
 
     def image(self, ami: str) -> Image:
         return Image(ami, "an image", "x86_64", "/dev/xvda", 8)
@@ -107,6 +112,10 @@ class FakeRegion:
     def advance(self, stack: Stack) -> None:
         """Bring a stack to where AWS brings it."""
         if stack.status == "DELETE_IN_PROGRESS":
+            if self.stuck:
+                self.happened = [Event("Group", "AWS::EC2::SecurityGroup", "DELETE_FAILED", self.stuck)]
+                self.stacks[stack.name] = dataclasses.replace(stack, status="DELETE_FAILED")
+                return
             del self.stacks[stack.name]
             self.running.clear()
             return

@@ -237,6 +237,27 @@ def test_absence_is_proven(here: Controller) -> None:
         here.absent()
 
 
+def test_a_part_that_aws_does_not_delete_is_named_and_it_can_be_tried_again(here: Controller) -> None:
+    here.present()
+    here.region.stuck = "resource sg-1 has a dependent object"
+    for _time in range(2):
+        with pytest.raises(
+            CloudError, match="did not delete stack torchfleet-demo: type it again: Group: resource sg-1"
+        ):
+            here.absent()
+    here.region.stuck = ""
+    assert here.absent().changed and here.region.stacks == {}
+
+
+def test_what_was_found_at_first_stays(here: Controller) -> None:
+    """An image that is newer, another user, another zone that AWS lists first: no reason to replace instances."""
+    here.present()
+    here.region.newest = "ami-0bbbbbbb"
+    here.region.who = lambda: "bob"  # type: ignore[method-assign]
+    here.region.zones = lambda names: {"eu-central-1b"}  # type: ignore[method-assign]
+    assert not here.present().changed
+
+
 def test_a_cluster_of_another_controller_is_not_touched(here: Controller) -> None:
     here.present()
     (here.files.directory / "key").unlink()

@@ -322,13 +322,15 @@ def what(nodes: Sequence[str]) -> str:
 
 def remove(stack: Stack, region: Region) -> None:
     """Delete a stack, and return when AWS says that it is gone. CloudError with the cause if a part stays."""
+    began = stack.status != "DELETE_FAILED"  # that is also told for a moment after it is tried again
     if stack.status != "DELETE_IN_PROGRESS":
         region.delete(stack)
     deadline = time.monotonic() + WAIT_SECONDS
     while found := region.stack(stack.id):
+        began = began or found.status == "DELETE_IN_PROGRESS"
         if found.status == DELETED:
             return
-        if found.status == "DELETE_FAILED" and stack.status != "DELETE_FAILED":
+        if found.status == "DELETE_FAILED" and began:
             cause = cause_of(region.events(stack.id))
             told = f"{cause.resource}: {cause.reason}" if cause else found.reason
             raise CloudError("DeleteFailed", f"AWS did not delete stack {stack.name}: type it again", told)
