@@ -60,6 +60,7 @@ class FakeRegion:
 
     region: str = "eu-central-1"
     public: bool = True
+    seen: str = "203.0.113.7"
     failure: str = ""
     stuck: str = ""
     newest: str = "ami-0aaaaaaa"
@@ -72,6 +73,9 @@ class FakeRegion:
 
     def who(self) -> str:
         return "alice"
+
+    def seen_address(self) -> str:
+        return self.seen
 
     def types(self, names: Sequence[str]) -> dict[str, TypeFacts]:
         return {name: TYPES[name] for name in names if name in TYPES}

@@ -115,7 +115,11 @@ def test_every_choice_has_a_reason_and_the_price_is_told() -> None:
     assert unknown[-1] == "1 x g4ad.xlarge: AWS does not tell the price here"
 
 
-def test_a_controller_that_is_not_told_its_address_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "WHERE_AM_I", "http://127.0.0.1:1/")
-    with pytest.raises(InputError, match=r"did not tell this controller's address .*: -e cluster_ssh_from="):
-        clouds.plan(cluster_ssh_from="")
+@pytest.mark.parametrize("seen", ["", "<html>", "2001:db8::1"])
+def test_a_controller_that_is_not_told_its_address_says_what_to_type(seen: str) -> None:
+    """A portal in a hotel answers every address with a page."""
+    request = clouds.request(cluster_ssh_from="")
+    assert planning.plan_of(request, clouds.FakeRegion(), None, {}).ssh_from == "203.0.113.7/32"
+    with pytest.raises(InputError, match="give the address of this controller, which could not be found") as caught:
+        planning.plan_of(request, clouds.FakeRegion(seen=seen), None, {})
+    assert "-e cluster_ssh_from=203.0.113.7" in str(caught.value) and "\n" not in str(caught.value)

@@ -16,6 +16,8 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible.module_utils.urls import open_url
+
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from . import answers
@@ -26,6 +28,7 @@ from .template import MOST_BYTES, TAG, Template
 INSTALL = "type pip install -r requirements-ec2.txt in the environment of Ansible"
 POLL_SECONDS = 3.0
 NO_STACK = "ValidationError"  # what CloudFormation answers for a stack that does not exist
+WHERE_AM_I = "https://checkip.amazonaws.com"  # AWS's own; it answers with the address that it sees
 PRICES = "us-east-1"  # the price list has endpoints in a few regions, each with the prices of all
 LINUX = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
 
@@ -97,6 +100,13 @@ class Aws:
         """Return the last part of who we are: the name of the user, or of the role's session."""
         answer = self.call("sts", "get_caller_identity")
         return answers.text(answer, "Arn").rpartition("/")[2] if isinstance(answer, Mapping) else ""
+
+    def seen_address(self) -> str:
+        """Return the IPv4 address of this controller as AWS sees it."""
+        try:
+            return str(open_url(WHERE_AM_I, timeout=10).read(64).decode("ascii", "replace").strip())
+        except (OSError, ValueError) as error:
+            raise CloudError("NoConnection", WHERE_AM_I, str(error)) from None
 
     def types(self, names: Sequence[str]) -> dict[str, TypeFacts]:
         """Return the facts of instance types."""

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,10 +13,10 @@ from typing import Protocol
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .answers import Image, Subnet, TypeFacts
+from .errors import CloudError
 from .request import Address, Group, Request, parse_source
 from .template import Kind, Made, Plan, members_of
 
-WHERE_AM_I = "https://checkip.amazonaws.com"  # AWS's own; it answers with the address that it sees
 # Public SSM parameters by vendor of the GPUs: Debian (wiki.debian.org/Cloud/AmazonEC2Image), AWS's Deep Learning Base
 # AMI with NVIDIA's driver (DLAMI guide), Ubuntu (documentation.ubuntu.com/aws), for which AMD has packages (role rocm).
 DEFAULTS = {
@@ -40,6 +38,7 @@ class Region(Protocol):
     region: str
 
     def who(self) -> str: ...
+    def seen_address(self) -> str: ...
     def types(self, names: Sequence[str]) -> dict[str, TypeFacts]: ...
     def zones(self, names: Sequence[str]) -> set[str]: ...
     def subnets(self, subnet: str) -> list[Subnet]: ...
@@ -71,7 +70,7 @@ def plan_of(request: Request, region: Region, made: Made | None, generations: Ma
         for index, group in enumerate(request.groups)
     )
     owner = made.owner if made else request.owner or region.who() or "unknown"
-    return Plan(request, kinds, members_of(request.groups, generations), subnet, source_of(request), owner)
+    return Plan(request, kinds, members_of(request.groups, generations), subnet, source_of(request, region), owner)
 
 
 def subnet_of(request: Request, region: Region, made: Made | None) -> Subnet:
@@ -114,7 +113,7 @@ def default_image(facts: TypeFacts) -> tuple[str, str]:
     return path.format(deb=deb, arch=facts.architecture), why
 
 
-def source_of(request: Request) -> str:
+def source_of(request: Request, region: Region) -> str:
     """Return who may log in: what was given, else this controller's own public address."""
     if request.ssh_from:
         return request.ssh_from
@@ -122,12 +121,11 @@ def source_of(request: Request) -> str:
         allowed = "give the private address of this controller, or its network: -e cluster_ssh_from=10.0.0.7/32"
         raise InputError("cluster_ssh_from", "", allowed)
     try:
-        with urllib.request.urlopen(WHERE_AM_I, timeout=10) as answer:
-            found = answer.read(64).decode("ascii", "replace").strip()
-        return parse_source(found) or parse_source("?")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        told = f"{WHERE_AM_I} did not tell this controller's address ({reason}): -e cluster_ssh_from=203.0.113.7/32"
+        return parse_source(region.seen_address()) or parse_source("nothing")
+    except (CloudError, InputError) as error:
+        told = (
+            f"give the address of this controller, which could not be found ({error}): -e cluster_ssh_from=203.0.113.7"
+        )
         raise InputError("cluster_ssh_from", "", told) from None
 
 
