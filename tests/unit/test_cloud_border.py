@@ -82,6 +82,7 @@ def test_prices_are_read() -> None:
     assert answers.price_in({"PriceList": [document]}) == 0.658
     assert answers.price_in({"PriceList": []}) is None
     assert answers.spot_price_in({"SpotPriceHistory": [{"SpotPrice": "0.21"}]}) == 0.21
+    assert [answers.spot_price_in({"SpotPriceHistory": [{"SpotPrice": text}]}) for text in ("0", "nan")] == [None, None]
     with pytest.raises(CloudError):
         answers.price_in({"PriceList": ["{}"]})
 

@@ -240,10 +240,11 @@ def price_in(answer: object) -> float | None:
 
 
 def spot_price_in(answer: object) -> float | None:
-    """Return the dollars an hour that DescribeSpotPriceHistory says now."""
+    """Return the dollars an hour that DescribeSpotPriceHistory says now; None if it says none."""
     for row in rows(answer, "SpotPriceHistory"):
         try:
-            return float(text(row, "SpotPrice"))
+            price = float(text(row, "SpotPrice"))
         except ValueError:
             raise CloudError.unreadable("SpotPrice") from None
+        return price if 0 < price < 1e6 else None
     return None
