@@ -19,7 +19,7 @@ import yaml
 from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import PodmanError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import lifecycle
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import lifecycle, listing
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.aws import Aws
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.errors import CloudError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files, how_to_remove
@@ -75,7 +75,7 @@ class ActionModule(Action):
         rows, unseen = self.look(region)
         for line in unseen:
             display.warning(line)
-        there = sorted({row.region for row in rows if row.cluster == name})
+        there = sorted({row.region for row in rows if row.cluster == name} - {region.region})
         if there:
             advice = f"type: {how_to_remove(name)} -e cluster_region={there[0]}"
             raise CloudError(
@@ -91,22 +91,22 @@ class ActionModule(Action):
                 raise
             rows, unseen = self.look(Aws("us-east-1"))
         for row in rows:
-            display.display(lifecycle.row_line(row))
+            display.display(listing.row_line(row))
         for line in unseen:
             display.warning(line)
         count = f"{len(rows)} cluster{'s' * (len(rows) != 1)}"
         running = sum(len(row.instances) for row in rows)
-        clusters = [{**row.__dict__, "instances": list(row.instances)} for row in rows]
+        clusters = [{**row.__dict__, "instances": list(row.instances), "volumes": list(row.volumes)} for row in rows]
         left_out = f"; {len(unseen)} regions were not looked at" if unseen else ""
         msg = f"{count}, {running} instance{'s' * (running != 1)}{left_out}"
         return {"changed": False, "msg": msg, "clusters": clusters}
 
-    def look(self, anywhere: Aws) -> tuple[list[lifecycle.Row], list[str]]:
+    def look(self, anywhere: Aws) -> tuple[list[listing.Row], list[str]]:
         """Return the clusters of all regions of the account, and a line for each region that did not answer."""
 
-        def one(region: Aws) -> list[lifecycle.Row] | str:
+        def one(region: Aws) -> list[listing.Row] | str:
             try:
-                return lifecycle.rows_of(region.region, region.stacks(), region.instances())
+                return listing.rows_of(region.region, region.stacks(), region.instances(), region.volumes())
             except CloudError as error:
                 return f"{region.region} was not looked at: {error}"
 

@@ -121,7 +121,9 @@ nodes:
   elements: str
   sample: [n1, n2, n3]
 clusters:
-  description: One entry for each cluster. C(status) is that of its stack, C(instances) has the type of each instance.
+  description:
+    - One entry for each cluster. C(status) is that of its stack, C(instances) has the type of each instance, C(volumes)
+      the ids of volumes that no instance uses.
   returned: with O(cluster_state=list)
   type: list
   elements: dict
@@ -130,6 +132,7 @@ clusters:
       region: eu-central-1
       status: CREATE_COMPLETE
       instances: [g4dn.xlarge, g4dn.xlarge, t3.micro]
+      volumes: []
       owner: alice
       expires: "2026-11-26T23:40:00Z"
 code:

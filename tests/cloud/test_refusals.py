@@ -62,7 +62,7 @@ def test_what_aws_does_not_have(api: Api, tmp_path: Path, given: dict[str, Any],
             {},
             "no region is given, and none is in your AWS configuration; name one: -e cluster_",
         ),
-        ((), {"AWS_PROFILE": "none-of-that-name"}, "The config profile (none-of-that-name) could not be found"),
+        ((), {"AWS_PROFILE": "none-of-that-name"}, "EC2: your AWS configuration: The config profile (none-of"),
         ((), {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "is there a network, and is the region right?"),
     ],
 )

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import lifecycle
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.answers import Event, Stack
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import lifecycle, listing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.answers import Event, Stack, Volume
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.contact import Contact, Pin, pins_in, pins_text
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.errors import CloudError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files
@@ -280,13 +280,16 @@ def test_a_stack_that_is_not_ours_is_not_touched(here: Controller) -> None:
         here.present()
 
 
-def test_clusters_are_listed_with_instances_whose_stack_is_gone(here: Controller) -> None:
+def test_clusters_are_listed_with_what_is_left_of_those_whose_stack_is_gone(here: Controller) -> None:
     here.present()
-    rows = lifecycle.rows_of("eu-central-1", [], list(here.region.running.values()))
-    assert [(row.cluster, row.status, row.instances, row.owner) for row in rows] == [
-        ("demo", "no stack", ("t3.xlarge", "t3.xlarge"), "alice")
+    volume = Volume("vol-1", {"torchfleet": "old", "torchfleet:owner": "bob"})
+    rows = listing.rows_of("eu-central-1", [], list(here.region.running.values()), [volume])
+    assert [(row.cluster, row.status, row.instances, row.volumes, row.owner) for row in rows] == [
+        ("demo", "no stack", ("t3.xlarge", "t3.xlarge"), (), "alice"),
+        ("old", "no stack", (), ("vol-1",), "bob"),
     ]
-    assert "2 x t3.xlarge, of alice" in lifecycle.row_line(rows[0])
+    assert "2 x t3.xlarge, of alice" in listing.row_line(rows[0])
+    assert listing.row_line(rows[1]) == "old: eu-central-1, no stack, vol-1, of bob, until ?"
 
 
 def test_the_first_failure_is_the_cause() -> None:

@@ -57,7 +57,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance. `logical`: its name in the template of the stack."""
+    """An instance. `node`: its name in the inventory."""
 
     id: str
     node: str
@@ -65,6 +65,14 @@ class Instance:
     state: str
     public: str
     private: str
+    tags: Tags
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume that no instance uses."""
+
+    id: str
     tags: Tags
 
 
@@ -207,6 +215,11 @@ def instances_in(answer: object) -> Iterator[Instance]:
                 private=address(row, "PrivateIpAddress"),
                 tags=tags,
             )
+
+
+def volumes_in(answer: object) -> Iterator[Volume]:
+    """Yield the volumes of DescribeVolumes."""
+    return (Volume(text(row, "VolumeId"), tags_of(row)) for row in rows(answer, "Volumes"))
 
 
 def stacks_in(answer: object) -> Iterator[Stack]:

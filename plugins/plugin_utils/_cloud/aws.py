@@ -10,6 +10,7 @@ credentials and region come from where boto3 takes them (AWS_PROFILE, ~/.aws, AW
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import types
@@ -21,7 +22,7 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from . import answers
-from .answers import Event, Image, Instance, Stack, Subnet, TypeFacts
+from .answers import Event, Image, Instance, Stack, Subnet, TypeFacts, Volume
 from .errors import CloudError
 from .template import MOST_BYTES, TAG, Template
 
@@ -43,13 +44,33 @@ def boto() -> types.ModuleType:
     return module
 
 
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise CloudError with AWS's code, or one of ours, for whatever boto3 raises."""
+    from botocore import exceptions
+
+    try:
+        yield
+    except exceptions.ClientError as error:
+        found = error.response.get("Error", {})
+        raise CloudError(str(found.get("Code", "")), what, str(found.get("Message", ""))) from None
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
+        raise CloudError("NoCredentials", what, str(error)) from None
+    except (exceptions.HTTPClientError, exceptions.ConnectionError) as error:
+        raise CloudError("NoConnection", what, str(error)) from None
+    except (exceptions.BotoCoreError, OSError, ValueError) as error:  # a wrong endpoint is a ValueError
+        raise CloudError(type(error).__name__, what, str(error)) from None
+
+
 class Aws:
     """One region of an account."""
 
     def __init__(self, region: str, beside: Aws | None = None) -> None:
         # One session for all regions: each one would read boto3's tables of all services again.
-        self.session: Any = beside.session if beside else boto().session.Session(region_name=region or None)
-        self.region = region or str(self.session.region_name or "")
+        module = boto()
+        with translated("your AWS configuration"):
+            self.session: Any = beside.session if beside else module.session.Session(region_name=region or None)
+            self.region = region or str(self.session.region_name or "")
         if not self.region:
             raise CloudError("NoRegion", "no region is given, and none is in your AWS configuration")
         self.clients: dict[str, Any] = {}
@@ -67,20 +88,8 @@ class Aws:
 
     def call(self, service: str, operation: str, **words: object) -> object:
         """Return the answer of an operation. CloudError with AWS's code for whatever fails."""
-        from botocore import exceptions
-
-        what = f"{service}, {operation} in {self.region}"
-        try:
+        with translated(f"{service}, {operation} in {self.region}"):
             answer: object = getattr(self.client(service), operation)(**words)
-        except exceptions.ClientError as error:
-            found = error.response.get("Error", {})
-            raise CloudError(str(found.get("Code", "")), what, str(found.get("Message", ""))) from None
-        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
-            raise CloudError("NoCredentials", what, str(error)) from None
-        except (exceptions.HTTPClientError, exceptions.ConnectionError) as error:
-            raise CloudError("NoConnection", what, str(error)) from None
-        except (exceptions.BotoCoreError, OSError) as error:
-            raise CloudError(type(error).__name__, what, str(error)) from None
         return answer
 
     def pages(self, service: str, operation: str, **words: object) -> Iterator[object]:
@@ -146,6 +155,12 @@ class Aws:
         wanted = filters({f"tag:{TAG}": [cluster]} if cluster else {"tag-key": [TAG]})
         pages = self.pages("ec2", "describe_instances", Filters=wanted)
         return [each for page in pages for each in answers.instances_in(page) if each.state not in answers.GONE]
+
+    def volumes(self) -> list[Volume]:
+        """Return the volumes of clusters that no instance uses, and that are billed all the same."""
+        wanted = filters({"tag-key": [TAG], "status": ["available"]})
+        pages = self.pages("ec2", "describe_volumes", Filters=wanted)
+        return [each for page in pages for each in answers.volumes_in(page)]
 
     def remains(self, cluster: str) -> list[str]:
         """Return the ids of all that could be billed and has the tag of a cluster."""

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What becomes of a cluster: it is made, completed, changed, listed, or proven to be gone.
+"""What becomes of a cluster: it is made, completed, changed, or proven to be gone.
 
 Whatever was interrupted goes on where it was: the stack is AWS's, and the files beside the inventory say which keys are
 pinned. Statuses of a stack: CloudFormation User Guide, "Stack status codes".
@@ -347,45 +347,3 @@ def prove_absence(name: str, region: Region) -> None:
             told = f"in {region.region}, tag {TAG}={name}: {', '.join(sorted(left))}"
             raise CloudError("Remains", f"not removed, and maybe billed, {told}: end them in the console")
         region.wait()
-
-
-# --- list ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """A cluster in a list."""
-
-    cluster: str
-    region: str
-    status: str
-    instances: tuple[str, ...]
-    owner: str
-    expires: str
-
-
-def rows_of(region: str, stacks: Sequence[Stack], instances: Sequence[Instance]) -> list[Row]:
-    """Return the clusters of a region: those with a stack, and instances whose stack is gone."""
-    found = {stack.tags[TAG]: (stack.status, stack.tags) for stack in stacks}
-    for each in instances:
-        found.setdefault(each.tags.get(TAG, ""), ("no stack", each.tags))
-    return [
-        Row(
-            cluster=name,
-            region=region,
-            status=status,
-            instances=tuple(sorted(each.type for each in instances if each.tags.get(TAG) == name)),
-            owner=tags.get(OWNER_TAG, ""),
-            expires=tags.get(EXPIRES_TAG, ""),
-        )
-        for name, (status, tags) in sorted(found.items())
-    ]
-
-
-def row_line(row: Row) -> str:
-    """Return a line of the list."""
-    counts = [f"{row.instances.count(kind)} x {kind}" for kind in sorted(set(row.instances))]
-    running = ", ".join(counts) or "no instances"
-    return (
-        f"{row.cluster}: {row.region}, {row.status}, {running}, of {row.owner or 'nobody'}, until {row.expires or '?'}"
-    )
