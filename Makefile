@@ -45,7 +45,7 @@ help:
 	@echo 'make stack        Open MPI with UCX and UCC, built from its source on lab nodes (some ten minutes)'
 	@echo 'make compat       programs of others, unchanged, with packages of the index (up to an hour; docs/frameworks.md)'
 	@echo 'make storage      role storage with real NFS, on machines with a kernel of their own (root; half an hour)'
-	@echo 'make cloud        clusters on EC2, with moto as its API and lab nodes as its instances (root; five minutes)'
+	@echo 'make cloud        clusters on EC2, with moto as its API and lab nodes as its instances (root; ten minutes)'
 	@echo 'make causes       fail for every reason that can be shown, and record it for docs/causes.md (root; two minutes)'
 	@echo 'make hangs        make hangs of many kinds, and see whom a look names, for docs/why-it-hangs.md (half an hour)'
 	@echo 'make faults       every launcher meets every fault, for docs/fault-matrix.md (root; one to two hours, goes on where'

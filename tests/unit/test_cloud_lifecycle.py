@@ -167,8 +167,10 @@ def test_nothing_is_added_shortly_before_the_end_of_the_lease(here: Controller) 
     stack = here.region.stacks[STACK]
     ended = {**stack.parameters, "Expires": "2026-01-01T00:00:00Z"}
     here.region.stacks[STACK] = dataclasses.replace(stack, parameters=ended)
+    before = (here.files.directory / "known_hosts").read_text()
     with pytest.raises(CloudError, match="the lease of demo ends at 2026-01-01T00:00:00Z"):
         here.present(cluster_nodes={"workers": {"count": 3, "type": "t3.xlarge"}})
+    assert (here.files.directory / "known_hosts").read_text() == before
 
 
 @pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED"])
@@ -222,6 +224,8 @@ def test_a_worker_that_cannot_be_added_leaves_the_cluster_as_it_was(here: Contro
         here.present(cluster_nodes={"workers": {"count": 3, "type": "t3.xlarge"}})
     here.region.failure = ""
     assert set(here.region.running) == {"N1", "N2"}
+    text = (here.files.directory / "known_hosts").read_text()
+    assert f"n1,10.0.0.1,198.51.100.1 {KEY}\n" in text  # Ansible reaches them as before, whatever comes next
     here.present()
     assert [pin.node for pin in here.files.pins()] == ["n1", "n2"]
 
@@ -258,10 +262,13 @@ def test_what_was_found_at_first_stays(here: Controller) -> None:
     assert not here.present().changed
 
 
-def test_a_cluster_of_another_controller_is_not_touched(here: Controller) -> None:
+@pytest.mark.parametrize("file", ["key", "known_hosts"])
+def test_a_cluster_of_another_controller_is_not_touched(here: Controller, file: str) -> None:
     here.present()
-    (here.files.directory / "key").unlink()
-    with pytest.raises(InputError, match="it was made by another controller"):
+    (here.files.directory / file).unlink()
+    with pytest.raises(
+        InputError, match="another controller made it, or files were removed: bring key and known_hosts"
+    ):
         here.present()
 
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._cloud import first_contact
@@ -38,23 +38,26 @@ ONE_TIME = "one-time"  # comment of a key in known_hosts (sshd(8): whatever foll
 
 @dataclass(frozen=True)
 class Pin:
-    """A host key that is trusted for a node."""
+    """A host key that is trusted for a node, at the addresses that the node was known to have."""
 
     node: str
     key: str
     one_time: bool
+    addresses: tuple[str, ...] = field(default=(), compare=False)
 
 
 def pins_in(text: str) -> list[Pin]:
     """Return what a known_hosts of ours has; the node is the first name of a line."""
     rows = [line.split() for line in text.splitlines()]
-    return [Pin(row[0].split(",")[0], " ".join(row[1:3]), ONE_TIME in row[3:]) for row in rows if len(row) > 2]
+    found = [(row[0].split(","), " ".join(row[1:3]), ONE_TIME in row[3:]) for row in rows if len(row) > 2]
+    return [Pin(names[0], key, one_time, tuple(names[1:])) for names, key, one_time in found]
 
 
 def pins_text(pins: Iterable[Pin], addresses: Mapping[str, Sequence[str]]) -> str:
-    """Return known_hosts: each key under the node's name and all its addresses."""
+    """Return known_hosts: each key under the node's name and all its addresses. `addresses`: those that changed."""
     rows = [
-        known_host([pin.node, *addresses.get(pin.node, ())], 22, pin.key) + (f" {ONE_TIME}" if pin.one_time else "")
+        known_host([pin.node, *addresses.get(pin.node, pin.addresses)], 22, pin.key)
+        + (f" {ONE_TIME}" if pin.one_time else "")
         for pin in pins
     ]
     return "".join(f"{row}\n" for row in rows)

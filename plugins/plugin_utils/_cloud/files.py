@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,13 +46,13 @@ class Files:
             told = f"{self.directory} exists and has no cluster's inventory; give another cluster_name"
             raise InputError("cluster_name", self.cluster, told)
 
-    def require_key(self) -> None:
-        """Raise InputError if a cluster that exists was made elsewhere: nobody here can log in."""
-        if not (self.directory / "key").exists():
-            told = (
-                f"it was made by another controller: bring its {self.directory} here, or {how_to_remove(self.cluster)}"
-            )
-            raise InputError("cluster_name", self.cluster, told)
+    def require_keys(self, nodes: Collection[str]) -> None:
+        """Raise InputError if a cluster that exists was made elsewhere: nobody here can log in, or knows its keys."""
+        pinned = {pin.node for pin in self.pins()}
+        if not (self.directory / "key").exists() or not pinned.issuperset(nodes):
+            told = "another controller made it, or files were removed: bring key and known_hosts back to"
+            advice = f"{told} {self.directory}, or type {how_to_remove(self.cluster)}"
+            raise InputError("cluster_name", self.cluster, advice)
 
     def make_key(self) -> str:
         """Make the private key unless it is there. Return the public one."""

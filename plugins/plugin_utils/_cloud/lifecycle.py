@@ -110,7 +110,7 @@ def present(request: Request, region: Region, files: Files, check: bool, say: Sa
     files.refuse_others()
     found = find(request, region, check, say)
     if found.stack:
-        files.require_key()
+        files.require_keys(found.alive)
     made = made_in(found.template)
     if found.stack and not made:
         raise CloudError(
@@ -184,28 +184,29 @@ def change(
     plan: Plan, template: Template, found: Found, new: Sequence[Member], region: Region, files: Files, say: Say
 ) -> None:
     """Make or change the stack. The keys of new instances are pinned before these exist."""
-    keys = {member: one_time_key() for member in new}
-    pins = [pin for pin in files.pins() if pin.node in {member.node for member in plan.members if member not in keys}]
-    public = files.make_key()
-    files.save_pins([*pins, *(Pin(member.node, key[1], True) for member, key in keys.items())], {})
-    parameters = {key_of(member): host_key(*key) for member, key in keys.items()}
-    tags = {TAG: plan.request.name, OWNER_TAG: plan.owner}
+    until = datetime.now(UTC) + timedelta(hours=plan.request.hours)
     if found.stack:
         until = expires(found.stack)
         if new and until - datetime.now(UTC) < LEAST_LEASE:
             advice = f"new nodes would hardly begin: {how_to_remove(plan.request.name)}, then make it again"
             raise CloudError("Lease", f"the lease of {plan.request.name} ends at {until_text(until)}; {advice}")
+    public = files.make_key()
+    keys = {member: one_time_key() for member in new}
+    kept = {member.node for member in plan.members if member not in keys}
+    pinned = [Pin(member.node, key[1], True) for member, key in keys.items()]
+    files.save_pins([*(pin for pin in files.pins() if pin.node in kept), *pinned], {})
+    parameters = {key_of(member): host_key(*key) for member, key in keys.items()}
+    tags = {TAG: plan.request.name, OWNER_TAG: plan.owner, EXPIRES_TAG: until_text(until)}
+    if found.stack:
         say(f"stack {found.stack.name}: changing")
-        region.update(found.stack, template, parameters, {**tags, EXPIRES_TAG: until_text(until)})
+        region.update(found.stack, template, parameters, tags)
         finish(found.stack.id, region, files, whole=False)
         return
-    until = datetime.now(UTC) + timedelta(hours=plan.request.hours)
     shared = user_data(public, until)
     parameters.update(UserDataBegin=shared.begin, UserDataEnd=shared.end, Expires=until_text(until))
     name = stack_name(plan.request.name)
     say(f"stack {name}: making {len(plan.members)} instances, until {until_text(until)}")
-    stack = region.create(name, template, parameters, {**tags, EXPIRES_TAG: until_text(until)})
-    finish(stack, region, files, whole=True)
+    finish(region.create(name, template, parameters, tags), region, files, whole=True)
 
 
 def expires(stack: Stack) -> datetime:
