@@ -29,12 +29,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.scr
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away import groups_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, check_cluster
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster_name import cluster_name
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
     cluster_from_hostvars,
-    cluster_of,
     refuse_become_of,
     refuse_what_misleads,
     ssh_words,
+    to_plain,
     vaulted_names,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
@@ -105,7 +106,7 @@ class ActionModule(Action):
         check_cluster(cluster)
         refuse_become_of([node for node in cluster.workers if node.name != cluster.head.name], hostvars)
         try:
-            return self.bench(sweep, request, cluster, cluster_of(hostvars[cluster.head.name]))
+            return self.bench(sweep, request, cluster, cluster_name(to_plain(variables["groups"]), hostvars))
         except Stopped:
             return {"failed": True, "msg": "stopped before anything was measured"}
         except HeadLost as error:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from ansible.utils.display import Display
 
@@ -32,6 +32,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.waiting_runs import (
     FATES,
+    Given,
     check_given,
     fate,
     of_others,
@@ -53,7 +54,8 @@ class ActionModule(Action):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, runs (fetched, or would be), dropped and others (left alone)."""
-        check_given(given)
+        asked = cast("Given", given)
+        check_given(asked)
         self.limit = parse_bytes("fetch_limit", given["fetch_limit"]) if given["fetch_limit"] else NO_LIMIT
         if given["only_check"]:
             return {"changed": False}
@@ -62,9 +64,9 @@ class ActionModule(Action):
             self.ssh = ssh_words(self._connection, self.head)
             with Session(self.head, self.ssh) as session:
                 waiting = session.collect(identity(), self._task.check_mode)
-            fates = [fate(run, given) for run in waiting]
+            fates = [fate(run, asked) for run in waiting]
             result = {name: [run for run, what in zip(waiting, fates, strict=True) if what == name] for name in FATES}
-            problems = [self.bring(run, given) for run in result["runs"]] + [
+            problems = [self.bring(run, asked) for run in result["runs"]] + [
                 self.drop(run) for run in result["dropped"]
             ]
         except HeadLost as error:
@@ -75,7 +77,7 @@ class ActionModule(Action):
         changed = bool(result["runs"] or result["dropped"])
         return {**result, **({"failed": True, "msg": "; ".join(failed)} if failed else {"changed": changed})}
 
-    def bring(self, run: WaitingRun, given: Result) -> str:
+    def bring(self, run: WaitingRun, given: Given) -> str:
         """Fetch one run unless in check mode, and show it. Return what failed; the next run is fetched anyway."""
         try:
             run_dir, placement = place_for(run, given)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Seat
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import seat_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import module_answer
@@ -40,7 +41,7 @@ class ActionModule(Action):
         return module_answer(head, to_plain(done))
 
 
-def seats_of(name: str, hosts: list[str], hostvars: Mapping[str, Any]) -> dict[str, Result]:
+def seats_of(name: str, hosts: list[str], hostvars: Mapping[str, Any]) -> dict[str, Seat]:
     """Return home, cores, GPUs and address of each node that told them. InputError for what no node can have told."""
     told = {str(host): to_plain(hostvars[host].get(name) or {}).get("facts") for host in hosts}
     return {host: seat_of(host, facts) for host, facts in told.items() if facts}

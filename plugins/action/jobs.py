@@ -12,8 +12,8 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import CANCELLED_BY_USER
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import ExplainedResult, explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
@@ -57,7 +57,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanati
     slow_lines,
 )
 
-ASKED_TO = Reason(EndReason.CANCELLED, "playbooks/jobs.yml -e do=cancel")
 Result = dict[str, Any]
 display = Display()
 
@@ -161,7 +160,11 @@ class ActionModule(Action):
         view = View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(job_id))
         try:
             outcome = session.follow(
-                job_id, planned, view.show if what == "attach" else ignore, stop, ASKED_TO if what == "cancel" else None
+                job_id,
+                planned,
+                view.show if what == "attach" else ignore,
+                stop,
+                CANCELLED_BY_USER if what == "cancel" else None,
             )
         finally:
             view.close()
@@ -201,5 +204,5 @@ class ActionModule(Action):
         return found if wanted else {**found, "failed": True, "msg": verdict(outcome, where, outcome["cause"])}
 
 
-def ignore(_frame: Frame) -> None:
+def ignore(_frame: Shown) -> None:
     """Show nothing."""

@@ -28,7 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restar
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity, owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
     NOTHING_LEFT,
     Stopped,
@@ -178,7 +178,7 @@ class ActionModule(Action):
         program = program_of(request, script, shipped=folder is not None, local=cluster.local)
         ssh = ssh_words(self._connection, cluster.head, request.lease)
         words, code, token = folder_words(folder), code_digest(folder, script), secrets.token_hex(6)
-        job = Job(job_id, str(run_dir), program, entry(), token, *words, attempt, needs, data, code)
+        job = Job(job_id, str(run_dir), program, entry(), token, *words, attempt, needs, data, code, owner())
         with self.watch() as stop, Session(cluster.head, ssh, request.detach) as session:
 
             def plan_now() -> tuple[LaunchPlan, Facts]:

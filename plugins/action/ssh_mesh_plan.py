@@ -27,6 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh impor
     mesh_of,
     refuse,
     revoked_keys,
+    shut_out_keys,
 )
 
 display = Display()
@@ -64,9 +65,9 @@ def former_of(directory: str) -> tuple[str, tuple[str, ...]]:
 def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry_run: bool) -> dict[str, Any]:
     """Return changed, nodes, proof and findings. Raise InputError or Refused if the mesh must not be made."""
     request = check_request(given, names)
-    authority = Authority(given["directory"], given["cluster"], dry_run)
+    authority = Authority(given["directory"], given["cluster"], dry_run, given["inventory"])
     with authority.held(make=given["state"] == "present"):
-        before, revoked = authority.stored()
+        before, revoked, shut_out = authority.stored()
         mesh = mesh_of(request, fresh, before, names)
         if given["state"] == "absent":
             authority.forget([member.name for member in fresh])
@@ -74,11 +75,12 @@ def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry
             return {"changed": authority.changed, "nodes": nodes, "open": list(nodes), "proof": [], "findings": []}
         refuse(refusals.renamed(former_of(given["former"]), before, names))
         refuse([] if dry_run else refusals.keyless(fresh))
+        refuse(refusals.shut_out(mesh, shut_out, given["accept_changed"]))
         refuse(refusals.refusals(mesh, before, revoked, given["accept_changed"], time.time()))
         revoked = revoked_keys(revoked, before, mesh.members)
         mesh = authority.sign_for(replace(mesh, revoked=tuple(revoked)), given["rotate"])
         issued = authority.issue(mesh)
-        authority.remember(mesh.members, revoked)
+        authority.remember(mesh.members, revoked, shut_out_keys(shut_out, revoked, given["shut_out"]))
     nodes = {member.name: files.node_work(mesh, member, issued) for member in fresh}
     proof, findings = files.proof(mesh), refusals.findings(mesh, fresh)
     open_ = [name for name, work in nodes.items() if work["steps"]]

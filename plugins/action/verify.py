@@ -16,7 +16,7 @@ from ansible.utils.display import Display
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import proven_links, verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import proven_links, verify, verify_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import RULES, compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
@@ -96,11 +96,11 @@ class ActionModule(Action):
         known = {**verify.RULES, **RULES}
         self.findings = findings = sort_out(verify.judge(outcome), check_ids("verify_ignore", ignore, known))
         self.at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        kept = keep_report("verify_report", path, verify.report(outcome, findings, self.at))
+        kept = keep_report("verify_report", path, verify_report.report(outcome, findings, self.at))
         for run in outcome.runs:
             if not run["failed"]:
                 shutil.rmtree(run["run_dir"], ignore_errors=True)  # the report has its results
-        lines = verify.show(outcome, findings)
+        lines = verify_report.show(outcome, findings)
         display.display("\n".join(lines))
         stops = errors(findings)
         return {

@@ -17,7 +17,7 @@ def build_options(
     parts: Mapping[str, str],
     role: str,
     wanted: str | Sequence[str],
-    facts: Mapping[str, object],
+    facts: Mapping[str, Mapping[str, str]],
     node: str,
     needs: str = "",
 ) -> dict[str, object]:

@@ -12,8 +12,8 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away import (
+    asked,
     every_node,
-    removed,
     staying,
     without_away,
 )
@@ -38,9 +38,11 @@ def cluster_nodes(groups: Mapping[str, Sequence[str]], away: object = (), group:
     return list(present.get(group, ())) if group else every_node(present)
 
 
-def removed_nodes(groups: Mapping[str, Sequence[str]], nodes: object = (), away: object = ()) -> list[str]:
-    """Return the nodes that remove.yml removes."""
-    return removed(groups, nodes, away)
+def removed_nodes(
+    groups: Mapping[str, Sequence[str]], nodes: object = (), away: object = (), shut_out: object = False
+) -> list[str]:
+    """Return the nodes that remove.yml removes; none of them where they are shut out, and so not asked."""
+    return asked(groups, nodes, away, shut_out)
 
 
 def staying_nodes(groups: Mapping[str, Sequence[str]], nodes: object = (), away: object = ()) -> list[str]:

@@ -314,31 +314,11 @@ unsent:
   type: dict
 """
 
-from pathlib import Path
-from typing import Any, Dict
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment_copy, versions
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import (
-    Lock,
-    Request,
-    is_ready,
-    link,
-    look,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import NotMadeError
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_make import try_to_make
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_proof import prove
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import probe
-from ansible_collections.torchfleet.cluster.plugins.module_utils._software.old_environments import remove_old
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_states import STATES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.standalone import usual
 
-AS_THEY_ARE = (
-    *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
-    *("preferred_index", "tools", "build_environment", "linked_environment", "versions", "one_index", "kept"),
-    *("torch_packages", "torch_index_url"),
-)
 PROGRAM = {
     **{name: {"type": "str", "required": True} for name in ("name", "url", "sha256", "file")},
     "configure": {"type": "list", "elements": "str", "required": True},
@@ -380,87 +360,13 @@ OPTIONS = {
     "sent": {"type": "str", "default": ""},
     "prepared": {"type": "dict", "default": {}},
 }
-PREPARED = ("wheelhouse", "sources", "lock", "brought")
-Given = Dict[str, Any]
-
-
-def request_of(given: Given) -> Request:
-    """Return the environment that is wanted."""
-    prepared = given["prepared"]
-    programs = [{key: value for key, value in program.items() if value is not None} for program in given["programs"]]
-    return Request(
-        programs=programs,
-        interpreter=probe(given["python"]),
-        mesh=f"{given['home']}/ssh/config",
-        locked=Lock(**prepared.get("locked", {})),
-        **{name: given[name] for name in AS_THEY_ARE},
-        **{name: prepared[name] for name in PREPARED if name in prepared},
-    )
-
-
-def state_look(given: Given, check: bool) -> Given:
-    return {"changed": False, **look(request_of(given))}
-
-
-def state_adopt(given: Given, check: bool) -> Given:
-    request = request_of(given)
-    try:
-        versions.adopt(Path(request.path), request.versions == "own", request.companion)
-    except (OSError, ValueError, NotMadeError) as error:
-        return {"changed": True, "error": f"{request.role}: {request.path} cannot become a version: {error}"}
-    return {"changed": True}
-
-
-def state_make(given: Given, check: bool) -> Given:
-    request = request_of(given)
-    if check:
-        return {"changed": not is_ready(request), "error": ""}
-    made = try_to_make(request)
-    return {"changed": made["changed"], "error": made["error"]}
-
-
-def state_send(given: Given, check: bool) -> Given:
-    request = request_of(given)
-    transfer = environment_copy.Transfer(
-        python=given["python"],
-        packages=given["packages"],
-        left_out=companion_files(request.companion),
-        **given["prepared"]["transfer"],
-    )
-    unsent = {} if check else environment_copy.send_what_is_wanted(transfer, request.made_from)
-    return {"changed": False, "unsent": unsent}
-
-
-def companion_files(name: str) -> list[str]:
-    """Return what an environment that lies in another one consists of there."""
-    return [name + suffix for suffix in ("", ".lock", ".old", ".brought.tar")] if name else []
-
-
-def state_prove(given: Given, check: bool) -> Given:
-    request = request_of(given)
-    if given["prepared"].get("is_sent") and not is_ready(request):
-        return {"changed": False, "arrived": False}
-    if check:
-        return {"changed": False, "arrived": True, "error": ""}
-    ran, error = prove(request, given["proof"], given["proof_arguments"])
-    try:
-        linked = not error and link(request)
-    except OSError as failure:
-        return {"changed": ran, "arrived": True, "error": f"{request.role}: {request.path}: {failure.strerror}"}
-    if given["keep"] and not error:
-        remove_old(request.place, given["keep"], given["home"])
-    return {"changed": ran or linked, "arrived": True, "error": error}
 
 
 def main() -> None:
     """Entry of the module."""
     module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
     module.params["python"] = usual(module.params["python"], module.params["home"])
-    states = {
-        **{"look": state_look, "adopt": state_adopt, "make": state_make},
-        **{"send": state_send, "prove": state_prove},
-    }
-    answer = states[module.params["state"]](module.params, module.check_mode)
+    answer = STATES[module.params["state"]](module.params, module.check_mode)
     error = answer.pop("error", "")
     if error:
         module.fail_json(msg=error)

@@ -37,12 +37,27 @@ options:
     type: str
     default: ''
     version_added: 0.5.0
+  inventory:
+    description:
+      - The directory of the inventory, of a cluster that has no name of its own. It is noted, so that the cluster is
+        known after the inventory was moved.
+    type: str
+    default: ''
+    version_added: 0.6.0
   leaving:
     description: Nodes of the inventory that leave the cluster. The mesh forgets them.
     type: list
     elements: str
     default: []
     version_added: 0.5.0
+  shut_out:
+    description:
+      - Those of O(leaving) that may be hostile. Their machines are known by their host keys, and refused from now on,
+        until they are in O(accept_changed).
+    type: list
+    elements: str
+    default: []
+    version_added: 0.6.0
   trust:
     description: Whether nodes trust certificates or single keys.
     type: str

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import rdma
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify, verify_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
@@ -107,7 +107,7 @@ def prove(listened: dict[str, Any], files: dict[str, Any], tool: bool) -> None:
         outcome = verify.Outcome(
             seen.answers, seen.listened, [], seen.measured, [], planned, drift, head, workers, rails=seen.rails
         )
-        return verify.report(outcome, sort_out(verify.judge(outcome)), "now")
+        return verify_report.report(outcome, sort_out(verify.judge(outcome)), "now")
 
     title = "with perftest" if tool else "without perftest"
     timed(f"verify's plan, {title}", plan)

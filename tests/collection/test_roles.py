@@ -22,9 +22,18 @@ AS_ROOT = {"cuda", "firewall", "rocm", "ssh_mesh", "storage"}
 # Modules that become root only if something is missing, or to be removed.
 ROOT_MODULES = ("prerequisites", "system_groups", "system_packages", "uninstall", "vendor_packages")
 TAKES_ROOT = {f"torchfleet.cluster.{name}" for name in ROOT_MODULES}
+BY_THEMSELVES = {"lab", "node_container"}  # which a playbook of their own removes
 DECIDES = {"prerequisites"}  # whose module refuses by itself what it must
 SHORT_CUTS = {"shell", "raw", "script", "ignore_errors", "become", "set_fact"}
 TASK_FILE_LINES = 80
+# Task files that several roles have alike: a role cannot include what another one has, and none is internal.
+ALIKE = {
+    "wheel.yml": {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI", "ucx": "UCX"},
+    "use.yml": {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI", "pytorch": "PyTorch"},
+    "reboot.yml": {"cuda": "nvidia", "rocm": "amdgpu"},
+}
+OWN_LINES = ("packages:", "disk_mb:", "versions: common")  # in which they may differ: of wheel.yml
+OWN_WORDS = (("pytorch_venv", "__pytorch_path"), ("__pytorch_ready", "__pytorch_proof"))  # and what others call it
 
 
 def load(path: Path) -> Any:
@@ -51,6 +60,20 @@ def test_argument_specs_equal_defaults(role: str) -> None:
     assert [name for name, option in options.items() if "default" not in option and not option.get("required")] == []
     assert [name for name in options if not name.startswith(f"{role}_")] == []
     assert [name for name, option in options.items() if not option.get("description")] == []
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_several_roles_do_alike_differs_in_names_only(name: str) -> None:
+    assert set(ALIKE[name]) == {path.parts[-3] for path in TASK_FILES if path.name == name}
+    found = {}
+    for role, title in ALIKE[name].items():
+        text = (REPO / "roles" / role / "tasks" / name).read_text()
+        for own, usual in (*OWN_WORDS, (title, "TITLE"), (role, "ROLE")):
+            text = text.replace(own, usual)
+        found[role] = [line for line in text.splitlines() if not line.strip().startswith(OWN_LINES)]
+    first, *others = found.values()
+    for other in others:
+        assert other == first
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -89,7 +112,7 @@ def test_whatever_puts_something_on_a_machine_is_removed_again() -> None:
         for entry in play.get("roles", [])
         if f"{entry['role'].rpartition('.')[2]}_state" in entry
     ]
-    assert sorted(removed) == sorted(set(ROLES) - {"lab", "preflight", "verify"})
+    assert sorted(removed) == sorted(set(ROLES) - {"preflight", "verify"} - BY_THEMSELVES)
     assert [
         f"{role}_state" for role in removed if f"{role}_state" not in load(REPO / "roles" / role / "defaults/main.yml")
     ] == []

@@ -86,6 +86,17 @@ class Lab:
     def restart(self, node: str) -> bool:
         return self.disturb("restart", node)
 
+    def reboot(self, *nodes: str) -> None:
+        """Shut nodes down in order, as their administrator does, and start them again from their files."""
+        names = [f"{self.name}-{node}" for node in nodes]
+        subprocess.run(["podman", "stop", "--time", "60", *names], check=True, capture_output=True)
+        argv = ["podman", "container", "inspect", "--format", "{{.State.ExitCode}}", *names]
+        ended = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()
+        assert "137" not in ended, f"{nodes} were killed, for they did not end in a minute"
+        for node in nodes:
+            self.restart(node)
+            self.root(node, "systemctl", "is-system-running", "--wait", check=False)  # it may be degraded
+
     def mend(self) -> None:
         """Make all nodes as good as new, but for their files."""
         for name, container in lifecycle.look(self.name).nodes.items():

@@ -176,11 +176,29 @@ def test_a_closed_firewall_is_named_opened_and_closed_again(bed: Bed, name: str)
     assert bed.connect("n1", "n2") == bed.connect("n2", "n1") == errno.ECONNREFUSED
     assert bed.connect("n3", "n2") == blocked[1]
     assert changed(bed.role(firewall_open=True)) == []
+    if not whole:
+        require_training_after_a_reboot(bed)
 
     assert changed(bed.role(firewall_state="absent")) == list(NODES)
     assert bed.do(kind.rules) == before
     assert bed.do("ls /etc/torchfleet /etc/systemd/system/torchfleet*", *NODES) == ["", ""]
     assert bed.connect("n1", "n2") == blocked[0]
+
+
+def require_training_after_a_reboot(bed: Bed) -> None:
+    """All that a job needs comes back with the machines: the rules, the mesh, host files, the chosen network.
+
+    Nothing is set up anew. The firewall is closed at boot, before anybody can log in.
+    """
+    bed.lab.reboot(*NODES)
+    assert bed.connect("n1", "n2") == bed.connect("n2", "n1") == errno.ECONNREFUSED
+    assert bed.connect("n3", "n2") != errno.ECONNREFUSED
+    runs = bed.inventory.parent / "runs"
+    given = {"workload": "message_passing", "job_id": "after", "runs_dir": str(runs)}
+    done = ansible("ansible-playbook", "-i", str(bed.inventory), "train.yml", "-e", json.dumps(given))
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((runs / "after" / "result.json").read_text())
+    assert (result["state"], {row["host"] for row in result["ranks"]}) == ("succeeded", set(NODES))
 
 
 def test_rules_of_nftables_survive_what_loads_it_anew(bed: Bed) -> None:

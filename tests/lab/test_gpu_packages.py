@@ -19,6 +19,7 @@ import yaml
 from tests.driver import REPO
 from tests.lab.gpu_stubs import DRIVER, NEXT_DRIVER, STUBS
 from tests.lab.lab import Lab, ansible
+from tests.lab.listing import listing
 
 MOST_BANNERS = 12  # of role cuda, from bare to installed: each is a line that people read, and time on every machine
 FACTS = {"gather_facts": True, "gather_subset": ["!all", "!min", "env", "platform", "python"]}
@@ -140,10 +141,11 @@ CASES: list[tuple[str, str, str, dict[str, Any], str]] = [
 
 
 class Drivers:
-    """Two nodes with repositories, a lockfile that names them, and a place for playbooks."""
+    """Two nodes with repositories, a lockfile that names them, and a place for playbooks. `before`: all files there."""
 
     def __init__(self, lab: Lab, place: Path) -> None:
         self.lab, self.place = lab, place
+        self.before: dict[str, set[str]] = {}
         self.said = place / "said"
         self.said.mkdir()
 
@@ -215,6 +217,7 @@ class Drivers:
 def drivers(two_nodes: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
     made = Drivers(two_nodes, tmp_path_factory.mktemp("drivers"))
     made.stubs("present")
+    made.before = {node: listing(two_nodes, node, contents=False) for node in ("n1", "n2")}
     yield made
     made.stubs("absent")
     for node in ("n1", "n2"):
@@ -296,9 +299,12 @@ SOME = {
 
 def test_packages_come_in_the_versions_that_belong_together(drivers: Drivers) -> None:
     """apt knows nothing of the distribution, whose package the driver depends on, and would not look: the headers are
-    there. The newest manager of the branch is of another driver. A second run needs no root."""
+    there. The newest manager of the branch is of another driver. A second run needs no root. Somebody installed one
+    of the packages before."""
     root = drivers.lab.root
-    root("n2", "sh", "-c", f"dpkg --install {STUBS}/distribution/pool/linux-headers-*")
+    root(
+        "n2", "sh", "-c", f"dpkg --install {STUBS}/distribution/pool/linux-headers-* {STUBS}/some/pool/some-pinning-1_*"
+    )
     root("n2", "sh", "-c", "rm -rf /var/lib/apt/lists && mkdir /var/lib/apt/lists")
     repository = {
         "name": "torchfleet-some",
@@ -381,3 +387,19 @@ def test_a_driver_for_older_gpus_and_none_at_all(drivers: Drivers) -> None:
     there = drivers.packages("n2", "nvidia-*", "cuda-*")
     assert {f"cuda-drivers {DRIVER}-1 hold", "cuda-toolkit-12-6 12.6.2-1 hold"} <= there
     assert not any(line.startswith(f"nvidia-open {DRIVER}") for line in there)
+
+
+def test_drivers_go_and_what_was_there_before_stays(drivers: Drivers) -> None:
+    """Drivers of several branches were installed by then. A package that was there before is held no more."""
+    roles = [{"ansible.builtin.include_role": {"name": "torchfleet.cluster.cuda"}, "vars": {"cuda_state": "absent"}}]
+    some = {"torchfleet.cluster.uninstall": {"role": "some"}, "become": True}
+    book = drivers.book("gone", [*roles, some])
+    for changed in (True, False):
+        status, said = drivers.play(book)
+        assert status == 0 and len(re.findall(r"^n[12] .*changed=[1-9]", said, re.MULTILINE)) == 2 * changed, said
+    there = {node: listing(drivers.lab, node, contents=False) for node in ("n1", "n2")}
+    assert there["n1"] == drivers.before["n1"]
+    mine = {line for line in there["n2"] - drivers.before["n2"] if not re.search("linux-headers|some-pinning-1", line)}
+    assert (mine, drivers.before["n2"] - there["n2"]) == (set(), set())
+    known = drivers.packages("n2", "some-*")  # also names that others provided, of state unknown
+    assert {line for line in known if not line.endswith("unknown")} == {"some-pinning-1 1-1 install"}

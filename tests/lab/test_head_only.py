@@ -25,7 +25,7 @@ LEASE = 10  # seconds
 # the head. Guard and supervisor are the head's, the rank and the lost node are n3's.
 ENDINGS = [
     *[("rank", launcher) for launcher in ("intelmpi", *SLURM)],
-    *[("launcher", launcher) for launcher in ("mpich", "torchrun", "sbatch")],
+    *[("launcher", launcher) for launcher in ("mpich", "torchrun", *SLURM)],
     *[("controller", "openmpi"), ("Ctrl-C", "sbatch"), ("job_timeout", "srun")],
     *[("guard", "openmpi"), ("supervisor", "mpich"), ("cut", "torchrun"), ("power", "intelmpi")],
 ]

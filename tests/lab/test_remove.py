@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.lab.cluster import Cluster, Job
-from tests.lab.lab import Lab
+from tests.lab.lab import Lab, ansible
 from tests.lab.listing import listing
 
 NODES = ("n1", "n2")
-SETUP = {"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi"], "ssh_mesh_become": True}
+SETUP = {"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi"], "libraries": ["ucx"], "ssh_mesh_become": True}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,8 @@ def test_after_removal_the_nodes_are_as_they_were(bare: Cluster) -> None:
     assert bare.lab.root("n1", "cat", "/var/lib/torchfleet/installed.json")
 
     told = works(bare, "remove.yml", "--check").output
-    for what in ("/home/fleet/.torchfleet/pytorch", "package g++", "/home/fleet/.torchfleet/fabric.json"):
+    parts = ("/home/fleet/.torchfleet/pytorch", "package g++", "/home/fleet/.torchfleet/fabric.json")
+    for what in (*parts, "/home/fleet/.torchfleet/ucx"):
         assert f"would remove: {what}" in told or f", {what}" in told
     assert {node: listing(bare.lab, node, contents=False) for node in NODES} == there
 
@@ -95,6 +96,22 @@ def test_another_machine_takes_a_node_s_name_and_a_third_one_is_added(bare: Clus
     works(bare, "setup.yml", "-e", "replace=n2")
     trained = bare.train(workload="message_passing")
     assert {row["host"] for row in trained.result["ranks"]} == {"n1", "n2", "n3"}
+
+
+def test_a_cluster_is_the_same_after_its_inventory_moved(bare: Cluster) -> None:
+    """With its authorities, which a lab has there. Under another name its nodes would be refused."""
+    place, known = bare.lab.directory, "ssh_mesh/nodes.json"
+    moved = place.rename(place.with_name("moved"))
+    try:
+        name = json.loads((moved / known).read_text())["cluster"]
+        words = ["ansible-playbook", "-i", str(moved / "hosts.yml"), "setup.yml", "--tags", "ssh_mesh"]
+        done = ansible(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert len(re.findall(r"^n[123] .*changed=0", done.stdout, re.MULTILINE)) == 2, done.stdout  # n1 plans for all
+        there = json.loads((moved / known).read_text())
+        assert (there["cluster"], there["inventory"]) == (name, str(moved))
+    finally:
+        moved.rename(place)
 
 
 def test_a_node_that_does_not_answer_is_forgotten_by_the_others(bare: Cluster) -> None:

@@ -283,6 +283,21 @@ def test_the_certificate_of_a_key_that_its_node_lost_is_worthless(mesh: Mesh, ro
     mesh.lab.ssh("n2", "rm", "-r", "old")
 
 
+def test_the_certificates_of_a_node_that_was_shut_out_are_worthless(mesh: Mesh, roots: None) -> None:
+    """Both are still valid. Nothing is asked of the node, which has all its keys, and n1 had let it in by them."""
+    given: dict[str, Any] = {"any_to_any": True, "become": True}
+    mesh.make(**given)
+    assert mesh.reaches("n2", "n1") and mesh.reaches("n1", "n2")
+    mesh.make("--limit", "n1", "-e", '{"__remove_nodes": ["n2"], "shut_out": true}', **given)
+    assert "Permission denied" in mesh.login("n2", "n1").stderr
+    asks = ("-o", "HostKeyAlias=n2", "-o", "Port=22", "-o", "User=fleet")
+    posing = mesh.login("n1", mesh.lab.address("n2"), options=asks)
+    assert "Host key verification failed" in posing.stderr, posing.stderr
+    assert "n2 was shut out (host key SHA256:" in mesh.refusal(**given)
+    mesh.make(accept_changed=["n2"], **given)
+    assert mesh.reaches("n2", "n1") and mesh.reaches("n1", "n2")
+
+
 def test_a_certificate_that_ended_is_told(mesh: Mesh, tmp_path: Path) -> None:
     mesh.make()
     (tmp_path / "key.pub").write_text(mesh.lab.ssh("n1", "cat", f"{HOME}/id_ed25519.pub").stdout)

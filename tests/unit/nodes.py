@@ -39,6 +39,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "torch": {"version": "2.13.0+cpu", "cuda": "", "hip": ""},
         "gpu_targets": {"torch": [], "gpus": []},
         "launcher": launcher("/opt/ompi/bin/mpirun", "5.0.11"),
+        "slurm": None,
         "hostname": "node",
         "machine": "x86_64",
         "nics": ["eth0", "eth1", "lo"],

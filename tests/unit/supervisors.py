@@ -20,7 +20,7 @@ from {PACKAGE} import open_files, output_lines, supervisor
 """
 
 
-def supervisor(hook: str = "") -> RemoteProcess:
+def supervisor(hook: str = "") -> RemoteProcess[Any, Any]:
     """Start a supervisor; `hook`: what is done in its process before it serves, such as making its disk hang."""
     serve = "supervisor.Supervisor(channel.Channel(0, 1)).serve()\nos._exit(0)\n"
     return RemoteProcess([sys.executable, "-c", f"{SERVE}\n{hook}\n{serve}"])
@@ -61,11 +61,11 @@ def order_of_one(home: Path, command: tuple[str, ...] = ("/bin/sleep", "600"), *
     }
 
 
-def stage(remote: RemoteProcess, order: dict[str, Any]) -> None:
-    assert not remote.expect("stage", 60, "staged", order=order, secrets={}).get("reason")
+def stage(remote: RemoteProcess[Any, Any], order: dict[str, Any]) -> None:
+    assert not remote.ask({"kind": "stage", "beats": True, "order": order, "secrets": {}}, 60).get("reason")
 
 
-def begin(remote: RemoteProcess, order: dict[str, Any]) -> None:
+def begin(remote: RemoteProcess[Any, Any], order: dict[str, Any]) -> None:
     """Stage a job and let it go."""
     stage(remote, order)
-    remote.channel.send("start")
+    remote.channel.send({"kind": "start"})

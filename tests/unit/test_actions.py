@@ -362,8 +362,10 @@ def planned(place: Path, *members: Any, **changed: Any) -> dict[str, Any]:
     given = {
         **{"directory": str(place), "cluster": "mine", "state": "present", "trust": "keys", "any_to_any": False},
         **{"extra_sources": [], "valid_days": 365, "accept_changed": [], "rotate": False, "former": ""},
+        **{"shut_out": [], "inventory": ""},
     }
-    return ssh_mesh_plan.plan({**given, **changed}, members, ["n1"], dry_run=False)
+    names = changed.pop("names", ["n1"])
+    return ssh_mesh_plan.plan({**given, **changed}, members, names, dry_run=False)
 
 
 def test_no_mesh_is_made_over_a_changed_host_key(tmp_path: Path) -> None:
@@ -394,6 +396,25 @@ def test_the_others_revoke_the_key_of_a_node_that_left(tmp_path: Path) -> None:
         (step,) = planned(place, member())["nodes"]["n1"]["steps"]
         assert f"\n@revoked * {key}\n" in step["files"][known_hosts]
         assert "n2" not in step["files"][known_hosts]
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_machine_that_was_shut_out_comes_back_by_replace_alone(tmp_path: Path, forgotten: bool) -> None:
+    """Whatever its name is then; also if the others had forgotten it before. A removed one is let in as a new one."""
+    key = f"{KEY[:-4]}AAAA"
+    there = {"address": "192.0.2.2", "addresses": ["192.0.2.2"], "client": False, "host_keys": [key]}
+    planned(tmp_path, member(), member(name="n2", **there))
+    if forgotten:
+        planned(tmp_path, member())
+    planned(tmp_path, member(), shut_out=["n2"])
+    planned(tmp_path, member())
+    for name in ("n2", "n3"):
+        says = rf"{name} was shut out \(host key .*\): .* if it is safe again, add -e replace={name}"
+        with pytest.raises(Refused, match=says):
+            planned(tmp_path, member(), member(name=name, **there))
+    names = ["n1", "n2"]
+    planned(tmp_path, member(), member(name="n2", **there), names=names, accept_changed=["n2"])
+    planned(tmp_path, member(), member(name="n2", **there), names=names)
 
 
 def test_a_mesh_is_taken_away_with_what_root_wrote_for_it(tmp_path: Path) -> None:

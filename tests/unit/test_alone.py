@@ -39,7 +39,9 @@ def remotes() -> Iterator[list[RemoteProcess]]:
 def staged(home: Path, remotes: list[RemoteProcess], **alone: bool) -> dict[str, dict[str, Any]]:
     """Have the supervisors stage a job each at the same time; return what they answer, by job id."""
     for remote, (job_id, exclusive) in zip(remotes, alone.items(), strict=True):
-        remote.channel.send("stage", order=order_of_one(home, job_id=job_id, exclusive=exclusive), secrets={})
+        remote.channel.send(
+            {"kind": "stage", "order": order_of_one(home, job_id=job_id, exclusive=exclusive), "secrets": {}}
+        )
     return {job_id: remote.answer(60) for remote, job_id in zip(remotes, alone, strict=True)}
 
 
@@ -60,7 +62,7 @@ def test_of_two_heads_that_start_a_job_at_once_one_is_refused(tmp_path: Path, re
     for remote, job_id in zip(remotes, ("one", "two"), strict=True):
         order = order_of_one(tmp_path, job_id=job_id, exclusive=True, head="w1")
         whole = {"job": order, "nodes": {"w1": order}, "routes": [], "secrets": {"w1": {}}, "files": {}}
-        remote.channel.send("run", order=whole, beats=True)
+        remote.channel.send({"kind": "run", "order": whole, "beats": True})
     for remote in remotes:
         assert remote.channel.receive(60)["kind"] == "beat"  # it is at work
     assert not (tmp_path / "jobs").exists()

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import artifacts as artifacts_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
     Border,
     Limits,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
     Search,
     pattern_parts,
     patterns_of,
@@ -331,7 +333,7 @@ def sent(root: Path, monkeypatch: pytest.MonkeyPatch, patterns: list[str], limit
     Path(job.path).mkdir(parents=True, exist_ok=True)
     job.write("staging.json", {**STAGING, "started": 1e9})
     channel, frames = Channel(-1, -1), list[Any]()
-    monkeypatch.setattr(channel, "send", lambda kind, data, **rest: frames.append({"kind": kind, "data": data, **rest}))
+    monkeypatch.setattr(channel, "send", frames.append)
     send_artifacts(channel, job, order, limits)  # type: ignore[arg-type]
     return frames
 
@@ -374,7 +376,7 @@ def test_in_a_jobs_own_tree_what_was_shipped_stays(tmp_path: Path, monkeypatch: 
     job.write("listing.json", [["main.py", digest, False], ["config", digest, False]])
     order = order_of_a_job(home=str(tmp_path), cwd=job.at("src"), collect=["**"])
     channel, paths = Channel(-1, -1), list[str]()
-    monkeypatch.setattr(channel, "send", lambda _kind, _data, **rest: paths.append(rest.get("name", "")))
+    monkeypatch.setattr(channel, "send", lambda frame: paths.append(frame.get("name", "")))
     send_artifacts(channel, job, order, MANY)  # type: ignore[arg-type]
     assert paths == ["artifacts/n1/config", "artifacts/n1/model.pt", ""]  # config was changed
 

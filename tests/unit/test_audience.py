@@ -56,12 +56,12 @@ def heard(channel: Channel) -> dict[str, Any]:
 
 
 def test_who_comes_later_hears_what_the_job_is_and_how_far_it_came(audience: Audience, tmp_path: Path) -> None:
-    audience.offer(**REPORT)
+    audience.offer(REPORT)
     late = follower(tmp_path)
     assert audience.receive() is None
     assert heard(late) == {"kind": "attached", **ORDER}
     assert heard(late) == REPORT
-    audience.send("started")
+    audience.send({"kind": "started"})
     assert heard(late) == {"kind": "started"}
 
 
@@ -69,9 +69,9 @@ def test_a_follower_may_end_the_job_and_say_nothing_else(audience: Audience, tmp
     first, second = follower(tmp_path), follower(tmp_path)
     for _ in range(2):
         assert audience.receive() is None
-    second.send("run", order={})  # no such frame is taken from it
+    second.send({"kind": "run", "order": {}})  # no such frame is taken from it
     assert audience.receive() is None and len(audience.channels) == 2
-    first.send("end", reason="cancelled", detail="do=cancel")
+    first.send({"kind": "end", "reason": "cancelled", "detail": "do=cancel"})
     frame = audience.receive()
     assert frame is not None and (frame["kind"], frame["reason"]) == ("end", "cancelled")
 

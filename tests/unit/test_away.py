@@ -48,6 +48,16 @@ def test_removal_is_of_some_nodes_or_of_all() -> None:
         away.removed(GROUPS, "h,n1", [])
 
 
+def test_a_node_that_is_shut_out_is_not_asked() -> None:
+    assert FILTERS["removed_nodes"](GROUPS, "n3", [], "true") == []
+    assert FILTERS["removed_nodes"](GROUPS, "n3", [], "false") == ["n3"]
+    for nodes in ([], "h,n1,n2,n3"):
+        with pytest.raises(InputError, match=r"shut_out: got .*; say which nodes the others shut out: -e nodes=n3"):
+            away.asked(GROUPS, nodes, [], "true")
+    with pytest.raises(InputError, match="shut_out: got "):
+        away.asked(GROUPS, "n3", [], "perhaps")
+
+
 def test_a_task_asks_its_host() -> None:
     variables = {"inventory_hostname": "n1", "groups": GROUPS, "hostvars": {"n1": {"away": "n2"}}}
     assert away.groups_of(variables)["workers"] == ["n1", "n3"]

@@ -16,7 +16,7 @@ def test_our_code_comes_up_behind_a_noisy_login(tmp_path: Path) -> None:
     for archive in (runtime_archive.archive, never):
         remote = RemoteProcess(["/bin/sh", "-c", 'echo "Welcome!"; echo; exec "$@"', "sh", *start])
         remote.greet(archive)
-        assert remote.ask("clock")["time"] > 1e9
+        assert remote.ask({"kind": "clock"})["time"] > 1e9
         remote.close()
 
 

@@ -39,11 +39,11 @@ class Clocks:
     def time(self) -> float:
         return self.now
 
-    def expect(self, *_question: object) -> dict[str, float]:
+    def ask(self, *_question: object) -> dict[str, Any]:
         self.now += self.chance.uniform(*LATENCY)
         answer = self.now + self.skew
         self.now += self.chance.uniform(*LATENCY)
-        return {"time": answer}
+        return {"kind": "clock", "time": answer}
 
 
 def measured(chance: random.Random, skew: float, monkeypatch: pytest.MonkeyPatch) -> float:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import UnreachedCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code, known
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_FOLLOWER, FROM_NODE, record
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import (
+    FROM_FOLLOWER,
+    FROM_NODE,
+    checked,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import STATES, EndReason, RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record_forms import record
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import RailCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import RejectionCode
 
+PLUGINS = Path(__file__).parents[2] / "plugins"
 RECORD = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 1, "cpus": [], "started": 1.0, "ended": 2.0}
 
 
@@ -33,11 +41,12 @@ def test_what_is_no_code_is_known_as_none() -> None:
 
 
 def test_the_border_makes_codes_of_texts_and_refuses_others() -> None:
-    for check in (FROM_NODE["ending"]["reason"], FROM_FOLLOWER["end"]["reason"]):
-        assert check("launcher_died") is EndReason.LAUNCHER_DIED
+    for kind, accepted in (("ending", FROM_NODE), ("end", FROM_FOLLOWER)):
+        said = {"kind": kind, "reason": "launcher_died", "detail": ""}
+        assert checked(said, accepted)["reason"] is EndReason.LAUNCHER_DIED
         for bad in ("succeeded", "", None, 1, []):
             with pytest.raises(BadFrame, match="one of timed_out, cancelled"):
-                check(bad)
+                checked({**said, "reason": bad}, accepted)
     assert record({**RECORD, "error_code": "disk_full"})["error_code"] is RankError.DISK_FULL
     with pytest.raises(BadFrame):
         record({**RECORD, "error_code": "lost"})
@@ -45,3 +54,12 @@ def test_the_border_makes_codes_of_texts_and_refuses_others() -> None:
 
 def test_every_reason_has_a_state() -> None:
     assert set(STATES) == set(EndReason)
+
+
+def test_every_end_has_its_sentence_in_one_file() -> None:
+    elsewhere = [
+        path.name
+        for path in PLUGINS.rglob("*.py")
+        if path.name != "reasons.py" and re.search(r"\bReason\(\s*EndReason\.", path.read_text())
+    ]
+    assert elsewhere == []

@@ -25,6 +25,8 @@ def test_a_directory_that_takes_no_result_hides_no_other_job(tmp_path: Path) -> 
             write(job, name, value)
         job_directory.JobDir.write = write_unless_closed"""
     remote = supervisor(hook)
-    answer = remote.expect("collect", 30.0, "waiting", home=str(tmp_path), controller="c", dry_run=False)
+    answer = remote.ask(
+        {"kind": "collect", "beats": True, "home": str(tmp_path), "controller": "c", "dry_run": False}, 30.0
+    )
     assert sorted(row["job_id"] for row in answer["jobs"]) == ["closed", "open"]
     remote.close()

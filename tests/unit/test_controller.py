@@ -148,10 +148,10 @@ class Wire:
     """Keeps what a supervisor answers."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.sent: list[dict[str, Any]] = []
 
-    def send(self, kind: str, **fields: Any) -> None:
-        self.sent.append((kind, fields))
+    def send(self, frame: dict[str, Any]) -> None:
+        self.sent.append(frame)
 
 
 def test_the_head_tells_all_that_wait_and_whose_they_are(tmp_path: Path) -> None:
@@ -165,20 +165,20 @@ def test_the_head_tells_all_that_wait_and_whose_they_are(tmp_path: Path) -> None
     wire = Wire()
     head = Supervisor(wire)  # type: ignore[arg-type]
     asked = {"home": str(tmp_path), "controller": "a" * 32, "dry_run": True}
-    head.on_collect(asked)
-    rows = {found["job_id"]: found for found in wire.sent.pop()[1]["jobs"]}
+    head.finished.on_collect(asked)
+    rows = {found["job_id"]: found for found in wire.sent.pop()["jobs"]}
     assert {name: (found["own"], found["state"]) for name, found in rows.items()} == {
         "mine": (True, "failed"),
         "other": (False, "failed"),
     }
     assert all(86400 <= found["seconds"] < 86500 for found in rows.values())
-    head.on_forget({"home": str(tmp_path), "job_id": "other"})
-    assert wire.sent.pop() == ("forgotten", {"missing": []})
+    head.finished.on_forget({"home": str(tmp_path), "job_id": "other"})
+    assert wire.sent.pop() == {"kind": "forgotten", "missing": []}
     other = tmp_path / "jobs" / "other"
     assert (other / FETCHED_MARK).exists() and not (other / "ranks").exists()
-    head.on_collect(asked)
-    assert [found["job_id"] for found in wire.sent.pop()[1]["jobs"]] == ["mine"]
-    head.on_forget({"home": str(tmp_path), "job_id": "never-was"})
+    head.finished.on_collect(asked)
+    assert [found["job_id"] for found in wire.sent.pop()["jobs"]] == ["mine"]
+    head.finished.on_forget({"home": str(tmp_path), "job_id": "never-was"})
     assert not (tmp_path / "jobs" / "never-was").exists()
     json.dumps(wire.sent)
 
@@ -190,10 +190,10 @@ def test_a_job_that_runs_is_neither_collected_nor_forgotten(tmp_path: Path) -> N
     job.write("staging.json", STAGING)
     wire, lock = Wire(), job.lock()
     head = Supervisor(wire)  # type: ignore[arg-type]
-    head.on_collect({"home": str(tmp_path), "controller": "c", "dry_run": False})
-    assert wire.sent.pop() == ("waiting", {"jobs": []})
-    head.on_forget({"home": str(tmp_path), "job_id": "one"})
-    assert wire.sent.pop() == ("forgotten", {"missing": ["it still runs"]})
+    head.finished.on_collect({"home": str(tmp_path), "controller": "c", "dry_run": False})
+    assert wire.sent.pop() == {"kind": "waiting", "jobs": []}
+    head.finished.on_forget({"home": str(tmp_path), "job_id": "one"})
+    assert wire.sent.pop() == {"kind": "forgotten", "missing": ["it still runs"]}
     assert os.path.isdir(job.at("ranks")) and not os.path.exists(job.at(FETCHED_MARK))
     assert job.end() is None and job.read("result.json") is None
     os.close(lock)
@@ -207,7 +207,7 @@ def test_check_mode_writes_no_result_of_a_job_whose_guardians_are_gone(tmp_path:
     wire = Wire()
     head = Supervisor(wire)  # type: ignore[arg-type]
     for dry_run in (True, False):
-        head.on_collect({"home": str(tmp_path), "controller": "c", "dry_run": dry_run})
-        (row,) = wire.sent.pop()[1]["jobs"]
+        head.finished.on_collect({"home": str(tmp_path), "controller": "c", "dry_run": dry_run})
+        (row,) = wire.sent.pop()["jobs"]
         assert row["state"] == "lost" and (job.read("result.json") is None) is dry_run
         assert (job.end() is None) is dry_run

@@ -195,7 +195,7 @@ def test_a_controller_that_sleeps_keeps_nobody_waiting(four: Fleet, monkeypatch:
     head.peers["n2"] = SimpleNamespace(remote=SimpleNamespace(close=lambda: closed.append(True)))  # type: ignore[assignment]
     send_list(controller, data.text)
     offer = {"home": home, "name": data.name, "list_bytes": len(data.text), "token": "1", "keep": 2, "here": "n1"}
-    controller.send("file", b"a part of the first piece", name="0", first=True)
+    controller.send({"kind": "file", "name": "0", "first": True, "data": b"a part of the first piece"})
     head.on_data_set({**offer, "nodes": []})  # type: ignore[typeddict-item]
     answer = controller.receive(0)
     assert answer and answer["kind"] == "data_wanted" and controller.receive(0) is None
@@ -220,7 +220,7 @@ threading.Thread(target=beat, daemon=True).start()
 {end}"""
     remote = RemoteProcess([sys.executable, "-c", beats], 0.2)
     while not remote.channel.lost:
-        remote.channel.send("file", b"x" * 65536)
+        remote.channel.send({"kind": "file", "data": b"x" * 65536})
     if "_exit" in end:
         remote.process.wait(60)
     peer: Any = SimpleNamespace(name="n2", remote=remote, channel=remote.channel)
@@ -232,7 +232,7 @@ def test_who_has_just_died_is_not_said_to_take_nothing() -> None:
     """A program whose end was not seen yet: its pipe is closed already."""
     remote = RemoteProcess([sys.executable, "-c", "import os; os.write(2, b'the disk is full'); os.close(0)"], 60.0)
     while not remote.channel.lost:
-        remote.channel.send("file", b"x" * 65536)
+        remote.channel.send({"kind": "file", "data": b"x" * 65536})
     remote.process.poll = lambda: None  # type: ignore[method-assign]
     peer: Any = SimpleNamespace(name="n2", remote=remote, channel=remote.channel)
     assert data_relay.lost_text(peer) == "the disk is full"

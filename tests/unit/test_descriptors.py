@@ -33,7 +33,7 @@ def test_all_descriptors_are_above_1024(tmp_path: Path) -> None:
     assert output.read_text() == "1024\n"
     frame = remote.channel.receive(60)
     assert frame is not None and frame["kind"] == "beat"
-    remote.channel.send("end", reason="cancelled", detail="enough")
+    remote.channel.send({"kind": "end", "reason": "cancelled", "detail": "enough"})
     while frame is not None and frame["kind"] != "over":
         frame = remote.channel.receive(60)
     assert frame is not None

@@ -166,7 +166,7 @@ def test_a_head_keeps_the_files_of_each_attempt_apart(tmp_path: Path) -> None:
     job = {"job": order, "nodes": {"w1": own}, "routes": [], "secrets": {"w1": {}}, "files": {}}
     hook = f"from {PACKAGE} import restarting; restarting.PAUSE_SECONDS = restarting.LOOK_SECONDS = 0.1"
     remote, kinds, here = supervisor(hook), list[str](), JobDir(str(tmp_path / "jobs" / "one"))
-    remote.channel.send("run", order=job, detached=True, restart={"most": 2, "states": ["failed"]})
+    remote.channel.send({"kind": "run", "order": job, "detached": True, "restart": {"most": 2, "states": ["failed"]}})
     try:
         while "result" not in kinds and "refused" not in kinds:
             frame = remote.answer(120)

@@ -64,7 +64,7 @@ def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
         [f"{name}: {name}: all were asked" for name in DEAD],
         [f"{name}: {name}: all were asked" for name in DEAD],
     ):
-        remote.channel.send("fetch", home=str(tmp_path / "n1"), job_id="one", limit=1 << 40)
+        remote.channel.send({"kind": "fetch", "home": str(tmp_path / "n1"), "job_id": "one", "limit": 1 << 40})
         names, files = [], dict[str, bytes]()
         frame = remote.answer(120)
         while frame["kind"] == "file":
@@ -76,7 +76,7 @@ def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
         assert {"ranks/0/stdout", "ranks/1/stdout", "ranks/2/stdout"} <= set(names)
         rows = [json.loads(row) for row in files["metrics.jsonl"].splitlines()]  # none is torn
         assert all([row["row"] for row in rows if row["rank"] == rank] == list(range(60_000)) for rank in range(3))
-        remote.channel.send("received")
+        remote.channel.send({"kind": "received"})
     assert len(list(tmp_path.glob("asked.*"))) == 3  # who did not answer is not asked again
     assert not any(os.path.exists(job.at(FETCHED_MARK)) for job in (head, *others))  # not all of it is home
     remote.close()
@@ -103,6 +103,6 @@ def test_blocks_of_a_file_end_with_its_lines(tmp_path: Path, monkeypatch: pytest
     rows = b"".join(b"%d\n" % number for number in range(size))[:size].rpartition(b"\n")[0] + b"\n"
     (tmp_path / "rows").write_bytes(rows)
     channel, blocks = Channel(-1, -1), list[bytes]()
-    monkeypatch.setattr(channel, "send", lambda _kind, data, **_fields: blocks.append(data))
+    monkeypatch.setattr(channel, "send", lambda frame: blocks.append(frame["data"]))
     channel.send_file("rows", str(tmp_path / "rows"))
     assert b"".join(blocks) == rows and all(block.endswith(b"\n") and len(block) <= BLOCK for block in blocks)

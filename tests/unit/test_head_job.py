@@ -21,7 +21,7 @@ def head_job(shown: list[dict[str, Any]]) -> HeadJob:
     made = object.__new__(HeadJob)
     made.order = {"host": "n1"}
     made.places = {(0, "n1"), (1, "n2")}
-    made.audience = SimpleNamespace(offer=lambda **frame: shown.append(frame))  # type: ignore[assignment]
+    made.audience = SimpleNamespace(offer=shown.append)  # type: ignore[assignment]
     return made
 
 
@@ -37,16 +37,16 @@ def test_a_node_is_shown_for_its_own_ranks_only(
 ) -> None:
     """Else it could have a user believe what another node's rank never said."""
     n2: Any = SimpleNamespace(name="n2")
-    head_job.on_message({**said, "rank": 0, "data": b""}, n2)
-    head_job.on_message({**said, "rank": 7, "data": b""}, n2)
+    head_job.on_message({**said, "rank": 0}, n2)
+    head_job.on_message({**said, "rank": 7}, n2)
     assert shown == []
-    head_job.on_message({**said, "rank": 1, "data": b""}, n2)
+    head_job.on_message({**said, "rank": 1}, n2)
     assert shown == [{**said, "rank": 1}]
 
 
 def test_job_timeout_does_not_begin_with_a_head_that_has_no_ranks(head_job: HeadJob) -> None:
     """Reproduced before: it reports at once that all of its ranks are there, and Slurm's queue took the job's time."""
-    sent: list[str] = []
+    sent: list[dict[str, str]] = []
     head_job.unplaced, head_job.timeout_start = {"n2", "n3"}, None
     head_job.send_to_all = sent.append  # type: ignore[method-assign]
     head_job.on_message({"kind": "placed"})
@@ -55,4 +55,4 @@ def test_job_timeout_does_not_begin_with_a_head_that_has_no_ranks(head_job: Head
     began = head_job.timeout_start
     assert began is not None and sent == []
     head_job.on_message({"kind": "placed"}, SimpleNamespace(name="n3"))  # type: ignore[arg-type]
-    assert (head_job.timeout_start, sent) == (began, ["all_placed"])
+    assert (head_job.timeout_start, sent) == (began, [{"kind": "all_placed"}])

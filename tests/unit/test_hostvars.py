@@ -9,7 +9,6 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
     cluster_from_hostvars,
-    cluster_of,
     to_plain,
 )
 
@@ -51,10 +50,3 @@ def test_to_plain_leaves_no_foreign_types() -> None:
     plain = to_plain({Tagged("a"): [Tagged("b"), 1, 1.5, True, None, (2,)]})
     assert plain == {"a": ["b", 1, 1.5, True, None, [2]]}
     assert type(next(iter(plain))) is str and type(plain["a"][0]) is str and plain["a"][3] is True
-
-
-def test_clusters_with_nodes_of_the_same_names_are_told_apart() -> None:
-    """Reproduced before: two inventories with n1 and n2 had one baseline of bench.yml."""
-    first, second = (cluster_of({"inventory_dir": f"/{place}/cluster"}) for place in ("a", "b"))
-    assert first != second and first.startswith("cluster-")
-    assert cluster_of({"inventory_dir": "/a/cluster", "torchfleet_cluster": "mine"}) == "mine"

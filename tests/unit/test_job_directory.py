@@ -20,14 +20,17 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    batch_system,
     job_directory,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bounded_write import (
+    write_in_thread,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
     BALLAST_BYTES,
     JobDir,
     jobs,
     remove,
-    write_in_thread,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import outputs, remove_tree
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import reap
@@ -174,14 +177,14 @@ def test_only_what_has_the_jobs_own_name_is_cancelled_and_by_number(tmp_path: Pa
     for token in ("78", "77"):
         find = [str(tmp_path / "squeue"), f"--name=torchfleet-train-{token}"]
         job.write("order.json", {"queue": [find, [str(tmp_path / "scancel"), "--quiet"]]})
-        job.cancel()
+        batch_system.cancel(job)
     assert (tmp_path / "cancelled").read_text() == "--quiet 4711 4712\n"
 
 
 def test_a_batch_system_that_is_gone_stops_no_clean(tmp_path: Path) -> None:
     job = made(tmp_path / "jobs" / "train")
     job.write("order.json", {"queue": [["/nowhere/squeue"], ["/nowhere/scancel"]]})
-    job.cancel()
+    batch_system.cancel(job)
 
 
 RECORD = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 7, "cpus": [0], "started": 1.0}

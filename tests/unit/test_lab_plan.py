@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import faults, host, lifecycle, spec
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import directory, faults, host, lifecycle, spec
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.image import node_tag
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.spec import Lab, parse_disturbance, parse_lab
 
@@ -366,10 +366,10 @@ def nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files_of_the_users_own_are_not_removed_with_a_lab(tmp_path: Path, nothing_there: None) -> None:
-    for name in (*lifecycle.FILES, "notes.txt"):
+    for name in (*directory.FILES, "notes.txt"):
         (tmp_path / name).write_text("mine\n")
     assert lifecycle.absent(lab_options(directory=str(tmp_path)), check=False)["changed"] is False
-    assert len(list(tmp_path.iterdir())) == len(lifecycle.FILES) + 1
+    assert len(list(tmp_path.iterdir())) == len(directory.FILES) + 1
     (tmp_path / "hosts.yml").write_text(f"{spec.HEADER}all:\n")  # which a lab wrote
     assert lifecycle.absent(lab_options(directory=str(tmp_path)), check=True)["changed"] is True
     assert lifecycle.absent(lab_options(directory=str(tmp_path)), check=False)["changed"] is True
@@ -379,10 +379,10 @@ def test_files_of_the_users_own_are_not_removed_with_a_lab(tmp_path: Path, nothi
 def test_half_a_pair_of_keys_is_made_anew(tmp_path: Path) -> None:
     """A run may be interrupted between the two files; ssh-keygen would ask whether to overwrite the one."""
     place = tmp_path / "lab"
-    key = lifecycle.make_key(str(place))
-    assert key.startswith("ssh-ed25519 ") and lifecycle.make_key(str(place)) == key
+    key = directory.make_key(str(place), "lab")
+    assert key.startswith("ssh-ed25519 ") and directory.make_key(str(place), "lab") == key
     (place / "key.pub").unlink()
-    assert lifecycle.make_key(str(place)) not in ("", key)
+    assert directory.make_key(str(place), "lab") not in ("", key)
 
 
 @pytest.mark.parametrize("state", ["cut", "heal", "shape", "pause"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import slurm_programs, survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import (
     find_launcher,
     refusal,
@@ -42,6 +42,23 @@ def test_a_component_that_open_mpi_lacks_is_named(mpirun: Path, words: tuple[str
     assert found["version"] == "5.0.11"
     said = refusal("openmpi", found, words)
     assert says in said and bool(said) == bool(says)
+
+
+def test_slurm_is_found_where_its_srun_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchfleet_srun names srun, also for sbatch. The daemon is in a place that is in nobody's search path."""
+    monkeypatch.setattr(slurm_programs, "running", lambda: iter(()))
+    monkeypatch.setattr(slurm_programs, "SBIN", ())
+    monkeypatch.setenv("PATH", "")
+    for name in ("bin/srun", "bin/sbatch", "sbin/slurmd"):
+        program = tmp_path / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\necho slurm-wlm 22.05.8\n")
+        program.chmod(0o755)
+    found = find_launcher("sbatch", str(tmp_path / "bin/srun"), "/none")
+    assert (found["path"], found["version"]) == (str(tmp_path / "bin/sbatch"), "22.05.8")
+    there = {"slurmd": str(tmp_path / "sbin/slurmd"), "version": "22.05.8", "srun": str(tmp_path / "bin/srun")}
+    assert slurm_programs.slurm_programs(found["path"]) == there
+    assert slurm_programs.slurm_programs("") == {"slurmd": "", "version": "", "srun": ""}
 
 
 def test_a_launcher_that_does_not_take_an_option_is_quoted(mpirun: Path) -> None:

@@ -47,6 +47,37 @@ def test_slurm_needs_one_path(plan_two: Planner) -> None:
         two(plan_two, "srun", n2={"home": "/tf"})
 
 
+@pytest.mark.parametrize(
+    ("name", "there", "lack"),
+    [
+        ("srun", {"slurmd": "/usr/sbin/slurmd", "version": "22.05.3", "srun": ""}, ""),
+        ("srun", {"slurmd": "/usr/sbin/slurmd", "version": "23.02.1", "srun": ""}, ""),  # a newer daemon takes it
+        ("srun", {"slurmd": "/opt/sbin/slurmd", "version": "", "srun": ""}, ""),
+        ("srun", {"slurmd": "", "version": "", "srun": "/usr/bin/srun"}, "no slurmd"),
+        (
+            "srun",
+            {"slurmd": "/opt/sbin/slurmd", "version": "21.08.8", "srun": ""},
+            "/opt/sbin/slurmd 21.08.8, which is older",
+        ),
+        ("sbatch", {"slurmd": "/s/slurmd", "version": "22.05.8", "srun": "/usr/bin/srun"}, ""),
+        (
+            "sbatch",
+            {"slurmd": "/s/slurmd", "version": "22.05.8", "srun": ""},
+            "no srun instead of /usr/bin/srun, which the batch file starts",
+        ),
+    ],
+)
+def test_a_worker_that_cannot_start_what_slurm_asks_for_is_named(
+    plan_two: Planner, name: str, there: Facts, lack: str
+) -> None:
+    if not lack:
+        two(plan_two, name, n2={"slurm": there})
+        return
+    with pytest.raises(InputError) as caught:
+        two(plan_two, name, n2={"slurm": there})
+    assert f"/usr/bin/{name} 22.05.8 on n1, and on n2: {lack}; install Slurm's packages there" in str(caught.value)
+
+
 def test_slurm_takes_no_more_ranks_than_cores(plan_two: Planner) -> None:
     with pytest.raises(InputError, match="n2 has 2 ranks and 1 of them"):
         two(plan_two, "sbatch", n2={"cores": 1})

@@ -60,7 +60,7 @@ def test_a_disk_that_hangs_ends_no_job(tmp_path: Path) -> None:
     for _beat in range(2):
         frame = remote.channel.receive(60)
         assert frame is not None and frame["kind"] == "beat"
-    remote.channel.send("end", reason="cancelled", detail="enough")  # which it can do as well
+    remote.channel.send({"kind": "end", "reason": "cancelled", "detail": "enough"})  # which it can do as well
     wait_until(lambda: is_gone(program))
     remote.close()
     end = job.end()
@@ -83,14 +83,14 @@ def test_a_supervisor_that_hangs_has_its_part_ended_by_the_guard(tmp_path: Path)
 def test_a_guard_does_not_take_its_own_sleep_for_silence(tmp_path: Path) -> None:
     order = {"ranks": [], "job_timeout": None, "lease": 5.0, "launcher": {"name": "openmpi"}}
     guard = Guard(JobDir(str(tmp_path)), order, "", from_supervisor=-1, to_supervisor=-1)
-    guard.supervisor_pid = -1  # its supervisor is killed in the end, and that would be who runs the tests
+    guard.watch.pid = -1  # its supervisor is killed in the end, and that would be who runs the tests
 
     def look_after(seconds: float, received: bool = False) -> Any:
-        guard.last_look = time.monotonic() - seconds
+        guard.watch.last_look = time.monotonic() - seconds
         return guard.check_lease(received)
 
     assert look_after(3600) is None  # it was frozen, and its supervisor with it
-    assert look_after(0.0, received=True) is None and guard.silent_seconds == 0.0
+    assert look_after(0.0, received=True) is None and guard.watch.silent_seconds == 0.0
     assert [look_after(2.0) is None for _look in range(3)] == [True, True, False]
     assert look_after(3600, received=True) is None
 
@@ -119,7 +119,7 @@ def test_a_question_that_a_slow_disk_holds_up_is_waited_for(tmp_path: Path) -> N
             return {{"home": "/h"}}
         supervisor.survey = survey"""
     remote = supervisor(hook)
-    remote.channel.send("survey", request={"home": "/h"}, beats=True)
+    remote.channel.send({"kind": "survey", "request": {"home": "/h"}, "beats": True})
     for _beat in range(2):
         frame = remote.channel.receive(60)
         assert frame is not None and frame["kind"] == "beat"
@@ -151,7 +151,7 @@ def test_a_node_that_beats_faster_than_any_clock_is_given_up(monkeypatch: pytest
 def test_an_idle_supervisor_hears_a_signal() -> None:
     """Reproduced before: it noted the signal and waited on."""
     remote = supervisor()
-    assert remote.ask("clock", 60)["kind"] == "clock"
+    assert remote.ask({"kind": "clock"}, 60)["kind"] == "clock"
     os.kill(remote.process.pid, signal.SIGTERM)
     assert remote.process.wait(60) == 128 + signal.SIGTERM
     remote.close()
@@ -264,7 +264,7 @@ def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path
     wait_until((tmp_path / "program").exists)
     pid = int((tmp_path / "program").read_text())
     if reason == "cancelled":
-        remote.channel.send("end", reason="cancelled", detail="enough")
+        remote.channel.send({"kind": "end", "reason": "cancelled", "detail": "enough"})
     wait_until(lambda: not running(pid), 30)
     remote.process.kill()
     remote.close()

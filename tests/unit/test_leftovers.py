@@ -15,7 +15,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, leftovers, processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    batch_system,
+    bootstrap,
+    leftovers,
+    processes,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.modules.reap import tell
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
@@ -188,7 +193,7 @@ def test_what_a_program_made_of_its_order_stops_no_clean_and_takes_nothing_else_
     job.create([])
     job.write("order.json", json.loads(json.dumps(order).replace("PRECIOUS", str(precious))))
     assert job.order() is None
-    job.cancel()
+    batch_system.cancel(job)
     leftovers.clear(job, whole=False, waits=True, dry_run=False)
     assert (precious / "x" / "torchfleet-0").exists()
     assert leftovers.reap(str(tmp_path / "home"))["running"] == []

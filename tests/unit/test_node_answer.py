@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.modules.node_facts import us
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, verify, verify_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.clock import clock_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_table
@@ -392,8 +392,8 @@ def test_a_node_that_lies_to_verify_fails_alone(seed: int, machine: dict[str, An
     drift = compare({name: versions_of(machine, "x" * 16) for name in NAMES}, NAMES)
     outcome = verify.Outcome(told.answers, told.listened, [], told.measured, [], trial, drift)
     findings = sort_out(verify.judge(outcome))
-    printed(verify.show(outcome, findings))
-    json.dumps(verify.report(outcome, findings, "now"), allow_nan=False)
+    printed(verify_report.show(outcome, findings))
+    json.dumps(verify_report.report(outcome, findings, "now"), allow_nan=False)
 
 
 def test_no_module_of_ours_hands_ansible_what_it_would_obey_or_a_terminal_would() -> None:

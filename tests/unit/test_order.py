@@ -18,7 +18,8 @@ def test_each_node_gets_its_own_nic_and_order(plan_two: Planner) -> None:
     made = plan_two(n2={"home": "/tf", "running": [{"job_id": "other", "owner": "alice", "own_home": True}]})
     nics = [{item.name: item.value for item in node.environment} for node in made.nodes]
     assert [found["GLOO_SOCKET_IFNAME"] for found in nics] == ["eth0", "eth1"]
-    order = order_for(made, render(made), "here")
+    order = order_for(dataclasses.replace(made, owner="me@here"), render(made), "here")
+    assert (order["job"]["controller"], order["job"]["owner"]) == ("here", "me@here")
     (route,) = order["routes"]
     n1, n2 = order["nodes"]["n1"], order["nodes"]["n2"]
     assert (order["job"]["head"], n1["ranks"], n2["ranks"]) == ("n1", [0, 1], [2, 3])

@@ -74,7 +74,7 @@ def test_what_a_launcher_says_is_for_its_user_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(said.stat().st_mode) == 0o600
     private = Path(said.read_text().strip())  # for what it writes itself, its sockets above all
     assert private.name.startswith("torchfleet-") and stat.S_IMODE(private.stat().st_mode) == 0o700
-    remote.channel.send("end", reason="cancelled", detail="enough")
+    remote.channel.send({"kind": "end", "reason": "cancelled", "detail": "enough"})
     while remote.answer(60)["kind"] != "over":
         pass
     remote.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify, verify_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.proven_links import (
     Proven,
@@ -104,13 +104,13 @@ def test_what_is_kept_is_shown_and_judged_with_the_rest() -> None:
         outcome(), trial=trial, measured=joined(new, rows_of(known.measured, trial.kept)), rails={}
     )
     assert [finding.id for finding in sort_out(verify.judge(proof))] == []
-    shown = "\n".join(verify.show(proof, []))
+    shown = "\n".join(verify_report.show(proof, []))
     assert "6 links" in shown and "2 of them were not tested again, for their nodes have not changed: n2 n3" in shown
     assert "700 / 50" in shown and f"all were on {AT}. -e verify_all=true tests all" in shown
-    told = verify.report(proof, [], "now")
+    told = verify_report.report(proof, [], "now")
     assert (len(told["links"]), told["links_kept"]) == (6, {"at": AT, "pairs": [["n2", "n3"]]})
     assert spare(planned(*NODES), proven(proof, known, changed), changed).kept == ()  # all are proven now
-    assert verify.report(outcome(), [], "now")["links_kept"]["pairs"] == []
+    assert verify_report.report(outcome(), [], "now")["links_kept"]["pairs"] == []
 
 
 def test_a_node_that_takes_no_part_is_not_forgotten_unless_the_other_changed() -> None:

@@ -40,7 +40,7 @@ def test_a_node_that_is_silent_for_the_lease_is_lost_and_not_before() -> None:
     peer.last_received -= 9.0
     peer.beat()
     assert peer.lost == ""
-    node.send("beat")
+    node.send({"kind": "beat"})
     assert peer.messages() == [] and time.monotonic() - peer.last_received < 5  # any sign of life counts
     peer.last_received -= 10.0
     peer.beat()
@@ -65,7 +65,7 @@ def test_a_node_has_no_file_that_it_was_not_offered(wanted: list[str]) -> None:
 
     def answer() -> None:
         answers.append(node.receive(30))
-        node.send("wanted", wanted=wanted)
+        node.send({"kind": "wanted", "wanted": wanted})
 
     answering = threading.Thread(target=answer, daemon=True)
     answering.start()
@@ -96,7 +96,7 @@ def test_a_job_is_staged_on_all_nodes_or_on_none(answer: dict[str, Any], error: 
             frame = end.receive(30)
             heard[name].append(frame["kind"] if frame else "nothing")
             if frame and frame["kind"] == "stage":
-                end.send("staged", **answer)
+                end.send({"kind": "staged", **answer})
 
     playing = [
         threading.Thread(target=play, args=given, daemon=True) for given in (("n2", node, {}), ("n3", other, answer))

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import LauncherOptions, parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.launcher_options import (
+    LauncherOptions,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 
 
 def test_nothing_given_is_a_whole_request() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import record_forms
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame import (
     blame_launcher,
     blame_lost_node,
@@ -415,7 +415,7 @@ def test_a_program_on_the_head_does_not_make_the_result_too_much(tmp_path: Path)
     for number in range(ITEMS + 1):
         metrics.note(f"m{number}", 0, number)
     alone = order(1) | {"ranks": [0], "placement": [place(0, "head")]}
-    frames.RESULT(write_result(job, alone, STAGING, metrics, {}))
+    record_forms.RESULT(write_result(job, alone, STAGING, metrics, {}))
 
 
 def test_a_node_reports_no_metric_for_a_rank_of_another(tmp_path: Path) -> None:

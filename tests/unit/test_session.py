@@ -60,7 +60,7 @@ def test_a_head_that_only_beats_is_lost_in_the_end(head: Head) -> None:
 
     def beat() -> None:
         while not stop.wait(0.01):
-            head.channel.send("beat")
+            head.channel.send({"kind": "beat"})
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -76,7 +76,7 @@ def test_a_head_that_beats_is_waited_for(head: Head) -> None:
     def another_beat() -> bool:
         """Asked before each look: so the answer comes behind five beats, however slow this machine is."""
         kind = "beat" if next(beats, None) is not None else "started"
-        head.channel.send(kind)
+        head.channel.send({"kind": kind})
         return False
 
     assert head.session.answer(another_beat, 30.0)["kind"] == "started"
@@ -101,7 +101,7 @@ def test_a_head_that_takes_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.M
     deaf.chmod(0o700)
     session = Session(Node("n1", "n1", local=True, home=str(tmp_path), interpreter=str(deaf)), ())
     sending = threading.Thread(
-        target=session.remote.channel.send, args=("run",), kwargs={"order": "x" * (1 << 20)}, daemon=True
+        target=session.remote.channel.send, args=({"kind": "run", "order": "x" * (1 << 20)},), daemon=True
     )
     sending.start()
     sending.join(20)

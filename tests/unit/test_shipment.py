@@ -331,8 +331,8 @@ class FakePeer:
             raise ConnectionLost(self.wants)
         return self.wants
 
-    def send(self, _kind: str, _data: bytes, name: str, first: bool) -> None:
-        self.came += [name] * first
+    def send(self, frame: dict[str, Any]) -> None:
+        self.came += [frame["name"]] * frame["first"]
 
     def check_folder(self) -> str:
         return self.said
@@ -345,7 +345,7 @@ def controller(channel: Channel, made: Folder) -> tuple[list[str], str]:
     paths = {digest: path for path, (digest, _executable) in made.files.items()}
     for digest in wanted["wanted"]:
         channel.send_file(digest, str(Path(made.root, paths[digest])))
-    channel.send("files_sent")
+    channel.send({"kind": "files_sent"})
     laid = channel.receive(10)
     assert laid is not None
     return wanted["wanted"], laid["reason"]

@@ -300,6 +300,24 @@ def test_the_certificate_of_a_key_that_its_node_lost_is_worth_nothing() -> None:
     assert old.principals[0] not in str([files.authorized_keys(after), files.principals(after)])
 
 
+@pytest.mark.parametrize(
+    ("changed", "warned"),
+    [
+        ({"sshd": "own", "service": "system"}, True),  # which takes root
+        ({"sshd": "own", "service": ""}, True),
+        ({"sshd": "own", "service": "user"}, False),
+        ({"sshd": "own", "service": "system", "become": True}, False),
+        ({"sshd": "system"}, False),
+    ],
+)
+def test_an_sshd_that_a_reboot_ends_is_told(changed: dict[str, Any], warned: bool) -> None:
+    mesh = mesh_of_two(**changed)
+    found = [
+        line for line in refusals_module.findings(mesh, mesh.members) if "does not come back after a reboot" in line
+    ]
+    assert [line[:4] for line in found] == ["n2: "] * warned
+
+
 def test_a_key_of_a_node_that_was_removed_or_replaced_is_revoked() -> None:
     members = [member(number) for number in (1, 2, 3)]
     before = {one.name: one for one in members}

@@ -12,9 +12,9 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import TERMINAL_CLOSED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
     NOTHING_LEFT,
-    TERMINAL_CLOSED,
     Stopped,
     StopWatch,
     terminal_of,

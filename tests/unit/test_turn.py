@@ -24,7 +24,9 @@ BUSY: Any = {**FREE, "n2": facts_of_a_node(jobs=["old"], running=[{"job_id": "ol
 
 def plan(*hosts: str) -> Any:
     nodes = [SimpleNamespace(name=host) for host in hosts]
-    return SimpleNamespace(job_id="run7", nodes=nodes, world_size=2, launcher="openmpi", backend="gloo")
+    return SimpleNamespace(
+        job_id="run7", owner="me@here", nodes=nodes, world_size=2, launcher="openmpi", backend="gloo"
+    )
 
 
 class Waits:
@@ -60,7 +62,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 def test_nodes_that_are_free_are_not_looked_at_twice(head: Head) -> None:
     waits = Waits(head)
-    head.channel.send("turn")
+    head.channel.send({"kind": "turn"})
     first, facts = waits.take("n1", "n2")
     assert [node.name for node in first.nodes] == ["n1", "n2"] and facts is FREE
     assert waits.lines == [] and waits.asked() == [["n1", "n2"]] and head.session.queued
@@ -70,7 +72,7 @@ def test_who_waited_plans_anew(head: Head) -> None:
     waits, anew = Waits(head), plan("n1", "n2")
     waits.plans.append((anew, FREE))
     for kind, fields in (("queued", {"ahead": 2, "first": AHEAD}), ("beat", {}), ("turn", {})):
-        head.channel.send(kind, b"", **fields)
+        head.channel.send({"kind": kind, **fields})
     assert waits.take("n1", "n2")[0] is anew
     assert waits.lines == ["job run7 waits: 2 ahead, the first is first of alice, which has run for 12 min 0 s"]
 
@@ -80,7 +82,7 @@ def test_other_nodes_are_waited_for_too(head: Head) -> None:
     waits, anew = Waits(head), plan("n1", "n3")
     waits.plans.append((anew, FREE))
     for kind, fields in (("queued", {"ahead": 1, "first": AHEAD}), ("turn", {}), ("turn", {})):
-        head.channel.send(kind, b"", **fields)
+        head.channel.send({"kind": kind, **fields})
     assert waits.take("n1", "n2")[0] is anew
     assert waits.asked() == [["n1", "n2"], ["n1", "n3"]]
 
@@ -89,20 +91,20 @@ def test_nodes_that_know_a_job_by_themselves_are_waited_for(head: Head) -> None:
     """It is over on the head, and a node that was lost has not ended its part; or another head started it."""
     waits = Waits(head, (plan("n2"), BUSY), (plan("n2"), FREE))
     for _ in range(3):
-        head.channel.send("turn")
+        head.channel.send({"kind": "turn"})
     assert waits.take("n2", facts=BUSY)[1] is FREE
     assert waits.lines == ["job run7 waits: 1 ahead, the first is old of bob, which runs"]
     assert waits.asked() == [["n2"]] * 3
 
 
 def test_what_the_head_refuses_is_told_in_its_words(head: Head) -> None:
-    head.channel.send("refused", reason="it waited for 9 s (queue_timeout)")
+    head.channel.send({"kind": "refused", "reason": "it waited for 9 s (queue_timeout)"})
     with pytest.raises(InputError, match=r'queue: got "run7"; it waited for 9 s \(queue_timeout\)$'):
         Waits(head).take("n1")
 
 
 def test_a_head_that_answers_another_question_is_not_believed(head: Head) -> None:
-    head.channel.send("started")
+    head.channel.send({"kind": "started"})
     with pytest.raises(HeadLost, match="it answers another question"):
         Waits(head).take("n1")
 
@@ -121,7 +123,7 @@ def test_who_wants_to_stop_is_asked_while_the_job_waits(head: Head) -> None:
 def test_the_head_hears_of_the_controller_while_the_job_waits(head: Head) -> None:
     waits = Waits(head)
     waits.turn.beaten -= 60
-    head.channel.send("turn")
+    head.channel.send({"kind": "turn"})
     waits.take("n1")
     kinds = []
     while frame := head.channel.receive(0):
@@ -137,14 +139,14 @@ def test_the_head_hears_of_the_controller_while_the_job_waits(head: Head) -> Non
     ],
 )
 def test_check_mode_only_looks(head: Head, frame: Any, line: str) -> None:
-    head.channel.send("queued", b"", **frame)
+    head.channel.send({"kind": "queued", **frame})
     assert Waits(head).turn.would_wait(plan("n1")).startswith(line)
     asked = head.channel.receive(10)
     assert asked is not None and asked["look"] is True
 
 
 def test_a_job_is_taken_out_by_its_name(head: Head) -> None:
-    head.channel.send("unqueued", found=True)
+    head.channel.send({"kind": "unqueued", "found": True})
     assert take_out(head.session, "run7") is True
     asked = head.channel.receive(10)
     assert asked is not None and (asked["kind"], asked["job_id"]) == ("unqueue", "run7")

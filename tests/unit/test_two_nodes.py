@@ -14,7 +14,9 @@ import jsonschema
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+    Limits,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import RANK_PROGRAM, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
@@ -52,7 +54,7 @@ def surveyed(head: RemoteProcess, root: Path) -> dict[str, Any]:
         name: survey_request(Node(name, name, home=str(root / name)), Request("mnist"), ()) for name in ("n1", "n2")
     }
     route = {"host": "n2", "home": str(root / "n2"), "interpreter": sys.executable, "request": asked["n2"]}
-    answer = head.ask("survey", 60, request=asked["n1"], nodes=[route])
+    answer = head.ask({"kind": "survey", "request": asked["n1"], "nodes": [route]}, 60)
     return {"n1": answer["facts"], **answer["nodes"]}
 
 
@@ -80,7 +82,7 @@ def order_of_two(facts: dict[str, Any], program: str) -> dict[str, Any]:
 
 def run(head: RemoteProcess, order: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Run a job; return its result, and the lines that were shown."""
-    frame = head.ask("run", 60, order=order)
+    frame = head.ask({"kind": "run", "order": order}, 60)
     lines = []
     while frame["kind"] != "result":
         assert frame["kind"] in ("started", "line"), frame
@@ -104,7 +106,7 @@ def test_a_job_on_two_nodes(head: RemoteProcess, tmp_path: Path) -> None:
     kept = [path for job in jobs.values() for path in Path(job.path).iterdir() if path.suffix == ".json"]
     assert {"order.json", "staging.json", "routes.json"} <= {path.name for path in kept}
     assert [path.name for path in kept if "s3cret" in path.read_text()] == ["result.json"]  # the program printed it
-    head.channel.send("fetch", home=str(tmp_path / "n1"), job_id="job", limit=1 << 30)
+    head.channel.send({"kind": "fetch", "home": str(tmp_path / "n1"), "job_id": "job", "limit": 1 << 30})
     names, frame = [], head.answer(60)
     while frame["kind"] == "file":
         names.append(frame["name"])
@@ -124,7 +126,7 @@ def test_a_rank_that_fails_ends_the_other_node_too(head: RemoteProcess, tmp_path
 def test_a_node_that_cannot_stage_leaves_no_node_with_the_job(head: RemoteProcess, tmp_path: Path) -> None:
     order = order_of_two(surveyed(head, tmp_path), PROGRAM)
     (tmp_path / "n2" / "jobs" / "job").mkdir(parents=True)
-    answer = head.ask("run", 60, order=order)
+    answer = head.ask({"kind": "run", "order": order}, 60)
     assert answer["kind"] == "refused" and answer["reason"].startswith("cannot stage the job: n2: "), answer
     assert not (tmp_path / "n1" / "jobs" / "job").exists()
 
@@ -139,7 +141,9 @@ def test_what_ranks_wrote_comes_home_from_both(head: RemoteProcess, tmp_path: Pa
     result, _lines = run(head, order)
     assert result["state"] == "succeeded", result
     home = BroughtHome({"n1", "n2"}, Limits(4, 100))
-    head.channel.send("fetch", home=str(tmp_path / "n1"), job_id="job", limit=1 << 30, artifacts=[4, 100])
+    head.channel.send(
+        {"kind": "fetch", "home": str(tmp_path / "n1"), "job_id": "job", "limit": 1 << 30, "artifacts": [4, 100]}
+    )
     frame = head.answer(60)
     while frame["kind"] != "fetched":
         home.take(frame)

@@ -142,7 +142,20 @@ def test_exactly_what_the_role_added_goes(machine: SimpleNamespace, tmp_path: Pa
         "members": {},
         "services": {},
         "rules": {},
+        "holds": {},
     }
+
+
+def test_a_package_that_was_there_before_stays_and_is_free_again(machine: SimpleNamespace) -> None:
+    """The role held it, as it held what it installed. What the user held is not noted."""
+    ledger.note("cuda", "packages", OURS)
+    ledger.note("cuda", "holds", ["gcc", "theirs", "of-another-day"])
+    machine.there.add("theirs")
+    assert package_removal.leaving("cuda", False).texts[-1] == "hold of theirs"
+    assert package_removal.leaving("cuda", True).texts == []
+    package_removal.remove("cuda", False)
+    assert machine.ran == [["apt-mark", "unhold", "theirs"], *[["apt-get", "purge", *OURS]] * 2]
+    assert not ledger.LEDGER.exists()
 
 
 def test_what_another_package_needs_goes_with_a_later_role(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, result, usage_figures
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import record_forms, result, usage_figures
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import BUCKETS_MOST, USAGE
@@ -46,8 +46,8 @@ def test_what_a_sampler_writes_passes() -> None:
     usage = usage_of()
     assert USAGE(copy.deepcopy(usage)) == usage
     report = {"records": {}, "lines": {}, "leftovers": [], "launcher": {}, "metrics": [], "usage": usage}
-    assert frames.REPORT(report)["usage"] == usage
-    assert frames.REPORT({**report, "usage": None})["usage"] is None  # of a node with nothing to tell
+    assert record_forms.REPORT(report)["usage"] == usage
+    assert record_forms.REPORT({**report, "usage": None})["usage"] is None  # of a node with nothing to tell
 
 
 @pytest.mark.parametrize(

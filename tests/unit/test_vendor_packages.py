@@ -17,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.action.vendor_packages impor
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import (
     apt,
     dnf,
+    ledger,
     packages,
     repositories,
     vendor,
@@ -391,6 +392,7 @@ def test_apt_installs_in_order_after_the_repositories_were_tried(root: Root, mon
         "/etc/apt/preferences.d/theirs",
     ]
     assert root.written["/etc/apt/keyrings/theirs.gpg"] == b"key of file:/key"
+    assert ledger.names_of("some", "holds") == ["driver", "manager"]
 
 
 def of_etc(root: Root) -> list[str]:

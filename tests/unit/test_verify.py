@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify, verify_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
@@ -70,7 +70,7 @@ def test_a_certificate_that_ends_soon_is_told_in_time(days: int, found: list[str
     """It ended on day 366 of a cluster that was only trained on, and no job started from then on."""
     rows = [row for row in verify.judge(outcome(certificate_days=days)) if row.id == "TF-VERIFY-CERTIFICATE"]
     assert [row.seen.removeprefix("it ends ") for row in rows] == found
-    assert verify.report(outcome(certificate_days=days), [], "now")["certificate_days"] == days
+    assert verify_report.report(outcome(certificate_days=days), [], "now")["certificate_days"] == days
 
 
 def links(**rates: float) -> dict[str, list[dict[str, Any]]]:
@@ -91,7 +91,7 @@ def run(**changed: Any) -> dict[str, Any]:
 
 def tried(trial: trial_module.Trial) -> list[tuple[str, str]]:
     """Return launcher and backend of each planned run."""
-    return [verify.of(each) for each in trial.runs]
+    return [verify_report.of(each) for each in trial.runs]
 
 
 def ids(given: verify.Outcome) -> list[str]:
@@ -129,7 +129,7 @@ def test_backend_mpi_is_tried_only_with_the_mpis_that_it_is_made_for() -> None:
     """A second setup.yml with fewer `mpis` makes it for those alone; the others are still installed."""
     having = {name: answer(mpich="5.0.2", torch_backends="0.1.0 mpi mpi:openmpi") for name in NODES}
     runs = trial_module.plan_trial(having, HEARD, "n1", NODES).runs
-    assert ("mpich", "gloo") in map(verify.of, runs)
+    assert ("mpich", "gloo") in map(verify_report.of, runs)
     assert [run["launcher"] for run in runs if run["backend"] == "mpi"] == ["openmpi"]
 
 
@@ -196,9 +196,14 @@ def test_gpus_that_nobody_wants_are_not_missed() -> None:
 def test_a_sound_cluster_has_no_findings() -> None:
     found = outcome()
     assert ids(found) == []
-    text = "\n".join(verify.show(found, []))
+    text = "\n".join(verify_report.show(found, []))
     assert "1,000 / 50" in text and "all-reduce correct" in text and "verify of 3 nodes: nothing found" in text
-    assert verify.report(found, [], "now")["links"][0] == {"from": "n1", "to": "n2", "mbit": 1000.0, "rtt_us": 50.0}
+    assert verify_report.report(found, [], "now")["links"][0] == {
+        "from": "n1",
+        "to": "n2",
+        "mbit": 1000.0,
+        "rtt_us": 50.0,
+    }
 
 
 def test_one_node_has_no_network_to_agree_on() -> None:
@@ -243,7 +248,7 @@ def test_a_node_whose_answer_cannot_be_is_a_finding_and_is_left_out() -> None:
 def test_each_fault_is_named(changed: dict[str, Any], name: str, seen: str) -> None:
     findings = [finding for finding in verify.judge(outcome(**changed)) if finding.id == name]
     assert len(findings) == 1 and seen in findings[0].seen
-    assert any(seen in line for line in " ".join(verify.show(outcome(**changed), findings)).splitlines())
+    assert any(seen in line for line in " ".join(verify_report.show(outcome(**changed), findings)).splitlines())
 
 
 def test_every_finding_is_in_the_page(repo_docs: str) -> None:

@@ -14,7 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rail_row
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import trial as trial_module
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import verify, verify_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import Finding, sort_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.rails import OF_CODES, judge_rails
@@ -227,8 +227,10 @@ def test_a_rail_that_was_not_joined_is_in_findings_table_and_report() -> None:
     given = outcome(rails={"n1": [row, lost]})
     (finding,) = [each for each in verify.judge(given) if each.id == "TF-RAIL-LINK"]
     assert finding.seen == "mlx5_3:1 of n1 -> mlx5_3:1 of n3: no acknowledgement"
-    assert any(line.startswith("rails, 1 links by RDMA: median 390 Gbit/s") for line in verify.show(given, [finding]))
-    assert [link["code"] for link in verify.report(given, [finding], "now")["rails"]] == ["", "rdma-lost"]
+    assert any(
+        line.startswith("rails, 1 links by RDMA: median 390 Gbit/s") for line in verify_report.show(given, [finding])
+    )
+    assert [link["code"] for link in verify_report.report(given, [finding], "now")["rails"]] == ["", "rdma-lost"]
 
 
 def test_silence_of_a_node_proves_no_rail(tmp_path: Path) -> None:

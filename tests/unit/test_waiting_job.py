@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel, Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.kept_job import KEPT
@@ -54,7 +54,7 @@ def queue(remote: RemoteProcess, home: Path, job_id: str, **changed: Any) -> Non
         **{"hosts": ["w1"], "ranks": 1, "look": False},
         **{"launcher": "openmpi", "backend": "gloo", "lease": 60.0, "queue_timeout": None, **changed},
     }
-    remote.channel.send("queue", **given)
+    remote.channel.send({"kind": "queue", **given})
 
 
 def whole_order(home: Path, job_id: str, **changed: Any) -> dict[str, Any]:
@@ -63,26 +63,24 @@ def whole_order(home: Path, job_id: str, **changed: Any) -> dict[str, Any]:
 
 
 def run(remote: RemoteProcess, home: Path, job_id: str, **changed: Any) -> None:
-    remote.channel.send("run", order=whole_order(home, job_id), **changed)
+    remote.channel.send({"kind": "run", "order": whole_order(home, job_id), **changed})
 
 
 def detach(remote: RemoteProcess, home: Path, job_id: str, **changed: Any) -> None:
     """Give a head a job that waits by itself."""
-    remote.channel.send("detach")
+    remote.channel.send({"kind": "detach"})
     run(remote, home, job_id, detached=True, waits=True, **changed)
 
 
 def look(remote: RemoteProcess, home: Path) -> None:
     """Have a head look at itself, as it does before each job."""
     asked = survey_request(Node("w1", "w1", home=str(home)), Request("mnist"), ())
-    remote.expect("survey", 60, request=asked, nodes=[])
+    remote.ask({"kind": "survey", "beats": True, "request": asked, "nodes": []}, 60)
 
 
-def answer(remote: RemoteProcess) -> Frame:
+def answer(remote: RemoteProcess) -> Any:
     """Return the next frame that is no beat."""
-    frame = remote.answer(60)
-    frame.pop("data")
-    return frame
+    return remote.answer(60)
 
 
 def waits_for(remote: RemoteProcess) -> tuple[int, str, str]:
@@ -94,7 +92,7 @@ def waits_for(remote: RemoteProcess) -> tuple[int, str, str]:
 
 def end(remote: RemoteProcess) -> str:
     """End a job that runs; return its state."""
-    remote.channel.send("end", reason="cancelled", detail="the test")
+    remote.channel.send({"kind": "end", "reason": "cancelled", "detail": "the test"})
     while (frame := answer(remote))["kind"] != "result":
         pass
     return str(frame["result"]["state"])
@@ -177,14 +175,14 @@ def test_a_job_is_taken_out_of_the_middle(tmp_path: Path, start: Callable[[], Re
     for remote, job_id in ((first, "a"), (second, "b"), (third, "c")):
         queue(remote, tmp_path, job_id)
         assert answer(remote)["kind"] == ("turn" if remote is first else "queued")
-    other.channel.send("attach", home=str(tmp_path), job_id="b")
+    other.channel.send({"kind": "attach", "home": str(tmp_path), "job_id": "b"})
     told = answer(other)
     assert told["kind"] == "refused" and told["reason"].startswith("it waits in the queue with the controller that")
-    assert other.expect("unqueue", 60, "unqueued", home=str(tmp_path), job_id="b")["found"] is True
+    assert other.ask({"kind": "unqueue", "beats": True, "home": str(tmp_path), "job_id": "b"}, 60)["found"] is True
     refused = answer(second)
     assert refused["kind"] == "refused" and "do=cancel" in refused["reason"]
     assert waits_for(third) == (1, "a", "waiting")
-    assert other.expect("unqueue", 60, "unqueued", home=str(tmp_path), job_id="b")["found"] is False
+    assert other.ask({"kind": "unqueue", "beats": True, "home": str(tmp_path), "job_id": "b"}, 60)["found"] is False
 
 
 def test_the_time_in_the_queue_has_an_end(tmp_path: Path, start: Callable[[], RemoteProcess]) -> None:
@@ -229,7 +227,7 @@ def test_a_job_without_room_for_its_result_is_lost(tmp_path: Path, start: Callab
 
 
 def rows(remote: RemoteProcess, home: Path) -> dict[str, Any]:
-    found = remote.expect("jobs", 60, home=str(home), controller="me")["jobs"]
+    found = remote.ask({"kind": "jobs", "beats": True, "home": str(home), "controller": "me"}, 60)["jobs"]
     return {row["job_id"]: row for row in found}
 
 
@@ -255,7 +253,7 @@ def test_a_detached_job_waits_without_its_controller_and_starts(
     row = rows(other, tmp_path)["b"]
     assert (row["state"], row["position"], row["own"], row["hosts"]) == ("waiting", 1, False, ["w1"])
     private = Queue(str(tmp_path)).entries()[0]["private_tmp"]
-    other.channel.send("attach", home=str(tmp_path), job_id="b")
+    other.channel.send({"kind": "attach", "home": str(tmp_path), "job_id": "b"})
     assert answer(other)["kind"] == "attached" and waits_for(other) == (1, "a", "running")
     assert end(first) == "cancelled"
     assert answer(other)["kind"] == "started"  # it was followed into the job
@@ -272,9 +270,9 @@ def test_a_detached_job_is_ended_while_it_waits(tmp_path: Path, start: Callable[
     detach(second, tmp_path, "b")
     assert waits_for(second)[1] == "a"
     assert (
-        other.expect("unqueue", 60, "unqueued", home=str(tmp_path), job_id="b")["found"] is False
+        other.ask({"kind": "unqueue", "beats": True, "home": str(tmp_path), "job_id": "b"}, 60)["found"] is False
     )  # as any other job:
-    other.channel.send("attach", home=str(tmp_path), job_id="b")
+    other.channel.send({"kind": "attach", "home": str(tmp_path), "job_id": "b"})
     assert answer(other)["kind"] == "attached" and waits_for(other)[1] == "a"
     assert end(other) == "cancelled"
     assert result_of(tmp_path, "b")["state"] == "cancelled" and waiting(tmp_path) == ["a"]
@@ -317,7 +315,7 @@ def test_a_detached_job_waits_again_in_its_place_after_the_head_restarted(
     assert waits_for(third)[0] == 2
     restart(tmp_path, "b")
     assert (rows(other, tmp_path)["b"]["state"], waiting(tmp_path)) == ("waiting", ["a", "b", "c"])
-    other.channel.send("attach", home=str(tmp_path), job_id="b")
+    other.channel.send({"kind": "attach", "home": str(tmp_path), "job_id": "b"})
     assert answer(other)["kind"] == "attached" and waits_for(other) == (1, "a", "waiting")
     first.close(20)
     first.channel.lost = True
@@ -345,14 +343,14 @@ def test_a_job_with_secrets_is_in_no_file(tmp_path: Path, start: Callable[[], Re
     queue(first, tmp_path, "a")
     assert answer(first) == {"kind": "turn"}
     look(second, tmp_path)
-    second.channel.send("detach")
+    second.channel.send({"kind": "detach"})
     order = {**whole_order(tmp_path, "b"), "secrets": {"w1": {"HF_TOKEN": "s3cret"}}}
-    second.channel.send("run", order=order, detached=True, waits=True)
+    second.channel.send({"kind": "run", "order": order, "detached": True, "waits": True})
     assert waits_for(second)[1] == "a"
     found = [path for path in (tmp_path / "queue").rglob("*") if path.is_file() and "s3cret" in path.read_text()]
     assert not found and not list((tmp_path / "queue").rglob(KEPT))
     other = start()
-    other.channel.send("attach", home=str(tmp_path), job_id="b")
+    other.channel.send({"kind": "attach", "home": str(tmp_path), "job_id": "b"})
     assert end(other) == "cancelled"  # asked for at once; else it starts when the first is gone
 
 
@@ -377,7 +375,7 @@ def test_a_detached_job_on_free_nodes_starts_at_once(tmp_path: Path, start: Call
     other = start()
     detach(other, tmp_path, "a")  # the name is taken: refused as without a queue
     assert "waits or ran already" in answer(other)["reason"]
-    other.channel.send("attach", home=str(tmp_path), job_id="a")
+    other.channel.send({"kind": "attach", "home": str(tmp_path), "job_id": "a"})
     assert answer(other)["kind"] == "attached" and end(other) == "cancelled"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import Iterator
+from typing import Iterator, TypedDict
 
 RTM_NEWADDR, RTM_GETADDR, RTM_NEWROUTE, RTM_GETROUTE, RTM_NEWNEIGH, RTM_GETNEIGH = 20, 22, 24, 26, 28, 30
 NLMSG_ERROR, NLMSG_DONE = 2, 3
@@ -25,8 +25,18 @@ HEADER, ADDRESS, ROUTE = struct.Struct("=LHHLL"), struct.Struct("=BBBBL"), struc
 ATTRIBUTE, NEIGHBOUR = struct.Struct("=HH"), struct.Struct("=BBHlHBB")
 
 
-def addresses() -> list[dict[str, object]]:
-    """Return the addresses of this node, in the kernel's order: index (of the NIC), address, prefix, peer, stable."""
+class Address(TypedDict):
+    """An address of this node. `index`: of its NIC; `peer`: at the other end of a link of two, else empty."""
+
+    index: int
+    address: str
+    prefix: int
+    peer: str
+    stable: bool
+
+
+def addresses() -> list[Address]:
+    """Return the addresses of this node, in the kernel's order."""
     rows = []
     for message in ask(RTM_GETADDR, NLM_F_DUMP, ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0), RTM_NEWADDR):
         row = parse_address(message)
@@ -35,7 +45,7 @@ def addresses() -> list[dict[str, object]]:
     return rows
 
 
-def parse_address(message: bytes) -> dict[str, object] | None:
+def parse_address(message: bytes) -> Address | None:
     """Return one address from the payload of an RTM_NEWADDR; None if it is of another family than IPv4 and IPv6."""
     family, prefix, flags, _scope, index = ADDRESS.unpack_from(message)
     if family not in (socket.AF_INET, socket.AF_INET6):

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import re
 import socket
-from typing import Any, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from . import netlink, perftest
 from .rdma import gpus, rdma_ports
@@ -39,7 +39,7 @@ def survey(home: str, sysfs_root: str = "/sys", hosts: str = "/etc/hosts") -> di
     }
 
 
-def named(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def named(rows: Sequence[netlink.Address]) -> list[dict[str, object]]:
     """Return addresses with the name of their NIC, and the NIC over which the kernel sends to their subnet."""
     result = []
     for row in rows:

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import subprocess
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Iterator, Mapping, NamedTuple
 
 from .unreached import Unreached, UnreachedCode
 
@@ -53,12 +53,12 @@ def tool() -> str:
     return shutil.which(TOOL) or ""
 
 
-def port_of(given: Mapping[str, Any]) -> Port:
+def port_of(given: Mapping[str, object]) -> Port:
     """Return the port of a message. Raise ValueError for one that is none."""
     device, index = str(given["device"]), given.get("gid_index")
     if not DEVICE.match(device) or device.startswith("-"):
         raise ValueError("no device")
-    return Port(device, int(given["port"]), None if index is None else int(index))
+    return Port(device, int(str(given["port"])), None if index is None else int(str(index)))
 
 
 def argv(path: str, own: Port, listener: int, size: tuple[str, str], server: str = "") -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-from typing import Any
 
 from . import nvlink
 from .reading import names_in, output_of, program, text_of
@@ -50,9 +49,9 @@ def nvidia_rows() -> list[dict[str, object]]:
     return []
 
 
-def rows_of(text: str, width: int) -> list[dict[str, Any]]:
+def rows_of(text: str, width: int) -> list[dict[str, object]]:
     """Return the rows of nvidia-smi's CSV with so many fields; a line that is no such row is left out."""
-    found = []
+    found: list[dict[str, object]] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == width and re.fullmatch(r"[0-9a-fA-F:.]+", cells[0]):

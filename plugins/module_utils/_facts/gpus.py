@@ -9,8 +9,8 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import (
     MODULES,
@@ -59,7 +59,48 @@ VERSIONS = {
 PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 
 
-def survey(root: str = "/", home: str = "") -> dict[str, object]:
+class PciDevice(TypedDict):
+    """A device on the PCI bus. `kind`: base class and subclass."""
+
+    address: str
+    path: str
+    vendor: int
+    device: int
+    kind: int
+
+
+class Gpu(TypedDict):
+    """A GPU. Empty texts, and None: not known."""
+
+    address: str
+    vendor: str
+    id: str  # of vendor and device, as pci.ids has them
+    model: str
+    target: str  # of AMD's: to compile for
+    open_modules: bool  # of NVIDIA's: whether open kernel modules drive it
+    numa_node: int | None
+    driver: str
+
+
+class AcceleratorsLate(TypedDict, total=False):
+    nvlink_domain: str
+    infiniband: int
+
+
+class Accelerators(AcceleratorsLate):
+    """What a node has to compute with; module accelerator_facts explains the fields."""
+
+    gpus: list[Gpu]
+    nvswitches: int
+    modules: dict[str, str]
+    secure_boot: bool | None
+    driver_library: str
+    usable: dict[str, int]
+    libraries: dict[str, str]
+    versions: dict[str, str]
+
+
+def survey(root: str = "/", home: str = "") -> Accelerators:
     """Return what a node has to compute with; module accelerator_facts lists the fields.
 
     `root` is where /sys, /proc, /dev and /usr are looked for; `home` is torchfleet's, which may have libraries too.
@@ -71,8 +112,8 @@ def survey(root: str = "/", home: str = "") -> dict[str, object]:
     return {
         "gpus": gpus,
         "nvlink_domain": nvlink.domain(nvlink.fabrics(root)),
-        "nvswitches": sum((device["vendor"], device["class"]) == NVSWITCH for device in devices),
-        "infiniband": sum((device["vendor"], device["class"]) == INFINIBAND for device in devices),
+        "nvswitches": sum((device["vendor"], device["kind"]) == NVSWITCH for device in devices),
+        "infiniband": sum((device["vendor"], device["kind"]) == INFINIBAND for device in devices),
         "modules": modules(root),
         "secure_boot": secure_boot(root),
         "driver_library": driver_library(root),
@@ -100,8 +141,8 @@ def version(library: str, root: str, place: str) -> str:
     return ".".join(re.findall(pattern, text, re.MULTILINE))
 
 
-def pci_devices(root: str) -> Iterator[dict[str, object]]:
-    """Yield address, path, vendor, device and class (base class and subclass) of everything on the PCI bus."""
+def pci_devices(root: str) -> Iterator[PciDevice]:
+    """Yield everything on the PCI bus."""
     for path in sorted(glob.glob(os.path.join(root, "sys/bus/pci/devices/*"))):
         words = [text_of(os.path.join(path, name)).strip() for name in ("vendor", "device", "class")]
         if all(re.fullmatch("0x[0-9a-fA-F]+", word) for word in words):
@@ -111,7 +152,7 @@ def pci_devices(root: str) -> Iterator[dict[str, object]]:
                 "path": path,
                 "vendor": vendor,
                 "device": device,
-                "class": kind >> 8,
+                "kind": kind >> 8,
             }
 
 
@@ -132,7 +173,7 @@ def driven_targets(root: str) -> dict[str, str]:
     return found
 
 
-def driver_mismatch(facts: Mapping[str, Any]) -> str:
+def driver_mismatch(facts: Accelerators) -> str:
     """Return how NVIDIA's driver was replaced while loaded (no program can use it before a reboot), or nothing."""
     loaded, library = facts["modules"].get("nvidia", ""), facts["driver_library"]
     if not loaded or library in ("", loaded):
@@ -140,17 +181,14 @@ def driver_mismatch(facts: Mapping[str, Any]) -> str:
     return f"module nvidia {loaded} is loaded, and the library is {library}"
 
 
-def is_gpu(device: dict[str, Any]) -> bool:
+def is_gpu(device: PciDevice) -> bool:
     """Say whether a PCI device can compute for a job."""
     vendor = BY_PCI.get(device["vendor"], "")
-    return bool(vendor) and device["class"] in GPU_CLASSES and (vendor, device["class"]) not in SCREENS
+    return bool(vendor) and device["kind"] in GPU_CLASSES and (vendor, device["kind"]) not in SCREENS
 
 
-def gpu(device: dict[str, Any], root: str) -> dict[str, Any]:
-    """Return what is told of a GPU: address, vendor, id, model, driver (empty where unknown), numa_node (or None).
-
-    Of AMD's also the target to compile for, if it is known; of NVIDIA's whether open kernel modules drive it.
-    """
+def gpu(device: PciDevice, root: str) -> Gpu:
+    """Return what is known of a GPU."""
     vendor = BY_PCI[device["vendor"]]
     node = text_of(os.path.join(device["path"], "numa_node")).strip()
     driver = os.path.join(device["path"], "driver")
@@ -166,12 +204,12 @@ def gpu(device: dict[str, Any], root: str) -> dict[str, Any]:
     }
 
 
-def target(device: dict[str, Any], root: str) -> str:
+def target(device: PciDevice, root: str) -> str:
     """Return the target of a GPU of AMD's, or nothing where it is not known."""
     return driven_targets(root).get(device["address"]) or TARGETS.get(device["device"], "")
 
 
-def model(device: dict[str, Any], root: str) -> str:
+def model(device: PciDevice, root: str) -> str:
     """Return the name that the driver has for it, else that of the distribution's list of PCI names, else none."""
     information = text_of(os.path.join(root, "proc/driver/nvidia/gpus", device["address"], "information"))
     found = re.search(r"^Model:\s*(.+?)\s*$", information, re.MULTILINE)
@@ -181,7 +219,7 @@ def model(device: dict[str, Any], root: str) -> str:
     return next(filter(None, (listed(device, text) for text in texts)), "")
 
 
-def listed(device: dict[str, object], names: str) -> str:
+def listed(device: PciDevice, names: str) -> str:
     """Return the name of a device in a list of PCI names (pci.ids), below its vendor. Empty if it is not there."""
     vendor = re.search(rf"^{device['vendor']:04x}  .*\n((?:[\t#].*\n)*)", names, re.MULTILINE)
     found = re.search(rf"^\t{device['device']:04x}  (.+)$", vendor.group(1), re.MULTILINE) if vendor else None

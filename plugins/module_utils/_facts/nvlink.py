@@ -13,14 +13,13 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
-from typing import Any
+from typing import TypedDict
 
 from .reading import output_of, program
 
 GPU = re.compile(r"GPU ([0-9A-Fa-f:.]{12,20})$")
 FIELD = re.compile(r"( +)([A-Za-z][A-Za-z ]{0,60}?) *: (.{1,80})$")
 NOTHING = ("N/A", "Not Supported", "Unknown Error")  # of a driver that does not tell, or hardware without a fabric
-NAMES = {"State": "state", "Status": "status", "CliqueId": "clique", "ClusterUUID": "cluster"}
 # Parts of the health, and what they are when all is well (NVML, fabric definitions).
 SOUND = {
     "Summary": "Healthy",
@@ -33,11 +32,19 @@ SOUND = {
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 
 
-def fabrics(root: str = "/") -> list[dict[str, Any]]:
-    """Return a row for each GPU that has an NVLink fabric: address, state, status, cluster, clique, flaws.
+class NvlinkFabric(TypedDict):
+    """The NVLink fabric of a GPU. Empty texts: the driver does not tell."""
 
-    `flaws` are the parts of its health that are not well. Nothing is raised: what cannot be read is not there.
-    """
+    address: str  # of the GPU on the PCI bus
+    state: str
+    status: str
+    cluster: str
+    clique: str
+    flaws: list[str]  # the parts of its health that are not well
+
+
+def fabrics(root: str = "/") -> list[NvlinkFabric]:
+    """Return a row for each GPU that has an NVLink fabric. Nothing is raised: what cannot be read is not there."""
     path = program("nvidia-smi") if os.path.isdir(os.path.join(root, "sys/module/nvidia")) else ""
     return fabrics_in(asked(path)) if path else []
 
@@ -48,9 +55,9 @@ def asked(path: str) -> str:
     return output_of([path, "--query"])
 
 
-def fabrics_in(text: str) -> list[dict[str, Any]]:
+def fabrics_in(text: str) -> list[NvlinkFabric]:
     """Return the rows of the output of nvidia-smi --query."""
-    found: list[dict[str, Any]] = []
+    found: list[NvlinkFabric] = []
     address, inside = "", False
     for line in text.splitlines():
         gpu = GPU.match(line.rstrip())
@@ -59,8 +66,7 @@ def fabrics_in(text: str) -> list[dict[str, Any]]:
             address, inside = gpu.group(1), False
         elif line.strip() == "Fabric" and address:
             inside = True
-            row = {"address": pci(address), **dict.fromkeys(NAMES.values(), ""), "flaws": []}
-            found.append(row)
+            found.append({"address": pci(address), "state": "", "status": "", "cluster": "", "clique": "", "flaws": []})
         elif inside and len(line) - len(line.lstrip()) <= 4:
             inside = False
         elif inside and field and field.group(3).strip() not in NOTHING:
@@ -68,10 +74,16 @@ def fabrics_in(text: str) -> list[dict[str, Any]]:
     return [row for row in found if row["state"]]
 
 
-def take(row: dict[str, Any], name: str, value: str) -> None:
+def take(row: NvlinkFabric, name: str, value: str) -> None:
     """Put a field into a row, if it is one that counts."""
-    if name in NAMES:
-        row[NAMES[name]] = value.lower() if name == "ClusterUUID" else value
+    if name == "State":
+        row["state"] = value
+    elif name == "Status":
+        row["status"] = value
+    elif name == "CliqueId":
+        row["clique"] = value
+    elif name == "ClusterUUID":
+        row["cluster"] = value.lower()
     elif name in SOUND and value != SOUND[name]:
         row["flaws"].append(f"{name}: {value}")
 
@@ -82,7 +94,7 @@ def pci(text: str) -> str:
     return f"{int(domain, 16):04x}:{rest}" if re.fullmatch("[0-9a-f]{8}", domain) else text.lower()
 
 
-def domain_of(row: dict[str, Any]) -> str:
+def domain_of(row: NvlinkFabric) -> str:
     """Return cluster UUID and clique of a GPU that shares NVLink with other nodes, "UUID/32766"; else nothing.
 
     Where the NVSwitches are in the machine itself, the UUID has zeros only.
@@ -93,7 +105,7 @@ def domain_of(row: dict[str, Any]) -> str:
     return f"{cluster}/{clique}" if shares and done else ""
 
 
-def domain(rows: list[dict[str, Any]]) -> str:
+def domain(rows: list[NvlinkFabric]) -> str:
     """Return the one domain of all GPUs of a node; nothing if they are in several, or any is in none."""
     domains = {domain_of(row) for row in rows}
     return domains.pop() if len(domains) == 1 else ""

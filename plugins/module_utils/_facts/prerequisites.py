@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from typing import Any, Collection, Sequence
+from typing import Collection, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.limits_file import LIMITS_FILE, limits_in
 
@@ -28,7 +28,7 @@ UNIT_PLACES = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/syst
 GROUPS = ("sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice")  # of control groups v2 and v1
 
 
-def prerequisites(root: str = "/") -> dict[str, Any]:
+def prerequisites(root: str = "/") -> dict[str, object]:
     """Return what is there and what is missing. plugin_utils/_health/answers.py declares the fields."""
     manager = manager_of(distribution.family(distribution.here(os.path.join(root, "etc/os-release"))))
     there = installed([name for part in PARTS for name in packages_of(part, manager)], manager)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import Any
 
 from .reading import text_of
 
 
-def place(path: str) -> dict[str, Any]:
+def place(path: str) -> dict[str, object]:
     """Return free space, permissions and file system of the place where `path` is or would be."""
     near = os.path.realpath(path)
     while not os.path.isdir(near) and near != "/":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
 from . import boot, firewalld, iptables, look, nftables, ufw
 from .rules import Change, Command, Grant
@@ -72,7 +72,7 @@ def plan(grants: Sequence[Grant], mark: str) -> list[Change]:
     return changes
 
 
-def apply(grants: Sequence[Grant], mark: str, check: bool) -> dict[str, Any]:
+def apply(grants: Sequence[Grant], mark: str, check: bool) -> dict[str, object]:
     """Make it so, and return changed, rules and diff (lines before and after). NotChanged if a firewall refuses."""
     changes = plan(grants, mark)
     loaded = [change for change in changes if change.loaded]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from .rules import Chain, Change, Command, Found, Grant, Rule, blocks, closed, filters, is_marked, marked
 
@@ -60,14 +60,16 @@ def parse(text: str) -> Ruleset:
     return Ruleset(tables)
 
 
-def of_words(row: Mapping[str, Any], *keys: str) -> bool:
+def of_words(row: Mapping[str, object], *keys: str) -> bool:
     """Return whether these names need no quotes."""
     return all(WORD.match(str(row.get(key))) for key in keys)
 
 
-def rule_of(row: Mapping[str, Any]) -> Rule:
+def rule_of(row: Mapping[str, object]) -> Rule:
     """Return one rule."""
-    said = [(name, value) for part in row.get("expr", []) if isinstance(part, dict) for name, value in part.items()]
+    parts = row.get("expr")
+    rows = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    said = [(name, value) for part in rows for name, value in part.items()]
     names = {name for name, _value in said}
     conditions = [value for name, value in said if name not in NO_CONDITION]
     state = [value for name, value in said if name == "match" and value.get("left") == {"ct": {"key": "state"}}]

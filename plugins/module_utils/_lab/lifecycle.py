@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import shutil
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from . import host, image, spec
-from .inventory_files import FILES, MESH
+from .directory import files_of, is_ours, make_key, public_key, remove_files, write
 from .podman import inside, listed, podman, run
 from .spec import LABEL, NODE_LABEL, SHAPE_LABEL, Lab, Node
 
@@ -135,7 +134,7 @@ def how_to_remake(lab: str) -> str:
 
 def refuse_others(lab: Lab, seen: Seen, images: Mapping[str, str], directory: str) -> None:
     """Raise ValueError if objects of others are in the way, or if the existing lab is different."""
-    if os.path.isdir(directory) and os.listdir(directory) and not is_ours(directory):
+    if os.path.isdir(directory) and os.listdir(directory) and not is_ours(directory, spec.HEADER):
         raise ValueError(f"lab_name: {directory} exists and has no lab's inventory; give another lab_name")
     names = {lab.container(node) for node in lab.nodes} | {network.name for network in lab.networks}
     if names & seen.strangers:
@@ -148,44 +147,6 @@ def refuse_others(lab: Lab, seen: Seen, images: Mapping[str, str], directory: st
             raise ValueError(f"{variable}: {how_to_remake(lab.name)}")
 
 
-def is_ours(directory: str, header: str = spec.HEADER) -> bool:
-    """Whether the inventory in a directory is one that a lab wrote, or was about to."""
-    path = os.path.join(directory, "hosts.yml")
-    if not os.path.exists(path):
-        return os.path.exists(os.path.join(directory, "key"))
-    with open(path) as file:
-        return file.read(len(header)) == header
-
-
-def public_key(directory: str) -> str:
-    """Return the lab's public key, nothing if it has none yet."""
-    path = os.path.join(directory, "key.pub")
-    if not os.path.exists(path):
-        return ""
-    with open(path) as file:
-        return file.read().strip()
-
-
-def make_key(directory: str, comment: str = "torchfleet-lab") -> str:
-    """Make the lab's key unless it is there. Return the public one."""
-    path = os.path.join(directory, "key")
-    if not public_key(directory):
-        os.makedirs(directory, exist_ok=True)
-        give_away(directory)
-        if os.path.exists(path):  # half a pair, from a run that was interrupted
-            os.unlink(path)
-        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path)
-        give_away(path)
-        give_away(path + ".pub")
-    return public_key(directory)
-
-
-def give_away(path: str) -> None:
-    """Make the owner of the parent directory the owner of a path: root may write it (`ansible-playbook -b`)."""
-    above = os.stat(os.path.dirname(path))
-    os.chown(path, above.st_uid, above.st_gid)
-
-
 def start(lab: Lab, seen: Seen, todo: list[Node], images: Mapping[str, str], given: Mapping[str, Any]) -> None:
     """Create everything that does not exist yet."""
     for release in images:
@@ -193,7 +154,7 @@ def start(lab: Lab, seen: Seen, todo: list[Node], images: Mapping[str, str], giv
     for network in lab.networks[len(seen.networks) :]:
         podman(*spec.network_argv(lab, network))
     around = host.surroundings(given["ca_bundle"], given["pip_config"]) if todo else []
-    key = make_key(given["directory"])
+    key = make_key(given["directory"], "torchfleet-lab")
 
     def bring_up(node: Node) -> None:
         container = seen.nodes.get(node.name)
@@ -237,18 +198,6 @@ def wait_for_ssh(container: Container, deadline: float) -> None:
     raise TimeoutError(f"no SSH server on {where}; see: podman exec {container.name} systemctl status")
 
 
-def write(path: str, text: str) -> bool:
-    """Write a file unless it says that already. Return whether it was written."""
-    if os.path.exists(path):
-        with open(path) as file:
-            if file.read() == text:
-                return False
-    with open(path, "w") as file:
-        file.write(text)
-    give_away(path)
-    return True
-
-
 def tell(lab: Lab, directory: str, raised: Sequence[str]) -> str:
     """Return the outcome as a line for the user."""
     nodes = f"{len(lab.nodes)} node{'s' * (len(lab.nodes) > 1)}, {len(lab.networks)} NIC{'s' * (len(lab.networks) > 1)}"
@@ -265,8 +214,7 @@ def absent(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
     host.refuse_without_root()
     seen = look(name)
     directory = given["directory"]
-    files = [os.path.join(directory, file) for file in FILES if is_ours(directory)]
-    files = [path for path in files if os.path.exists(path)]
+    files = files_of(directory, spec.HEADER)
     changed = bool(seen.nodes or seen.networks or files)
     if not check:
         remove(seen, files, directory)
@@ -281,13 +229,3 @@ def remove(seen: Seen, files: list[str], directory: str) -> None:
     if seen.networks:
         podman("network", "rm", *(network.name for network in seen.networks))
     remove_files(files, directory)
-
-
-def remove_files(files: Sequence[str], directory: str) -> None:
-    """Remove the files of a lab, its mesh, and the directory if nothing else is in it."""
-    for path in files:
-        os.unlink(path)
-    if files:
-        shutil.rmtree(os.path.join(directory, MESH), ignore_errors=True)
-    if files and not os.listdir(directory):
-        os.rmdir(directory)

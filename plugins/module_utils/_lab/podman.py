@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import Any
 
 PODMAN = ("podman", "--runtime", "runc")  # crun starts nothing on machines with hybrid cgroups
 
@@ -33,7 +32,7 @@ def podman(*argv: str, check: bool = True) -> str:
     return run(*PODMAN, *argv, check=check)
 
 
-def listed(*argv: str) -> list[dict[str, Any]]:
+def listed(*argv: str) -> list[dict[str, object]]:
     """Return what a podman command lists."""
     return list(json.loads(podman(*argv, "--format", "json") or "[]") or [])
 

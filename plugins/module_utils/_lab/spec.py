@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping
 
-from .inventory_files import inventory_text, known_host
+from .inventory import Member, inventory_text, known_hosts_text
 
 LABEL = "torchfleet.lab"  # on every container and network of a lab; its value is the name of the lab
 NODE_LABEL = "torchfleet.node"
@@ -259,31 +259,19 @@ def run_argv(lab: Lab, node: Node, image: str, key: str, surroundings: list[str]
 
 
 def inventory(lab: Lab) -> str:
-    """Return the inventory."""
-    rows = [(node.name, host_values(lab, node)) for node in lab.nodes]
-    return HEADER + inventory_text(rows[0], rows[1:] if lab.head_only else rows)
+    """Return the inventory of a lab."""
+    members = [member(lab, node) for node in lab.nodes]
+    return inventory_text(HEADER, members[0], members[1:] if lab.head_only else members)
 
 
-def host_values(lab: Lab, node: Node) -> dict[str, object]:
-    """Return the variables of a node: how to reach it, and its ranks."""
-    values: dict[str, object] = {
-        "ansible_host": lab.addresses(node)[0],
-        "ansible_user": node.user,
-        "slots": node.slots,
-    }
-    if node.port != 22:
-        values["ansible_port"] = node.port
-    return values
+def member(lab: Lab, node: Node) -> Member:
+    """Return how a node is reached, and its ranks."""
+    return Member(node.name, tuple(lab.addresses(node)), node.port, node.user, {"slots": node.slots})
 
 
 def known_hosts(lab: Lab, host_keys: Mapping[str, list[str]]) -> str:
-    """Return OpenSSH's known_hosts: every key (type and base64) of every node, under its name and all its addresses."""
-    lines = [
-        known_host([node.name, *lab.addresses(node)], node.port, key)
-        for node in lab.nodes
-        for key in host_keys[node.name]
-    ]
-    return "\n".join(lines) + "\n"
+    """Return OpenSSH's known_hosts. `host_keys`: type and base64 of every key, by node."""
+    return known_hosts_text([(member(lab, node), host_keys[node.name]) for node in lab.nodes])
 
 
 def cut_rules(network: Network) -> str:

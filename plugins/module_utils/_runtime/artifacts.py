@@ -16,24 +16,20 @@ import hashlib
 import os
 import stat
 import time
-from typing import Collection, Iterable, Iterator, NamedTuple, Tuple
+from typing import Collection, Iterable, Iterator, Tuple
 
-from .channel import Channel, Frame
+from .artifact_border import FOLDER, ArtifactChannel, Limits
 from .earlier_attempts import first_staging
 from .file_store import blocks
 from .forms import printable
 from .job_directory import JobDir
-from .job_files import DEPTH, LISTING, PATH_BYTES, TREE, is_as_shipped, parts_of
-from .link import ConnectionLost
+from .job_files import DEPTH, LISTING, PATH_BYTES, TREE, is_as_shipped
 from .orders import Order
 from .records import Artifact, Artifacts
 
-FOLDER = "artifacts"  # in the run directory
 PATTERNS_MOST, PATTERN_CHARACTERS = 100, 500
-HOSTS_MOST = 10_000  # of a job that was planned elsewhere
 LOOKED_MOST = 1_000_000  # entries of directories
 PREFIX = ("artifacts", "host")  # what a name begins with on its way
-LEAST_BLOCK, SPARE_BLOCKS = 1 << 12, 100  # bytes; one that sends a byte at a time would take days for what it may send
 APART_SECONDS = 1.0  # between the two looks at each file of a job that runs
 OPEN_MOST = 200  # files that are looked at twice: so many stay open in between
 SLACK_SECONDS = 2.0  # file systems keep times that are coarser than those of the clock
@@ -44,13 +40,6 @@ LINK, SPECIAL, UNREADABLE, NAME = "link", "special", "unreadable", "name"
 LEFT_OUT = (LINK, SPECIAL, UNREADABLE, NAME)
 GONE = (errno.ENOENT, errno.ESTALE)  # since a file was found; ESTALE: on a file system of the network
 State = Tuple[int, Tuple[str, ...]]  # number of a pattern, and what of it is not matched yet
-
-
-class Limits(NamedTuple):
-    """What one node may send."""
-
-    files: int
-    bytes: int
 
 
 class Refused(Exception):
@@ -223,7 +212,7 @@ def shipped_to(job: JobDir, root: str) -> dict[str, str] | None:
     return {str(row[0]): str(row[1]) for row in rows}
 
 
-def send_artifacts(channel: Channel, job: JobDir, order: Order, limits: Limits) -> None:
+def send_artifacts(channel: ArtifactChannel, job: JobDir, order: Order, limits: Limits) -> None:
     """Send what the job wrote on this node and was asked for: each file, then what there is to say of them."""
     patterns = patterns_of(order)
     if not patterns or not order["ranks"] or not isinstance(order.get("cwd"), str):
@@ -243,7 +232,7 @@ def send_artifacts(channel: Channel, job: JobDir, order: Order, limits: Limits) 
         files = looks.again(sent)
     unmatched = [pattern for number, pattern in enumerate(patterns) if number not in search.matched and not refused]
     report: Artifacts = {"files": files, "left_out": search.left_out, "unmatched": unmatched, "refused": refused}
-    channel.send("artifacts", b"", host=order["host"], **report)
+    channel.send({"kind": "artifacts", "host": order["host"], **report})
 
 
 class Looks:
@@ -282,7 +271,7 @@ class Looks:
         return [{**row, "sha256": NO_DIGEST} if row["path"] in changed else row for row in rows]
 
 
-def send_one(channel: Channel, order: Order, path: str, search: Search, looks: Looks) -> Artifact | None:
+def send_one(channel: ArtifactChannel, order: Order, path: str, search: Search, looks: Looks) -> Artifact | None:
     """Send one file; return its path, size and digest as they were sent, or None if it cannot be read."""
     name, first, seen, size = f"{FOLDER}/{order['host']}/{path}", True, hashlib.sha256(), 0
     try:
@@ -293,11 +282,11 @@ def send_one(channel: Channel, order: Order, path: str, search: Search, looks: L
     try:
         before = os.fstat(descriptor)
         for block in blocks(descriptor):
-            channel.send("file", block, name=name, first=first)
+            channel.send({"kind": "file", "name": name, "first": first, "data": block})
             seen.update(block)
             first, size = False, size + len(block)
         if first:
-            channel.send("file", b"", name=name, first=True)
+            channel.send({"kind": "file", "name": name, "first": True, "data": b""})
         if is_changed(before, os.fstat(descriptor)):  # the job runs
             return {"path": path, "bytes": size, "sha256": NO_DIGEST}
     except OSError as error:  # the disk, or a file system of the network
@@ -309,10 +298,10 @@ def send_one(channel: Channel, order: Order, path: str, search: Search, looks: L
     return {"path": path, "bytes": size, "sha256": seen.hexdigest()}
 
 
-def send_nothing(channel: Channel, name: str, path: str, search: Search, error: OSError) -> Artifact | None:
+def send_nothing(channel: ArtifactChannel, name: str, path: str, search: Search, error: OSError) -> Artifact | None:
     """Return the row of a file of which nothing can be read: NO_DIGEST if it is gone since it was found, else None."""
     if error.errno in GONE:
-        channel.send("file", b"", name=name, first=True)
+        channel.send({"kind": "file", "name": name, "first": True, "data": b""})
         return {"path": path, "bytes": 0, "sha256": NO_DIGEST}
     search.leave_out(UNREADABLE)
     return None
@@ -351,75 +340,3 @@ def open_below(root: str, path: str) -> int:
         os.close(found)
         raise
     return found
-
-
-def forward_artifact(channel: Channel, frame: Frame, border: Border) -> bool:
-    """Forward a frame of what the ranks of another node wrote; return whether it is one. ConnectionLost."""
-    try:
-        if not border.take(frame):
-            return False
-    except ValueError as error:
-        raise ConnectionLost(f"it sent no artifact of the job: {error}") from None
-    fields = {name: value for name, value in frame.items() if name not in ("kind", "data")}
-    channel.send(frame["kind"], frame["data"], **fields)
-    return True
-
-
-class Border:
-    """The files that one node sends of a job: each name, their order, number and bytes, checked where they come in."""
-
-    def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
-        """`hosts` that may send some, `limits`: of each of them; None for any, which then share the limits."""
-        self.hosts, self.limits = hosts, limits
-        self.files: dict[str, set[str]] = {}
-        self.folders: dict[str, set[str]] = {}
-        self.bytes: dict[str, int] = {}
-        self.blocks: dict[str, int] = {}
-        self.shared = hosts is None
-        self.told: set[str] = set()
-
-    def take(self, frame: Frame) -> bool:
-        """Take a frame if it is about what ranks wrote; return whether it is. ValueError as in check() and end()."""
-        if frame["kind"] == "artifacts":
-            self.end(frame["host"], frame["files"])
-            return True
-        if frame["kind"] != "file" or not frame["name"].startswith(f"{FOLDER}/"):
-            return False
-        self.check(frame["name"], frame["first"], len(frame["data"]))
-        return True
-
-    def check(self, name: str, first: bool, size: int) -> tuple[str, str]:
-        """Return host and path of one block of a file. ValueError for what no honest node sends."""
-        folder, *parts = parts_of(name)
-        if folder != FOLDER or len(parts) < 2 or (self.hosts is not None and parts[0] not in self.hosts):
-            raise ValueError(f"{name[:100]!r} is no file of its ranks")
-        host, path = parts[0], "/".join(parts[1:])
-        if host in self.told:
-            raise ValueError("a file came behind the list of its files")
-        files, folders = self.files.setdefault(host, set()), self.folders.setdefault(host, set())
-        above = {"/".join(parts[1:end]) for end in range(2, len(parts))}
-        if first == (path in files) or not (first or size) or path in folders or above & files:
-            raise ValueError(f"the file {path[:100]!r} came more than once")
-        files.add(path)
-        folders |= above
-        self.bytes[host] = self.bytes.get(host, 0) + size
-        self.blocks[host] = self.blocks.get(host, 0) + 1
-        count, size, number = len(files), self.bytes[host], self.blocks[host]
-        if self.shared:
-            count, size = sum(map(len, self.files.values())), sum(self.bytes.values())
-            number = sum(self.blocks.values())
-        if count > self.limits.files or size > self.limits.bytes:
-            raise ValueError("more files or bytes came than it may send (collect_files, collect_limit)")
-        if number > 2 * self.limits.files + self.limits.bytes // LEAST_BLOCK + SPARE_BLOCKS:
-            raise ValueError("its files came in blocks of next to nothing")
-        return host, path
-
-    def end(self, host: str, files: Iterable[Artifact]) -> None:
-        """Take the list of a host's files, which comes last. ValueError if it differs from the files that came."""
-        rows = [row["path"] for row in files]
-        allowed = self.hosts is None or host in self.hosts
-        if self.shared and len(self.told) >= HOSTS_MOST:
-            raise ValueError("lists of more hosts than a cluster has")
-        if not allowed or host in self.told or len(set(rows)) < len(rows) or set(rows) != self.files.get(host, set()):
-            raise ValueError("its list of files differs from the files that came")
-        self.told.add(host)

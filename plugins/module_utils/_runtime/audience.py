@@ -13,24 +13,27 @@ import os
 import socket
 
 from . import frames
-from .channel import Channel, Frame
+from .channel import Channel
 from .orders import Order
+from .protocol import FromFollower, FromHead, ToSupervisor
 
 SOCKET = "followers"  # in the private directory of the launcher, which only the user may enter
 MOST = 16  # followers at a time
 QUEUED, RESTARTED = -1, -2  # among the ranks whose last report is kept: what the job waits for; its last restart
 SEND_SECONDS = 5.0  # after which one that reads nothing is lost
+Owner = Channel[FromHead, ToSupervisor]
+Follower = Channel[FromHead, FromFollower]
 
 
 class Audience:
     """The channels to all that follow one job. `owner`: the controller that started it."""
 
-    def __init__(self, owner: Channel, detached: bool) -> None:
+    def __init__(self, owner: Owner, detached: bool) -> None:
         self.owner, self.detached = owner, detached
         self.order: Order | None = None
         self.listener: socket.socket | None = None
-        self.others: list[Channel] = []
-        self.last: dict[int, Frame] = {}  # the last report of each rank, for those that come later
+        self.others: list[Follower] = []
+        self.last: dict[int, FromHead] = {}  # the last report of each rank, for those that come later
 
     def open(self, directory: str, order: Order) -> None:
         """Take followers from now on, in this directory and no other. Those that are there stay. OSError."""
@@ -55,7 +58,7 @@ class Audience:
         return listener + [channel.incoming for channel in self.channels]
 
     @property
-    def channels(self) -> list[Channel]:
+    def channels(self) -> list[Owner | Follower]:
         """Return the channels that are not lost."""
         self.drop_lost()
         return [channel for channel in (self.owner, *self.others) if not channel.lost]
@@ -66,28 +69,29 @@ class Audience:
             self.others.remove(channel)
             channel.close()
 
-    def send(self, kind: str, **fields: object) -> None:
+    def send(self, frame: FromHead) -> None:
         """Send a frame to all."""
-        if kind == "queued":
-            self.last[QUEUED] = {"kind": kind, **fields}
-        elif kind == "started":
+        if frame["kind"] == "queued":
+            self.last[QUEUED] = frame
+        elif frame["kind"] == "started":
             self.last.pop(QUEUED, None)
-        elif kind == "restarted":
-            self.last = {RESTARTED: {"kind": kind, **fields}}
+        elif frame["kind"] == "restarted":
+            self.last = {RESTARTED: frame}
         for channel in self.channels:
-            channel.send(kind, b"", **fields)
+            channel.send(frame)
 
-    def offer(self, kind: str, **fields: object) -> None:
+    def offer(self, frame: FromHead) -> None:
         """Send a frame to all followers. It is dropped for one whose buffer is full."""
-        if kind == "report" and isinstance(fields["rank"], int):
-            self.last[fields["rank"]] = {"kind": kind, **fields}
+        if frame["kind"] == "report":
+            self.last[frame["rank"]] = frame
         for channel in self.channels:
-            channel.offer(kind, **fields)
+            channel.offer(frame)
 
-    def receive(self) -> Frame | None:
+    def receive(self) -> ToSupervisor | None:
         """Return the next frame of a follower, or None. EOFError if the controller that owns the job is gone."""
         self.admit()
-        for channel in [self.owner, *self.others]:
+        channels: list[Owner | Follower] = [self.owner, *self.others]
+        for channel in channels:
             try:
                 frame = None if channel.lost else channel.receive(0)
             except EOFError:
@@ -109,8 +113,8 @@ class Audience:
             return
         connection.setblocking(True)
         descriptor = connection.detach()
-        channel = Channel(descriptor, os.dup(descriptor), SEND_SECONDS, frames.FROM_FOLLOWER)
+        channel: Follower = Channel(descriptor, os.dup(descriptor), SEND_SECONDS, frames.FROM_FOLLOWER)
         self.others.append(channel)
-        channel.send("attached", b"", placement=self.order["placement"])
+        channel.send({"kind": "attached", "placement": self.order["placement"]})
         for frame in self.last.values():
-            channel.offer(**frame)
+            channel.offer(frame)

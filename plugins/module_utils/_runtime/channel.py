@@ -4,7 +4,8 @@
 
 """The wire between controller, head and workers: JSON lines over a pipe or an SSH channel, some followed by raw bytes.
 
-A frame is one line of JSON; if it has a `size`, that many bytes follow. End of file means that the peer is gone.
+A frame is one line of JSON; if it has a `size`, that many bytes follow, which are its `data` here. End of file means
+that the peer is gone.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import os
 import select
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterable, Mapping, TypeVar
+from typing import BinaryIO, Callable, Generic, Iterable, Mapping, TypeVar, cast
 
 from . import frames
-from .forms import BadFrame, Check
+from .file_messages import File
+from .forms import BadFrame, Fields
 from .job_directory import open_file
+from .protocol import FromSupervisor, ToSupervisor
 
-Frame = Dict[str, Any]  # a message: `kind`, and the fields that protocol.py has for its kind
+Sent_contra = TypeVar("Sent_contra", contravariant=True, bound=Mapping[str, object])  # one of the unions of protocol.py
+Received_co = TypeVar("Received_co", covariant=True)
 Taken = TypeVar("Taken")
 
 PIPE_BUF = 4096  # bytes that a pipe which poll calls writable takes at once (pipe(7))
@@ -40,7 +44,7 @@ def ready(descriptors: Iterable[int], seconds: float | None, event: int = select
     return {found for found, _event in poll.poll(None if seconds is None else max(0.0, seconds) * 1000)}
 
 
-class Channel:
+class Channel(Generic[Sent_contra, Received_co]):
     """Both directions of the wire. A lost peer raises EOFError when receiving and is ignored when sending.
 
     A peer that reads nothing for `send_timeout` seconds is lost too (a dead network looks like a slow one), and so is
@@ -52,7 +56,7 @@ class Channel:
         incoming: int,
         outgoing: int,
         send_timeout: float | None = None,
-        accepted: Mapping[str, Mapping[str, Check]] | None = None,
+        accepted: frames.Accepted[Received_co] | None = None,
     ) -> None:
         """`accepted`: the frames that may come, as frames.py has them; without it the other side is trusted."""
         self.accepted, self.protocol_error = accepted, ""
@@ -60,24 +64,21 @@ class Channel:
         self.send_timeout = send_timeout
         self.buffer = bytearray()
         self.searched = 0  # bytes of it that have no line end
-        self.pending: Frame | None = None  # the frame whose data has not all arrived
+        self.pending: Fields | None = None  # the frame whose data has not all arrived
         self.lost = False
         self.deaf = False  # lost, because it read nothing for that long
         self.sending = threading.Lock()  # frames of several threads go out one after the other
 
-    def send(self, kind: str, data: bytes = b"", **fields: object) -> None:
+    def send(self, frame: Sent_contra) -> None:
         """Send one frame. A peer that is gone is noted in `lost`."""
-        frame = {"kind": kind, **fields}
-        if data:
-            frame["size"] = len(data)
-        self.send_bytes(json.dumps(frame).encode() + b"\n" + data)
+        self.send_bytes(serialized(frame))
 
-    def offer(self, kind: str, **fields: object) -> None:
+    def offer(self, frame: Sent_contra) -> None:
         """Send a small frame if the pipe has room for it, else drop it: output shown must never block the job."""
         if not self.lost and ready([self.outgoing], 0, select.POLLOUT):  # room for PIPE_BUF bytes
-            frame = json.dumps({"kind": kind, **fields}).encode() + b"\n"
-            if len(frame) <= PIPE_BUF:  # more would wait for a reader
-                self.send_bytes(frame)
+            raw = serialized(frame)
+            if len(raw) <= PIPE_BUF:  # more would wait for a reader
+                self.send_bytes(raw)
 
     def send_bytes(self, data: bytes) -> None:
         """Send raw bytes."""
@@ -91,8 +92,8 @@ class Channel:
             except OSError as error:
                 self.lost, self.deaf = True, isinstance(error, TimeoutError)
 
-    def receive(self, timeout: float | None = None) -> Frame | None:
-        """Return the next frame (its bytes under `data`), None after `timeout` seconds. EOFError: the peer is gone."""
+    def receive(self, timeout: float | None = None) -> Received_co | None:
+        """Return the next frame, None after `timeout` seconds. EOFError: the peer is gone."""
         return self.take(self.parse, timeout)
 
     def receive_line(self, timeout: float | None = None) -> bytes | None:
@@ -134,22 +135,23 @@ class Channel:
         del self.buffer[: end + 1]
         return line
 
-    def parse(self) -> Frame | None:
-        """Take one whole frame out of the buffer, if there is one."""
+    def parse(self) -> Received_co | None:
+        """Take one whole frame out of the buffer, if there is one. BadFrame."""
         if self.pending is None:
             line = self.parse_line()
             if line is None:
                 return None
             self.pending = frames.parse(line)
-        size = self.pending.get("size", 0)
+        size = frames.size_of(self.pending)
         if len(self.buffer) < size:
             return None
         frame, self.pending = self.pending, None
-        data = bytes(self.buffer[:size])
-        del self.buffer[:size]
-        return {**(frame if self.accepted is None else frames.checked(frame, self.accepted)), "data": data}
+        if frame.pop("size", None) is not None or frame["kind"] == "file":
+            frame["data"] = bytes(self.buffer[:size])
+            del self.buffer[:size]
+        return cast(Received_co, frame) if self.accepted is None else frames.checked(frame, self.accepted)
 
-    def send_file(self, name: str, path: str) -> None:
+    def send_file(self: FileChannel, name: str, path: str) -> None:
         """Send a file as `file` frames of at most BLOCK bytes; the first of a name truncates, the others append.
 
         Where the file has lines a block ends with one: rows that come from several nodes at a time stay whole.
@@ -162,13 +164,26 @@ class Channel:
         with open(descriptor, "rb") as file:
             first, block = True, next_block(file)
             while first or block:
-                self.send("file", block, name=name, first=first)
+                self.send({"kind": "file", "name": name, "first": first, "data": block})
                 first, block = False, next_block(file)
 
     def close(self) -> None:
         """Close both directions: the peer sees end of file."""
         os.close(self.incoming)
         os.close(self.outgoing)
+
+
+FileChannel = Channel[File, object]
+SupervisorChannel = Channel[FromSupervisor, ToSupervisor]  # of a supervisor, to the other end of its connection
+
+
+def serialized(frame: Mapping[str, object]) -> bytes:
+    """Return a frame as it is sent."""
+    fields = dict(frame)
+    data = fields.pop("data", b"")
+    if not isinstance(data, bytes) or not data:
+        return json.dumps(fields).encode() + b"\n"
+    return json.dumps({**fields, "size": len(data)}).encode() + b"\n" + data
 
 
 def next_block(file: BinaryIO) -> bytes:

@@ -18,7 +18,6 @@ import stat
 import time
 from typing import Iterator
 
-from .channel import Frame
 from .data_manifest import Manifest, Piece, name_of, read_manifest
 from .data_store import (
     CLAIM,
@@ -38,6 +37,7 @@ from .data_store import (
     read_journal,
     remove_old,
 )
+from .file_messages import File
 from .file_store import BLOCK, write_all
 from .job_directory import remove, unique
 
@@ -186,7 +186,7 @@ class Laying:
 
     # --- what arrives -------------------------------------------------------------------------------------------------
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: File) -> None:
         """Take one block of a piece. An error is kept in `reason` until finish()."""
         if self.reason or self.shared:
             return

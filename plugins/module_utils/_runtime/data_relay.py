@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import Callable, NamedTuple, Sequence
 
-from .channel import BLOCK, Channel, Frame
+from .channel import BLOCK, Channel, SupervisorChannel
 from .data_laying import Laying
 from .data_manifest import MOST_BYTES, numbers_in, ranges_of, read_manifest
+from .file_messages import DataOffer, DataWanted, File
 from .link import ConnectionLost
 from .orders import Route
-from .protocol import DataOffer
+from .protocol import ToSupervisor
 from .remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
 
 SILENT_SECONDS = 300.0  # in which a controller sends nothing of some files, or a head takes nothing: it is gone
@@ -38,7 +39,7 @@ class Relay:
     """One node's part of laying a data set."""
 
     def __init__(
-        self, channel: Channel, offer: DataOffer, home: str, reach: Reach, silence: float | None = None
+        self, channel: SupervisorChannel, offer: DataOffer, home: str, reach: Reach, silence: float | None = None
     ) -> None:
         """`home`: of this node; `reach`: connects to another; `silence`: seconds after which the other end is gone."""
         self.channel, self.offer, self.home, self.reach, self.silence = channel, offer, home, reach, silence
@@ -75,7 +76,7 @@ class Relay:
             text += frame["data"]
         return bytes(text)
 
-    def next_frame(self) -> Frame:
+    def next_frame(self) -> ToSupervisor:
         """Return what comes next from above. EOFError if that is gone, or silent for too long."""
         frame = self.channel.receive(self.silence)
         if frame is None:
@@ -103,7 +104,9 @@ class Relay:
             wanted = wanted.difference(self.mine) | self.own.wanted
         unreached = [route["host"] for route in self.unreached]
         ranges = [] if self.reasons else ranges_of(wanted)
-        self.channel.send("data_wanted", wanted=ranges, unreached=unreached, reason="; ".join(self.reasons))
+        self.channel.send(
+            {"kind": "data_wanted", "wanted": ranges, "unreached": unreached, "reason": "; ".join(self.reasons)}
+        )
 
     def connect(self, routes: Sequence[Route]) -> None:
         """Connect to the first node of each branch that can be reached. It relays to the rest of its branch."""
@@ -130,11 +133,7 @@ class Relay:
     def send_offer(self, child: Child, text: bytes) -> None:
         """Send a node the list, and which nodes are below it."""
         peer, offer = child.peer, self.offer
-        size, token, keep, nodes = offer["list_bytes"], offer["token"], offer["keep"], list(child.below)
-        peer.channel.send(
-            "data_set", b"", beats=True, home=peer.home, here=peer.name, name=offer["name"], list_bytes=size,
-            token=token, keep=keep, nodes=nodes,
-        )  # fmt: skip
+        peer.channel.send({**offer, "home": peer.home, "here": peer.name, "nodes": list(child.below)})
         send_list(peer.channel, text)
 
     def collect(self, children: Sequence[Child], text: bytes) -> None:
@@ -169,7 +168,7 @@ class Relay:
         """Send a block to the nodes that are missing its piece, or have nodes below that do."""
         for child in self.children:
             if number in self.wants.get(child.peer.name, ()):
-                child.peer.channel.send("file", block, name=str(number), first=first)
+                child.peer.channel.send({"kind": "file", "name": str(number), "first": first, "data": block})
 
     def send_own(self) -> None:
         """Send what nodes below are missing and this one had already. It was not asked for above."""
@@ -186,20 +185,20 @@ class Relay:
     def finish(self) -> None:
         """Send why the data set cannot be used here or below, or nothing: every reason names its node."""
         for child in self.children:
-            child.peer.channel.send("files_sent", b"", beats=True)
+            child.peer.channel.send({"kind": "files_sent", "beats": True})
         reason = self.own.finish() if self.own else ""
         self.reasons += [f"{self.offer['here']}: {reason}"] if reason else []
         self.reasons += filter(None, in_parallel(outcome_of, self.children))
-        self.channel.send("data_laid", reason="; ".join(self.reasons))
+        self.channel.send({"kind": "data_laid", "reason": "; ".join(self.reasons)})
 
 
-def send_list(channel: Channel, text: bytes) -> None:
+def send_list(channel: Channel[File, object], text: bytes) -> None:
     """Send the list of files."""
     for at in range(0, len(text), BLOCK):
-        channel.send("file", text[at : at + BLOCK], name=LIST, first=at == 0)
+        channel.send({"kind": "file", "name": LIST, "first": at == 0, "data": text[at : at + BLOCK]})
 
 
-def answer_of(child: Child) -> Frame | str:
+def answer_of(child: Child) -> DataWanted | str:
     """Return what a node is missing, or why it cannot be asked."""
     try:
         answer = child.peer.remote.answer(ANSWER_SECONDS, LAY_TIMES)
@@ -225,4 +224,4 @@ def outcome_of(child: Child) -> str:
         return f"{child.peer.name}: {lost}"
     if answer["kind"] != "data_laid":
         return f"{child.peer.name}: it answered files_sent with {answer['kind']}"
-    return str(answer["reason"])
+    return answer["reason"]

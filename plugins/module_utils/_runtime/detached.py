@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from .channel import Channel
+from .channel import SupervisorChannel
 
 
 class Detachment:
@@ -34,7 +34,7 @@ class Detachment:
         os.dup2(nothing, 2)  # sshd waits for all that hold it
         os.close(nothing)
 
-    def complete(self, channel: Channel) -> None:
+    def complete(self, channel: SupervisorChannel) -> None:
         """Let the connection end. What was sent on the channel arrives; nothing more is sent or taken."""
         if self.waiter < 0:  # it has ended: the job had waited in the queue
             return

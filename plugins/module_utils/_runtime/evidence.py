@@ -15,7 +15,7 @@ import re
 from itertools import dropwhile
 from typing import TypedDict
 
-from .forms import Check, Fields, Form, either, flag, listed, number, one_of, optional, short, whole
+from .forms import Form, either, flag, listed, number, one_of, optional, short, whole
 
 RANK_MOST = 9_999_999
 PID_MOST = 1 << 31
@@ -83,11 +83,9 @@ class Evidence(TypedDict):
 
 
 NO_NAMES: list[str] = []
-FRAMES = listed(
-    Form({"file": short, "line": whole(0, 999_999_999), "function": short}),
-    FRAMES_MOST,
-)
-GROUP = Form(
+FRAME_FORM: Form[Frame] = Form({"file": short, "line": whole(0, 999_999_999), "function": short})
+FRAMES = listed(FRAME_FORM, FRAMES_MOST)
+GROUP: Form[Group] = Form(
     {
         "name": short,
         "sequence": whole(0, SEQUENCE_MOST),
@@ -98,8 +96,8 @@ GROUP = Form(
         "longest": number,
     }
 )
-WORKER = Form({"pid": whole(0, PID_MOST), "state": short, "command": short, "frames": FRAMES})
-EVIDENCE = Form(
+WORKER: Form[Worker] = Form({"pid": whole(0, PID_MOST), "state": short, "command": short, "frames": FRAMES})
+EVIDENCE: Form[Evidence] = Form(
     {
         "rank": whole(0, RANK_MOST),
         "host": short,
@@ -121,8 +119,8 @@ EVIDENCE = Form(
     }
 )
 MANY_RANKS = 100_000
-NOTHING: list[Fields] = []
-ALL_EVIDENCE: Check = either(listed(EVIDENCE, MANY_RANKS), NOTHING)
+NOTHING: list[Evidence] = []
+ALL_EVIDENCE = either(listed(EVIDENCE, MANY_RANKS), NOTHING)
 
 
 def read_stacks(text: str) -> list[list[Frame]]:

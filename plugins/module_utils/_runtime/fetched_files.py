@@ -10,11 +10,11 @@ import os
 import time
 from typing import Collection, Iterator
 
-from .channel import Frame
 from .earlier_attempts import ATTEMPTS, METRICS, files_of_attempts, files_of_ranks
 from .frames import ATTEMPT, RANK_FILE
 from .job_directory import FETCHED_MARK, JobDir, fits, remove
 from .link import ConnectionLost
+from .protocol import FromNode
 from .reasons import FINAL_STATES, FinalState
 
 USAGE = "usage.json"  # on the head: what its samplers read of all nodes
@@ -44,7 +44,7 @@ def age(job: JobDir) -> float:
     return 0.0
 
 
-def own_block(frame: Frame, ranks: Collection[int], seen: set[str], restarts: int = 0) -> tuple[str, bool, bytes]:
+def own_block(frame: FromNode, ranks: Collection[int], seen: set[str], restarts: int = 0) -> tuple[str, bool, bytes]:
     """Return name, whether it is the first, and bytes of a block of one of the node's own files; else ConnectionLost.
 
     `seen`: names that have come. Each file begins once, and each block after the first brings something. `restarts`:

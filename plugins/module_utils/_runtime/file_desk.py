@@ -9,17 +9,23 @@ from __future__ import annotations
 import os
 from typing import Collection, ContextManager, Protocol
 
-from . import orders, protocol
-from .artifacts import Border, Limits, forward_artifact, send_artifacts
-from .channel import Channel
+from . import orders
+from .artifact_border import (
+    Border,
+    Limits,
+    forward_artifact,
+)
+from .artifacts import send_artifacts
+from .channel import SupervisorChannel
 from .clocks import FILE as CLOCKS
 from .clocks import clocks_until_now
 from .earlier_attempts import METRICS
 from .fetched_files import files_of, mark_fetched, own_block
-from .frames import RESTARTS_MOST
+from .file_messages import Fetch, Request
 from .job_directory import JobDir, fits, ranks_on
 from .link import ConnectionLost
 from .metrics import OwnRows
+from .record_forms import RESTARTS_MOST
 from .remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
 from .survey import home_path
 
@@ -27,11 +33,11 @@ from .survey import home_path
 class Head(Protocol):
     """What it needs of the supervisor: its channel, and the way to other nodes."""
 
-    channel: Channel
+    channel: SupervisorChannel
     given_up: dict[str, str]
 
     def reach(self, route: orders.Route, home: str) -> RemoteNode: ...
-    def sending_beats(self, frame: protocol.Request) -> ContextManager[None]: ...
+    def sending_beats(self, frame: Request) -> ContextManager[None]: ...
 
 
 class FileDesk:
@@ -41,7 +47,7 @@ class FileDesk:
         self.head, self.channel = head, head.channel
         self.fetched: tuple[JobDir, list[RemoteNode]] | None = None
 
-    def on_fetch(self, frame: protocol.Fetch) -> None:
+    def on_fetch(self, frame: Fetch) -> None:
         """Send the files of a job. When the other end has them all it sends `received`, which drops them here."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.head.sending_beats(frame):
@@ -55,17 +61,17 @@ class FileDesk:
             peers, missing = self.fetch_from_nodes(job, frame["limit"], limits)
             clocks = clocks_until_now(job, peers)
             if clocks:
-                self.channel.send("file", clocks, name=CLOCKS, first=True)
+                self.channel.send({"kind": "file", "name": CLOCKS, "first": True, "data": clocks})
         self.fetched = None if missing else (job, peers)
-        self.channel.send("fetched", missing=missing)
+        self.channel.send({"kind": "fetched", "missing": missing})
 
-    def on_received(self, _frame: protocol.Nothing) -> None:
+    def on_received(self) -> None:
         """Drop the files of the job that was fetched last: the other end has them all."""
         if self.fetched is None:
             return
         (job, peers), self.fetched = self.fetched, None
         for peer in peers:
-            peer.channel.send("received")
+            peer.channel.send({"kind": "received"})
         mark_fetched(job)
 
     def fetch_from_nodes(self, job: JobDir, limit: int, limits: Limits | None) -> tuple[list[RemoteNode], list[str]]:
@@ -88,7 +94,14 @@ class FileDesk:
             peer = self.head.reach(route, order["home"])
             beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
             peer.channel.send(
-                "fetch", home=peer.home, job_id=order["job_id"], limit=limit, beats=beats, artifacts=limits
+                {
+                    "kind": "fetch",
+                    "home": peer.home,
+                    "job_id": order["job_id"],
+                    "limit": limit,
+                    "beats": beats,
+                    "artifacts": limits,
+                }
             )
             self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit, limits, restarts_of(order))
             peer.clock = peer.measure_clock(peer.answer_seconds)
@@ -114,15 +127,15 @@ class FileDesk:
             if forward_artifact(self.channel, frame, border):
                 frame = peer.remote.answer(peer.answer_seconds)
                 continue
-            limit -= len(frame["data"])
+            name, first, data = own_block(frame, ranks, seen, restarts)
+            limit -= len(data)
             if limit < 0:
                 raise ConnectionLost(f"it sent more than {most:,} bytes (fetch_limit), and did not end")
-            name, first, data = own_block(frame, ranks, seen, restarts)
             if name.endswith(METRICS):  # of the last attempt, or of an earlier one
                 first, data = False, rows.setdefault(name, OwnRows(ranks)).take(data)  # they follow those of the head
             elif name == "launcher.out":
                 name = f"launcher.{peer.name}.out"
-            self.channel.send("file", data, name=name, first=first)
+            self.channel.send({"kind": "file", "name": name, "first": first, "data": data})
             frame = peer.remote.answer(peer.answer_seconds)
 
 
@@ -131,7 +144,7 @@ def restarts_of(order: orders.Order) -> int:
     return min(order["restarts"], RESTARTS_MOST) if fits(order, {"restarts": int}) else 0
 
 
-def limits_of(frame: protocol.Fetch) -> Limits | None:
+def limits_of(frame: Fetch) -> Limits | None:
     """Return what a node may send of what ranks wrote, None if nothing of it is asked for."""
     found = frame.get("artifacts")
     return Limits(*found) if found else None

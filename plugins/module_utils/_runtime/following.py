@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import socket
 import time
+from typing import cast
 
 from .audience import SEND_SECONDS, SOCKET
-from .channel import BEAT_SECONDS, Channel, ready
+from .channel import BEAT_SECONDS, Channel, SupervisorChannel, ready
 from .fetched_files import age, state_in
 from .job_directory import JobDir
 from .job_queue import Entry, Queue, owner_of
 from .leftovers import PRIVATE
 from .metrics import first_report, last_values
+from .protocol import FromFollower, FromHead
 from .reasons import AnyState
-from .records import JobRow
+from .records import JobRow, Result
 
 GONE = "no job of this name runs here: it was fetched and removed, or never started"
 WAITS = "it waits in the queue with the controller that started it, which alone can follow it until it runs"
@@ -26,6 +28,7 @@ DEAD = "its supervisor died: ansible-playbook clean.yml ends what is left, and f
 BUSY = "it is running but takes no followers now: it is starting, or has too many; try again"
 ROOM_SECONDS = 30.0  # for a job to let somebody in
 RESULT_SECONDS = 30.0  # for a job that is over to write its result
+JobChannel = Channel[FromFollower, FromHead]
 
 
 def row_of(job: JobDir, controller: str) -> JobRow | None:
@@ -78,7 +81,7 @@ def waits_by_itself(job: JobDir) -> bool:
     return bool(entry and entry["detached"])
 
 
-def connect(job: JobDir) -> Channel | None:
+def connect(job: JobDir) -> JobChannel | None:
     """Return a channel to the supervisor of a job that runs here; None if there is none."""
     place = place_of_followers(job)
     if not PRIVATE.search(place):
@@ -93,7 +96,7 @@ def connect(job: JobDir) -> Channel | None:
     return Channel(descriptor, os.dup(descriptor), SEND_SECONDS)
 
 
-def follow(job: JobDir, controller: Channel) -> str:
+def follow(job: JobDir, controller: SupervisorChannel) -> str:
     """Pass on what a job tells until it is over or the controller leaves, then its result. Return why there is none."""
     channel = let_in(job, controller)
     if channel:
@@ -105,17 +108,17 @@ def follow(job: JobDir, controller: Channel) -> str:
     return send_result(job, controller)
 
 
-def let_in(job: JobDir, controller: Channel) -> Channel | None:
+def let_in(job: JobDir, controller: SupervisorChannel) -> JobChannel | None:
     """Return a channel to the supervisor of a job; None if the job is over, or lets nobody in for some time."""
     until, channel = time.monotonic() + ROOM_SECONDS, connect(job)
     while not channel and (job.running() or waits_by_itself(job)) and time.monotonic() < until:
-        controller.offer("beat")
+        controller.offer({"kind": "beat"})
         time.sleep(0.1)
         channel = connect(job)
     return channel
 
 
-def pass_on(channel: Channel, controller: Channel) -> bool:
+def pass_on(channel: JobChannel, controller: SupervisorChannel) -> bool:
     """Pass frames on both ways. Return whether the job's side closed before it sent a result."""
     beat = time.monotonic()
     while True:
@@ -123,10 +126,8 @@ def pass_on(channel: Channel, controller: Channel) -> bool:
         try:
             frame = channel.receive(0) if channel.incoming in found or channel.buffer else None
             while frame:
-                kind = frame.pop("kind")
-                frame.pop("data")
-                controller.send(kind, b"", **frame)
-                if kind == "result":
+                controller.send(frame)
+                if frame["kind"] == "result":
                     return False
                 frame = channel.receive(0)
         except EOFError:
@@ -136,26 +137,26 @@ def pass_on(channel: Channel, controller: Channel) -> bool:
         except EOFError:
             return False
         if asked and asked["kind"] == "end":
-            channel.send("end", reason=asked["reason"], detail=asked["detail"])
+            channel.send(asked)
         if time.monotonic() - beat > BEAT_SECONDS:
             beat = time.monotonic()
-            controller.offer("beat")
+            controller.offer({"kind": "beat"})
 
 
-def send_result(job: JobDir, controller: Channel) -> str:
+def send_result(job: JobDir, controller: SupervisorChannel) -> str:
     """Send the result of a job when it is over. Return why there is none."""
     order = job.order()
     if not order or order["head"] != order["host"]:
         return WAITS if entry_of(job) else GONE
     until = time.monotonic() + RESULT_SECONDS
     while job.running() and time.monotonic() < until:
-        controller.offer("beat")
+        controller.offer({"kind": "beat"})
         time.sleep(0.1)
     if job.running():
         return BUSY
     result = job.read("result.json")
     if not state_in(result):
         return DEAD
-    controller.send("attached", placement=order["placement"])
-    controller.send("result", result=result)
+    controller.send({"kind": "attached", "placement": order["placement"]})
+    controller.send({"kind": "result", "result": cast(Result, result)})  # the controller checks it
     return ""

@@ -9,13 +9,15 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from typing import Any, Callable, Collection, Dict, Mapping, TypeVar
+from typing import Callable, Collection, Dict, Generic, Mapping, TypeVar, cast
 
 from .codes import AnyCode, known
 
 T = TypeVar("T")
-Check = Callable[[object], Any]  # of any value as it came; returns it as it must be, or raises BadFrame, ValueError
-Fields = Dict[str, Any]  # an object whose fields were checked: protocol.py, orders.py and records.py have their types
+Shape_co = TypeVar("Shape_co", covariant=True)
+AnyText = TypeVar("AnyText", bound=str)
+Check = Callable[[object], object]  # of any value as it came; returns it as it must be, or raises BadFrame, ValueError
+Fields = Dict[str, object]  # an object of JSON
 DEPTH = 16  # of nested values
 ITEMS = 200_000  # of one list or object
 TEXT = 10_000  # characters of a text for people
@@ -63,11 +65,12 @@ def like(form: re.Pattern[str], what: str) -> Callable[[object], str]:
     return check
 
 
-def one_of(*choices: str) -> Callable[[object], str]:
-    def check(value: object) -> str:
-        if value not in choices:
-            raise BadFrame(f"one of {', '.join(choices)} was expected")
-        return str(value)
+def one_of(*choices: AnyText) -> Callable[[object], AnyText]:
+    def check(value: object) -> AnyText:
+        for choice in choices:
+            if value == choice:
+                return choice
+        raise BadFrame(f"one of {', '.join(choices)} was expected")
 
     return check
 
@@ -145,10 +148,11 @@ def mapped(
     return every
 
 
-class Form:
-    """A check: an object with these fields. What else it has is left out, or with `rest` kept as bounded JSON.
+class Form(Generic[Shape_co]):
+    """A check: an object with these fields, which are those of the type that it is declared with (test_protocol.py).
 
-    `late`: fields that need not be there, but are of this form if they are.
+    What else it has is left out, or with `rest` kept as bounded JSON. `late`: fields that need not be there, but are of
+    this form if they are.
     """
 
     def __init__(
@@ -156,14 +160,14 @@ class Form:
     ) -> None:
         self.fields, self.late, self.rest = fields, late or {}, rest
 
-    def __call__(self, value: object) -> Fields:
+    def __call__(self, value: object) -> Shape_co:
         if not isinstance(value, dict):
             raise BadFrame("an object was expected")
         found = {name: field(value.get(name)) for name, field in self.fields.items()}
         found.update({name: field(value[name]) for name, field in self.late.items() if name in value})
         known = self.names if self.rest else value
         rest = {key: content for key, content in value.items() if key not in known}
-        return {**plain_fields(rest, DEPTH, words), **found}
+        return cast(Shape_co, {**plain_fields(rest, DEPTH, words), **found})
 
     @property
     def names(self) -> set[str]:
@@ -171,7 +175,7 @@ class Form:
         return {*self.fields, *self.late}
 
 
-def shaped(fields: Mapping[str, Check], late: Mapping[str, Check] | None = None) -> Form:
+def shaped(fields: Mapping[str, Check], late: Mapping[str, Check] | None = None) -> Form[T]:
     """Return a check: an object with these fields; what else it has is kept as bounded JSON."""
     return Form(fields, late, rest=True)
 

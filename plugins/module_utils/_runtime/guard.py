@@ -9,7 +9,7 @@ when a rank fails, the launcher dies, the deadline passes, the supervisor reques
 silent. The supervisor does the same with the same code if the guard is dead: each can finish the other's work.
 
 It starts the launcher on the head, a launcher's daemon on other nodes, torchrun's agent on each. It exchanges JSON
-lines with its supervisor: SUPERVISOR_TO_GUARD and GUARD_TO_SUPERVISOR in protocol.py list them.
+lines with its supervisor: ToGuard and FromGuard in protocol.py have them.
 """
 
 from __future__ import annotations
@@ -19,55 +19,37 @@ import math
 import os
 import signal
 import time
-from typing import Collection, NamedTuple
+from typing import Collection
 
+from . import batch_system, reasons
 from . import processes as processes_module
-from . import reasons
-from .channel import BEAT_SECONDS, ready
-from .ending import Ending, Trees, signal_programs, trees_below
-from .job_directory import JobDir, write_in_thread
+from .bounded_write import (
+    write_in_thread,
+)
+from .channel import ready, serialized
+from .ending import Ending, signal_programs
+from .job_directory import JobDir
+from .job_processes import Snapshot, snapshot_of
 from .last_look import note_evidence
 from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
 from .open_files import restore_files
 from .orders import Order
 from .processes import Process
-from .rank_output import Stream, copy_all, open_streams
+from .protocol import FromGuard, ToGuard, ending
+from .rank_output import Stream, copy_all, streams_of
 from .rank_record import has_saved, record_of_orphan
 from .reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, EndReason, Reason
 from .records import LauncherExit, RankRecord
 from .remote_shell import shell_pids
 from .sampler import Sampling
+from .supervisor_watch import SupervisorWatch
 
 LOOK_SECONDS = 0.25  # between two checks, unless an event comes
 NEWS_SECONDS = 10.0  # for other nodes to tell of their ranks when the launcher has ended on a node without any
 EXIT_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.11 sometimes never does)
-STOPPED_SECONDS = 4.0  # that supervisor or guard may be stopped before the other one takes it for dead
 RECORD_SECONDS = 1.0  # for wrappers to write how their programs ended
 OTHER_NODES_SECONDS = 3.0  # beyond the time of the ranks, for other nodes to report that theirs are done
 LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
-
-
-class Snapshot(NamedTuple):
-    """The processes of a job on this node at one moment: /proc and the records are read once."""
-
-    processes: list[Process]  # parents before children
-    records: list[RankRecord]  # of this node's ranks
-    trees: Trees
-    ours: Collection[int]  # pids of wrappers, the launcher and its daemons
-
-    @property
-    def own(self) -> list[Process]:
-        """Return our own processes and the launcher's, not the user's."""
-        return [process for process in self.processes if process.pid in self.ours]
-
-    @property
-    def foreign(self) -> list[Process]:
-        return [process for process in self.processes if process.pid not in self.ours]
-
-    @property
-    def unwritten(self) -> bool:
-        """Whether a living wrapper has not yet recorded how its program ended."""
-        return any("rc" not in record and record["wrapper_pid"] in self.trees for record in self.records)
 
 
 class Guard:
@@ -87,10 +69,7 @@ class Guard:
         self.from_supervisor, self.to_supervisor = from_supervisor, to_supervisor  # pipes, -1: none
         self.excluded_pids = excluded_pids
         self.buffer = b""
-        self.supervisor_pid = os.getppid()
-        self.supervisor_stopped_since: float | None = None
-        self.silent_seconds = 0.0  # since the last message; those when this process was stopped not counted
-        self.last_look = time.monotonic()
+        self.watch = SupervisorWatch()
         self.launcher = 0
         self.launchers: set[int] = set()  # pids: the launcher and what it started, at the end
         self.started = False
@@ -114,7 +93,7 @@ class Guard:
     def run(self) -> None:
         """Start the launcher, wait until the job is over, leave no process. Returns when that is done."""
         events = os.open(self.job.at("events"), os.O_RDWR | os.O_NONBLOCK)
-        self.open_streams()  # before any program could put something in their place
+        self.streams = streams_of(self.job, self.order["ranks"])  # before a program puts something in their place
         wakeup = processes_module.listen_for_children()
         if self.order["command"]:
             self.start_launcher(self.order["command"])
@@ -129,7 +108,7 @@ class Guard:
             reason = self.end_requested or self.check_lease(self.from_supervisor in found) or self.reason_to_end()
             self.excluded_pids = self.sampling.look(self.placed)
         if reason:
-            self.send("ending", reason=reason.code, detail=reason.detail)
+            self.send(ending(reason))
         self.finish(reason)
 
     def start_clock(self) -> None:
@@ -140,23 +119,16 @@ class Guard:
                 self.notice_at = self.deadline - self.order["notice"]
 
     def check_lease(self, received: bool) -> Reason | None:
-        """Return why the job must end if the supervisor was silent for the lease, and kill the supervisor.
-
-        Time in which this process was stopped does not count: the node was frozen, or its disk hung.
-        """
-        now = time.monotonic()
-        self.silent_seconds = 0.0 if received else self.silent_seconds + min(now - self.last_look, BEAT_SECONDS)
-        self.last_look = now
-        if self.silent_seconds <= self.order["lease"]:
+        """Return why the job must end if the supervisor was silent for the lease, and kill the supervisor."""
+        if not self.watch.is_silent(received, self.order["lease"]):
             return None
-        self.kill_supervisor()
+        self.lose_supervisor()
         return reasons.silent("supervisor", self.order["lease"])
 
-    def kill_supervisor(self) -> None:
-        """Kill a supervisor that hangs: whoever waits for it sees its end."""
+    def lose_supervisor(self) -> None:
+        """Go on without a supervisor that hangs."""
         self.detached = True
-        if os.getppid() == self.supervisor_pid:
-            os.kill(self.supervisor_pid, signal.SIGKILL)
+        self.watch.kill()
 
     def over(self) -> bool:
         """Whether the job is over on this node: its ranks are done, and the launcher exited or had its time to."""
@@ -187,12 +159,12 @@ class Guard:
         late = self.launcher_killed or time.monotonic() > self.launcher_ended + patience
         return len(self.done) < len(self.order["ranks"]) or (late and self.waits_for_news())
 
-    def send(self, kind: str, **fields: object) -> None:
+    def send(self, message: FromGuard) -> None:
         """Send the supervisor a message, if there is one. A dead one is noticed elsewhere."""
         if self.to_supervisor < 0:
             return
         try:
-            os.write(self.to_supervisor, json.dumps({"kind": kind, **fields}).encode() + b"\n")
+            os.write(self.to_supervisor, serialized(message))
         except BrokenPipeError:
             pass
 
@@ -202,7 +174,8 @@ class Guard:
         if not chunk:
             self.end_requested, self.detached = SUPERVISOR_DIED, True
         *lines, self.buffer = (self.buffer + chunk).split(b"\n")
-        for message in map(json.loads, lines):
+        for line in lines:
+            message: ToGuard = json.loads(line)
             if message["kind"] == "end" and not self.end_requested:
                 self.end_requested = reasons.reason_in(message)
             elif message["kind"] == "all_placed":
@@ -255,14 +228,6 @@ class Guard:
         self.copy_orphaned_output()
         return self.check_ranks() or self.check_clock_and_launcher()
 
-    def open_streams(self) -> None:
-        """Open the pipes of all ranks, as far as that is possible."""
-        for rank in self.order["ranks"]:
-            try:
-                self.streams[rank] = open_streams(self.job, rank)
-            except OSError:  # no descriptor is left: the rank's wrapper reads them all the same
-                pass
-
     def copy_orphaned_output(self) -> None:
         """Copy the output of daemons that outlived their rank and its wrapper. A stream never has two readers."""
         for rank, wrapper in self.done.items():
@@ -273,7 +238,7 @@ class Guard:
         """Note which ranks are done. Return why the job must end if one failed."""
         if not self.placed and all(self.job.record(rank) for rank in self.order["ranks"]):
             self.placed = True
-            self.send("placed")
+            self.send({"kind": "placed"})
         for rank in self.order["ranks"]:
             record = None if rank in self.done else self.job.record(rank)
             if record is None:
@@ -286,7 +251,7 @@ class Guard:
                 elif record["rc"] != 0 and not record["finished"]:
                     return reasons.rank_failed(rank)
                 if len(self.done) == len(self.order["ranks"]):
-                    self.send("done")
+                    self.send({"kind": "done"})
             elif processes_module.read(record["wrapper_pid"]) is None and self.job.record(rank) == record:
                 self.record_wrapper_death(rank, record)
                 return reasons.wrapper_died(rank)
@@ -304,10 +269,8 @@ class Guard:
         if self.lost_launcher():
             status = self.job.launcher().get("rc", 0)
             return reasons.launcher_ended(self.order["launcher"]["name"], self.order["host"], status)
-        stopped = processes_module.stopped_for(self.supervisor_pid, self.supervisor_stopped_since)
-        self.supervisor_stopped_since = stopped
-        if stopped is not None and time.monotonic() - stopped > STOPPED_SECONDS:
-            self.kill_supervisor()
+        if self.watch.is_stopped():
+            self.lose_supervisor()
             return SUPERVISOR_STOPPED
         return None
 
@@ -336,7 +299,7 @@ class Guard:
                 self.launcher_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
                 rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 self.record_launcher_exit({"pid": pid, "rc": rc, "at": time.time(), "unasked": not self.ending})
-                self.send("launcher_exited", rc=rc, text=self.job.launcher_text())
+                self.send({"kind": "launcher_exited", "rc": rc, "text": self.job.launcher_text()})
 
     def record_launcher_exit(self, end: LauncherExit) -> None:
         write_in_thread(lambda: self.job.write("launcher.json", end))
@@ -344,7 +307,7 @@ class Guard:
     def finish(self, reason: Reason | None) -> None:
         """End all that is left, and copy its unread output into the files."""
         if not self.streams:
-            self.open_streams()
+            self.streams = streams_of(self.job, self.order["ranks"])
         self.sampling.stop()
         self.end_all(reason)
         self.sampling.wait()
@@ -365,7 +328,7 @@ class Guard:
             return
         self.end_own()
         if reason:
-            self.job.cancel()
+            batch_system.cancel(self.job)
         leftovers = processes_module.end_all(self.foreign, LEFTOVER_GRACE)
         processes_module.kill_all(lambda: self.snapshot().processes)
         self.collect_children()
@@ -385,7 +348,7 @@ class Guard:
             ending.ask_for_stacks()
         ending.run()
         self.wait_for_records()
-        self.send("done")
+        self.send({"kind": "done"})
         while self.other_nodes_may_save() and time.monotonic() < deadline:
             if ready([self.from_supervisor], LOOK_SECONDS):
                 self.read_supervisor()
@@ -410,20 +373,8 @@ class Guard:
         processes_module.kill_all(self.own)
 
     def snapshot(self) -> Snapshot:
-        """Return the living processes of the job: those below this one, and ranks that Slurm's daemon started."""
-        records = [record for rank in self.order["ranks"] for record in [self.job.record(rank)] if record]
-        children = processes_module.by_parent()
-        found = {process.pid: process for process in processes_module.descendants(os.getpid(), children)}
-        if self.order["launcher"]["name"] in STARTED_BY_SLURMD:
-            marked = processes_module.marked(children)
-            for top in [process for process, mark in marked if mark.job_dir == self.job.path]:
-                for process in (top, *processes_module.descendants(top.pid, children)):
-                    found.setdefault(process.pid, process)
-        for pid in self.excluded_pids:
-            found.pop(pid, None)
-        programs = {record["wrapper_pid"]: record.get("pid") for record in records}
-        trees = trees_below({pid: programs[pid] for pid in programs if pid in found}, children)
-        return Snapshot(list(found.values()), records, trees, self.launchers | programs.keys())
+        """Return the living processes of the job."""
+        return snapshot_of(self.job, self.order, self.excluded_pids, self.launchers)
 
     def own(self) -> list[Process]:
         return self.snapshot().own

@@ -12,6 +12,7 @@ from . import reasons
 from .channel import BEAT_SECONDS, ready
 from .head_job import LOOK_SECONDS, Controller
 from .node_job import NodeJob
+from .protocol import ending
 from .reasons import HEAD_GONE, THE_GUARD_DIED, Reason, reason_in
 
 
@@ -32,21 +33,21 @@ class HeadFollower:
             inputs += [] if self.channel.lost else [self.channel.incoming]
             if self.node_job.from_guard in ready(inputs, LOOK_SECONDS):
                 for message in self.node_job.messages():
-                    self.channel.send(**message)
+                    self.channel.send(message)
                 if self.node_job.guard_status and not self.node_job.end_reason:
-                    self.channel.send("ending", reason=THE_GUARD_DIED.code, detail=THE_GUARD_DIED.detail)
+                    self.channel.send(ending(THE_GUARD_DIED))
             self.handle_frames()
             self.beat()
             self.node_job.beat()
             self.node_job.check_guard()
             self.show()
         self.show()
-        self.channel.send("over", report=self.node_job.report())
+        self.channel.send({"kind": "over", "report": self.node_job.report()})
 
     def show(self) -> None:
         """Offer the output of this node's ranks to the head."""
         for frame in self.node_job.output.shown():
-            self.channel.offer(**frame)
+            self.channel.offer(frame)
 
     def handle_frames(self) -> None:
         """Handle the frames of the head. End the node's job if the head is lost, or at a signal."""
@@ -56,8 +57,8 @@ class HeadFollower:
                 self.last_received = time.monotonic()
                 if frame["kind"] == "end":
                     self.node_job.end(reason_in(frame))
-                elif frame["kind"] in ("all_done", "start_daemon", "all_placed"):
-                    self.node_job.send(frame["kind"], command=frame.get("command", ""))
+                elif frame["kind"] == "all_done" or frame["kind"] == "start_daemon" or frame["kind"] == "all_placed":
+                    self.node_job.send(frame)
                 frame = self.channel.receive(0)
         except EOFError:
             pass
@@ -74,10 +75,10 @@ class HeadFollower:
         self.node_job.end(reason)
         if not self.ended_alone:
             self.ended_alone = True
-            self.node_job.send("all_done")
+            self.node_job.send({"kind": "all_done"})
 
     def beat(self) -> None:
         """Send the head a sign of life."""
         if time.monotonic() - self.last_beat > BEAT_SECONDS:
             self.last_beat = time.monotonic()
-            self.channel.send("beat")
+            self.channel.send({"kind": "beat"})

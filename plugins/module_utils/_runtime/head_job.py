@@ -15,13 +15,16 @@ from typing import Callable, ContextManager, Mapping, Protocol
 from . import reasons
 from .alone import WHOLE_JOB, NotAlone, staging_lock
 from .audience import Audience
-from .channel import BEAT_SECONDS, Channel, Frame, ready
+from .bounded_write import (
+    write_in_thread,
+)
+from .channel import BEAT_SECONDS, SupervisorChannel, ready
 from .clocks import note_clocks
-from .job_directory import write_in_thread
+from .file_messages import Request
 from .launchers import STARTED_BY_SLURMD
 from .node_job import NodeJob
 from .orders import Order, RunOrder
-from .protocol import Refused, Request
+from .protocol import AllDone, AllPlaced, FromGuard, FromNode, Refused, end
 from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, EndReason, Reason
 from .records import Result
 from .remote_node import NotStaged, RemoteNode, stage_on_all
@@ -39,7 +42,7 @@ REQUEST_CHARACTERS = 1 << 20  # of that request
 class Controller(Protocol):
     """What HeadJob needs of the supervisor: the channel to the controller, the shipped files, a signal."""
 
-    channel: Channel
+    channel: SupervisorChannel
     signalled: str
     shipment: Shipment | None
     peers: dict[str, RemoteNode]
@@ -114,7 +117,7 @@ class HeadJob:
         self.node_job.start()
         for peer in self.peers:
             peer.start()
-        self.audience.send("started")
+        self.audience.send({"kind": "started"})
         if self.audience.detached:
             self.controller.release()
         while not self.node_job.over or not all(peer.over for peer in self.peers):
@@ -142,19 +145,20 @@ class HeadJob:
     def conclude(self, result: Result) -> None:
         """Keep the result, and tell it: the job is over."""
         keep_result(self.node_job.job, result)
-        self.audience.send("result", result=result)  # a controller that was stopped may block this: a signal ends it
+        # A controller that was stopped may block this: a signal ends it.
+        self.audience.send({"kind": "result", "result": result})
         self.audience.close()
 
     def beat(self) -> None:
         """Send the controller a sign of life. A stopped controller does not block this."""
         if time.monotonic() - self.last_beat > BEAT_SECONDS:
             self.last_beat = time.monotonic()
-            self.audience.offer("beat")
+            self.audience.offer({"kind": "beat"})
 
     def show(self) -> None:
         """Offer the output of this node's ranks to the controller."""
         for frame in self.node_job.output.shown():
-            self.audience.offer(**frame)
+            self.audience.offer(frame)
 
     def wait(self) -> None:
         """Wait for events, LOOK_SECONDS at most, and handle all that came."""
@@ -183,13 +187,12 @@ class HeadJob:
         for descriptor in found & shells.keys():
             self.on_shell(shells[descriptor])
 
-    def on_message(self, message: Frame, peer: RemoteNode | None = None) -> None:
+    def on_message(self, message: FromGuard | FromNode, peer: RemoteNode | None = None) -> None:
         """Handle a guard's message: of this node, or of another through its supervisor."""
         host = peer.name if peer else self.order["host"]
-        if message["kind"] in ("line", "report"):
-            if (message["rank"], host) not in self.places:
-                return  # a node speaks for its own ranks only
-            self.audience.offer(**{name: value for name, value in message.items() if name != "data"})
+        if message["kind"] == "line" or message["kind"] == "report":
+            if (message["rank"], host) in self.places:  # a node speaks for its own ranks only
+                self.audience.offer(message)
         elif message["kind"] == "ending":
             self.end(reasons.reason_in(message), host)
         elif message["kind"] == "placed":
@@ -197,7 +200,7 @@ class HeadJob:
                 self.unplaced.discard(host)
                 self.timeout_start = self.timeout_start or time.monotonic()
             if not self.unplaced:
-                self.send_to_all("all_placed")
+                self.send_to_all({"kind": "all_placed"})
         elif message["kind"] == "done":
             self.note_done(host)
         elif message["kind"] == "launcher_exited" and peer:
@@ -208,13 +211,13 @@ class HeadJob:
         if host in self.unfinished:
             self.unfinished.discard(host)
             if not self.unfinished:
-                self.send_to_all("all_done")
+                self.send_to_all({"kind": "all_done"})
 
-    def send_to_all(self, kind: str) -> None:
+    def send_to_all(self, message: AllPlaced | AllDone) -> None:
         """Send a message to the guards of all nodes."""
-        self.node_job.send(kind)
+        self.node_job.send(message)
         for peer in self.peers:
-            peer.send(kind)
+            peer.send(message)
 
     def end_if_needed(self) -> None:
         """End the job if the controller, its loss, a signal or the clock requires it."""
@@ -228,7 +231,7 @@ class HeadJob:
             return
         self.ended, self.cancelled = True, reason.code == EndReason.CANCELLED
         for peer in self.peers:
-            peer.send("end", reason=reason.code, detail=reason.detail)
+            peer.send(end(reason))
         write_in_thread(lambda: self.node_job.job.claim_end(*reason, host))
         self.node_job.end(reason)
 
@@ -263,7 +266,7 @@ class HeadJob:
         if peer is None:
             answer(connection, 255, f"{host} is no other node of this job")
         else:
-            peer.send("start_daemon", command=localized(command, self.order, peer.local_names))
+            peer.send({"kind": "start_daemon", "command": localized(command, self.order, peer.local_names)})
 
     def answer_shells(self, peer: RemoteNode, rc: int, text: str) -> None:
         """Send the node's remote shells the exit status of their command."""
@@ -278,10 +281,10 @@ def start_job(controller: Controller, run_order: RunOrder, audience: Audience, l
         with controller.sending_beats({"beats": True}):
             return HeadJob(controller, run_order, controller.peers, audience, lock)
     except NotAlone as error:
-        return Refused(reason=str(error), running=dict(error.running))
+        return Refused(kind="refused", reason=str(error), running=dict(error.running))
     except (OSError, ValueError) as error:
         where = "" if isinstance(error, NotStaged) else f" on {run_order['job']['head']}"
-        return Refused(reason=f"cannot stage the job{where}: {error}")
+        return Refused(kind="refused", reason=f"cannot stage the job{where}: {error}")
 
 
 def order_of(run_order: RunOrder, host: str) -> Order:

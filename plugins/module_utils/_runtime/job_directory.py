@@ -25,7 +25,7 @@ import os
 import re
 import stat
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Tuple, Union, cast
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Tuple, Union, cast
 
 from .codes import known
 from .file_locks import wait_for_lock
@@ -40,7 +40,6 @@ if TYPE_CHECKING:  # a rank must not pay for the types
 FETCHED_MARK = "fetched"  # file in a job directory: the controller has all of it
 OLD_FETCHED_MARK = "home"  # of 0.4
 BALLAST_BYTES = 1 << 20  # kept free for our own files
-WRITE_SECONDS = 1.0  # that the end of programs waits for a write
 LOCK_SECONDS = 10.0  # for those who only ask whether a job runs to have their answer
 RANK_PROGRAM, AGENT_PROGRAM = "torchfleet-rank", "torchfleet-agent"  # in bin/: what launchers call
 PIPES = {"stdout": "stdout.pipe", "stderr": "stderr.pipe"}  # of each rank
@@ -71,7 +70,6 @@ LATE: Form = {
     **{"peak_bytes": int, "error_code": str},
 }
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-QUEUE_NUMBER = re.compile(r"[0-9]{1,18}\Z")  # of a job in a batch system
 NUMBERS = itertools.count()
 
 
@@ -92,17 +90,6 @@ def remove(path: str) -> None:
         import subprocess
 
         subprocess.run(["rm", "-rf", "--", path], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-
-
-def output_of(command: list[str]) -> str:
-    """Return the output of a batch system's command, or an empty string if it fails."""
-    import subprocess  # late, as in remove()
-
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace")
 
 
 def open_file(path: str) -> int:
@@ -278,16 +265,6 @@ class JobDir:
         """Return what outlived its rank and was ended."""
         return rows_of(self.read("leftovers.json"))
 
-    def cancel(self) -> None:
-        """Take the job back from the batch system that its launcher gave it to, if it did."""
-        order = self.read("order.json")
-        if not fits(order, {"queue": list}) or [type(words) for words in order["queue"]] != [list, list]:
-            return
-        find, cancel = ([str(word) for word in words] for words in order["queue"])
-        numbers = [word for word in output_of(find).split() if QUEUE_NUMBER.match(word)]
-        if numbers:
-            output_of([*cancel, *numbers])
-
     def claim_end(self, reason: EndReason, detail: str = "", host: str = "") -> None:
         """Write why the job is ended, with `host` if that happened on another node. Only the first reason stands.
 
@@ -389,28 +366,6 @@ def with_ranks_and_head(order: dict[str, Any]) -> dict[str, Any]:
     host = order["host"]
     ranks = [place["rank"] for place in order["placement"] if fits(place, PLACE) and place["host"] == host]
     return {**order, "ranks": ranks, "head": host if isinstance(order.get("peers"), list) else ""}
-
-
-def write_in_thread(write: Callable[[], None]) -> None:
-    """Write in a thread, and wait WRITE_SECONDS for it: a full or hanging disk must not block the end of programs.
-
-    Where no thread can be started it is written here: the job has all processes that its user or container may have.
-    """
-    import threading  # late, as in remove()
-
-    def try_to() -> None:
-        try:
-            write()
-        except OSError:
-            pass
-
-    thread = threading.Thread(target=try_to, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        try_to()
-    else:
-        thread.join(WRITE_SECONDS)
 
 
 def write_json(path: str, value: object) -> None:

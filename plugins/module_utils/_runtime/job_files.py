@@ -34,7 +34,7 @@ def tree_of(listing: object) -> Tree:
         raise ValueError(f"a list of at most {MOST_FILES} files was expected")
     root: Tree = {}
     for row in listing:
-        if not isinstance(row, list) or len(row) != 3:
+        if not isinstance(row, (list, tuple)) or len(row) != 3:
             raise ValueError("path, digest and mode of each file were expected")
         path, digest, executable = row
         *folders, name = parts_of(path)

@@ -341,10 +341,3 @@ def news_of(ahead: Sequence[Ahead]) -> tuple[object, ...]:
 def is_over(ticket: Ticket, seconds: float | None) -> bool:
     """Whether a job has waited for as long as it may; None: without end."""
     return seconds is not None and time.monotonic() - ticket.began > seconds
-
-
-def over_text(seconds: float, ahead: Sequence[Ahead]) -> str:
-    """Return that a job has waited for as long as it may, and for whom."""
-    first = ahead[0] if ahead else None
-    whom = f", the first is {first['job_id']} of {first['owner']}, which is {first['state']}" if first else ""
-    return f"it waited for {seconds:g} s (queue_timeout): {len(ahead)} ahead{whom}"

@@ -20,6 +20,7 @@ from typing import Mapping, TypedDict, cast
 
 from . import protocol
 from .bootstrap import ENTRY
+from .file_messages import FolderOffer
 from .job_directory import Form, JobDir, fits
 from .records import AnyFacts
 
@@ -37,7 +38,7 @@ class Kept(TypedDict):
     run: protocol.Run
     asked: protocol.Survey
     facts: dict[str, AnyFacts]
-    offered: protocol.FolderOffer | None
+    offered: FolderOffer | None
 
 
 def boot() -> str:
@@ -56,14 +57,20 @@ def keep(
     run: protocol.Run,
     asked: protocol.Survey | None,
     facts: Mapping[str, AnyFacts],
-    offered: protocol.FolderOffer | None,
+    offered: FolderOffer | None,
 ) -> None:
     """Write down what the process of a job that waits was told, in the directory beside its ticket. OSError."""
     if asked is None or any(run["order"]["secrets"].values()):
         return
-    told = {"run": run, "asked": asked, "offered": offered}
-    fields = {name: {**frame, "data": ""} if frame else None for name, frame in told.items()}  # JSON has no bytes
-    place.write(KEPT, {"boot": boot(), "entry": OWN_ENTRY, "facts": dict(facts), **fields})
+    kept: Kept = {
+        "boot": boot(),
+        "entry": OWN_ENTRY,
+        "run": run,
+        "asked": asked,
+        "facts": dict(facts),
+        "offered": offered,
+    }
+    place.write(KEPT, kept)
 
 
 def kept_in(place: JobDir) -> Kept | None:

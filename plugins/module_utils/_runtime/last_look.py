@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Collection, Mapping, cast
+from typing import Collection, Mapping
 
 from .evidence import ALL_EVIDENCE, Evidence
 from .forms import BadFrame
@@ -43,7 +43,7 @@ def note_evidence(job: JobDir, order: Order) -> None:
 def noted_evidence(job: JobDir) -> list[Evidence]:
     """Return what was written; nothing if a program of the job changed it beyond use."""
     try:
-        return cast("list[Evidence]", ALL_EVIDENCE(job.read(FILE)))
+        return ALL_EVIDENCE(job.read(FILE))
     except (BadFrame, ValueError, OverflowError):
         return []
 

@@ -11,7 +11,7 @@ import re
 import subprocess
 from typing import Sequence
 
-from .launchers import LAUNCHERS
+from .launchers import LAUNCHERS, STARTED_BY_SLURMD
 from .records import FoundLauncher
 
 SECONDS = 20.0  # for a program that is asked for something
@@ -24,6 +24,8 @@ def find_launcher(name: str, path: str, home: str) -> FoundLauncher:
     the search path.
     """
     programs = LAUNCHERS[name].programs
+    if path and name in STARTED_BY_SLURMD:  # srun's, beside which the others are
+        path = os.path.join(os.path.dirname(path), programs[0])
     own = os.path.expanduser(path) if path else os.path.join(home, name, "bin", programs[0])
     on_path = [] if path else [on_search_path(program) for program in programs]
     found: FoundLauncher = {"path": "", "version": "", "wanted": own, "said": "", "refused": ""}

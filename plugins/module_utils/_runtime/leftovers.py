@@ -13,7 +13,7 @@ import signal
 import time
 from typing import TypedDict
 
-from . import processes
+from . import batch_system, processes
 from .file_store import KEPT_DAYS, Store
 from .job_directory import JobDir, jobs, remove
 from .job_files import TREE, outputs, remove_tree
@@ -189,7 +189,7 @@ def clear(job: JobDir, whole: bool, waits: bool, dry_run: bool) -> None:
     if staging and PRIVATE.search(staging["private_tmp"]):  # a program of the job may name another directory
         remove(staging["private_tmp"])
     if waits:
-        job.cancel()
+        batch_system.cancel(job)
     if whole:
         remove_tree(job)
         remove(job.path)

@@ -10,11 +10,13 @@ import os
 import subprocess
 import threading
 import time
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Generic, Sequence, TypeVar
 
 from .bootstrap import GREETING, parcel
-from .channel import BEAT_SECONDS, Channel, Frame
-from .forms import Check, printable
+from .channel import BEAT_SECONDS, Channel
+from .forms import printable
+from .frames import Accepted
+from .protocol import FromNode, FromSupervisor, ToNode, ToSupervisor
 
 TALKATIVE = "its login shell prints too much (over 1 MiB)"
 GREETING_SECONDS = 30.0  # then a node is unreachable (fault-tested: dropped packets)
@@ -27,18 +29,22 @@ ERROR_SECONDS = 0.5  # for the rest of stderr of a program that is gone
 TALK_BYTES = 1 << 20  # that login shells and profiles may print before our greeting
 
 
+Sent = TypeVar("Sent", bound=ToSupervisor)
+Answer = TypeVar("Answer", bound=FromSupervisor)
+
+
 class ConnectionLost(Exception):
     """The other side does not answer; the text says why, in one line."""
 
 
-class RemoteProcess:
+class RemoteProcess(Generic[Sent, Answer]):
     """A program whose stdin and stdout are a channel. Its stderr is kept to explain a failure."""
 
     def __init__(
         self,
         program: Sequence[str],
         send_timeout: float | None = None,
-        accepted: Mapping[str, Mapping[str, Check]] | None = None,
+        accepted: Accepted[Answer] | None = None,
     ) -> None:
         """`accepted`: the frames that may come, as frames.py has them."""
         (stdin, outgoing), (incoming, stdout), (errors, stderr) = os.pipe(), os.pipe(), os.pipe()
@@ -51,7 +57,7 @@ class RemoteProcess:
         finally:
             for descriptor in (stdin, stdout, stderr):
                 os.close(descriptor)
-        self.channel = Channel(incoming, outgoing, send_timeout, accepted)
+        self.channel: Channel[Sent, Answer] = Channel(incoming, outgoing, send_timeout, accepted)
         self.stderr_tail = b""  # the last ERROR_BYTES of stderr
         self.stderr_reader = threading.Thread(target=self.read_stderr, args=(errors,), daemon=True)
         try:
@@ -88,19 +94,12 @@ class RemoteProcess:
         if line.endswith(b"wanted"):
             self.channel.send_bytes(parcel(archive()))
 
-    def ask(self, kind: str, seconds: float | None = None, **fields: object) -> Frame:
-        """Send a frame and return the next answer, as answer() does."""
-        self.channel.send(kind, b"", **fields)
+    def ask(self, frame: Sent, seconds: float | None = None) -> Answer:
+        """Send a frame and return the next one that comes, as answer() does."""
+        self.channel.send(frame)
         return self.answer(seconds)
 
-    def expect(self, kind: str, seconds: float, answer: str = "", **fields: object) -> Frame:
-        """Send a frame and return its answer, of the same kind unless `answer` names another. ConnectionLost."""
-        frame = self.ask(kind, seconds, beats=True, **fields)
-        if frame["kind"] != (answer or kind):
-            raise ConnectionLost(f"it answered {kind} with {frame['kind']}")
-        return frame
-
-    def answer(self, seconds: float | None = None, times: int = 1) -> Frame:
+    def answer(self, seconds: float | None = None, times: int = 1) -> Answer:
         """Return the next frame. ConnectionLost if there will be none, or nothing comes for `seconds`.
 
         A node that beats is at work, with a slow disk perhaps: it is waited for, WORK_SECONDS and MOST_BEATS at most,
@@ -144,3 +143,8 @@ class RemoteProcess:
             self.process.kill()
             self.process.wait()
         self.stderr_reader.join(ERROR_SECONDS)
+
+
+def wrong_answer(asked: ToNode, frame: FromNode) -> ConnectionLost:
+    """Return the error for a node whose answer is of another kind than what was asked."""
+    return ConnectionLost(f"it answered {asked['kind']} with {frame['kind']}")

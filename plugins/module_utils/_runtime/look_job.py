@@ -10,9 +10,10 @@ from typing import Callable
 
 from .evidence import Evidence
 from .job_directory import JobDir, ranks_on
-from .link import ConnectionLost
+from .link import ConnectionLost, wrong_answer
 from .looking import look
 from .orders import JobRoute, Order
+from .protocol import Look
 from .remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
 
 
@@ -37,6 +38,9 @@ def look_on_all(
 
 def look_on(peer: RemoteNode, job: JobDir, order: Order, asks: bool) -> list[Evidence]:
     """Return what another node tells of its own ranks. ConnectionLost."""
-    answer = peer.remote.expect("look", ANSWER_SECONDS, "looked", home=peer.home, job_id=job.job_id, asks=asks)
+    asked = Look(kind="look", beats=True, home=peer.home, job_id=job.job_id, asks=asks)
+    answer = peer.remote.ask(asked, ANSWER_SECONDS)
+    if answer["kind"] != "looked":
+        raise wrong_answer(asked, answer)
     own = ranks_on(peer.name, order["placement"])
     return [row for row in answer["evidence"] if row["rank"] in own and row["host"] == peer.name]

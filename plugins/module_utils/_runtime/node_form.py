@@ -13,7 +13,6 @@ from . import conda
 from .forms import (
     BadFrame,
     Check,
-    Fields,
     Form,
     address,
     either,
@@ -36,6 +35,7 @@ from .gpu_targets import MOST as TARGETS_MOST
 from .gpu_targets import TARGET
 from .gpu_vendors import BUILDS, USABLE
 from .job_directory import JOB_ID
+from .records import AnyFacts, Fabric, FabricSeat, NodeFacts, Port, RunningJob
 
 CPUS_MOST = 1 << 13  # of a node: as many as Linux has
 ROWS = 1000  # of running jobs, of leftovers, of metrics
@@ -43,7 +43,7 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")  # IFNAMSIZ; "@" as in macvlan0@eth0
 
 HOST = like(NAME, "the name of a host")
-PORT = Form(
+PORT: Form[Port] = Form(
     {
         "device": like(NAME, "the name of a device"),
         "port": whole(0, 255),
@@ -52,8 +52,10 @@ PORT = Form(
     },
     {"address": optional(address), "rate_gbit": optional(number)},
 )
-SEAT = Form({"nic": like(NIC, "the name of a NIC"), "address": address, "network": network}, {"same_name": flag})
-CHOICE = shaped(
+SEAT: Form[FabricSeat] = Form(
+    {"nic": like(NIC, "the name of a NIC"), "address": address, "network": network}, {"same_name": flag}
+)
+CHOICE: Form[Fabric] = shaped(
     {"nic": like(NIC, "the name of a NIC"), "address": address, "network": network},
     {
         "rdma": listed(PORT, 64),
@@ -66,7 +68,7 @@ CHOICE = shaped(
 )
 
 
-def fabric(value: object) -> Fields:
+def fabric(value: object) -> Fabric:
     """Return the choice of role fabric for a node: its address is one of the network, not loopback or another's."""
     found = CHOICE(value)
     for seat in (found, *([found["daemons"]] if "daemons" in found else [])):
@@ -76,7 +78,8 @@ def fabric(value: object) -> Fields:
 
 
 TARGETS = listed(like(TARGET, "the target of a GPU"), TARGETS_MOST)
-RUNNING = listed(Form({"job_id": like(JOB_ID, "a job id"), "owner": short, "own_home": flag}), ROWS)
+RUNNING_JOB: Form[RunningJob] = Form({"job_id": like(JOB_ID, "a job id"), "owner": short, "own_home": flag})
+RUNNING = listed(RUNNING_JOB, ROWS)
 ACTIVATION: dict[str, Check] = {
     "kind": one_of("conda", "venv"),
     "prefix": path,
@@ -100,6 +103,7 @@ FACTS: dict[str, Check] = {
     "machine": either(like(re.compile(r"[A-Za-z0-9_]{0,32}\Z"), "what uname names a processor"), ""),
     "nics": listed(like(NIC, "the name of a NIC"), 4096),
     "launcher": Form({"path": path, **dict.fromkeys(("version", "wanted", "said", "refused"), either(words, ""))}),
+    "slurm": optional(Form(dict.fromkeys(("slurmd", "version", "srun"), either(words, "")))),
     "backends": listed(words, 64),
     "free_bytes": whole(0, 1 << 62),
     "data": optional(Form({"whole": flag, "missing": whole(-1, 1 << 62), "free": whole(0, 1 << 62)})),
@@ -115,10 +119,11 @@ FACTS: dict[str, Check] = {
         Form({"path": path, "content": like(re.compile(r"[0-9a-f]{0,64}\Z"), "a digest"), "kind": short})
     ),
 }
+ALL_FACTS: Form[NodeFacts] = shaped(FACTS)
 
 
-def facts(value: object) -> Fields:
+def facts(value: object) -> AnyFacts:
     """Return the facts of a node, or `unreachable` with the reason."""
     if isinstance(value, dict) and "unreachable" in value:
         return {"unreachable": words(value["unreachable"])}
-    return shaped(FACTS)(value)
+    return ALL_FACTS(value)

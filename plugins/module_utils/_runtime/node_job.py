@@ -20,9 +20,9 @@ from typing import Collection, Mapping, Protocol, Sequence
 
 from . import data_store, processes, program_environment
 from .alone import ONE_NODE, check_alone, staging_lock
-from .channel import BEAT_SECONDS, Frame, ready
+from .channel import BEAT_SECONDS, ready, serialized
 from .earlier_attempts import continues, set_aside, take_back
-from .guard import STOPPED_SECONDS, Guard
+from .guard import Guard
 from .job_directory import JobDir, remove
 from .last_look import noted_evidence
 from .metrics import Metrics
@@ -30,11 +30,15 @@ from .node_form import ROWS
 from .orders import JobRoute, Order, Staging
 from .output_follower import OutputFollower
 from .output_lines import last_line
+from .protocol import FromGuard, ToGuard, end
 from .rank_record import ended_by_us, last_line_of, leftovers_of, records_of
 from .reasons import THE_GUARD_DIED, Reason
 from .records import NodeReport
 from .sampler import noted_usage
 from .secrets import Keeper
+from .supervisor_watch import (
+    STOPPED_SECONDS,
+)
 
 END_SECONDS = 10.0  # beyond the time of programs and of their leftovers, for a guard that was asked to end the job
 PLACE_BYTES = 40  # of $TMPDIR: Open MPI makes directories below ours before its sockets
@@ -197,10 +201,10 @@ class NodeJob:
         if os.getppid() != above:
             remove(self.private_tmp)
 
-    def send(self, kind: str, **fields: str) -> None:
+    def send(self, message: ToGuard) -> None:
         """Send the guard a message. A dead guard is noticed elsewhere."""
         try:
-            os.write(self.to_guard, json.dumps({"kind": kind, **fields}).encode() + b"\n")
+            os.write(self.to_guard, serialized(message))
         except BrokenPipeError:
             pass
 
@@ -209,16 +213,16 @@ class NodeJob:
         if not self.end_reason:
             self.end_reason = reason
             self.guard_deadline = time.monotonic() + 2 * processes.longest(self.order["grace"]) + END_SECONDS
-            self.send("end", reason=reason.code, detail=reason.detail)
+            self.send(end(reason))
 
     def beat(self) -> None:
         """Send the guard a sign of life, unless its pipe is full: a hanging guard must not block this."""
         now = time.monotonic()
         if not self.guard_gone and now - self.last_beat > BEAT_SECONDS and ready([self.to_guard], 0, select.POLLOUT):
             self.last_beat = now
-            self.send("beat")
+            self.send({"kind": "beat"})
 
-    def messages(self) -> list[Frame]:
+    def messages(self) -> list[FromGuard]:
         """Return the guard's new messages; call it when `from_guard` is readable. End of file: the guard is gone."""
         chunk = os.read(self.from_guard, 65536)
         if not chunk:

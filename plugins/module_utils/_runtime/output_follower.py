@@ -15,11 +15,12 @@ import time
 from collections import deque
 from typing import Iterable, Iterator
 
-from .channel import Frame
 from .job_directory import JobDir
 from .metrics import Metrics
 from .orders import Order
 from .output_lines import Follower, Line, Value
+from .protocol import Line as LineMessage
+from .protocol import Report
 
 LOOK_SECONDS = 0.1  # between two looks at the files
 LAST_SECONDS = 2.0  # for reading what ranks wrote before they ended
@@ -34,7 +35,7 @@ class OutputFollower:
         self.job, self.order = job, order
         self.metrics = Metrics(job)
         self.latest: dict[int, dict[str, Value]] = {}
-        self.frames: deque[Frame] = deque(maxlen=FRAMES_MOST)
+        self.frames: deque[LineMessage | Report] = deque(maxlen=FRAMES_MOST)
         self.followers = list(self.make_followers())
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.follow, daemon=True)
@@ -47,7 +48,9 @@ class OutputFollower:
                 yield Follower(path, rank, stream, show, self.show_line, self.take_report)
 
     def show_line(self, line: Line) -> None:
-        self.frames.append({"kind": "line", **line._asdict()})
+        self.frames.append(
+            {"kind": "line", "rank": line.rank, "stream": line.stream, "text": line.text, "skipped": line.skipped}
+        )
 
     def take_report(self, rank: int, values: dict[str, Value]) -> None:
         self.metrics.add(rank, values)
@@ -84,7 +87,7 @@ class OutputFollower:
             self.frames.append({"kind": "report", "rank": rank, "values": values})
         self.latest.clear()
 
-    def shown(self) -> Iterator[Frame]:
+    def shown(self) -> Iterator[LineMessage | Report]:
         """Yield the frames that wait to be shown. For one thread only."""
         while self.frames:
             yield self.frames.popleft()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Mapping, Protocol
 
 from . import protocol
+from .file_messages import FolderOffer
 from .head_job import Controller, order_of
 from .orders import RunOrder
 from .records import AnyFacts
@@ -30,7 +31,7 @@ class Head(Controller, Protocol):
     given_up: dict[str, str]
     asked: protocol.Survey | None
     facts: dict[str, AnyFacts]
-    offered: protocol.FolderOffer | None
+    offered: FolderOffer | None
 
     def survey_node(self, route: protocol.SurveyRoute, home: str) -> AnyFacts: ...
 

@@ -4,9 +4,10 @@
 
 """Every kind of message of a job, with its fields: between controller, head, nodes and guards, in each direction.
 
-A message is a frame (see channel.py) with its `kind` and the fields of its type here; orders.py and records.py have the
-types of what lies in files as well. frames.py checks what the controller takes from the head, and the head from a node:
-tests/unit/test_protocol.py compares it with this table.
+A message is a frame (see channel.py): `kind`, by which mypy knows its type, and the fields of that. file_messages.py
+has those about files, orders.py and records.py the types of what lies in files as well. The unions at the end say what
+may be sent in each direction.
+frames.py reads what the controller takes from the head, the head from a node, and a job from its followers.
 
 A lost node sends no message. The head notices that its connection ended or was silent for the lease (remote_node.py),
 and ends the job with reasons.node_lost(). A node that loses the head ends its part by itself (head_follower.py).
@@ -14,23 +15,35 @@ and ends the job with reasons.node_lost(). A node that loses the head ends its p
 
 from __future__ import annotations
 
-from typing import Dict, List, Tuple, TypedDict
+from typing import Literal, TypedDict, Union, final
 
 from .evidence import Evidence
+from .file_messages import (
+    DataLaid,
+    DataOffer,
+    DataWanted,
+    Fetch,
+    Fetched,
+    File,
+    FilesChecked,
+    FilesSent,
+    FolderOffer,
+    NodeArtifacts,
+    OfJob,
+    Received,
+    Request,
+    Wanted,
+)
 from .orders import Order, Place, Route, RunOrder
-from .reasons import EndReason, FinalState
-from .records import Ahead, AnyFacts, Artifacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
+from .reasons import EndReason, FinalState, Reason
+from .records import Ahead, AnyFacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
 from .restarts import Rule
 
-Listing = List[Tuple[str, str, bool]]  # of shipped files: path, sha256, whether executable
 
+class Beat(TypedDict):
+    """A sign of life."""
 
-class Nothing(TypedDict):
-    """A message that is its kind."""
-
-
-class Request(TypedDict, total=False):
-    beats: bool  # the sender waits as long as beats come
+    kind: Literal["beat"]
 
 
 class SurveyRequest(TypedDict):
@@ -49,64 +62,30 @@ class SurveyRequest(TypedDict):
     script: str  # path of a file that is to be there, and is not shipped; empty: none
 
 
-class NodeSurvey(Request):
-    request: SurveyRequest
-
-
 class SurveyRoute(Route):
     request: SurveyRequest
 
 
-class Survey(NodeSurvey):
+@final
+class NodeSurvey(Request):
+    kind: Literal["survey"]
+    request: SurveyRequest
+
+
+@final
+class Survey(Request):
+    kind: Literal["survey"]
+    request: SurveyRequest
     nodes: list[SurveyRoute]  # the other ones
 
 
 class NodeSurveyed(TypedDict):
+    kind: Literal["survey"]
     facts: AnyFacts
 
 
 class Surveyed(NodeSurveyed):
     nodes: dict[str, AnyFacts]  # of the other ones, by host
-
-
-class FolderOffer(Request):
-    home: str
-    files: Listing
-    here: str  # the name of this node; empty if the folder is not for it
-    nodes: list[str]
-
-
-class File(TypedDict):
-    """One block of a file; its bytes follow the frame."""
-
-    name: str
-    first: bool
-
-
-class Wanted(TypedDict):
-    wanted: list[str]  # digests
-
-
-class DataOffer(Request):
-    """A data set. Its list of files follows as `file` frames, then pieces by their number (data_manifest.py)."""
-
-    home: str
-    name: str
-    list_bytes: int
-    token: str  # of this start
-    keep: int  # data sets that stay on a node; 0: all
-    here: str  # the name of this node; empty if it needs none
-    nodes: list[Route]  # those that this one sends it on to
-
-
-class DataWanted(TypedDict):
-    wanted: list[tuple[int, int]]  # first and last number of pieces
-    unreached: list[str]  # hosts
-    reason: Text  # why a node cannot take it; empty if all can
-
-
-class FilesChecked(TypedDict):
-    reason: Text  # why a node cannot use what was sent; empty if all can
 
 
 class RunLate(Request, total=False):
@@ -117,51 +96,94 @@ class RunLate(Request, total=False):
 
 
 class Run(RunLate):
+    kind: Literal["run"]
     order: RunOrder
 
 
 class Stage(Request):
+    kind: Literal["stage"]
     order: Order
     secrets: dict[str, str]
 
 
-class Ending(TypedDict):
-    """Why the job ends, or is to end."""
+class Start(TypedDict):
+    """The job is staged on every node."""
 
+    kind: Literal["start"]
+
+
+class Unstage(TypedDict):
+    """A node could not stage it."""
+
+    kind: Literal["unstage"]
+
+
+class AllPlaced(TypedDict):
+    """Every rank of the job is where the plan has it."""
+
+    kind: Literal["all_placed"]
+
+
+class AllDone(TypedDict):
+    """Every rank of the job is done."""
+
+    kind: Literal["all_done"]
+
+
+class End(TypedDict):
+    """The job is to end, and why."""
+
+    kind: Literal["end"]
     reason: EndReason
     detail: Text
 
 
-class OfJob(Request):
-    home: str
-    job_id: str
+class Ending(TypedDict):
+    """The job ends here, and why."""
+
+    kind: Literal["ending"]
+    reason: EndReason
+    detail: Text
+
+
+class Forget(OfJob):
+    kind: Literal["forget"]
+
+
+class Attach(OfJob):
+    kind: Literal["attach"]
+
+
+class Unqueue(OfJob):
+    """Take a job out of the queue that waits with its controller."""
+
+    kind: Literal["unqueue"]
+
+
+class ReportRequest(OfJob):
+    kind: Literal["node_report"]
 
 
 class Look(OfJob):
+    kind: Literal["look"]
     asks: bool  # ranks are asked for their stacks; else /proc alone is read
 
 
-class FetchLate(OfJob, total=False):
-    artifacts: tuple[int, int] | None  # files and bytes that a node may send of what ranks wrote; None: nothing
-
-
-class Fetch(FetchLate):
-    limit: int  # bytes of the other files
-
-
-class NodeArtifacts(Artifacts):
-    """Comes behind the files that it lists."""
-
-    host: str
-
-
 class Collect(Request):
+    kind: Literal["collect"]
     home: str
     controller: str
     dry_run: bool
 
 
-class Missing(TypedDict):
+class Detach(TypedDict):
+    """Go on in a session of your own: the job that comes outlives this connection."""
+
+    kind: Literal["detach"]
+
+
+class Forgotten(TypedDict):
+    kind: Literal["forgotten"]
     missing: list[Text]
 
 
@@ -170,17 +192,27 @@ class NotAlone(TypedDict, total=False):
 
 
 class Refused(NotAlone):
+    kind: Literal["refused"]
     reason: Text
 
 
-class Staged(TypedDict, total=False):
+class StagedLate(TypedDict, total=False):
     """No field: the job is staged. Else why it is not, and the jobs that keep it from running."""
 
     reason: Text
     running: list[RunningJob]
 
 
+class Staged(StagedLate):
+    kind: Literal["staged"]
+
+
+class Started(TypedDict):
+    kind: Literal["started"]
+
+
 class Line(TypedDict):
+    kind: Literal["line"]
     rank: int
     stream: str
     text: Text
@@ -188,42 +220,67 @@ class Line(TypedDict):
 
 
 class Report(TypedDict):
+    kind: Literal["report"]
     rank: int
     values: dict[str, Metric]
 
 
 class StartDaemon(TypedDict):
+    kind: Literal["start_daemon"]
     command: str  # of a launcher's daemon, for /bin/sh
+
+
+class Placed(TypedDict):
+    """This node's ranks are where the plan has them."""
+
+    kind: Literal["placed"]
+
+
+class Done(TypedDict):
+    """This node's ranks are done."""
+
+    kind: Literal["done"]
 
 
 class LauncherExited(TypedDict):
     """The launcher or its daemon exited."""
 
+    kind: Literal["launcher_exited"]
     rc: int
     text: Text  # the end of its output
 
 
+class ClockRequest(Request):
+    kind: Literal["clock"]
+
+
 class Clock(TypedDict):
+    kind: Literal["clock"]
     time: float
 
 
 class Over(TypedDict):
+    kind: Literal["over"]
     report: NodeReport
 
 
 class MaybeReport(TypedDict):
+    kind: Literal["node_report"]
     report: NodeReport | None
 
 
 class Outcome(TypedDict):
+    kind: Literal["result"]
     result: Result
 
 
 class Waiting(TypedDict):
+    kind: Literal["waiting"]
     jobs: list[WaitingRun]
 
 
-class OfController(Request):
+class JobsRequest(Request):
+    kind: Literal["jobs"]
     home: str
     controller: str
 
@@ -231,6 +288,7 @@ class OfController(Request):
 class EnterQueue(Request):
     """Enter the queue, or go on waiting. `hosts`: the nodes of the job as they are planned now."""
 
+    kind: Literal["queue"]
     home: str
     job_id: str
     controller: str
@@ -247,129 +305,93 @@ class EnterQueue(Request):
 class Queued(TypedDict):
     """A job waits, and for whom."""
 
+    kind: Literal["queued"]
     ahead: int  # jobs
     first: Ahead | None  # of these
+
+
+class Turn(TypedDict):
+    """The nodes of the job are free."""
+
+    kind: Literal["turn"]
 
 
 class Restarted(TypedDict):
     """An attempt of a detached job is over, and the next one follows."""
 
+    kind: Literal["restarted"]
     state: FinalState  # of that attempt
     restarts: int  # with the one that follows
     most: int  # of these
 
 
 class Unqueued(TypedDict):
+    kind: Literal["unqueued"]
     found: bool  # whether a job of this name waited with its controller
 
 
 class Jobs(TypedDict):
+    kind: Literal["jobs"]
     jobs: list[JobRow]
 
 
 class Attached(TypedDict):
+    kind: Literal["attached"]
     placement: list[Place]
 
 
 class NodeLooked(TypedDict):
+    kind: Literal["looked"]
     evidence: list[Evidence]
 
 
-class Looked(NodeLooked, Attached):
+class SeenJob(TypedDict):
+    """What is known of the ranks of a job."""
+
+    placement: list[Place]
+    evidence: list[Evidence]
     missing: list[Text]  # nodes of which nothing is known, each with the reason
 
 
-Messages = Dict[str, type]  # the type of the fields by kind
-CONTROLLER_TO_HEAD: Messages = {
-    "survey": Survey,
-    "folder": FolderOffer,
-    "file": File,
-    "data_set": DataOffer,
-    "files_sent": Request,  # all files of the folder, or pieces of the data set, are sent
-    "run": Run,
-    "end": Ending,
-    "fetch": Fetch,
-    "received": Nothing,  # all files that were fetched
-    "collect": Collect,
-    "forget": OfJob,
-    "detach": Nothing,  # go on in a session of your own: the job that comes outlives this connection
-    "attach": OfJob,
-    "jobs": OfController,
-    "queue": EnterQueue,
-    "beat": Nothing,  # while the job waits in the queue
-    "unqueue": OfJob,  # take a job out of the queue that waits with its controller
-    "look": Look,
-}
-HEAD_TO_CONTROLLER: Messages = {
-    "survey": Surveyed,
-    "wanted": Wanted,
-    "files_checked": FilesChecked,
-    "data_wanted": DataWanted,
-    "data_laid": FilesChecked,
-    "refused": Refused,
-    "started": Nothing,
-    "beat": Nothing,
-    "line": Line,
-    "report": Report,
-    "result": Outcome,
-    "file": File,
-    "artifacts": NodeArtifacts,
-    "fetched": Missing,
-    "waiting": Waiting,
-    "forgotten": Missing,
-    "attached": Attached,
-    "jobs": Jobs,
-    "queued": Queued,
-    "restarted": Restarted,
-    "turn": Nothing,  # the nodes of the job are free
-    "unqueued": Unqueued,
-    "looked": Looked,
-}
-HEAD_TO_NODE: Messages = {
-    "clock": Request,
-    "survey": NodeSurvey,
-    "folder": FolderOffer,
-    "file": File,
-    "data_set": DataOffer,
-    "files_sent": Request,
-    "stage": Stage,
-    "start": Nothing,  # the job is staged on every node
-    "unstage": Nothing,  # a node could not stage it
-    "all_placed": Nothing,  # every rank of the job is where the plan has it
-    "start_daemon": StartDaemon,
-    "all_done": Nothing,  # every rank of the job is done
-    "end": Ending,
-    "beat": Nothing,
-    "fetch": Fetch,
-    "received": Nothing,
-    "forget": OfJob,
-    "node_report": OfJob,
-    "look": Look,
-}
-NODE_TO_HEAD: Messages = {
-    "clock": Clock,
-    "survey": NodeSurveyed,
-    "wanted": Wanted,
-    "files_checked": FilesChecked,
-    "data_wanted": DataWanted,
-    "data_laid": FilesChecked,
-    "staged": Staged,
-    "beat": Nothing,
-    "line": Line,
-    "report": Report,
-    "placed": Nothing,  # this node's ranks are where the plan has them
-    "done": Nothing,  # this node's ranks are done
-    "launcher_exited": LauncherExited,
-    "ending": Ending,
-    "over": Over,
-    "node_report": MaybeReport,
-    "file": File,
-    "artifacts": NodeArtifacts,
-    "fetched": Missing,
-    "forgotten": Missing,
-    "looked": NodeLooked,
-}
-SUPERVISOR_TO_GUARD: Messages = {
-    kind: HEAD_TO_NODE[kind] for kind in ("beat", "all_placed", "start_daemon", "all_done", "end")
-}
-GUARD_TO_SUPERVISOR: Messages = {kind: NODE_TO_HEAD[kind] for kind in ("placed", "done", "launcher_exited", "ending")}
+class Looked(SeenJob):
+    kind: Literal["looked"]
+
+
+def end(reason: Reason) -> End:
+    return {"kind": "end", "reason": reason.code, "detail": reason.detail}
+
+
+def ending(reason: Reason) -> Ending:
+    return {"kind": "ending", "reason": reason.code, "detail": reason.detail}
+
+
+# What a follower of a job sends to its supervisor: any program of the user may connect.
+FromFollower = Union[End, Beat]
+# What the controller sends to the head. A beat: while the job waits in the queue.
+ToHead = Union[
+    Survey, FolderOffer, File, DataOffer, FilesSent, Run, End, Fetch, Received, Collect, Forget, Detach, Attach,
+    JobsRequest, EnterQueue, Beat, Unqueue, Look,
+]  # fmt: skip
+FromHead = Union[
+    Surveyed, Wanted, FilesChecked, DataWanted, DataLaid, Refused, Started, Beat, Line, Report, Outcome, File,
+    NodeArtifacts, Fetched, Waiting, Forgotten, Attached, Jobs, Queued, Restarted, Turn, Unqueued, Looked,
+]  # fmt: skip
+# What the head sends to another node.
+ToNode = Union[
+    ClockRequest, NodeSurvey, FolderOffer, File, DataOffer, FilesSent, Stage, Start, Unstage, AllPlaced, StartDaemon,
+    AllDone, End, Beat, Fetch, Received, Forget, ReportRequest, Look,
+]  # fmt: skip
+FromNode = Union[
+    Clock, NodeSurveyed, Wanted, FilesChecked, DataWanted, DataLaid, Staged, Beat, Line, Report, Placed, Done,
+    LauncherExited, Ending, Over, MaybeReport, File, NodeArtifacts, Fetched, Forgotten, NodeLooked,
+]  # fmt: skip
+# Between a supervisor and its guard.
+ToGuard = Union[Beat, AllPlaced, StartDaemon, AllDone, End]
+FromGuard = Union[Placed, Done, LauncherExited, Ending]
+OfKnownJobs = Union[Fetch, Received, Collect, Forget, ReportRequest, Attach, JobsRequest, Look]
+Shown = Union[Started, Queued, Restarted, Line, Report]  # on the controller, while a job runs or waits
+# What is only for a supervisor that is at work with its other end: shipping, staging, or running a job.
+Late = Union[File, FilesSent, Start, Unstage, AllPlaced, StartDaemon, AllDone, End, Beat]
+# A supervisor is that of a head, or of another node.
+ToSupervisor = Union[ToHead, ToNode]
+FromSupervisor = Union[FromHead, FromNode]

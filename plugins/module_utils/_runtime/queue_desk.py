@@ -10,8 +10,9 @@ import time
 from typing import Sequence
 
 from . import protocol
-from .channel import BEAT_SECONDS, Channel, ready
-from .job_queue import LOOK_SECONDS, Queue, Ticket, is_over, news_of, over_text
+from .channel import BEAT_SECONDS, SupervisorChannel, ready
+from .job_queue import LOOK_SECONDS, Queue, Ticket, is_over, news_of
+from .reasons import waited_too_long
 from .records import Ahead
 from .survey import home_path
 from .waiting_job import remove_dead
@@ -23,7 +24,7 @@ TAKEN_OUT = "it was taken out of the queue, by playbooks/jobs.yml -e do=cancel"
 class QueueDesk:
     """What a controller asks of the queue over its channel. `ticket`: its place, from `queue` until the job runs."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: SupervisorChannel) -> None:
         self.channel = channel
         self.ticket: Ticket | None = None
         self.lease: float | None = None  # how long the controller may be silent while it has a place
@@ -60,13 +61,13 @@ class QueueDesk:
             refused = str(error)
         if refused:
             self.leave()
-            self.channel.send("refused", reason=refused)
+            self.channel.send({"kind": "refused", "reason": refused})
         else:
-            self.channel.send("turn")
+            self.channel.send({"kind": "turn"})
 
     def tell(self, ahead: Sequence[Ahead]) -> None:
         """Tell the controller what its job waits for."""
-        self.channel.send("queued", ahead=len(ahead), first=ahead[0] if ahead else None)
+        self.channel.send({"kind": "queued", "ahead": len(ahead), "first": ahead[0] if ahead else None})
 
     def wait(self, queue: Queue, ticket: Ticket, frame: protocol.EnterQueue) -> str:
         """Return when it is the job's turn, or why it has left. EOFError if the controller is gone. OSError."""
@@ -78,7 +79,7 @@ class QueueDesk:
             if not ticket.valid:
                 return TAKEN_OUT
             if is_over(ticket, frame["queue_timeout"]):
-                return over_text(frame["queue_timeout"] or 0.0, ahead)
+                return waited_too_long(frame["queue_timeout"] or 0.0, ahead).detail
             if not ahead:
                 return ""
             if news_of(ahead) != told:
@@ -91,9 +92,9 @@ class QueueDesk:
                 return f"the controller was silent for {frame['lease']:g} s"
             if now - beat > BEAT_SECONDS:
                 beat = now
-                self.channel.offer("beat")
+                self.channel.offer({"kind": "beat"})
 
-    def on_unqueue(self, frame: protocol.OfJob) -> None:
+    def on_unqueue(self, frame: protocol.Unqueue) -> None:
         """Take a job out of the queue that waits with its controller. One that is detached is ended as others are."""
         queue = Queue(home_path(frame["home"]))
         try:
@@ -101,7 +102,7 @@ class QueueDesk:
             found = bool(entry and not entry["detached"] and queue.take_out(frame["job_id"]))
         except OSError:
             found = False
-        self.channel.send("unqueued", found=found)
+        self.channel.send({"kind": "unqueued", "found": found})
 
     def others(self, home: str) -> list[str]:
         """Return the names of the jobs that wait, without that of this controller."""
@@ -113,7 +114,7 @@ class QueueDesk:
 
     def refusal(self) -> protocol.Refused | None:
         """Return why the job may not start: it was its turn, and is no longer. None if it may."""
-        return None if self.ticket and self.ticket.valid else protocol.Refused(reason=LOST_PLACE)
+        return None if self.ticket and self.ticket.valid else protocol.Refused(kind="refused", reason=LOST_PLACE)
 
     def leave(self) -> None:
         """Leave the queue, if this controller is in it."""

@@ -20,7 +20,7 @@ import os
 import stat
 import struct
 import termios
-from typing import Collection
+from typing import Collection, Iterable
 
 from .job_directory import PIPES, JobDir
 
@@ -87,6 +87,17 @@ class Stream:
 def open_streams(job: JobDir, rank: int) -> list[Stream]:
     """Open stdout and stderr of a rank. OSError."""
     return [Stream(job, rank, name) for name in PIPES]
+
+
+def streams_of(job: JobDir, ranks: Iterable[int]) -> dict[int, list[Stream]]:
+    """Open the pipes of some ranks, as far as that is possible; return them by rank."""
+    found: dict[int, list[Stream]] = {}
+    for rank in ranks:
+        try:
+            found[rank] = open_streams(job, rank)
+        except OSError:  # no descriptor is left: the rank's wrapper reads them all the same
+            pass
+    return found
 
 
 def copy_all(streams: Collection[Stream]) -> None:

@@ -7,9 +7,12 @@
 from __future__ import annotations
 
 import signal
-from typing import Iterable, Literal, Mapping, NamedTuple, Union, get_args
+from typing import TYPE_CHECKING, Iterable, Literal, Mapping, NamedTuple, Sequence, Union, get_args
 
 from .codes import Code
+
+if TYPE_CHECKING:
+    from .records import Ahead
 
 FinalState = Literal["succeeded", "saved", "failed", "timed_out", "cancelled", "lost"]  # of a job
 RankState = Literal["succeeded", "saved", "failed", "ended", "silent"]  # rank_record.rank_state() says what each means
@@ -84,6 +87,18 @@ SUPERVISOR_STOPPED = Reason(EndReason.LOST, "the supervisor was stopped")
 CONTROLLER_DIED = Reason(EndReason.LOST, "the controller died")
 HEAD_GONE = Reason(EndReason.LOST, "the head is gone")
 THE_GUARD_DIED = Reason(EndReason.GUARD_DIED, "the guard died")
+# Of ansible-playbook, whose job it is.
+TERMINAL_CLOSED = Reason(
+    EndReason.LOST, "the terminal of ansible-playbook was closed; tmux, nohup or systemd-run keep a long run"
+)
+PLAYBOOK_KILLED = Reason(EndReason.LOST, "ansible-playbook was killed")
+CANCELLED_BY_USER = Reason(EndReason.CANCELLED, "playbooks/jobs.yml -e do=cancel")
+# Of a job that waits in the queue without its controller.
+DIED_WAITING = Reason(
+    EndReason.LOST,
+    "the process that waited was killed, or could not go on: it was in the queue and never started",
+)
+TAKEN_OUT_OF_QUEUE = Reason(EndReason.CANCELLED, "its ticket was taken out of the queue")
 
 
 def silent(who: str, seconds: float) -> Reason:
@@ -119,6 +134,18 @@ def others_run_on(rank: int, seconds: float) -> Reason:
 
 def not_started(hosts: Iterable[str], seconds: float) -> Reason:
     return Reason(EndReason.NOT_STARTED, f"ranks on {', '.join(sorted(hosts))} not started after {seconds:.0f} s")
+
+
+def never_started(problem: object) -> Reason:
+    """`problem`: why a job that waited, or was to be started again, could not be."""
+    return Reason(EndReason.NOT_STARTED, str(problem))
+
+
+def waited_too_long(seconds: float, ahead: Sequence[Ahead]) -> Reason:
+    """`seconds` of queue_timeout; `ahead`: the jobs that it still waited for."""
+    first = ahead[0] if ahead else None
+    whom = f", the first is {first['job_id']} of {first['owner']}, which is {first['state']}" if first else ""
+    return Reason(EndReason.TIMED_OUT, f"it waited for {seconds:g} s (queue_timeout): {len(ahead)} ahead{whom}")
 
 
 def launcher_ended(name: str, host: str, status: int) -> Reason:

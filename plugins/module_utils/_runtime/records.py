@@ -11,8 +11,9 @@ from typing import TypedDict, Union, final
 from .evidence import Evidence
 from .orders import Place, UsedLauncher
 from .reasons import AnyState, EndReason, FinalState, LiveState, RankError, RankState
+from .slurm_programs import SlurmPrograms
 from .usage import NodeUsage
-from .usage_figures import Finding, NodeFigures
+from .usage_figures import Usage
 
 Text = str  # for people
 Metric = Union[int, float, str]
@@ -165,6 +166,7 @@ class NodeFacts(Seat, JobState):
     machine: str  # what uname names the processor; empty if it did not say
     nics: list[str]
     launcher: FoundLauncher
+    slurm: SlurmPrograms | None  # None: the launcher is none of Slurm's
     backends: list[str]
     free_bytes: int
     script: str  # sha256 of a script that is not shipped; empty: it was not asked for, or is not there
@@ -297,13 +299,6 @@ class Note(TypedDict):
 
     code: str
     text: Text
-
-
-class Usage(TypedDict):
-    """What a job took of its nodes. usage.json has all of it over time."""
-
-    nodes: dict[str, NodeFigures]  # by host: those of which something is known
-    findings: list[Finding]
 
 
 class Result(TypedDict):

@@ -15,11 +15,12 @@ from typing import Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar
 
 from . import bootstrap, frames
 from .alone import NotAlone
-from .channel import BEAT_SECONDS, Frame
-from .link import GREETING_SECONDS, ConnectionLost, RemoteProcess
+from .channel import BEAT_SECONDS
+from .file_messages import FilesSent, FolderOffer, Listing
+from .link import GREETING_SECONDS, ConnectionLost, RemoteProcess, wrong_answer
 from .orders import LocalNames, Order, Route
 from .processes import longest
-from .protocol import Listing
+from .protocol import ClockRequest, FromNode, Stage, ToNode
 from .records import NodeReport, RunningJob
 
 Item = TypeVar("Item")
@@ -61,7 +62,7 @@ class RemoteNode:
         self.local_names: LocalNames = {"launcher_prefix": "", "nic": ""}
         command = bootstrap.bootstrap(route["interpreter"], route["home"], bootstrap.own_digest())
         alive = ("-o", "ServerAliveInterval=0")  # the lease detects a lost node, ssh must not do so sooner
-        self.remote = RemoteProcess(
+        self.remote: RemoteProcess[ToNode, FromNode] = RemoteProcess(
             ["ssh", "-F", config, *alive, self.name, "exec " + shlex.join(command)], ANSWER_SECONDS, frames.FROM_NODE
         )
         self.channel, self.pid = self.remote.channel, self.remote.process.pid
@@ -83,20 +84,23 @@ class RemoteNode:
 
     def measure_clock(self, seconds: float) -> Clock:
         """Return how far this node's clock is ahead of the head's, by the shortest round trip. ConnectionLost."""
-        round_trips = []
+        asked, round_trips = ClockRequest(kind="clock", beats=True), []
         for _look in range(CLOCK_LOOKS):
             before = time.time()
-            there = self.remote.expect("clock", seconds)["time"]
+            answer = self.remote.ask(asked, seconds)
             after = time.time()
-            round_trips.append((after - before, float(there) - (before + after) / 2, after))
+            if answer["kind"] != "clock":
+                raise wrong_answer(asked, answer)
+            round_trips.append((after - before, answer["time"] - (before + after) / 2, after))
         took, offset, at = min(round_trips)
         return Clock(at, offset, took / 2)
 
     def ask_for_folder(self, listing: Listing) -> set[str]:
         """Return the digests of the files that the node is missing. ConnectionLost."""
-        answer = self.remote.expect(
-            "folder", ANSWER_SECONDS, "wanted", home=self.home, here=self.name, nodes=[], files=listing
-        )
+        asked = FolderOffer(kind="folder", beats=True, home=self.home, here=self.name, nodes=[], files=listing)
+        answer = self.remote.ask(asked, ANSWER_SECONDS)
+        if answer["kind"] != "wanted":
+            raise wrong_answer(asked, answer)
         wanted = set(answer["wanted"])
         if not wanted.issubset(digest for _path, digest, _executable in listing):
             raise ConnectionLost("it asks for files that were not offered")
@@ -104,7 +108,11 @@ class RemoteNode:
 
     def check_folder(self) -> str:
         """Return why the node cannot use the folder that it was sent, or an empty string. ConnectionLost."""
-        return str(self.remote.expect("files_sent", ANSWER_SECONDS, "files_checked")["reason"])
+        asked = FilesSent(kind="files_sent", beats=True)
+        answer = self.remote.ask(asked, ANSWER_SECONDS)
+        if answer["kind"] != "files_checked":
+            raise wrong_answer(asked, answer)
+        return answer["reason"]
 
     @property
     def over(self) -> bool:
@@ -119,14 +127,14 @@ class RemoteNode:
     def start(self) -> None:
         """Let the node start its job."""
         self.last_received = time.monotonic()
-        self.send("start")
+        self.send({"kind": "start"})
 
-    def send(self, kind: str, **fields: object) -> None:
+    def send(self, frame: ToNode) -> None:
         """Send a frame. A dead node is noticed elsewhere; `end` and `all_done` start the node's time to end its job."""
-        if kind in ("end", "all_done"):
+        if frame["kind"] in ("end", "all_done"):
             self.end_by = min(self.end_by, time.monotonic() + self.end_seconds)
         self.last_sent = time.monotonic()
-        self.channel.send(kind, b"", **fields)
+        self.channel.send(frame)
 
     def beat(self) -> None:
         """Renew the lease on the node, and note when the node did not renew its own."""
@@ -138,11 +146,11 @@ class RemoteNode:
         elif now > self.end_by:
             self.lost = f"it did not end its part within {self.end_seconds:.0f} s"
         elif now - self.last_sent > BEAT_SECONDS:
-            self.send("beat")
+            self.send({"kind": "beat"})
 
-    def messages(self) -> list[Frame]:
+    def messages(self) -> list[FromNode]:
         """Return the received frames, or some of them: the next call returns the others."""
-        found = []
+        found: list[FromNode] = []
         until = time.monotonic() + LOOK_SECONDS
         while not self.over and time.monotonic() < until:
             try:
@@ -199,11 +207,14 @@ def stage_on_all(
 
     def stage(peer: RemoteNode) -> str:
         order = orders[peer.name]
+        asked = Stage(kind="stage", beats=True, order=order, secrets=dict(secrets[peer.name]))
         peer.address, peer.local_names = order["address"], order
         peer.grace, peer.lease = longest(order["grace"]), order["lease"]
         peer.channel.send_timeout = peer.lease
         try:
-            answer = peer.remote.expect("stage", ANSWER_SECONDS, "staged", order=order, secrets=secrets[peer.name])
+            answer = peer.remote.ask(asked, ANSWER_SECONDS)
+            if answer["kind"] != "staged":
+                raise wrong_answer(asked, answer)
             reason = answer["reason"]
             if answer["running"]:
                 running[peer.name] = answer["running"]
@@ -214,5 +225,5 @@ def stage_on_all(
     refused = [reason for reason in in_parallel(stage, peers) if reason]
     if refused:
         for peer in peers:
-            peer.channel.send("unstage")
+            peer.channel.send({"kind": "unstage"})
         raise NotAlone(running) if running else NotStaged("; ".join(refused))

@@ -74,7 +74,8 @@ class Restarts:
             result = job.follow(functools.partial(self.decide, job))
             if not self.again:
                 return
-            self.audience.send("restarted", state=result["state"], restarts=len(self.ended), most=self.rule["most"])
+            restarts, most = len(self.ended), self.rule["most"]
+            self.audience.send({"kind": "restarted", "state": result["state"], "restarts": restarts, "most": most})
             found = self.start_again(job)
             if not isinstance(found, HeadJob):
                 self.nodes.let_go()  # first: some take back what they had prepared, and who hears of it fetches
@@ -124,10 +125,10 @@ class Restarts:
                         return found
                     problem = text_of(found)
                 if time.monotonic() > deadline:
-                    return Reason(EndReason.NOT_STARTED, problem)
+                    return reasons.never_started(problem)
                 reason = self.pause(last, PAUSE_SECONDS)
         except OSError as error:
-            return Reason(EndReason.NOT_STARTED, str(error))
+            return reasons.never_started(error)
         finally:
             self.close_private()
 
@@ -150,7 +151,7 @@ class Restarts:
             reason = self.reason_to_end()
             if reason:
                 return reason
-            self.audience.offer("beat")
+            self.audience.offer({"kind": "beat"})
             ready(self.audience.inputs(), LOOK_SECONDS)
         return None
 

@@ -14,9 +14,12 @@ import time
 from typing import Mapping, NamedTuple
 
 from .blame import blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
+from .bounded_write import (
+    write_in_thread,
+)
 from .fetched_files import USAGE
 from .hang import Verdict
-from .job_directory import JobDir, ranks_on, write_in_thread
+from .job_directory import JobDir, ranks_on
 from .last_look import noted_evidence, verdict_at_end
 from .metrics import Metrics
 from .node_form import ROWS
@@ -37,11 +40,10 @@ from .records import (
     ResultPlace,
     ResultRank,
     Seen,
-    Usage,
 )
 from .sampler import noted_usage
 from .usage import CPUS_MOST, NodeUsage
-from .usage_figures import FINDINGS_MOST, NodeFigures, OfRank, figures_of
+from .usage_figures import FINDINGS_MOST, NodeFigures, OfRank, Usage, figures_of
 from .usage_findings import findings_of
 from .usage_series import narrowed
 

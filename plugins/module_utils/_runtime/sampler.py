@@ -18,7 +18,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Collection, cast
+from typing import Collection
 
 from . import processes, usage_node
 from .forms import BadFrame
@@ -232,6 +232,6 @@ def noted_usage(job: JobDir) -> NodeUsage | None:
     """Return what a sampler noted; None if there was none, or a program of the job changed it beyond use."""
     found = job.read(USAGE_FILE)
     try:
-        return None if found is None else cast("NodeUsage", USAGE(found))
+        return None if found is None else USAGE(found)
     except (BadFrame, ValueError, OverflowError):
         return None

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from typing import Sequence
 
-from .channel import Channel, Frame
+from .channel import SupervisorChannel
+from .file_messages import File, Listing
 from .file_store import Arrival, Store
 from .job_directory import JobDir
 from .job_files import MOST_BYTES, make_tree, tree_of
 from .link import ConnectionLost
-from .protocol import Listing
 from .remote_node import RemoteNode, in_parallel
 
 
@@ -38,7 +38,7 @@ class Shipment:
         except (OSError, ValueError) as error:
             self.reason = str(error)
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: File) -> None:
         """Take one block of a file. An error is kept in `reason` until finish()."""
         if self.reason:
             return
@@ -90,7 +90,7 @@ class Shipment:
 
 
 def relay(
-    channel: Channel,
+    channel: SupervisorChannel,
     own: Shipment | None,
     host: str,
     peers: Sequence[RemoteNode],
@@ -110,18 +110,18 @@ def relay(
         else:
             reasons.append(answer)
     own_wants = frozenset(own.wanted if own else ())
-    channel.send("wanted", wanted=[] if reasons else sorted(own_wants.union(*wants.values())))
-    block = channel.receive(silence) or {}
-    while block.get("kind") == "file":
+    channel.send({"kind": "wanted", "wanted": [] if reasons else sorted(own_wants.union(*wants.values()))})
+    block = channel.receive(silence)
+    while block and block["kind"] == "file":
         if own and block["name"] in own_wants:
             own.take(block)
         for peer in peers:
             if block["name"] in wants.get(peer.name, ()):
-                peer.channel.send("file", block["data"], name=block["name"], first=block["first"])
-        block = channel.receive(silence) or {}
+                peer.channel.send(block)
+        block = channel.receive(silence)
     reasons += [f"{host}: {said}" for said in [own.finish() if own else ""] if said]
     reasons += in_parallel(check_on_peer, [peer for peer in peers if peer.name in wants])
-    channel.send("files_checked", reason="; ".join(filter(None, reasons)))
+    channel.send({"kind": "files_checked", "reason": "; ".join(filter(None, reasons))})
 
 
 def ask_peer(peer: RemoteNode, listing: Listing) -> set[str] | str:

@@ -26,11 +26,12 @@ from .gpu_vendors import BUILDS, accelerators
 from .installed import own_backends
 from .job_directory import JOB_ID, JobDir, fits
 from .launcher_programs import find_launcher, refusal
-from .launchers import LAUNCHERS
+from .launchers import LAUNCHERS, STARTED_BY_SLURMD
 from .leftovers import leftovers
 from .node_form import ROWS
 from .protocol import SurveyRequest
 from .records import Fabric, FoundLauncher, JobState, LeftProcess, NodeFacts, RunningJob, Seat
+from .slurm_programs import slurm_programs
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
 PLUGINS = {"ccl": "oneccl_bindings_for_pytorch"}  # of torch: the module that brings a backend
@@ -42,6 +43,7 @@ def survey(request: SurveyRequest) -> NodeFacts:
     home = home_path(request["home"])
     python = program_environment.interpreter(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
     here, torch = seat(home), torch_build(python)
+    starter = launcher(request, home, python)
     return {
         **here,
         "cwd": os.getcwd(),
@@ -55,7 +57,8 @@ def survey(request: SurveyRequest) -> NodeFacts:
         "hostname": socket.gethostname().partition(".")[0],
         "machine": os.uname().machine,
         "nics": sorted(os.listdir("/sys/class/net")),
-        "launcher": launcher(request, home, python),
+        "launcher": starter,
+        "slurm": slurm_programs(starter["path"]) if request["launcher"] in STARTED_BY_SLURMD else None,
         "backends": backends(python, request["backend"]),
         "free_bytes": free_bytes(home),
         "data": data_store.look(home, request.get("data", "")),

@@ -27,7 +27,7 @@ import math
 import re
 from typing import TypedDict
 
-from .forms import BadFrame, Fields, Form, like, listed, mapped, moment, whole
+from .forms import BadFrame, Form, like, listed, mapped, moment, whole
 
 BUCKETS_MOST = 300  # of a series, whatever the length of the job
 SERIES_MOST = 128  # of a node: 16 GPUs have 80
@@ -84,10 +84,10 @@ def known_amount(value: object) -> float | None:
 
 
 VALUES = listed(known_amount, BUCKETS_MOST)
-SERIES = Form({"least": VALUES, "mean": VALUES, "most": VALUES})
+SERIES: Form[Series] = Form({"least": VALUES, "mean": VALUES, "most": VALUES})
 
 
-def series(value: object) -> Fields:
+def series(value: object) -> Series:
     """Return a series whose three lists are of one length, and agree. BadFrame."""
     found = SERIES(value)
     rows = list(zip(found["least"], found["mean"], found["most"]))
@@ -99,7 +99,7 @@ def series(value: object) -> Fields:
     return found
 
 
-USAGE = Form(
+USAGE: Form[NodeUsage] = Form(
     {
         "began": moment,
         "bucket": duration,

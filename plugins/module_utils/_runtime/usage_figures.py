@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Collection, Iterable, NamedTuple, TypedDict
 
-from .forms import Check, Form, like, listed, mapped, one_of, optional, short, whole
+from .forms import Form, like, listed, mapped, one_of, optional, short, whole
 from .usage import CPUS_MOST, LARGEST, NodeUsage, Series, amount
 
 LOOPBACK = "lo"  # what goes through it is no network's
@@ -47,11 +47,18 @@ class Finding(TypedDict):
     text: str  # for people
 
 
+class Usage(TypedDict):
+    """What a job took of its nodes. usage.json has all of it over time."""
+
+    nodes: dict[str, NodeFigures]  # by host: those of which something is known
+    findings: list[Finding]
+
+
 GPUS_MOST = 64
 CARRIER = re.compile(r"[A-Za-z0-9_.:@-]{0,32}\Z")
 HOST = like(re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z"), "the name of a host")
-AMOUNT: Check = optional(amount)
-FIGURES = Form(
+AMOUNT = optional(amount)
+FIGURES: Form[NodeFigures] = Form(
     {
         "cores": whole(0, CPUS_MOST),
         **dict.fromkeys(("cpu_seconds", "cpu_efficiency", "memory_peak", "memory_total"), AMOUNT),
@@ -63,10 +70,11 @@ FIGURES = Form(
     }
 )
 FINDINGS_MOST = 1000
-RUN_USAGE = Form(
+FINDING: Form[Finding] = Form({"code": one_of(*FINDINGS), "host": HOST, "text": short})
+RUN_USAGE: Form[Usage] = Form(
     {
         "nodes": mapped(HOST, FIGURES),
-        "findings": listed(Form({"code": one_of(*FINDINGS), "host": HOST, "text": short}), FINDINGS_MOST),
+        "findings": listed(FINDING, FINDINGS_MOST),
     }
 )
 

@@ -21,7 +21,7 @@ from .audience import Audience
 from .channel import ready
 from .head_job import order_of
 from .job_directory import JobDir, remove
-from .job_queue import LOOK_SECONDS, Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, over_text, owner_of
+from .job_queue import LOOK_SECONDS, Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, owner_of
 from .kept_job import keep, kept_in, take_up
 from .leftovers import PRIVATE
 from .link import ConnectionLost
@@ -29,7 +29,7 @@ from .metrics import final_metrics
 from .node_job import private_directory
 from .orders import Order, Staging
 from .planned_nodes import Head, PlannedNodes
-from .reasons import EndReason, Reason
+from .reasons import Reason
 from .records import Ahead, FirstFailure, JobRow, Result
 from .restarting import run_job, text_of
 from .restarts import RETURN_SECONDS
@@ -37,11 +37,6 @@ from .result import write_result
 from .shipment import Shipment
 
 NODES_SECONDS = 5.0  # between two looks at nodes on which a job of another head runs
-DIED = Reason(
-    EndReason.LOST,
-    "the process that waited was killed, or could not go on: it was in the queue and never started",
-)
-REMOVED = Reason(EndReason.CANCELLED, "its ticket was taken out of the queue")
 
 
 class WaitingJob:
@@ -67,11 +62,11 @@ class WaitingJob:
             reason = self.wait(self.enter_again(again) if again else self.enter())
             refused = None if reason else run_job(self.head, self.run_order, self.audience, self.leave, self.rule)
         except (OSError, ValueError) as error:
-            reason, refused = None, protocol.Refused(reason=f"cannot wait in the queue: {error}")
+            reason, refused = None, protocol.Refused(kind="refused", reason=f"cannot wait in the queue: {error}")
         if refused and not self.waited:
-            self.head.channel.send("refused", **refused)
+            self.head.channel.send(refused)
         elif refused:
-            self.give_up(Reason(EndReason.NOT_STARTED, text_of(refused)))
+            self.give_up(reasons.never_started(text_of(refused)))
         elif reason:
             self.give_up(reason)
         self.leave()
@@ -133,14 +128,14 @@ class WaitingJob:
                 facts, looked = self.nodes.look_anew(), time.monotonic() + NODES_SECONDS
                 problem = self.nodes.changed(facts)
                 if problem and time.monotonic() > self.patient_until:
-                    return Reason(EndReason.NOT_STARTED, problem)
+                    return reasons.never_started(problem)
             ahead = ahead or busy_on_nodes(self.hosts, facts)
             if not ahead and not problem and not is_over(ticket, self.timeout):
                 problem = ship_again(self.head, self.order["home"]) if self.waited else ""
-                return Reason(EndReason.NOT_STARTED, problem) if problem else None
+                return reasons.never_started(problem) if problem else None
             if news_of(ahead) != told:
                 told = news_of(ahead)
-                self.audience.send("queued", ahead=len(ahead), first=ahead[0] if ahead else None)
+                self.audience.send({"kind": "queued", "ahead": len(ahead), "first": ahead[0] if ahead else None})
             self.begin_to_wait()
             reason = self.reason_to_end(ticket, ahead)
             if reason:
@@ -165,9 +160,9 @@ class WaitingJob:
         if frame and frame["kind"] == "end":
             return reasons.reason_in(frame)
         if not ticket.valid:
-            return REMOVED
+            return reasons.TAKEN_OUT_OF_QUEUE
         if is_over(ticket, self.timeout):
-            return Reason(EndReason.TIMED_OUT, over_text(self.timeout or 0.0, ahead))
+            return reasons.waited_too_long(self.timeout or 0.0, ahead)
         return None
 
     def give_up(self, reason: Reason) -> None:
@@ -175,7 +170,7 @@ class WaitingJob:
         ticket = self.ticket
         try:
             result = leave_result(self.order, ticket.entry["since"] if ticket else time.time(), reason)
-            self.audience.send("result", result=result)
+            self.audience.send({"kind": "result", "result": result})
         except OSError:  # there is no room: its ticket stays without a holder, and the next who looks finds it lost
             if ticket:
                 os.close(ticket.descriptor)
@@ -237,7 +232,7 @@ def remove_dead(queue: Queue) -> None:
             order = place.order() if entry and entry["detached"] else None
             if entry and order and order["job_id"] == entry["job_id"]:
                 with contextlib.suppress(FileExistsError):  # it had just been started
-                    leave_result({**order, "home": queue.home}, entry["since"], DIED)
+                    leave_result({**order, "home": queue.home}, entry["since"], reasons.DIED_WAITING)
             if entry and PRIVATE.search(entry["private_tmp"]):
                 remove(entry["private_tmp"])
             remove(place.path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from . import ledger
 from .openpgp import KeyFileError
 from .packages import PackageError, change, installed, is_of, offered, run, upstream
 from .repositories import Repository
@@ -44,6 +45,7 @@ def install(request: Request, state: State) -> None:
         install_exactly(package)
     not_held = look(request)["not_held"]
     if not_held:
+        ledger.note(request["role"], "holds", not_held)
         change("apt-mark", "hold", *not_held, what=f"{', '.join(not_held)} could not be held")
 
 

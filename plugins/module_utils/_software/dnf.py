@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from . import ledger
 from .openpgp import KeyFileError, armored
 from .packages import PackageError, change, run_once
 from .signing_keys import fetch_keyring, write
@@ -30,6 +31,7 @@ def install(request: Request, state: State) -> None:
     install_packages(*(package.replace("=", "-", 1) for package in look(request)["wrong_version"]))
     not_held = look(request)["not_held"]
     if not_held:
+        ledger.note(request["role"], "holds", not_held)
         change(*DNF, "versionlock", "add", *not_held, what=f"{', '.join(not_held)} could not be held")
 
 

@@ -18,7 +18,7 @@ import re
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, Sequence
+from typing import Any, Dict, Iterator, Mapping, Sequence, TypedDict
 
 from . import versions
 from .environment_files import RECEIPT, free_mb, nearest_directory
@@ -33,6 +33,20 @@ SOURCE = (
 OLD_KEYS: Mapping[str, str] = {"linked_environment": "beside"}  # of receipts that version 0.4.0 wrote
 LOOKED_AT = 50  # files of each package that are checked
 Receipt = Dict[str, Any]
+
+
+class ProgramLate(TypedDict, total=False):
+    version: str
+
+
+class Program(ProgramLate):
+    """A program that is built from its tarball."""
+
+    name: str
+    url: str
+    sha256: str
+    file: str
+    configure: list[str]
 
 
 @dataclass(frozen=True)
@@ -68,7 +82,7 @@ class Request:
     preferred_index: str = ""  # for a build of the first package's own, if it can be reached
     wheelhouse: str = ""  # on the controller
     sources: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the sha256 of each file
-    programs: list[dict[str, Any]] = field(default_factory=list)  # name, url, sha256, file and configure
+    programs: list[Program] = field(default_factory=list)
     tools: list[str] = field(default_factory=list)
     build_environment: dict[str, str] = field(default_factory=dict)
     linked_environment: str = ""  # a directory; its packages can be imported too

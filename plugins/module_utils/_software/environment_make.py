@@ -14,9 +14,9 @@ import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Iterator, NamedTuple, TypedDict
 
-from .environment import Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
+from .environment import Program, Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
 from .environment_files import NotMadeError, locked, remove_leftovers, replaced, run, work_directory
 from .interpreter import bundled_pip, number, packages_of
 from .kept_packages import keep_option, refuse_exchanged, refuse_unfit
@@ -161,15 +161,32 @@ def can_report(request: Request) -> bool:
     return bool(numbers) and numbers[0] >= PIP_REPORTS
 
 
-def taken(report: Path) -> list[dict[str, Any]]:
+class PipPackage(TypedDict):
+    """An installed package in a report of pip: what is read of it."""
+
+    metadata: dict[str, str]
+    download_info: DownloadInfo
+
+
+class DownloadInfo(TypedDict, total=False):
+    archive_info: ArchiveInfo
+
+
+class ArchiveInfo(TypedDict, total=False):
+    hash: str  # of older versions of pip: "sha256=..."
+    hashes: dict[str, str]
+
+
+def taken(report: Path) -> list[PipPackage]:
     """Return the installed packages of a report of pip."""
-    found: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["install"]
+    found: list[PipPackage] = json.loads(report.read_text(encoding="utf-8"))["install"]
     return found
 
 
 def digests_in(report: Path) -> dict[str, str]:
     """Return the sha256 of each installed wheel, by package, from a report of pip."""
-    about = [(each["metadata"]["name"], each["download_info"].get("archive_info", {})) for each in taken(report)]
+    nothing: ArchiveInfo = {}
+    about = [(each["metadata"]["name"], each["download_info"].get("archive_info", nothing)) for each in taken(report)]
     return {
         canonical(name): archive.get("hashes", {}).get("sha256") or archive.get("hash", "").partition("=")[2]
         for name, archive in about
@@ -239,7 +256,7 @@ def build_sources(request: Request, place: str) -> None:
         run([python, *PIP_INSTALL, "--no-deps", "--", str(wheel)], f"pip could not install {wheel.name}")
 
 
-def build_program(request: Request, program: Mapping[str, Any], place: str) -> None:
+def build_program(request: Request, program: Program, place: str) -> None:
     """Build a program from its tarball, with the environment as its prefix. Without configure, run autogen.sh."""
     path = request.place
     with work_directory(path, "build") as folder:
@@ -279,8 +296,14 @@ def fill(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
     return found
 
 
-def try_to_make(request: Request) -> dict[str, Any]:
-    """Return changed, error ("" or what went wrong, a line to be shown) and receipt. What was brought is removed."""
+class Made(TypedDict):
+    changed: bool
+    error: str  # a line to be shown; empty: none
+    receipt: dict[str, object] | None
+
+
+def try_to_make(request: Request) -> Made:
+    """Make the environment, and return how it went. What was brought is removed."""
     try:
         changed = make(request)
         return {"changed": changed, "error": "", "receipt": read_receipt(request.place)}

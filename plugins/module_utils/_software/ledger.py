@@ -22,8 +22,8 @@ from .packages import PackageError, every_package
 
 LEDGER = Path("/var/lib/torchfleet/installed.json")
 # Packages; files; groups; `group:user`, a user who was added to a group; services that were turned on; the mark of a
-# cluster's rules in the firewall.
-KINDS = ("packages", "files", "groups", "members", "services", "rules")
+# cluster's rules in the firewall; packages that were held, which may have been there before.
+KINDS = ("packages", "files", "groups", "members", "services", "rules", "holds")
 LEFT_OVER = ""  # instead of a role: not wanted any more, but something else on the machine needs it
 Entries = Dict[str, Dict[str, str]]  # by kind: the role by name
 

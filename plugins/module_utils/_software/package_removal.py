@@ -69,6 +69,7 @@ class Leaving(NamedTuple):
     groups: list[str]
     members: list[str]
     services: list[str]
+    holds: list[str]
 
     @property
     def texts(self) -> list[str]:
@@ -80,6 +81,7 @@ class Leaving(NamedTuple):
             *members,
             *(f"group {name}" for name in self.groups),
             *(f"service {name} (turned off)" for name in self.services),
+            *(f"hold of {name}" for name in self.holds),
         ]
 
 
@@ -90,14 +92,21 @@ def leaving(role: str, keep_packages: bool) -> Leaving:
     is_debian = read_system()[1] != "rpm"
     kept = needed(ours, installed_packages()) if ours and is_debian else set()
     files = [path for path in ledger.names_of(role, "files") if os.path.lexists(path)]
+    going = [name for name in ours if name not in kept]
     return Leaving(
-        packages=[name for name in ours if name not in kept],
+        packages=going,
         kept=sorted(kept),
         files=[] if keep_packages else files,
         groups=ledger.names_of(role, "groups"),
         members=ledger.names_of(role, "members"),
         services=[] if keep_packages else ledger.names_of(role, "services"),
+        holds=[] if keep_packages else [name for name in held_by(role) if name in there and name not in going],
     )
+
+
+def held_by(role: str) -> list[str]:
+    """Return the packages that a role held, also one that was there before, which stays and is free again."""
+    return ledger.names_of(role, "holds")
 
 
 def remove(role: str, keep_packages: bool) -> None:
@@ -114,7 +123,9 @@ def remove(role: str, keep_packages: bool) -> None:
         run("systemctl", "disable", "--now", unit)
         ledger.forget("services", [unit])
     if not keep_packages:
+        free(going.holds)
         remove_packages(going.packages)
+        ledger.forget("holds", held_by(role))
         noted = ledger.names_of(role, "packages")
         ledger.forget("packages", [name for name in noted if name not in going.kept])
         leave_over(going.kept)
@@ -122,6 +133,15 @@ def remove(role: str, keep_packages: bool) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             ledger.forget("files", [path])
+
+
+def free(names: list[str]) -> None:
+    """Let upgrades change packages that stay and that we had held."""
+    if not names:
+        return
+    is_rpm = read_system()[1] == "rpm"
+    words = ("dnf", "--assumeyes", "versionlock", "delete") if is_rpm else ("apt-mark", "unhold")
+    change(*words, *names, what=f"the hold of {', '.join(names)} could not be lifted")
 
 
 def leave_over(names: list[str]) -> None:

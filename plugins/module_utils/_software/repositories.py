@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, TypedDict
+from typing import Mapping, TypedDict
 
 from .packages import PackageError
 
@@ -29,19 +29,20 @@ class Repository(TypedDict):
     files: dict[str, str]
 
 
-def repository_for(entry: Mapping[str, Any], role: str, system: str, machine: str) -> Repository:
+def repository_for(entry: Mapping[str, object], role: str, system: str, machine: str) -> Repository:
     """Return a repository, `entry` in versions.yml, on a system. `machine`: what the vendor calls the architecture."""
     names = {"system": system, "machine": machine, "version": str(entry.get("version") or "")}
     texts = {part: filled(entry, part, system, names) for part in ("address", "suite", "components", "pin")}
-    key = pick(entry["keys"], system) or {}
+    found, only = pick(entry["keys"], system), entry.get("only")
+    key: Mapping[str, str] = found if isinstance(found, Mapping) else {}
     names["address"] = texts["address"].rstrip("/")
     repository: Repository = {
-        "name": entry["name"],
+        "name": str(entry["name"]),
         "address": texts["address"],
         "suite": texts["suite"],
         "components": texts["components"],
         "pin": texts["pin"],
-        "only": list(entry.get("only") or ()),
+        "only": [str(package) for package in only] if isinstance(only, list) else [],
         "key": key.get("url", "").format(**names),
         "fingerprints": key.get("fingerprint", "").split(),
         "keyring": f"{KEYRINGS}/{entry['name']}.gpg",
@@ -57,7 +58,7 @@ def repository_for(entry: Mapping[str, Any], role: str, system: str, machine: st
     return repository
 
 
-def filled(entry: Mapping[str, Any], part: str, system: str, names: Mapping[str, str]) -> str:
+def filled(entry: Mapping[str, object], part: str, system: str, names: Mapping[str, str]) -> str:
     """Return a part of an entry with its placeholders filled in. Raise PackageError for an unknown placeholder."""
     try:
         return str(pick(entry.get(part), system) or "").format(**names)
@@ -71,7 +72,7 @@ def family_of(system: str) -> str:
     return "rpm" if system.startswith("rhel") else "deb"
 
 
-def pick(entry: Any, system: str) -> Any:
+def pick(entry: object, system: str) -> object:
     """Return the value for a system, else for its family, else for `any`. None if there is none."""
     if not isinstance(entry, Mapping):
         return entry

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from . import versions
 from .environment_files import RECEIPT, locked, nearest_directory, remove
@@ -56,7 +56,15 @@ def plain_name(name: str, suffix: str) -> str:
     return name[: -len(suffix)] if suffix and name.endswith(suffix) else name
 
 
-def receipt_of(request: Request) -> dict[str, Any]:
+class Receipt(TypedDict):
+    """What is written beside the links. `programs`: where each link goes, by its name."""
+
+    package: str
+    version: str
+    programs: dict[str, str]
+
+
+def receipt_of(request: Request) -> Receipt:
     """Return the receipt of the links."""
     version = installed_version(request.package)
     return {"package": request.package, "version": version, "programs": programs(request)}
@@ -120,7 +128,7 @@ def link(request: Request) -> bool:
     return True
 
 
-def write(path: Path, receipt: dict[str, Any]) -> None:
+def write(path: Path, receipt: Receipt) -> None:
     """Make a directory with the links and the receipt."""
     (path / "bin").mkdir(parents=True)
     for name, target in receipt["programs"].items():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import platform
 import shutil
 from pathlib import Path
-from typing import Any, Iterator, Mapping, TypedDict
+from typing import Iterator, Mapping, TypedDict
 
 from .packages import exactly, installed, is_of, offered, read_system, text_of, upstream, was_interrupted
 from .repositories import Repository, family_of, repository_for
@@ -24,11 +24,20 @@ EPEL = "https://dl.fedoraproject.org/pub/epel/epel-release-latest-{release}.noar
 VERSIONLOCK_PACKAGE = "python3-dnf-plugin-versionlock"
 
 
+class Conflict(TypedDict, total=False):
+    """A remainder of another installation: a package (of a branch that is ours), or a file."""
+
+    package: str | None
+    branch: str | None
+    file: str | None
+    says: str
+
+
 class Request(TypedDict):
     """The options of module vendor_packages, which documents them."""
 
     role: str
-    repositories: list[dict[str, Any]]
+    repositories: list[dict[str, object]]
     systems: list[str]
     machines: dict[str, str]
     packages: list[str]
@@ -42,7 +51,7 @@ class Request(TypedDict):
     builds_modules: bool
     secure_boot: bool
     modules_signed: bool
-    conflicts: list[dict[str, Any]]
+    conflicts: list[Conflict]
     disk_mb: int
 
 
@@ -188,7 +197,7 @@ def conflicts(request: Request, state: State) -> Iterator[str]:
     """Yield a line for each remainder of another installation. Ours may be of another branch."""
     family = state["family"]
     for conflict in request["conflicts"]:
-        pattern, branch, file = (conflict.get(name) or "" for name in ("package", "branch", "file"))
+        pattern, branch, file = conflict.get("package") or "", conflict.get("branch") or "", conflict.get("file") or ""
         present = installed(family, [pattern])[0] if pattern else {}
         others = {name: version for name, version in present.items() if name not in request["first"]}
         seen = [

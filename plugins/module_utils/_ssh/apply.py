@@ -12,7 +12,7 @@ import os
 import pwd
 import re
 from functools import partial
-from typing import Any, Callable
+from typing import Callable
 
 from . import shared
 from .files import (
@@ -31,9 +31,10 @@ from .sshd import (
     require_include,
     require_no_authority,
 )
+from .work import RootStep, UserStep, Work
 
 
-def apply(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
+def apply(cluster: str, work: Work, dry_run: bool) -> list[str]:
     """Do the work from node_work() of plugin_utils/_ssh/files.py, and return the changes as texts.
 
     Raise MeshFailed if it fails.
@@ -49,7 +50,7 @@ def apply(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
     return changes
 
 
-def remember(cluster: str, work: dict[str, Any]) -> list[str]:
+def remember(cluster: str, work: Work) -> list[str]:
     """Store the digest of the work for applied(). This does not count as a change."""
     put(work["record"], json.dumps({"cluster": cluster, "work": work}), 0o600, dry_run=False)
     return []
@@ -65,7 +66,7 @@ def applied(record: str) -> str:
         return ""
 
 
-def digest(work: dict[str, Any]) -> str:
+def digest(work: Work) -> str:
     """Return the digest of a node's work."""
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
 
@@ -91,16 +92,16 @@ def as_user(name: str, action: Callable[[], list[str]]) -> list[str]:
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
-        answer: dict[str, Any] = {}
+        told: dict[str, object] = {}
         try:
             os.initgroups(name, user.pw_gid)
             os.setgid(user.pw_gid)
             os.setuid(user.pw_uid)
             os.environ.update(HOME=user.pw_dir, USER=name, LOGNAME=name)
-            answer = {"told": action()}
+            told = {"told": action()}
         except BaseException as error:  # any error: a child that returned would repeat the parent's work
-            answer = {"failed": str(error) if isinstance(error, MeshFailed) else repr(error)}
-        os.write(send, json.dumps(answer).encode())
+            told = {"failed": str(error) if isinstance(error, MeshFailed) else repr(error)}
+        os.write(send, json.dumps(told).encode())
         os._exit(0)
     os.close(send)
     with open(receive) as file:
@@ -112,7 +113,7 @@ def as_user(name: str, action: Callable[[], list[str]]) -> list[str]:
     return list(answer["told"])
 
 
-def apply_mine(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
+def apply_mine(cluster: str, work: UserStep, dry_run: bool) -> list[str]:
     """Write the user's files and keep an sshd of the user's own."""
     changes = [f"{key} activated" for key in work["promote"] if promote(key, dry_run)]
     for path, text in work["files"].items():
@@ -126,7 +127,7 @@ def apply_mine(cluster: str, work: dict[str, Any], dry_run: bool) -> list[str]:
     return [*changes, *(f"{path} removed" for path in work["absent"] if take_away(path, dry_run))]
 
 
-def apply_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
+def apply_roots(work: RootStep, dry_run: bool) -> list[str]:
     """Write root's files: the cluster's part of the system's sshd, or the unit of the user's own."""
     is_shared = any(path.startswith(shared.PLACE) for path in work["files"])
     if is_shared:
@@ -139,7 +140,7 @@ def apply_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
         return write_roots(work, dry_run)
 
 
-def write_roots(work: dict[str, Any], dry_run: bool) -> list[str]:
+def write_roots(work: RootStep, dry_run: bool) -> list[str]:
     """Write root's files, and make the programs that read them do so. Other clusters' runs wait meanwhile."""
     changes = [f"{path} written" for path, text in work["files"].items() if put(path, text, 0o644, dry_run)]
     changes += shared.compose(work["absent"], dry_run, drop_in_refusal)

@@ -18,9 +18,10 @@ import fcntl
 import glob
 import json
 import os
-from typing import Any, Iterator
+from typing import Iterator
 
-from .files import MeshFailed, put, take_away
+from .files import Check, MeshFailed, put, take_away
+from .work import Part
 
 PLACE = "/etc/ssh/torchfleet"
 LOCK = "/run/torchfleet-sshd.lock"
@@ -50,7 +51,7 @@ def startups(least: int) -> str:
     return f"{least}:30:{2 * least}"
 
 
-def parts_here(leaving: list[str]) -> list[dict[str, Any]]:
+def parts_here(leaving: list[str]) -> list[Part]:
     """Return the parts of all clusters but those whose files leave. Raise MeshFailed for a damaged one."""
     found = []
     for path in sorted(glob.glob(os.path.join(PLACE, "clusters", "*.json"))):
@@ -65,7 +66,7 @@ def parts_here(leaving: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def composed(parts: list[dict[str, Any]]) -> dict[str, str]:
+def composed(parts: list[Part]) -> dict[str, str]:
     """Return the files that all parts together make by path, the drop-in last. Pure."""
     if not parts:
         return {}
@@ -79,7 +80,7 @@ def composed(parts: list[dict[str, Any]]) -> dict[str, str]:
     return {**files, DROP_IN: drop_in(parts, users)}
 
 
-def drop_in(parts: list[dict[str, Any]], users: list[str]) -> str:
+def drop_in(parts: list[Part], users: list[str]) -> str:
     """Return the drop-in. It removes no existing way to log in."""
     exempt = dict.fromkeys(source for part in parts for source in part["exempt"])
     lines = [MANAGED, f"MaxStartups {startups(sum(part['startups'] for part in parts))}"]
@@ -122,7 +123,7 @@ def make_open(path: str) -> None:
         os.chmod(path, 0o755)
 
 
-def compose(leaving: list[str], dry_run: bool, check: Any) -> list[str]:
+def compose(leaving: list[str], dry_run: bool, check: Check) -> list[str]:
     """Write the files that all parts make, remove those that none makes any more, and return the changes.
 
     `leaving`: paths of parts that are removed next. `check`: as of put(), for the drop-in.

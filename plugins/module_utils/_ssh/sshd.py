@@ -19,10 +19,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from typing import Any, Callable
+from typing import Callable
 
 from .files import MeshFailed, put, take_away
 from .survey import SBIN, SSHD_CONFIG, sshd_settings
+from .work import Service
 
 PATIENCE = 10.0  # seconds in which sshd has to answer after a start
 UNITS = "/etc/systemd/system"
@@ -101,7 +102,7 @@ def hang_up(pid: int, pid_file: str) -> bool:
 class OwnSshd:
     """The sshd of this user: `service` is what own_service() of plugin_utils/_ssh/files.py says about it."""
 
-    def __init__(self, service: dict[str, Any], dry_run: bool) -> None:
+    def __init__(self, service: Service, dry_run: bool) -> None:
         self.service = service
         self.dry_run = dry_run
         self.config = service["config"]

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Metric, Result
@@ -92,7 +92,7 @@ def earlier_runs(runs: Path) -> Iterator[tuple[str, float, int]]:
     for entry in entries[:RUNS_MOST]:
         try:
             with open(open_file(os.path.join(entry.path, "result.json")), "rb") as file:
-                found: Any = json.loads(file.read(RESULT_BYTES))
+                found = json.loads(file.read(RESULT_BYTES))
             hosts = {str(place["host"]) for place in found["placement"]}
             took = float(found["seconds"])
         except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):

@@ -79,7 +79,7 @@ def explained_file(run_dir: Path) -> ExplainedResult | None:
     try:
         with open(open_file(str(run_dir / RESULT)), "rb") as file:
             frame = frames.parse(b'{"kind": "result", "result": ' + file.read(RESULT_BYTES) + b"}")
-        result = frames.checked(frame, frames.FROM_HEAD)["result"]
+        result = frames.checked(frame, {"result": frames.outcome})["result"]
     except (OSError, BadFrame):
         return None
     return explained(result, run_dir)

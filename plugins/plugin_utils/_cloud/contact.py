@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._cloud import first_contact
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.inventory_files import known_host
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed, strict_key
 
 from .errors import CloudError
@@ -56,8 +55,7 @@ def pins_in(text: str) -> list[Pin]:
 def pins_text(pins: Iterable[Pin], addresses: Mapping[str, Sequence[str]]) -> str:
     """Return known_hosts: each key under the node's name and all its addresses. `addresses`: those that changed."""
     rows = [
-        known_host([pin.node, *addresses.get(pin.node, pin.addresses)], 22, pin.key)
-        + (f" {ONE_TIME}" if pin.one_time else "")
+        f"{','.join([pin.node, *addresses.get(pin.node, pin.addresses)])} {pin.key}{f' {ONE_TIME}' * pin.one_time}"
         for pin in pins
     ]
     return "".join(f"{row}\n" for row in rows)

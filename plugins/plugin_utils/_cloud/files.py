@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import lifecycle as lab
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.inventory_files import FILES, Host, inventory_text
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import directory as lab
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import inventory as lab_inventory
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .answers import Instance
@@ -75,27 +74,23 @@ class Files:
     def remove(self) -> None:
         """Remove the files of the cluster."""
         if self.ours():
-            paths = [str(self.directory / name) for name in FILES]
-            lab.remove_files([path for path in paths if os.path.exists(path)], str(self.directory))
+            lab.remove_files(lab.files_of(str(self.directory), HEADER), str(self.directory))
 
 
 def inventory(plan: Plan, instances: Mapping[str, Instance]) -> str:
     """Return the inventory. Instances reach each other at their private addresses."""
     workers = [host(plan, member, instances[member.node]) for member in plan.workers]
-    return HEADER + inventory_text(host(plan, plan.head, instances[plan.head.node]), workers)
+    return lab_inventory.inventory_text(HEADER, host(plan, plan.head, instances[plan.head.node]), workers)
 
 
-def host(plan: Plan, member: Member, instance: Instance) -> Host:
+def host(plan: Plan, member: Member, instance: Instance) -> lab_inventory.Member:
     """Return a node of the inventory. verify.yml fails if it has fewer GPUs than its type."""
     public = plan.request.address is Address.PUBLIC
     kind = plan.kind_of(member)
-    values: dict[str, object] = {
-        "ansible_host": instance.public if public else instance.private,
-        "ansible_user": USER,
-        "ssh_mesh_address": instance.private,
-    }
+    values: dict[str, object] = {"ssh_mesh_address": instance.private}
     if not kind.group.head:
         values["slots"] = kind.slots
         if kind.facts.gpus:
             values["torchfleet_gpus"] = kind.facts.gpus
-    return member.node, values
+    addresses = (instance.public, instance.private) if public else (instance.private,)
+    return lab_inventory.Member(member.node, addresses, 22, USER, values)

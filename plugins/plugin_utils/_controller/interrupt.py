@@ -18,13 +18,14 @@ import stat
 from collections.abc import Callable, Collection
 from types import FrameType, TracebackType
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason, signalled
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import (
+    PLAYBOOK_KILLED,
+    TERMINAL_CLOSED,
+    Reason,
+    signalled,
+)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-TERMINAL_CLOSED = Reason(
-    EndReason.LOST, "the terminal of ansible-playbook was closed; tmux, nohup or systemd-run keep a long run"
-)
-KILLED = Reason(EndReason.LOST, "ansible-playbook was killed")
 INSIST = "interrupt again to leave that to: ansible-playbook clean.yml"
 NOTHING_LEFT = "stopped before the job was started: nothing of it is left"
 
@@ -114,7 +115,7 @@ class StopWatch:
             return TERMINAL_CLOSED
         if self.noted:
             return signalled(self.first, "ansible-playbook")
-        return KILLED if self.orphaned() else None
+        return PLAYBOOK_KILLED if self.orphaned() else None
 
     @property
     def first(self) -> str:

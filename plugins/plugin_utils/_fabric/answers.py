@@ -16,7 +16,6 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe i
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import UnreachedCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     BadFrame,
-    Check,
     address,
     flag,
     like,
@@ -36,6 +35,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
     NIC_NAME,
     TOKEN,
     WORD,
+    Check,
     empty_or,
     exact,
     ip,

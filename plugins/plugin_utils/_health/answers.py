@@ -29,6 +29,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_ve
     VENDORS,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Seat
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.limits_file import LIMITED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import FABRIC, FIREWALL, NETWORKS
@@ -209,9 +210,10 @@ def accelerators_of(node: str, value: Json) -> dict[str, Json]:
     return dict(take(node, "accelerators", ACCELERATORS, value))
 
 
-def seat_of(node: str, value: Json) -> dict[str, Json]:
+def seat_of(node: str, value: Json) -> Seat:
     """Return the facts of a node that a host file needs."""
-    return dict(take(node, "seat", SEAT, value))
+    found: Seat = take(node, "seat", SEAT, value)
+    return found
 
 
 def failures_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:

@@ -16,7 +16,7 @@ from .findings import Finding
 from .preflight_inventory import is_loopback
 from .preflight_types import Case
 from .prerequisites import LEAST_FILES, LEAST_PROCESSES
-from .standalone import is_usable
+from .standalone import is_supported
 
 GB, MB = 10**9, 10**6
 ARCHITECTURES = ("x86_64", "aarch64")  # for which PyTorch and the MPI wheels exist
@@ -57,7 +57,7 @@ def python(case: Case) -> Iterator[Finding]:
         return
     if not about["version"]:
         yield case.found("TF-PYTHON-TORCH", f"{about['path']} cannot be run", **vars(limits))
-    elif not is_usable({**about, "venv": True}, limits.python_min, limits.python_max):
+    elif not is_supported(about["version"], limits.python_min, limits.python_max):
         yield case.found("TF-PYTHON-TORCH", f"Python {about['version']} at {about['path']}", **vars(limits))
     elif not about["venv"]:
         yield case.found("TF-NO-VENV", f"{about['path']} has no module venv", path=about["path"])

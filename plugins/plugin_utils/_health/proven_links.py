@@ -16,7 +16,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import Measured, RailMeasured
@@ -65,17 +65,17 @@ def read_proven(variable: str, name: str) -> Proven:
         raise InputError(variable, name, f"{reason}: remove the file, or give the path of another") from None
 
 
-def digest_of_node(facts: Mapping[str, Any], versions: Mapping[str, str], told: Mapping[str, Any]) -> str:
+def digest_of_node(facts: Mapping[str, object], versions: Mapping[str, str], told: Mapping[str, object]) -> str:
     """Return the digest of what the tests of a node's links depend on. `told`: its fabric.json, under `fabric`."""
-    fabric = told.get("fabric") or {}
-    host = {name: facts.get("host", {}).get(name) for name in ("machine_id", "host_keys")}
-    return digest_of([host, dict(versions), {name: fabric.get(name) for name in SEAT}])
+    fabric, host = (found if isinstance(found, Mapping) else {} for found in (told.get("fabric"), facts.get("host")))
+    machine = {name: host.get(name) for name in ("machine_id", "host_keys")}
+    return digest_of([machine, dict(versions), {name: fabric.get(name) for name in SEAT}])
 
 
 def digests(
-    facts: Mapping[str, Mapping[str, Any]],
+    facts: Mapping[str, Mapping[str, object]],
     versions: Mapping[str, Mapping[str, str]],
-    told: Mapping[str, Mapping[str, Any]],
+    told: Mapping[str, Mapping[str, object]],
 ) -> dict[str, str]:
     """Return the digest of each node that has facts. `told`: what each says of its fabric."""
     return {name: digest_of_node(fact, versions[name], told[name]) for name, fact in facts.items()}

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
@@ -36,10 +36,11 @@ class Run(TypedDict):
     job_id: str
 
 
-def run_of(run: Mapping[str, Any]) -> Run:
+def run_of(run: Mapping[str, object]) -> Run:
     """Return the relevant values of one run of torchfleet.cluster.launch in a loop."""
     failed = bool(run.get("failed") or run.get("state") != "succeeded")
-    asked = run["item"]
+    item = run["item"]
+    asked: Mapping[str, str] = item if isinstance(item, Mapping) else {}
     return {
         "workload": asked["workload"],
         "launcher": asked["launcher"],
@@ -81,7 +82,7 @@ def speed_of(run: Run) -> Speed | None:
     )
 
 
-def figure(metrics: Mapping[str, Any], name: str) -> float | None:
+def figure(metrics: Mapping[str, object], name: str) -> float | None:
     """Return a number that a run reported, or None for anything else."""
     value = metrics.get(name)
     if not isinstance(value, (int, float)) or isinstance(value, bool):

@@ -7,19 +7,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import number
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 SETTINGS = ("auto", "true", "false")
-About = Mapping[str, Any]  # the facts of a node's Python
+
+
+class About(TypedDict):
+    """The facts of a node's Python."""
+
+    version: str  # empty: there is none
+    venv: bool
+    standalone: bool  # it is ours
 
 
 def is_usable(about: About, oldest: str, newest: str) -> bool:
     """Whether PyTorch's environment can be made with a Python."""
-    supported = number(oldest) <= number(about["version"])[:2] <= number(newest) if about["version"] else False
-    return supported and bool(about["venv"])
+    return is_supported(about["version"], oldest, newest) and about["venv"]
+
+
+def is_supported(version: str, oldest: str, newest: str) -> bool:
+    """Whether PyTorch supports a version of Python."""
+    return number(oldest) <= number(version)[:2] <= number(newest) if version else False
 
 
 def is_wanted(switch: str, pythons: Mapping[str, About], oldest: str, newest: str) -> bool:

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     BadFrame,
-    Check,
     like,
     listed,
     path,
@@ -32,6 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_f
 from .errors import InputError
 
 Json = Any
+Check = Callable[[Json], Json]
 SURE = "is it still the machine that you set up?"
 FILE = 1 << 20  # characters of a small file
 
@@ -78,7 +78,7 @@ def at(name: str, check: Check, value: Json) -> Json:
         raise Misfit(name + inner, str(error) if isinstance(error, BadFrame) else "another form was expected") from None
 
 
-def short(most: int = 200) -> Check:
+def short(most: int = 200) -> Callable[[object], str]:
     """Return a check of a text for people: one line, cut if it is too long."""
     return lambda value: words(value)[:most]
 

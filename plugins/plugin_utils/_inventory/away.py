@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_flag
 
 from .hostvars import to_plain
 
@@ -64,6 +65,19 @@ def removed(groups: Groups, nodes: object, away: object) -> list[str]:
     if heads and set(named) != set(every_node(groups)):
         raise InputError("nodes", heads[0], "the others need the head: remove all (no -e nodes=...), or other nodes")
     return named or every_node(without_away(groups, away))
+
+
+def asked(groups: Groups, nodes: object, away: object, shut_out: object) -> list[str]:
+    """Return the nodes that remove.yml asks, and changes: those that it removes, but none that is shut out.
+
+    Raise InputError for anything but true or false, and where it does not say which nodes.
+    """
+    going = removed(groups, nodes, away)
+    if not parse_flag("shut_out", to_plain(shut_out)):
+        return going
+    if not names_in("nodes", nodes, groups) or not staying(groups, nodes, away):
+        raise InputError("shut_out", True, "say which nodes the others shut out: -e nodes=n3")
+    return []
 
 
 def staying(groups: Groups, nodes: object, away: object) -> list[str]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Seat
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-Facts = Mapping[str, Any]
+Facts = Seat
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?\Z")
 

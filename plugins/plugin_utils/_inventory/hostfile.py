@@ -55,8 +55,9 @@ def entries_of(cluster: Cluster, facts: Mapping[str, Facts]) -> list[tuple[str, 
     slots = slots_of(cluster.workers, facts)
     if cluster.local:
         return [("localhost", slots[node.name]) for node in cluster.workers]
+    fabrics = {node.name: facts[node.name]["fabric"] for node in cluster.workers}
     return [
-        ((facts[node.name]["fabric"] or {}).get("address") or node.address, slots[node.name])
+        (fabric["address"] if (fabric := fabrics[node.name]) else node.address, slots[node.name])
         for node in cluster.workers
     ]
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import pwd
@@ -186,12 +185,6 @@ def refuse_become_of(nodes: Sequence[Node], hostvars: Mapping[str, Mapping[str, 
         if boolean(known["become"] or False, strict=False) and known["user"] != (known["become_user"] or "root"):
             remedy = "jobs run as the user that the head logs in as: set it to false for train.yml"
             raise InputError(f"ansible_become of {node.name}", known["become"], remedy)
-
-
-def cluster_of(variables: Mapping[str, object]) -> str:
-    """Return the name of a host's cluster: torchfleet_cluster, or one of the path of its inventory (as role verify)."""
-    given, path = (str(to_plain(variables.get(name)) or "") for name in ("torchfleet_cluster", "inventory_dir"))
-    return given or f"{os.path.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
 def expected_gpus(name: str, variables: Mapping[str, object]) -> int | None:

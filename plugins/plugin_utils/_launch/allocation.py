@@ -14,7 +14,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node, slots_of
 
-from .request import LauncherOptions, Request
+from .launcher_options import (
+    LauncherOptions,
+)
+from .request import Request
 
 
 @dataclass(frozen=True)

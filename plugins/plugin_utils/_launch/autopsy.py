@@ -26,7 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.doing 
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import RUNNING, Evidence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge, plural, spans
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Looked
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import SeenJob
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .run_directory import DIAGNOSIS, write_private
@@ -42,7 +42,7 @@ class Autopsy:
     """The judged look at one job."""
 
     job_id: str
-    looked: Looked
+    looked: SeenJob
     verdict: Verdict
 
     @property
@@ -65,13 +65,13 @@ class Autopsy:
         return [self.headline, *tree[:SHOWN_LINES], *hidden, *missing]
 
 
-def judged(job_id: str, looked: Looked) -> Autopsy:
+def judged(job_id: str, looked: SeenJob) -> Autopsy:
     """Return what is to be said of a job that was looked at."""
     placement = {place["rank"]: place["host"] for place in looked["placement"]}
     return Autopsy(job_id, looked, judge(looked["evidence"], placement))
 
 
-def is_alive(looked: Looked) -> bool:
+def is_alive(looked: SeenJob) -> bool:
     """Whether a job shows a sign of life: a rank wrote output, or all of its ranks compute."""
     running = [row for row in looked["evidence"] if row["status"] == RUNNING]
     return any(row["wrote"] for row in running) or (
@@ -79,7 +79,7 @@ def is_alive(looked: Looked) -> bool:
     )
 
 
-def busy_lines(looked: Looked, seconds: float) -> list[str]:
+def busy_lines(looked: SeenJob, seconds: float) -> list[str]:
     """Return a line for each program that works for ranks which have shown nothing for so long, such as a compiler."""
     lines = []
     for busy, places in of_ranks(looked["evidence"]).items():

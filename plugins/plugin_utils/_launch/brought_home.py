@@ -13,10 +13,14 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
     FOLDER,
+    Border,
+    Limits,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
     LINK,
     NAME,
     NO_DIGEST,
@@ -26,11 +30,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifa
     TOO_MANY,
     TOO_WIDE,
     UNREADABLE,
-    Border,
-    Limits,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_messages import File, NodeArtifacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Artifact
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .request import COLLECT_FILES
@@ -71,8 +74,15 @@ class Fault(NamedTuple):
 class Before(NamedTuple):
     """What artifacts.json says of a host."""
 
-    files: list[dict[str, object]]
+    files: list[Artifact]
     left_out: dict[str, int]
+
+
+class Hash(Protocol):
+    """One of hashlib."""
+
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
 
 
 class BroughtHome:
@@ -81,13 +91,13 @@ class BroughtHome:
     def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
         """`hosts` of the job's ranks, None if they are not known here; `limits` of each."""
         self.border, self.limits = Border(hosts, limits), limits
-        self.seen: dict[str, Any] = {}  # a hash by name
-        self.reports: dict[str, Frame] = {}
+        self.seen: dict[str, Hash] = {}  # by name
+        self.reports: dict[str, NodeArtifacts] = {}
         self.torn: dict[str, list[str]] = {}  # lines on damaged files, by host
         self.kept: dict[str, Before] = {}  # of the hosts of which what came before stays
         self.why_kept: dict[str, str] = {}  # codes, by these hosts
 
-    def take(self, frame: Frame) -> bool:
+    def take(self, frame: File | NodeArtifacts) -> bool:
         """Take a frame if it is about what ranks wrote; return whether it is. ValueError for what no head sends."""
         if not self.border.take(frame):
             return False
@@ -247,7 +257,7 @@ def before_by_host(run_dir: Path) -> dict[str, Before]:
         for row in found["files"]:
             host, left = str(row["host"]), found["left_out"].get(row["host"], {})
             there = hosts.setdefault(host, Before([], {str(code): int(count) for code, count in left.items()}))
-            there.files.append({name: row[name] for name in ("path", "bytes", "sha256")})
+            there.files.append({"path": row["path"], "bytes": row["bytes"], "sha256": row["sha256"]})
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
     return hosts

@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import Limits
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+    Limits,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
@@ -87,10 +89,10 @@ class CollectWatch:
         self.told: set[tuple[str, str]] = set()  # host and code
         self.closed = False
 
-    def seeing(self, show: Callable[[Frame], None]) -> Callable[[Frame], None]:
+    def seeing(self, show: Callable[[Shown], None]) -> Callable[[Shown], None]:
         """Return what shows frames and takes the first of a job that runs for its start: one may wait before that."""
 
-        def see(frame: Frame) -> None:
+        def see(frame: Shown) -> None:
             if frame["kind"] in ("queued", "restarted"):
                 self.since = None
             elif self.since is None:
@@ -156,7 +158,7 @@ class Watches:
     def __init__(self, hangs: HangWatch, collects: CollectWatch) -> None:
         self.hangs, self.collects = hangs, collects
 
-    def seeing(self, show: Callable[[Frame], None]) -> Callable[[Frame], None]:
+    def seeing(self, show: Callable[[Shown], None]) -> Callable[[Shown], None]:
         """Return what shows frames, and lets both see them."""
         return self.collects.seeing(self.hangs.seeing(show))
 

@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Self
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import (
     ERROR_SECONDS,
     WORK_SECONDS,
     ConnectionLost,
     RemoteProcess,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import FromHead, ToHead
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
@@ -59,7 +59,7 @@ class Connection:
             start = [head.interpreter, "-I", "-S", entry, "supervise"]
         try:
             program = start if head.local else [*ssh, "exec " + shlex.join(start)]
-            self.remote = RemoteProcess(program, SILENT_SECONDS, frames.FROM_HEAD)
+            self.remote: RemoteProcess[ToHead, FromHead] = RemoteProcess(program, SILENT_SECONDS, frames.FROM_HEAD)
         except ConnectionLost as lost:
             name = f"ansible_python_interpreter of {head.name}" if head.local else f"connection of {head.name}"
             raise InputError(name, head.interpreter if head.local else ssh[0], str(lost)) from None
@@ -70,7 +70,7 @@ class Connection:
                 self.drop()
                 raise
         if detached:
-            self.remote.channel.send("detach")
+            self.remote.channel.send({"kind": "detach"})
 
     def greet(self) -> None:
         """Wait until our code runs on the head. InputError says why it does not."""
@@ -118,14 +118,18 @@ class Connection:
         with contextlib.suppress(OSError):  # it may be gone
             os.killpg(self.remote.process.pid, signal.SIGKILL)  # it has a session of its own
 
-    def ask(self, kind: str, **fields: object) -> Frame:
+    def ask(self, frame: ToHead) -> FromHead:
         """Send a frame and return the next answer. HeadLost if there will be none."""
-        self.remote.channel.send(kind, b"", beats=True, **fields)
+        self.remote.channel.send(frame)
         return self.answer(lambda: False)
+
+    def other_question(self) -> HeadLost:
+        """Return the error for an answer of another kind than what was asked."""
+        return HeadLost(f"invalid answer from head {self.head.name}: it answers another question")
 
     def answer(
         self, give_up: Callable[[], bool], silence: float = SILENT_SECONDS, work: float = 2 * WORK_SECONDS
-    ) -> Frame:
+    ) -> FromHead:
         """Return the next frame that is no beat. HeadLost if there will be none.
 
         Or if `give_up`, which is asked several times a second (so a signal that another thread took is dealt with soon,

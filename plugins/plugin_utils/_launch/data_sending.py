@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_manifest import numbers_in
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_relay import (
     LAY_TIMES,
     SILENT_SECONDS,
     send_list,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_messages import DataOffer
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import WORK_SECONDS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import Route
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import FromHead
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .connection import HeadLost
@@ -46,22 +47,32 @@ def lay(
     here = head if head in nodes else ""
     token, size = os.urandom(8).hex(), len(data.text)
     channel.send_timeout = SILENT_SECONDS  # a node below the head may be slow, or lost
-    channel.send(
-        "data_set", b"", beats=True, home=session.home, here=here, name=data.name, list_bytes=size, token=token,
-        keep=keep, nodes=routes,
-    )  # fmt: skip
+    offer: DataOffer = {
+        "kind": "data_set",
+        "beats": True,
+        "home": session.home,
+        "here": here,
+        "name": data.name,
+        "list_bytes": size,
+        "token": token,
+        "keep": keep,
+        "nodes": routes,
+    }
+    channel.send(offer)
     send_list(channel, data.text)
     wanted = believed_wants(head, answer_of(session, check), data)
     sent = send_pieces(session, data, sorted(wanted), check, say)
-    channel.send("files_sent", b"", beats=True)
+    channel.send({"kind": "files_sent", "beats": True})
     answer = answer_of(session, check)
-    if answer.get("reason", "it did not answer"):
-        raise InputError("data", data.path, f"cannot be laid: {answer.get('reason')}")
+    if answer["kind"] != "data_laid":
+        raise session.other_question()
+    if answer["reason"]:
+        raise InputError("data", data.path, f"cannot be laid: {answer['reason']}")
     channel.send_timeout = usual
     return sent
 
 
-def answer_of(session: Session, check: Callable[[], None]) -> Frame:
+def answer_of(session: Session, check: Callable[[], None]) -> FromHead:
     """Return the next answer of the head, which may be at work for days. HeadLost."""
 
     def go_on() -> bool:
@@ -78,7 +89,7 @@ def send_pieces(session: Session, data: DataSet, numbers: Sequence[int], check: 
     progress = Progress(f"data {data.path}", "sent", total, say)
     for number, block, first in data.blocks(numbers):
         check()
-        channel.send("file", block, name=str(number), first=first)
+        channel.send({"kind": "file", "name": str(number), "first": first, "data": block})
         if channel.deaf and session.remote.process.poll() is None:  # its signs of life may go on for a day
             raise HeadLost(f"the head {session.head.name} is lost: it took nothing for {SILENT_SECONDS:g} s")
         if channel.lost:  # the answer says why
@@ -87,13 +98,15 @@ def send_pieces(session: Session, data: DataSet, numbers: Sequence[int], check: 
     return progress.bytes
 
 
-def believed_wants(head: str, answer: Frame, data: DataSet) -> set[int]:
+def believed_wants(head: str, answer: FromHead, data: DataSet) -> set[int]:
     """Return the pieces that nodes are missing. InputError if one cannot take them, HeadLost for an odd answer."""
-    unreached = ", ".join(answer.get("unreached", ()))
-    reason = answer.get("reason") or (unreached and f"not reached from another node: {unreached[:500]}")
+    if answer["kind"] != "data_wanted":
+        raise HeadLost(f"invalid answer from head {head}: it answers another question")
+    unreached = ", ".join(answer["unreached"])
+    reason = answer["reason"] or (unreached and f"not reached from another node: {unreached[:500]}")
     if reason:
         raise InputError("data", data.path, f"cannot be laid: {reason}")
     try:
-        return numbers_in(answer["wanted"] if answer["kind"] == "data_wanted" else [(-1, 0)], data.manifest.pieces)
+        return numbers_in(answer["wanted"], data.manifest.pieces)
     except ValueError as error:
         raise HeadLost(f"invalid answer from head {head}: {error}") from None

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import HUNG
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
@@ -69,10 +69,10 @@ class HangWatch:
         self.told: tuple[str, list[int]] | None = None
         self.closed = False
 
-    def seeing(self, show: Callable[[Frame], None]) -> Callable[[Frame], None]:
+    def seeing(self, show: Callable[[Shown], None]) -> Callable[[Shown], None]:
         """Return what shows frames and takes each for a sign of life."""
 
-        def see(frame: Frame) -> None:
+        def see(frame: Shown) -> None:
             self.since, self.pause, self.told = time.monotonic(), self.seconds, None
             self.heard = self.since
             show(frame)

@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+if TYPE_CHECKING:
+    import pathspec
 
 IGNORE_FILE = ".torchfleetignore"  # beside the script, in the words of gitignore(5)
 IGNORE_BYTES = 1 << 20
@@ -38,7 +41,7 @@ class Ignored:
         return True
 
 
-def spec_of(path: Path) -> Any:
+def spec_of(path: Path) -> pathspec.GitIgnoreSpec | None:
     """Return the patterns of a file, None if it is not there. InputError if it cannot be used."""
     if not path.exists():
         return None

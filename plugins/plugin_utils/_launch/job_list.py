@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Queued, Restarted
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Ahead, JobRow
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .view import ETA_MOST, describe, fraction, rendered
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 RUNNING, WAITING = "running", "waiting"
 LINES, END_BYTES = 10, 1 << 14  # of each stream that are shown
@@ -46,10 +49,10 @@ def restart_line(job_id: str, state: str, restarts: int, most: int) -> str:
     return f"job {job_id} {state}: restart {restarts} of at most {most}"
 
 
-def news_of(job_id: str) -> Callable[[Frame], str]:
+def news_of(job_id: str) -> Callable[[Queued | Restarted], str]:
     """Return a function from the frame that tells of a job in the queue, or of a restart, to its line."""
 
-    def line(frame: Frame) -> str:
+    def line(frame: Queued | Restarted) -> str:
         if frame["kind"] == "restarted":
             return restart_line(job_id, frame["state"], frame["restarts"], frame["most"])
         return waits_line(job_id, frame["ahead"], frame["first"])
@@ -69,7 +72,7 @@ def job_table(rows: Sequence[JobRow], head: str, width: int) -> str:
     return rendered(table, width)
 
 
-def empty_table() -> Any:
+def empty_table() -> Table:
     """Return the table without rows."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

@@ -19,7 +19,6 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders
     NodeOrder,
     RunOrder,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 
 from .command import LaunchCommand, words_of
 from .explain import pasteable
@@ -48,7 +47,7 @@ def job_order(plan: LaunchPlan, command: LaunchCommand, controller: str) -> JobO
     return {
         "job_id": plan.job_id,
         "controller": controller,
-        "owner": owner(),
+        "owner": plan.owner,
         "run_dir": plan.run_dir,
         "head": plan.head.name,
         "world_size": plan.world_size,

@@ -23,6 +23,9 @@ from .backends import Choice, choose_backend
 from .data_set import DataSet, lacking, line_of
 from .environment import JobEnvironment, Setting
 from .gpus import check_targets, idle_gpus
+from .launcher_options import (
+    LauncherOptions,
+)
 from .program import Program
 from .program_environment import (
     ProgramEnvironment,
@@ -32,7 +35,7 @@ from .program_environment import (
     search_path,
     unmade,
 )
-from .request import LauncherOptions, Request
+from .request import Request
 from .requirements import (
     check_addresses,
     check_alone,
@@ -41,6 +44,7 @@ from .requirements import (
     check_nics,
     check_nodes,
     check_processors,
+    check_slurm,
     facts_of_all,
     rendezvous_port,
     warnings_for,
@@ -141,6 +145,7 @@ class LaunchPlan:
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     packages: tuple[str, ...] = ()  # what the program needs beside torch, for people
     unmade: tuple[str, ...] = ()  # nodes that do not have these
+    owner: str = ""  # who starts it, for people: user@controller
     warnings: tuple[str, ...] = ()
 
     @property
@@ -237,6 +242,7 @@ class Job:
     needs: ProgramEnvironment | None = None  # beside torch
     data: DataSet | None = None
     code: str = ""  # a digest of the script and what is copied with it
+    owner: str = ""
 
 
 def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts], job: Job) -> LaunchPlan:
@@ -244,6 +250,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     secrets, python = secret_names(request, cluster.workers), job.program.runs_python
     facts = facts_of_all(cluster, answers)
     check_launcher(request.launcher, cluster, facts)
+    check_slurm(request.launcher, cluster, facts)
     check_nodes(request, cluster, facts, needs_torch=python)
     candidates = {node.name: facts[node.name] for node in cluster.workers}
     backend = choose_backend(request.backend, request.launcher, candidates, our_torch=python)
@@ -279,7 +286,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         show_ranks=shown_ranks(request, len(allocation.placement)), secrets=secrets,
         data=line_of(job.data, {name: fact["home"] for name, fact in used.items()}, without_data), lacking=without_data,
         packages=tuple(explained(job.needs, prepared)), unmade=tuple(unmade(job.needs, prepared)),
-        warnings=tuple(warnings),
+        owner=job.owner, warnings=tuple(warnings),
     )  # fmt: skip
 
 

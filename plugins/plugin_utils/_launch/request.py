@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
-    PATTERNS_MOST,
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
     Limits,
-    pattern_parts,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import PATTERNS_MOST, pattern_parts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import (
     DEFAULT,
@@ -41,48 +40,16 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 )
 
 from .backends import BACKENDS
+from .launcher_options import USUAL, LauncherOptions, parse_options
 from .profiling import NO_PROFILE, Profile, parse_profile
 
 Parser = Callable[[str, Any], Any]  # of the name and the value of an option; InputError
-MAPPINGS = {"slot": "fill each node before the next", "node": "one rank on each node in turn"}
-BINDINGS = {
-    "none": "a rank bound to one core trains many times slower",
-    "core": "each rank on cores of its own",
-    "numa": "each rank on a NUMA node",
-    "socket": "each rank on a socket",
-}
-RENDEZVOUS = ("static", "c10d")
 STATES = ("saved", "failed", "lost", "timed_out")  # in which a job may end and be started again
 RESTART_ON = ("saved", "failed", "lost")
 MOST_RESTARTS = 1000
 HANG_LOOK = 60.0
 COLLECT_FILES, COLLECT_BYTES = 10_000, 10 << 30  # of each node
 MOST_FILES = 100_000  # of what may be asked for: the list of them is one message
-
-
-@dataclass(frozen=True)
-class LauncherOptions:
-    """How the launcher shall start the ranks. `ports`: first and last that a firewall lets through."""
-
-    map_by: str = "slot"
-    bind_to: str = "none"
-    ports: tuple[int, int] | None = None
-    rendezvous: str = "static"
-    args: tuple[str, ...] = ()
-
-    @property
-    def mapping_reason(self) -> str:
-        """Return what the mapping means."""
-        return MAPPINGS[self.map_by]
-
-    @property
-    def binding_reason(self) -> str:
-        """Return what the binding means."""
-        return BINDINGS[self.bind_to]
-
-    def source(self, name: str) -> str:
-        """Return where a value comes from."""
-        return "default" if getattr(self, name) == getattr(LauncherOptions, name) else "user"
 
 
 @dataclass(frozen=True)
@@ -104,7 +71,7 @@ class Request:
     runs_dir: str = "runs"
     show_ranks: tuple[int, ...] | None = (0,)  # None: all
     master_port: int | None = None
-    options: LauncherOptions = LauncherOptions()
+    options: LauncherOptions = USUAL
     grace: float | None = None
     lease: float = LEASE_SECONDS
     result_query: str | None = None
@@ -213,29 +180,6 @@ def parse_globs(name: str, value: object) -> tuple[str, ...]:
         except ValueError as error:
             raise InputError(name, pattern, f"{error}: -e collect='*.pt'") from None
     return patterns
-
-
-def parse_options(given: Mapping[str, object]) -> LauncherOptions:
-    """Return how the launcher shall start the ranks."""
-    usual = LauncherOptions()
-    return LauncherOptions(
-        map_by=parse_choice("map_by", given.get("map_by"), tuple(MAPPINGS)) or usual.map_by,
-        bind_to=parse_choice("bind_to", given.get("bind_to"), tuple(BINDINGS)) or usual.bind_to,
-        ports=parse_ports(given.get("ports")),
-        rendezvous=parse_choice("rendezvous", given.get("rendezvous"), RENDEZVOUS) or usual.rendezvous,
-        args=parse_words("launcher_args", given.get("launcher_args", ())),
-    )
-
-
-def parse_ports(value: object) -> tuple[int, int] | None:
-    """Return first and last of a range of ports, None for None."""
-    if value is None:
-        return None
-    match = re.match(r"(\d{4,5})-(\d{4,5})\Z", str(value).strip())
-    first, last = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-    if not 1024 <= first < last <= 65535:
-        raise InputError("ports", value, "give first and last, from 1024 to 65535: -e ports=20000-20999")
-    return first, last
 
 
 def parse_master_port(value: object, ports: tuple[int, int] | None) -> int | None:

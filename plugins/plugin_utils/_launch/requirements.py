@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import (
@@ -15,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
     STARTED_BY_SLURMD,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, NodeFacts, RunningJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.slurm_programs import SlurmPrograms
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import WITHOUT_FLAW
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -60,6 +62,43 @@ def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, NodeFacts]) 
         raise InputError("launcher", name, f"{what} on {host}; {remedy(name)}")
     if launcher["refused"]:
         raise InputError("launcher_args", launcher["refused"], f"{name} {launcher['version']} does not take them")
+
+
+def check_slurm(name: str, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
+    """InputError if a worker cannot start what the head's srun or sbatch asks for: it names what was found where.
+
+    srun must not be newer than slurmd (Slurm's quick start for administrators, "Upgrades"), and a batch file starts the
+    srun that lies beside the head's sbatch.
+    """
+    head = facts[cluster.head.name]["launcher"]
+    srun = head["path"].rpartition("/")[0] + "/srun"
+    lacks: dict[str, list[str]] = {}
+    for node in cluster.workers:
+        there = facts[node.name]["slurm"]
+        for lack in slurm_lacks(name, there, srun, head["version"]) if there else ():
+            lacks.setdefault(lack, []).append(node.name)
+    if lacks:
+        found = "; ".join(f"{fold_names(names)}: {lack}" for lack, names in lacks.items())
+        here = f"{head['path']} {head['version']} on {cluster.head.name}"
+        else_do = "install Slurm's packages there, or set torchfleet_srun of these nodes to the path of their srun"
+        raise InputError("launcher", name, f"{here}, and on {found}; {else_do}")
+
+
+def slurm_lacks(name: str, there: SlurmPrograms, srun: str, version: str) -> Iterator[str]:
+    """Yield what a worker lacks. `srun`, `version`: of the head."""
+    daemon, release = release_of(there["version"]), release_of(version)
+    if not there["slurmd"]:
+        yield "no slurmd"
+    elif daemon and release and daemon < release:
+        yield f"{there['slurmd']} {there['version']}, which is older"
+    if name == "sbatch" and there["srun"] != srun:
+        yield f"{there['srun'] or 'no srun'} instead of {srun}, which the batch file starts"
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """Return Slurm's release, year and month, of a version like 22.05.8; nothing of another one."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return tuple(map(int, match.groups())) if match else ()
 
 
 def remedy(launcher: str) -> str:

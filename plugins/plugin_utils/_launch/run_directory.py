@@ -15,7 +15,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_locks import try_lock_open
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in, open_file
@@ -121,7 +120,7 @@ def noted_run(job_id: str, noted_dir: str, runs_dir: str = "runs") -> tuple[Path
     """
     for run_dir in (Path(noted_dir), Path(runs_dir).expanduser().absolute() / job_id):
         try:
-            plan = own_plan(run_dir) if run_dir.name == job_id else {}
+            plan = json.loads(own_plan(run_dir)) if run_dir.name == job_id else {}
             if plan.get("job_id") == job_id and run_dir.is_absolute() and not run_dir.is_symlink():
                 return run_dir, [(int(place["rank"]), str(place["host"])) for place in plan["placement"]]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -129,12 +128,12 @@ def noted_run(job_id: str, noted_dir: str, runs_dir: str = "runs") -> tuple[Path
     raise InputError("job_id", job_id, f"no plan of this job is in {noted_dir or 'runs'}: its files stay on the nodes")
 
 
-def own_plan(run_dir: Path) -> Any:
-    """Return the plan in a run directory, if it and its directory are this user's. OSError, ValueError."""
+def own_plan(run_dir: Path) -> str:
+    """Return the text of the plan in a run directory, if it and its directory are this user's. OSError, ValueError."""
     with open(open_file(str(run_dir / "plan.json"))) as file:
         if {os.lstat(run_dir).st_uid, os.fstat(file.fileno()).st_uid} != {os.getuid()}:
             raise PermissionError(f"{run_dir} is somebody else's")
-        return json.load(file)
+        return file.read()
 
 
 def is_fetched(run_dir: Path) -> bool:

@@ -15,13 +15,19 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_messages import Fetch, File
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
-    Looked,
+    FromHead,
     Refused,
+    Run,
+    SeenJob,
+    Shown,
     SurveyRequest,
     SurveyRoute,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+    end as end_message,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
@@ -74,34 +80,40 @@ class Session(Connection):
         ]
         own = survey_request(self.head, request, request.options.args, program, data)
         try:
-            answer = self.ask("survey", request=own, nodes=routes)
+            answer = self.ask({"kind": "survey", "beats": True, "request": own, "nodes": routes})
         except HeadLost as lost:
             if not self.remote.channel.lost:
                 raise
             raise self.unusable_home(lost) from None
         if answer["kind"] != "survey" or answer["nodes"].keys() != nodes.keys():
-            raise HeadLost(f"invalid answer from head {self.head.name}: it answers another question")
+            raise self.other_question()
         return {self.head.name: answer["facts"], **answer["nodes"]}
 
     def ship(self, folder: Folder, names: list[str]) -> None:
         """Bring a folder to nodes; only what none of them has is sent. InputError if a node cannot take it."""
         here = self.head.name if self.head.name in names else ""
         nodes = [name for name in names if name != self.head.name]
-        wanted = self.ask("folder", home=self.home, files=folder.listing(), here=here, nodes=nodes).get("wanted", ())
+        files = folder.listing()
+        asked = self.ask(
+            {"kind": "folder", "beats": True, "home": self.home, "files": files, "here": here, "nodes": nodes}
+        )
+        wanted = asked["wanted"] if asked["kind"] == "wanted" else []
         paths = {digest: path for path, (digest, _executable) in folder.files.items()}
         foreign = [digest for digest in wanted if digest not in paths]
         if foreign:  # the head asks by content, so what is not in the folder cannot even be said
             raise HeadLost(f"invalid answer from head {self.head.name}: it asks for {foreign[0][:100]!r}")
         for digest in wanted:
             self.remote.channel.send_file(digest, os.path.realpath(os.path.join(folder.root, paths[digest])))
-        answer = self.ask("files_sent")
-        if answer.get("reason", "it did not answer"):
-            raise InputError("workload", folder.root, f"cannot be shipped: {answer.get('reason')}")
+        answer = self.ask({"kind": "files_sent", "beats": True})
+        if answer["kind"] != "files_checked":
+            raise self.other_question()
+        if answer["reason"]:
+            raise InputError("workload", folder.root, f"cannot be shipped: {answer['reason']}")
 
     def run(
         self,
         order: RunOrder,
-        show: Callable[[Frame], None],
+        show: Callable[[Shown], None],
         stop: StopWatch,
         detached: bool = False,
         waits: bool = False,
@@ -118,8 +130,8 @@ class Session(Connection):
         stop.check()
         job = order["job"]
         planned = [(place["rank"], place["host"]) for place in job["placement"]]
-        late = {"detached": detached, "waits": waits, "queue_timeout": queue_timeout, "restart": restart}
-        self.remote.channel.send("run", b"", order=order, beats=True, **late)
+        asked = Run(kind="run", order=order, beats=True, detached=detached, waits=waits, queue_timeout=queue_timeout)
+        self.remote.channel.send({**asked, "restart": restart})
         end_sent = False
 
         def listen() -> bool:
@@ -127,36 +139,35 @@ class Session(Connection):
             tick()
             if not end_sent and (reason := stop.reason()):
                 end_sent = True
-                self.remote.channel.send("end", reason=reason.code, detail=reason.detail)
+                self.remote.channel.send(end_message(reason))
             return stop.insisted()
 
         while True:
             frame = self.answer(listen, job["lease"], math.inf)
             if frame["kind"] == "refused":
-                raise refusal({"reason": frame["reason"], "running": frame["running"]}, job)
+                raise refusal(frame, job)
             if frame["kind"] == "result":
                 return self.believed(frame["result"], job["job_id"], planned)
-            accepted, queued = frame["kind"] in ("started", "queued"), frame["kind"] == "queued"
-            self.queued |= queued
-            if queued or (accepted and not detached) or is_of_a_rank(frame, planned):
-                show(frame)
-            if detached and accepted:
+            self.queued |= frame["kind"] == "queued"
+            if not (detached and frame["kind"] == "started"):
+                show_news(frame, planned, show)
+            if detached and frame["kind"] in ("started", "queued"):
                 return None
 
     def attach(self, job_id: str) -> list[tuple[int, str]]:
         """Begin to follow a job that the head knows; return its ranks and their hosts. InputError if it knows none."""
-        answer = self.ask("attach", home=self.home, job_id=job_id)
+        answer = self.ask({"kind": "attach", "beats": True, "home": self.home, "job_id": job_id})
         if answer["kind"] == "refused":
             raise InputError("job_id", job_id, answer["reason"])
         if answer["kind"] != "attached" or not answer["placement"]:
-            raise HeadLost(f"invalid answer from head {self.head.name}: it answers another question")
+            raise self.other_question()
         return [(place["rank"], place["host"]) for place in answer["placement"]]
 
     def follow(
         self,
         job_id: str,
         planned: list[tuple[int, str]],
-        show: Callable[[Frame], None],
+        show: Callable[[Shown], None],
         stop: StopWatch,
         end: Reason | None = None,
     ) -> Result:
@@ -165,7 +176,7 @@ class Session(Connection):
         `planned`: its ranks and their hosts; `end`: why it is to be ended.
         """
         if end:
-            self.remote.channel.send("end", reason=end.code, detail=end.detail)
+            self.remote.channel.send(end_message(end))
 
         def leave() -> bool:
             if stop.reason():
@@ -178,18 +189,21 @@ class Session(Connection):
                 raise HeadLost(frame["reason"])
             if frame["kind"] == "result":
                 return self.believed(frame["result"], job_id, planned)
-            if frame["kind"] in ("queued", "restarted") or is_of_a_rank(frame, planned):
-                show(frame)
+            if frame["kind"] != "started":
+                show_news(frame, planned, show)
 
     def jobs(self, controller: str) -> list[JobRow]:
         """Return the jobs that the head knows, oldest first."""
-        return list(self.ask("jobs", home=self.home, controller=controller).get("jobs", ()))
+        answer = self.ask({"kind": "jobs", "beats": True, "home": self.home, "controller": controller})
+        if answer["kind"] != "jobs":
+            raise self.other_question()
+        return answer["jobs"]
 
-    def look(self, job_id: str, asks: bool = True) -> Looked:
+    def look(self, job_id: str, asks: bool = True) -> SeenJob:
         """Look at the ranks of a job that runs; with `asks` they tell where they are. InputError if there is none."""
-        answer = self.ask("look", home=self.home, job_id=job_id, asks=asks)
+        answer = self.ask({"kind": "look", "beats": True, "home": self.home, "job_id": job_id, "asks": asks})
         if answer["kind"] != "looked":
-            raise HeadLost(f"invalid answer from head {self.head.name}: it answers another question")
+            raise self.other_question()
         if not answer["placement"]:
             raise InputError("job_id", job_id, "no such job runs; ansible-playbook playbooks/jobs.yml lists them")
         return {"placement": answer["placement"], "evidence": answer["evidence"], "missing": answer["missing"]}
@@ -237,7 +251,8 @@ class Session(Connection):
     ) -> list[str]:
         """Do what fetch() says, into a place that is there."""
         head, wanted = self.head.name, artifacts.limits if artifacts else None
-        self.remote.channel.send("fetch", home=self.home, job_id=job_id, limit=limit, beats=True, artifacts=wanted)
+        asked: Fetch = {"kind": "fetch", "home": self.home, "job_id": job_id, "limit": limit, "artifacts": wanted}
+        self.remote.channel.send({**asked, "beats": True})
         allowed, left = fetched_names(placement) if placement is not None else None, limit
         frame = self.next_fetched(run_dir, give_up, artifacts)
         allowance, names = limit * (1 + len({host for _rank, host in placement or ()})), set[str]()
@@ -262,27 +277,29 @@ class Session(Connection):
         if over:
             self.note_fetched(run_dir, missing)
             if not cut and not (artifacts and artifacts.damaged):
-                self.remote.channel.send("received")
+                self.remote.channel.send({"kind": "received"})
         return missing
 
-    def foreign(self, frame: Frame) -> HeadLost:
+    def foreign(self, frame: FromHead) -> HeadLost:
         """Return the error for a frame that does not belong to the job whose files are fetched."""
-        what = str(frame.get("name", frame["kind"]))[:100]
+        what = frame["name"][:100] if frame["kind"] == "file" else frame["kind"]
         return HeadLost(
             f"invalid answer from head {self.head.name}: it sent {what!r}, which does not belong to the job"
         )
 
     def note_fetched(self, run_dir: Path, missing: list[str]) -> None:
         """Note that the files of a job that is over were fetched, and what is missing. OSError."""
-        last = {"name": FETCHED, "first": True, "data": json.dumps({"missing": missing}).encode() + b"\n"}
-        self.store(last, run_dir)
+        data = json.dumps({"missing": missing}).encode() + b"\n"
+        self.store({"kind": "file", "name": FETCHED, "first": True, "data": data}, run_dir)
 
-    def next_fetched(self, run_dir: Path, give_up: Callable[[], bool], artifacts: BroughtHome | None) -> Frame:
+    def next_fetched(self, run_dir: Path, give_up: Callable[[], bool], artifacts: BroughtHome | None) -> FromHead:
         """Return the next frame that is not about what ranks wrote: that is stored. HeadLost, OSError."""
         while True:
             frame = self.answer(give_up)
+            if artifacts is None or (frame["kind"] != "file" and frame["kind"] != "artifacts"):
+                return frame
             try:
-                if artifacts is None or not artifacts.take(frame):
+                if not artifacts.take(frame):
                     return frame
             except ValueError as error:
                 what = f"it sent no artifact of the job: {error}"
@@ -291,7 +308,7 @@ class Session(Connection):
                 self.store(frame, run_dir / PLACE)
 
     @staticmethod
-    def store(frame: Frame, run_dir: Path) -> None:
+    def store(frame: File, run_dir: Path) -> None:
         """Write one block of a file below the run directory. The name has been checked; no link is followed."""
         path = run_dir / frame["name"]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -301,11 +318,17 @@ class Session(Connection):
 
     def collect(self, controller: str, dry_run: bool) -> list[WaitingRun]:
         """Return the jobs that are over and not fetched."""
-        return list(self.ask("collect", home=self.home, controller=controller, dry_run=dry_run).get("jobs", ()))
+        answer = self.ask(
+            {"kind": "collect", "beats": True, "home": self.home, "controller": controller, "dry_run": dry_run}
+        )
+        if answer["kind"] != "waiting":
+            raise self.other_question()
+        return answer["jobs"]
 
     def forget(self, job_id: str) -> list[str]:
         """Drop the files of a job on all its nodes; return the nodes where that failed, each with the reason."""
-        return list(self.ask("forget", home=self.home, job_id=job_id).get("missing", ["it did not answer"]))
+        answer = self.ask({"kind": "forget", "beats": True, "home": self.home, "job_id": job_id})
+        return answer["missing"] if answer["kind"] == "forgotten" else ["it did not answer"]
 
 
 def refusal(frame: Refused, job: JobOrder) -> InputError:
@@ -318,9 +341,13 @@ def refusal(frame: Refused, job: JobOrder) -> InputError:
     return not_alone(jobs, [host for host in hosts if not running.get(host)], job["exclusive"])
 
 
-def is_of_a_rank(frame: Frame, planned: Sequence[object]) -> bool:
-    """Whether a frame tells of a rank that the job has."""
-    return frame["kind"] in ("line", "report") and frame["rank"] < len(planned)
+def show_news(frame: FromHead, planned: Sequence[object], show: Callable[[Shown], None]) -> None:
+    """Show a frame that tells how far the job is, or what a rank said that it has."""
+    if frame["kind"] == "line" or frame["kind"] == "report":
+        if frame["rank"] < len(planned):
+            show(frame)
+    elif frame["kind"] == "started" or frame["kind"] == "queued" or frame["kind"] == "restarted":
+        show(frame)
 
 
 def is_of_a_job(name: str, allowed: Collection[str] | None) -> bool:

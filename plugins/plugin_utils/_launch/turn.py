@@ -14,11 +14,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import busy_on_nodes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import EnterQueue
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-from .connection import ASK_SECONDS, SILENT_SECONDS, HeadLost
+from .connection import ASK_SECONDS, SILENT_SECONDS
 from .job_list import waits_line
 from .plan import LaunchPlan
 from .request import Request
@@ -40,9 +39,9 @@ class Turn:
 
     def would_wait(self, plan: LaunchPlan) -> str:
         """Return a line that says whether the job would wait, and for whom. It enters no queue."""
-        frame = self.session.ask("queue", **self.entry(plan, look=True))
+        frame = self.session.ask(self.entry(plan, look=True))
         if frame["kind"] != "queued":
-            raise self.refusal(plan, frame.get("reason", "it did not answer"))
+            raise self.refusal(plan, frame["reason"] if frame["kind"] == "refused" else "it did not answer")
         first = frame["first"]
         return waits_line(plan.job_id, frame["ahead"], first) if first else f"job {plan.job_id} would not wait"
 
@@ -69,7 +68,7 @@ class Turn:
     def wait(self, plan: LaunchPlan) -> bool:
         """Return when no job of this head is ahead: whether there was one."""
         self.session.queued = True
-        self.session.remote.channel.send("queue", b"", **self.entry(plan))
+        self.session.remote.channel.send(self.entry(plan))
         waited = False
         while True:
             frame = self.session.answer(self.listen, SILENT_SECONDS, math.inf)
@@ -78,17 +77,19 @@ class Turn:
             if frame["kind"] == "refused":
                 raise self.refusal(plan, frame["reason"])
             if frame["kind"] != "queued":
-                raise HeadLost(f"invalid answer from head {self.session.head.name}: it answers another question")
+                raise self.session.other_question()
             waited = True
             self.tell(waits_line(plan.job_id, frame["ahead"], frame["first"]))
 
-    def entry(self, plan: LaunchPlan, look: bool = False) -> dict[str, object]:
-        """Return the fields of a message that asks for a place in the queue."""
-        asked: EnterQueue = {
+    def entry(self, plan: LaunchPlan, look: bool = False) -> EnterQueue:
+        """Return the message that asks for a place in the queue."""
+        return {
+            "kind": "queue",
+            "beats": True,
             "home": self.session.home,
             "job_id": plan.job_id,
             "controller": self.controller,
-            "owner": owner(),
+            "owner": plan.owner,
             "hosts": hosts_of(plan),
             "ranks": plan.world_size,
             "launcher": plan.launcher,
@@ -97,7 +98,6 @@ class Turn:
             "queue_timeout": self.request.queue_timeout,
             "look": look,
         }
-        return dict(asked)
 
     def refusal(self, plan: LaunchPlan, reason: str) -> InputError:
         return InputError("queue", plan.job_id, reason)
@@ -113,7 +113,7 @@ class Turn:
         self.stop.check()
         if time.monotonic() - self.beaten > BEAT_SECONDS:
             self.beaten = time.monotonic()
-            self.session.remote.channel.offer("beat")
+            self.session.remote.channel.offer({"kind": "beat"})
         return False
 
     def pause(self) -> None:
@@ -131,4 +131,5 @@ def hosts_of(plan: LaunchPlan) -> list[str]:
 
 def take_out(session: Session, job_id: str) -> bool:
     """Take a job out of the queue that waits with its controller; return whether it did."""
-    return bool(session.ask("unqueue", home=session.home, job_id=job_id).get("found"))
+    answer = session.ask({"kind": "unqueue", "beats": True, "home": session.home, "job_id": job_id})
+    return answer["kind"] == "unqueued" and answer["found"]

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Usage
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import Finding, NodeFigures
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import (
+    Finding,
+    NodeFigures,
+    Usage,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import gbit, size
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 

@@ -12,9 +12,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Queued, Restarted, Shown
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
     Leftover,
     Metric,
@@ -28,6 +28,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_nam
 
 from .plan import LaunchPlan
 from .usage_view import usage_lines
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 PLAIN_SECONDS = 2.0  # between two reports within an epoch where there is no bar
 DRAW_SECONDS = 0.1  # between two states of the bar on a terminal
@@ -119,7 +122,7 @@ class View:
         hosts: list[str],
         terminal: bool,
         width: int,
-        news: Callable[[Frame], str] = str,
+        news: Callable[[Queued | Restarted], str] = str,
     ) -> None:
         """`news` returns the line for a job that waits in the queue, or is started again."""
         self.write, self.hosts, self.terminal, self.news = write, hosts, terminal, news
@@ -131,7 +134,7 @@ class View:
         self.last_shown = 0.0
         self.last_drawn = 0.0
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: Shown) -> None:
         """Show one frame of a running job."""
         if frame["kind"] == "started":
             warm_up()
@@ -141,7 +144,7 @@ class View:
             self.line(frame["rank"], frame["text"])
         elif frame["kind"] == "report":
             self.report(frame["rank"], frame["values"])
-        elif frame["kind"] in ("queued", "restarted"):
+        elif frame["kind"] == "queued" or frame["kind"] == "restarted":
             self.say(self.news(frame))
 
     def line(self, rank: int, text: str) -> None:
@@ -287,7 +290,7 @@ def rank_table(ranks: list[ResultRank], width: int) -> str:
     return rendered(table, width) + hidden
 
 
-def rank_table_head() -> Any:
+def rank_table_head() -> Table:
     """Return the empty table of ranks."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -18,7 +17,15 @@ from .run_directory import fetched_run, noted_run
 DAY = 86400.0
 SHOWN = 10  # runs of others that are named
 FATES = ("runs", "dropped", "others")
-Given = Mapping[str, Any]  # options of the action
+
+
+class Given(TypedDict):
+    """Options of the action."""
+
+    job_id: str
+    runs_dir: str
+    drop_run: bool
+    drop_after: float | None  # days
 
 
 def check_given(given: Given) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_messages import Listing
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import MOST_BYTES, MOST_FILES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -40,9 +41,9 @@ class Folder:
     by_name: int = 0
     by_file: int = 0
 
-    def listing(self) -> list[list[str | bool]]:
+    def listing(self) -> Listing:
         """Return path, digest and whether executable of each file, as a node compares them."""
-        return [[path, digest, executable] for path, (digest, executable) in sorted(self.files.items())]
+        return [(path, digest, executable) for path, (digest, executable) in sorted(self.files.items())]
 
     @property
     def line(self) -> str:

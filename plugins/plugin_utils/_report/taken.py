@@ -48,7 +48,7 @@ def taken_of(run_dir: Path, missing: list[str]) -> tuple[Taken, ...]:
     found = []
     for host, value in list(nodes.items())[:10_000]:
         try:
-            found.append(Taken(HOST(host), narrowed(cast("NodeUsage", USAGE(value)), POINTS_MOST)))
+            found.append(Taken(HOST(host), narrowed(USAGE(value), POINTS_MOST)))
         except (BadFrame, ValueError, OverflowError) as error:
             missing.append(f"{FILE}: {text_of(host)}: {error}")
     return tuple(found)

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.arrivals_note import FILE as ARRIVALS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.arrivals_note import (
@@ -81,9 +81,26 @@ class Clock(NamedTuple):
         return self.offset + min(1.0, max(0.0, share)) * (self.offset_at_end - self.offset)
 
 
+class Run(TypedDict):
+    """Collectives of one group, one after the other. Times in microseconds: of the first, and from each to the next."""
+
+    group: str
+    size: int
+    first: int
+    at: int
+    gaps: list[int]
+    kinds: list[int]
+
+
+class Runs(TypedDict):
+    """A line of arrivals.jsonl."""
+
+    runs: list[Run]
+
+
 HEAD = Clock(0.0, 0.0, 0.0, 0.0, 0.0)
 GAP = whole(-MICROSECONDS_MOST, MICROSECONDS_MOST)
-RUN = Form(
+RUN: Form[Run] = Form(
     {
         "group": short,
         "size": whole(2, 1 << 24),
@@ -93,7 +110,7 @@ RUN = Form(
         "kinds": listed(whole(0, KINDS_MOST), RUN_MOST),
     }
 )
-LINE = Form({"runs": listed(RUN, RUNS_MOST)})
+LINE: Form[Runs] = Form({"runs": listed(RUN, RUNS_MOST)})
 UNKNOWN = Kind("", "")
 
 

@@ -26,14 +26,22 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.profil
     WAITING,
 )
 
+
+class Budget(TypedDict):
+    """budget.json of a rank: samples by part."""
+
+    seconds: float
+    samples: dict[str, int]
+
+
 FOLDER = "profile"  # in a run directory
 BUDGET_BYTES = 1 << 16
 SAMPLES_MOST = 1 << 20
 SHOWN = 16  # ranks on a terminal
 NAMES = {OWN: "own code", OWN_IDLE: "own, idle", DATA: "data", WAITING: "waiting"}
 LEAST_MORE = 0.1  # of the time that a rank spends more on something than the others, to be told
-SAMPLES = Form({part: whole(0, SAMPLES_MOST) for part in PARTS})
-FILE = Form({"seconds": number, "samples": SAMPLES})
+SAMPLES: Form[dict[str, int]] = Form({part: whole(0, SAMPLES_MOST) for part in PARTS})
+FILE: Form[Budget] = Form({"seconds": number, "samples": SAMPLES})
 # What a rank that is waited for may spend more time on.
 WHERE = {OWN: "its own code", OWN_IDLE: "its own code, off the CPU", DATA: "its data loader"}
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import MPI_PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -32,12 +32,20 @@ class Build:
     parts: list[str] = field(default_factory=list)  # paths in site-packages, as torch_backends/setup.py names them
 
 
-def build_of(names: Sequence[str], options: Mapping[str, Any]) -> Build:
-    """Return what is installed for these backends.
+class Options(TypedDict):
+    """Options of role torch_backends that matter, the checksum of the wheel, versions, and where the MPIs are."""
 
-    `options`: those of role torch_backends that matter (`mpis`, `compile`, `wheel`); `wheel_sha256` of that file, empty
-    if there is none; the versions `mpi4py` and `torch`; and `home`, the directory of the MPIs.
-    """
+    mpis: list[str]
+    compile: bool
+    wheel: str
+    wheel_sha256: str  # empty: there is no wheel
+    mpi4py: str
+    torch: str
+    home: str
+
+
+def build_of(names: Sequence[str], options: Options) -> Build:
+    """Return what is installed for these backends."""
     refusal = refusal_of(names, options)
     if refusal:
         return Build(refusal)
@@ -53,7 +61,7 @@ def build_of(names: Sequence[str], options: Mapping[str, Any]) -> Build:
     )
 
 
-def refusal_of(names: Sequence[str], options: Mapping[str, Any]) -> str:
+def refusal_of(names: Sequence[str], options: Options) -> str:
     """Return why it cannot be installed; empty if it can."""
     wheel, mpis = str(options["wheel"]), list(options["mpis"])
     if wheel:
@@ -74,7 +82,7 @@ def packages_of(wheel: str, mpi4py: str) -> list[str]:
     return [f"{MPI4PY}=={mpi4py}"] if mpi4py else []
 
 
-def environment_of(options: Mapping[str, Any], is_compiled: bool, has_ccl: bool) -> dict[str, str]:
+def environment_of(options: Options, is_compiled: bool, has_ccl: bool) -> dict[str, str]:
     """Return the variables that torch_backends/setup.py reads, or the checksum of the wheel that it came in."""
     if options["wheel"]:
         return {"TORCHFLEET_BACKENDS_WHEEL": str(options["wheel_sha256"])}

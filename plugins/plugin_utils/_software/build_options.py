@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
@@ -24,7 +24,7 @@ class Build(NamedTuple):
     environment: dict[str, str]  # so that it finds libraries outside the system's directories when it runs
 
 
-def build_with(parts: Mapping[str, str], wanted: str | Sequence[str], facts: Mapping[str, Any]) -> Build:
+def build_with(parts: Mapping[str, str], wanted: str | Sequence[str], facts: Mapping[str, Mapping[str, str]]) -> Build:
     """Return how a library is built with those of `wanted` that are on a machine; "auto" is everything that is there.
 
     `parts`: what it can be built with, in the order of the options, for another order is another build.
@@ -46,7 +46,7 @@ def check_build(
     role: str,
     parts: Mapping[str, str],
     wanted: str | Sequence[str],
-    facts: Mapping[str, object],
+    facts: Mapping[str, Mapping[str, str]],
     node: str,
     needs: str = "",
 ) -> None:
@@ -60,6 +60,6 @@ def check_build(
         raise InputError(f"{role}_with", wanted, f"{role} cannot be built on {node} without {needs}: {advice}")
 
 
-def libraries_of(facts: Mapping[str, Any]) -> dict[str, str]:
+def libraries_of(facts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Return the libraries of a machine, with the directory of each."""
     return {name: place for name, place in facts["libraries"].items() if place}

@@ -42,8 +42,8 @@ def prepared(given: Given) -> dict[str, object]:
     return {
         "wheelhouse": os.path.realpath(os.path.expanduser(wheelhouse)) if wheelhouse else "",
         "sources": {Path(directory).name: files_of(directory) for directory in given["sources"]},
-        "lock": lock.pop("digest"),
-        "locked": lock,
+        "lock": lock["digest"],
+        "locked": {name: part for name, part in lock.items() if name != "digest"},
     }
 
 

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import driver_mismatch
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import Accelerators, Gpu, driver_mismatch
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import is_of
 
 NVIDIA_CONFLICTS = (
@@ -68,7 +68,30 @@ def major(version: str) -> int:
     return int(re.match(r"\d{0,9}", version)[0] or 0)  # type: ignore[index] # it always matches
 
 
-def of_vendor(facts: Mapping[str, Any], vendor: str) -> list[Mapping[str, Any]]:
+class CudaOptions(TypedDict):
+    """Options of role cuda, without `cuda_`. Versions may be numbers."""
+
+    branch: object
+    toolkit: object
+    driver: object
+    dcgm: bool
+    epel: bool
+    repository: Mapping[str, object]  # of versions.yml
+    epel_repository: Mapping[str, object]
+
+
+class RocmOptions(TypedDict):
+    """Options of role rocm, without `rocm_`."""
+
+    version: object
+    driver: object
+    driver_version: object
+    targets: list[str]
+    repository: Mapping[str, object]
+    driver_repository: Mapping[str, object]
+
+
+def of_vendor(facts: Accelerators, vendor: str) -> list[Gpu]:
     """Return the GPUs of a vendor."""
     return [gpu for gpu in facts["gpus"] if gpu["vendor"] == vendor]
 
@@ -81,13 +104,13 @@ def text(value: object) -> str:
 # --- NVIDIA ---------------------------------------------------------------------------------------------------------
 
 
-def has_nvlink_5(facts: Mapping[str, Any]) -> bool:
+def has_nvlink_5(facts: Accelerators) -> bool:
     """Whether a machine has a whole board with NVLink 5. One with a part of it, as of a cloud, has no NVSwitches."""
     count = sum(gpu["id"] in NVLINK_5 for gpu in facts["gpus"])
     return count >= GPUS_OF_A_BOARD and facts.get("infiniband", 0) >= BRIDGES_OF_A_BOARD
 
 
-def plan_cuda(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPlan:
+def plan_cuda(facts: Accelerators, options: CudaOptions) -> DriverPlan:
     """Return NVIDIA's packages for a machine. `options` are those of role cuda, without `cuda_`."""
     gpus = of_vendor(facts, "nvidia")
     older = list(dict.fromkeys(gpu["id"] for gpu in gpus if not gpu["open_modules"]))
@@ -159,7 +182,7 @@ def would_come(driver: str, versions: Mapping[str, str], branch: object) -> bool
     return branch is not None and not (there and is_of(text(branch), there))
 
 
-def cuda_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, str], branch: Any = None) -> str:
+def cuda_reboot(facts: Accelerators, driver: str, versions: Mapping[str, str], branch: object = None) -> str:
     """Return why the machine has to be rebooted for the packages that are installed now. Empty if it has not.
 
     `branch`: in check mode, what would be installed; None for what is there.
@@ -178,7 +201,7 @@ def cuda_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, st
 # --- AMD ------------------------------------------------------------------------------------------------------------
 
 
-def plan_rocm(facts: Mapping[str, Any], options: Mapping[str, Any]) -> DriverPlan:
+def plan_rocm(facts: Accelerators, options: RocmOptions) -> DriverPlan:
     """Return AMD's packages for a machine. `options` are those of role rocm, without `rocm_`."""
     gpus = of_vendor(facts, "amd")
     version = text(options["version"])
@@ -219,7 +242,7 @@ def rocm_refusal(targets: Sequence[str], unknown: Sequence[str]) -> str:
     return ""
 
 
-def rocm_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, str], branch: Any = None) -> str:
+def rocm_reboot(facts: Accelerators, driver: str, versions: Mapping[str, str], branch: object = None) -> str:
     """Return why the machine has to be rebooted for the packages that are installed now. Empty if it has not.
 
     The version of the module and that of its package are not alike: what counts is that AMD's own module is loaded,
@@ -233,5 +256,5 @@ def rocm_reboot(facts: Mapping[str, Any], driver: str, versions: Mapping[str, st
     return f"module amdgpu {loaded} is loaded, and {driver} {versions.get(driver, '')} is installed"
 
 
-PLANS = {"cuda": plan_cuda, "rocm": plan_rocm}
+PLANS: Mapping[str, Callable[..., DriverPlan]] = {"cuda": plan_cuda, "rocm": plan_rocm}
 REBOOTS = {"cuda": cuda_reboot, "rocm": rocm_reboot}

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -47,14 +48,29 @@ def name_of(line: str) -> str:
     return canonical(match[0]) if match else ""
 
 
-def lock_of(packages: Sequence[str], path: str) -> dict[str, object]:
+class PackageLock(TypedDict):
+    """The lock of an environment. Empty parts: there is none."""
+
+    lines: list[str]
+    of_the_build: list[str]  # names of those that only the index's own build of the first package takes
+    more: list[str]  # packages that the lock does not know
+
+
+class NamedLock(PackageLock):
+    digest: str  # of all lines
+
+
+def no_lock() -> PackageLock:
+    return {"lines": [], "of_the_build": [], "more": []}
+
+
+def lock_of(packages: Sequence[str], path: str) -> NamedLock:
     """Return the lock of an environment with these packages. Without a path each part is empty.
 
-    `lines` of the lock; `of_the_build`: names of those that only the index's own build of the first package takes;
-    `more`: packages that the lock does not know; `digest` of all. InputError where it has another version of one.
+    InputError where it has another version of one.
     """
     if not path or not packages:
-        return {"digest": "", "lines": [], "of_the_build": [], "more": []}
+        return {"digest": "", **no_lock()}
     lines = read(path)
     there = {name_of(line) for line in lines}
     for package in packages:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import Accelerators
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 AUTO = "auto"
@@ -31,7 +31,7 @@ class Build:
     preferred_index: str = ""
 
 
-def choose_build(node: str, wanted: str, facts: Mapping[str, object], rows: Mapping[str, Mapping[str, str]]) -> Build:
+def choose_build(node: str, wanted: str, facts: Accelerators, rows: Mapping[str, Mapping[str, str]]) -> Build:
     """Return the build for a node. InputError if there is none for it, or not the one that is wanted.
 
     `facts` are those of accelerator_facts; `rows` the builds of the lockfile, best first: index, and perhaps vendor,
@@ -53,7 +53,7 @@ def choose_build(node: str, wanted: str, facts: Mapping[str, object], rows: Mapp
     return build_of(wanted, rows[wanted])
 
 
-def first_fit(node: str, facts: Mapping[str, object], rows: Mapping[str, Mapping[str, str]]) -> Build:
+def first_fit(node: str, facts: Accelerators, rows: Mapping[str, Mapping[str, str]]) -> Build:
     """Return the best build for the GPUs of a node; without GPUs the default of the package index."""
     vendors = vendors_of(facts)
     if not vendors:
@@ -69,7 +69,7 @@ def first_fit(node: str, facts: Mapping[str, object], rows: Mapping[str, Mapping
     raise InputError("pytorch_build", AUTO, f"no build fits {node} ({why or f'none is for {vendors[0]}'}): give cpu")
 
 
-def misfits(facts: Mapping[str, Any], row: Mapping[str, str]) -> Iterator[str]:
+def misfits(facts: Accelerators, row: Mapping[str, str]) -> Iterator[str]:
     """Yield why a build cannot run on a node. A driver that is not loaded yet does not count."""
     vendor = row.get("vendor", "")
     if vendor and vendor not in vendors_of(facts):
@@ -93,7 +93,7 @@ def build_of(name: str, row: Mapping[str, str]) -> Build:
     return Build(name, f"+{name}" if row.get("index") else "", row.get("index", ""), disk_mb)
 
 
-def vendors_of(facts: Mapping[str, Any]) -> list[str]:
+def vendors_of(facts: Accelerators) -> list[str]:
     """Return the vendors of a node's GPUs, each once."""
     return sorted({gpu["vendor"] for gpu in facts["gpus"]})
 

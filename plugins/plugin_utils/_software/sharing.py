@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 Look = Mapping[str, object]
 
@@ -65,12 +64,13 @@ def share_kind(looks: Mapping[str, Look], head: str, head_reaches: bool) -> dict
 
 def plan_of(
     looks: Mapping[str, Look], head: str, head_reaches: bool, homes: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Mapping[str, object]]:
     """Return nodes, steps and missing_tools, as module python_environment_plan documents them.
 
     `homes`: where torchfleet lies on each machine that may send.
     """
     shares = share_out(looks, head, head_reaches)
+    nodes: dict[str, dict[str, object]]
     nodes = {name: {**asdict(share), "home": homes.get(share.sender, "")} for name, share in shares.items()}
     for name, look in looks.items():
         nodes[name].update(place=look["place"], adopts=look["adopts"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -58,22 +57,26 @@ def entry(lock: Lock, name: str, version: str = "") -> object:
 
     A source is returned ready to fetch, of `version` or else of the lockfile's: url, sha256, version and file.
     """
-    found: Any = lock
+    found: object = lock
+    owner: dict[str, object] = {}
     for part in name.split("."):
         if not isinstance(found, dict) or part not in found:
             raise InputError("locked", name, "versions.yml has no such entry")
-        found, owner = found[part], found
-    return source(found, version or owner["version"], name) if name.endswith(".source") else found
+        owner = found
+        found = found[part]
+    if name.endswith(".source") and isinstance(found, dict):
+        return source(found, version or str(owner["version"]), name)
+    return found
 
 
-def source(entry: dict[str, Any], version: str, name: str) -> dict[str, str]:
+def source(entry: dict[str, object], version: str, name: str) -> dict[str, str]:
     """Return what is fetched of a version. InputError where its checksum is not known: then nothing is fetched."""
     known = entry.get("sha256")
     checksum = known.get(version, "") if isinstance(known, dict) else ""
     if not re.fullmatch("[0-9a-f]{64}", checksum):
         line = f"add the line {version}: SHA256 below {name}.sha256 in versions.yml, or in the file torchfleet_versions"
         raise InputError(name.replace(".source", ".version"), version, f"its checksum is not known: {line}")
-    url = entry["url"].format(version=version)
+    url = str(entry["url"]).format(version=version)
     owner = name.split(".", maxsplit=1)[0]
     file = url.rpartition("/")[2]
     return {

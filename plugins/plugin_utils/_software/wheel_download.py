@@ -13,11 +13,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_make import PipCall
 
-from .package_locks import name_of
+from .package_locks import PackageLock, name_of
 
 # pip takes a Python and a platform to download for, but asks the Python it runs in what a marker such as
 # `python_version >= "3.12"` says.
@@ -43,7 +42,7 @@ class Download:
     packages: Sequence[str]
     wheelhouse: str
     index_url: str
-    locked: Mapping[str, Any]
+    locked: PackageLock
     into: Path  # for files that pip reads
     torch_packages: Sequence[str] = ()  # those of `packages` that are compiled for a build of torch
     torch_index_url: str = ""  # where those are

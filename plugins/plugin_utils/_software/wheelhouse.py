@@ -24,12 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import lock_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import bundled_pip
 
-from .package_locks import PIN, canonical, name_of
+from .package_locks import PIN, PackageLock, canonical, name_of, no_lock
 from .wheel_download import Download, NotFoundError, download
 
 SHELF = Path(".torchfleet", "sources")  # where the controller keeps what it fetched, below the user's home
@@ -65,9 +64,9 @@ class Order:
     wheelhouse: str = ""
     fill: bool = False  # whether what is missing is downloaded
     index_url: str = ""
-    locked: Mapping[str, Any] = field(default_factory=dict)  # as package_locks.lock_of has it
+    locked: PackageLock = field(default_factory=no_lock)
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by directory, the digest of each file
-    programs: Sequence[Mapping[str, Any]] = ()
+    programs: Sequence[Mapping[str, str]] = ()
     kept: Sequence[str] = ()  # what the machine has, and will not be brought
     torch_packages: Sequence[str] = ()  # of `packages`, those that come from torch_index_url
     torch_index_url: str = ""
@@ -170,7 +169,7 @@ def is_version(wheel: Path, package: str) -> bool:
 
 def by_lock(name: str, wheels: Sequence[Path], order: Order) -> list[Path]:
     """Return those of a distribution's wheels that the lock has. NotFoundError if there are wheels, but not these."""
-    lines = [line.split()[0].partition("==") for line in order.locked.get("lines", ())]
+    lines = [line.split()[0].partition("==") for line in order.locked.get("lines", [])]
     versions = [version for locked, _separator, version in lines if locked == name]
     fitting = [path for path in wheels if not versions or version_of(path) in versions]
     if wheels and not fitting:
@@ -250,7 +249,7 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def fetch(order: Order, program: Mapping[str, Any]) -> None:
+def fetch(order: Order, program: Mapping[str, str]) -> None:
     """Fetch the tarball of a program, unless it is there. NotBroughtError if it is not what it should be."""
     shelf, url = order.shelf, program["url"]
     path, unfinished = shelf / program["file"], shelf / f"{program['file']}.{os.getpid()}"

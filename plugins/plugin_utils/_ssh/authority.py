@@ -17,9 +17,10 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import (
     KeyFailed,
@@ -53,13 +54,25 @@ def is_plain(path: Path) -> bool:
     return True
 
 
-class Authority:
-    """The directory of a cluster on the controller. With `dry_run` nothing in it changes."""
+class Stored(NamedTuple):
+    """What nodes.json says."""
 
-    def __init__(self, directory: str, cluster: str, dry_run: bool) -> None:
+    nodes: dict[str, Member]  # as of the last setup, by name
+    revoked: dict[str, str]  # host keys of nodes that were removed or replaced, each with the name of its node
+    shut_out: frozenset[str]  # those of them whose machine may be hostile
+
+
+class Authority:
+    """The directory of a cluster on the controller. With `dry_run` nothing in it changes.
+
+    `inventory`: the directory of the inventory, of a cluster without a name of its own.
+    """
+
+    def __init__(self, directory: str, cluster: str, dry_run: bool, inventory: str = "") -> None:
         self.path = Path(directory).expanduser().absolute()
         self.cluster = cluster
         self.dry_run = dry_run
+        self.inventory = inventory
         self.changed = False
 
     @contextlib.contextmanager
@@ -82,30 +95,31 @@ class Authority:
 
     def known(self) -> dict[str, Member]:
         """Return the nodes as of the last setup."""
-        return self.stored()[0]
+        return self.stored().nodes
 
     def revoked(self) -> dict[str, str]:
         """Return the host keys of nodes that were removed or replaced, each with the name of its node."""
-        return self.stored()[1]
+        return self.stored().revoked
 
-    def stored(self) -> tuple[dict[str, Member], dict[str, str]]:
+    def stored(self) -> Stored:
         """Return what nodes.json says. Raise InputError if it is damaged, or of another cluster."""
         try:
             there = json.loads((self.path / "nodes.json").read_text())
             cluster = there["cluster"]
             nodes = {name: known_member({**node, "name": name}) for name, node in there["nodes"].items()}
             revoked = {strict_key(key): str(name) for key, name in there.get("revoked", {}).items()}
+            shut_out = frozenset(strict_key(key) for key in there.get("shut_out", []))
         except FileNotFoundError:
-            return {}, {}
+            return Stored({}, {}, frozenset())
         except (ValueError, TypeError, LookupError, AttributeError, KeyFailed):
             allowed = "it is damaged: remove it, and setup reads the host keys again"
             raise InputError("ssh_mesh_directory", str(self.path / "nodes.json"), allowed) from None
         if cluster != self.cluster:
             allowed = f"it belongs to cluster {cluster}: give each cluster its own directory"
             raise InputError("ssh_mesh_directory", str(self.path), allowed)
-        return nodes, revoked
+        return Stored(nodes, revoked, shut_out)
 
-    def remember(self, members: Sequence[Member], revoked: Mapping[str, str]) -> None:
+    def remember(self, members: Sequence[Member], revoked: Mapping[str, str], shut_out: Set[str] = frozenset()) -> None:
         """Store the nodes, without values that change by themselves, so that a second run changes nothing."""
         moment = {
             "clock": 0.0,
@@ -118,7 +132,9 @@ class Authority:
             "applied": "",
         }
         nodes = {member.name: {**asdict(member), **moment} for member in members}
-        stored = {"cluster": self.cluster, "nodes": nodes, "revoked": dict(revoked)}
+        stored: dict[str, object] = {"cluster": self.cluster, "nodes": nodes, "revoked": dict(revoked)}
+        stored |= {"inventory": self.inventory} if self.inventory else {}  # for _inventory/cluster_name.py
+        stored |= {"shut_out": sorted(shut_out & revoked.keys())} if shut_out & revoked.keys() else {}
         self.write("nodes.json", json.dumps(stored, indent=2, sort_keys=True) + "\n")
 
     def write(self, name: str, text: str) -> None:
@@ -207,12 +223,12 @@ class Authority:
 
     def forget(self, names: Sequence[str]) -> None:
         """Remove nodes, and after the last one all files of the cluster."""
-        before, revoked = self.stored()
+        before, revoked, shut_out = self.stored()
         left = [member for name, member in before.items() if name not in names]
         if self.dry_run or not self.path.exists():
             return
         if left:
-            self.remember(left, revoked_keys(revoked, before, left))
+            self.remember(left, revoked_keys(revoked, before, left), shut_out)
             return
         for name in ("user_ca", "user_ca.pub", "host_ca", "host_ca.pub", "nodes.json"):
             (self.path / name).unlink(missing_ok=True)

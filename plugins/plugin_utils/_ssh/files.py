@@ -16,6 +16,13 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh import shared
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import digest
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.work import (
+    AuthorizedKeys,
+    RootStep,
+    Service,
+    UserStep,
+    Work,
+)
 
 from .mesh import (
     UNMADE,
@@ -23,6 +30,7 @@ from .mesh import (
     Mesh,
     aliases,
     identities,
+    keeper,
     least_startups,
     max_sessions,
     max_startups,
@@ -276,7 +284,7 @@ class Places:
         return [self.part, self.host_certificate, *shared.former_files(self.mesh.cluster), unit]
 
 
-def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
+def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Work:
     """Return the work of ssh_mesh_apply on one node, in steps, some as the user and some as root.
 
     New access is added before old access is removed: the system's sshd trusts the authority before the user's list
@@ -288,7 +296,7 @@ def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
     kept = {*files, places.record, *(f"{key}{end}" for key in keys for end in ("", ".pub", *STAGED))}
     kept |= {f"{member.own}/sshd.pid", f"{member.own}/sshd.log", member.own} if own else set()
     by_line = not own and not (member.become and mesh.certificates)
-    user = {
+    user: UserStep = {
         "by": "user",
         "files": files,
         "promote": keys,
@@ -297,21 +305,28 @@ def node_work(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> Json:
         "sshd": own_service(mesh, member),
     }
     gone = [path for path in places.of_root() if path not in roots_files]
-    root = {"by": "root", "files": roots_files, "absent": gone, "sshd": own_service(mesh, member)}
+    root: RootStep = {"by": "root", "files": roots_files, "absent": gone, "sshd": own_service(mesh, member)}
     roots = [root] * member.become
-    steps = [user, *roots] if own else [*roots, user]
-    work = {"user": member.user, "record": places.record, "steps": steps}
+    steps: list[UserStep | RootStep] = [user, *roots] if own else [*roots, user]
+    work: Work = {"user": member.user, "record": places.record, "steps": steps}
     return work if digest(work) != member.applied else {**work, "steps": []}
 
 
-def node_removal(mesh: Mesh, member: Member) -> Json:
+def node_removal(mesh: Mesh, member: Member) -> Work:
     """Return the work of ssh_mesh_apply on one node that removes the mesh."""
     places = Places(mesh, member)
-    service = {"kind": "none", "config": places.sshd_config, "unit": places.unit}
-    block = {"path": member.authorized_keys, "lines": []}
+    service: Service = {"kind": "none", "config": places.sshd_config, "unit": places.unit}
+    block: AuthorizedKeys = {"path": member.authorized_keys, "lines": []}
     gone = [*places.of_user(), member.directory]
-    user = {"by": "user", "files": {}, "promote": [], "absent": gone, "authorized_keys": block, "sshd": service}
-    root = {"by": "root", "files": {}, "absent": places.of_root(), "sshd": service}
+    user: UserStep = {
+        "by": "user",
+        "files": {},
+        "promote": [],
+        "absent": gone,
+        "authorized_keys": block,
+        "sshd": service,
+    }
+    root: RootStep = {"by": "root", "files": {}, "absent": places.of_root(), "sshd": service}
     is_roots = member.become or bool(member.root_files)  # left from a run with ssh_mesh_become
     return {"user": member.user, "record": "", "steps": [*([root] * is_roots), user]}
 
@@ -360,12 +375,12 @@ def root_files(mesh: Mesh, member: Member, issued: Mapping[str, str]) -> dict[st
     return {**certificate, places.part: part(mesh, member, places.host_certificate)}
 
 
-def own_service(mesh: Mesh, member: Member) -> Json:
+def own_service(mesh: Mesh, member: Member) -> Service:
     """Return how the node's own sshd is kept running: by root's or the user's systemd, as a process, or not."""
     places = Places(mesh, member)
-    service = {"kind": "none", "config": places.sshd_config, "unit": places.unit}
+    service: Service = {"kind": "none", "config": places.sshd_config, "unit": places.unit}
     if member.sshd != "own":
         return service
-    kind = "system" if member.become and member.service else "user" if member.service == "user" else "plain"
+    kind = keeper(member) or "plain"
     unit_text = unit(mesh, member, system=False) if kind == "user" else ""
     return {**service, "kind": kind, "program": member.sshd_path, "port": member.port, "unit_text": unit_text}

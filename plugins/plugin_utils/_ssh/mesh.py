@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,11 @@ class Member:
     def own(self) -> str:
         """The directory of the node's own sshd."""
         return f"{self.directory}/sshd-{self.name}"
+
+
+def keeper(member: Member) -> str:
+    """Return whose systemd keeps a node's own sshd, also after a reboot: "system", "user", or "" for none."""
+    return "system" if member.become and member.service else "user" if member.service == "user" else ""
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,14 @@ def revoked_keys(revoked: Mapping[str, str], before: Mapping[str, Member], membe
     }
     in_use = {key for member in members for key in member.host_keys}
     return {key: name for key, name in {**revoked, **gone}.items() if key not in in_use}
+
+
+def shut_out_keys(known: Collection[str], revoked: Mapping[str, str], names: Sequence[str]) -> frozenset[str]:
+    """Return the revoked host keys of machines that may be hostile.
+
+    `known`: those until now, `revoked`: all keys with their nodes, `names`: nodes that are shut out from now on.
+    """
+    return frozenset(key for key, name in revoked.items() if key in known or name in names)
 
 
 def refuse(lines: Sequence[str]) -> None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import fingerprint
@@ -18,6 +18,7 @@ from .mesh import (
     Member,
     Mesh,
     false_claims,
+    keeper,
     max_startups,
 )
 
@@ -54,8 +55,20 @@ def renamed(former: tuple[str, Sequence[str]], before: Mapping[str, Member], nam
     if not left or before:
         return []
     return [
-        f"until now this cluster was called {name}, by the path of its inventory: remove that mesh first: "
+        f"until now this cluster was called {name}, by the path of its inventory: keep that name (torchfleet_cluster: "
+        f"{name}); or remove that mesh first: "
         f"ansible-playbook setup.yml --tags ssh_mesh -e ssh_mesh_state=absent -e ssh_mesh_cluster={name}"
+    ]
+
+
+def shut_out(mesh: Mesh, keys: Collection[str], accepted: Sequence[str]) -> list[str]:
+    """Return a line for each node that is a machine which was shut out, by its host key, whatever its name."""
+    return [
+        f"{member.name} was shut out (host key {fingerprint(key)}): write it into group away, or delete it from the "
+        f"inventory; if it is safe again, add -e replace={member.name}"
+        for member in mesh.members
+        if member.name not in accepted
+        for key in [key for key in member.host_keys if key in keys][:1]
     ]
 
 
@@ -130,7 +143,8 @@ def cannot_take_part(mesh: Mesh, member: Member) -> list[str]:
         return [
             f"{where}{member.directory} has the keys of cluster {member.tenant}: give each its own torchfleet_home; "
             "or remove that one first: ansible-playbook setup.yml --tags ssh_mesh -e ssh_mesh_state=absent "
-            f"-e ssh_mesh_cluster={member.tenant}"
+            f"-e ssh_mesh_cluster={member.tenant}; or, if it is this one, whose inventory lay elsewhere, write "
+            f"torchfleet_cluster: {member.tenant} into the inventory"
         ]
     if member.sshd == "own":
         return (
@@ -196,10 +210,20 @@ def findings(mesh: Mesh, fresh: Sequence[Member]) -> list[str]:
             f"{names_of(left)}: {left[0].root_files[0]} remains from a run with ssh_mesh_become and is still active: "
             "-e ssh_mesh_become=true keeps it up to date"
         )
+    found += ends_with_the_machine(fresh)
     away = [member for member in mesh.members if member not in fresh]
     if away:
         found.append(f"{names_of(away)}: in the mesh, but not in this run, so nothing was changed there")
     return found
+
+
+def ends_with_the_machine(members: Sequence[Member]) -> list[str]:
+    """Return a line about nodes whose own sshd no systemd keeps: no job reaches them after a reboot."""
+    plain = [member for member in members if member.sshd == "own" and not keeper(member)]
+    return [
+        f"{names_of(plain)}: the sshd of your own does not come back after a reboot until setup.yml --tags ssh_mesh: "
+        "loginctl enable-linger there, or -e ssh_mesh_become=true, makes it a unit of systemd"
+    ] * bool(plain)
 
 
 def names_of(members: Sequence[Member]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import published
 
@@ -37,10 +37,10 @@ class Wanted(NamedTuple):
     connections: int
 
 
-def wanted_of(options: Mapping[str, Any]) -> Wanted:
+def wanted_of(options: Mapping[str, object]) -> Wanted:
     """Return the options by name. ValueError for a number that is none."""
     texts = {name: str(options[name]) for name in ("server", "address", "directory", "path")}
-    return Wanted(**texts, connections=int(options["connections"]))
+    return Wanted(**texts, connections=int(str(options["connections"])))
 
 
 def refusal_of(options: Mapping[str, object], nodes: Sequence[str]) -> str:

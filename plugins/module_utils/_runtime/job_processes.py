@@ -1,0 +1,61 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The processes of a job on this node at one moment: whose they are, and what is below each rank."""
+
+from __future__ import annotations
+
+import os
+from typing import Collection, NamedTuple
+
+from . import processes as processes_module
+from .ending import Trees, trees_below
+from .job_directory import JobDir
+from .launchers import STARTED_BY_SLURMD
+from .orders import Order
+from .processes import Process
+from .records import RankRecord
+
+
+class Snapshot(NamedTuple):
+    """The processes of a job on this node at one moment: /proc and the records are read once."""
+
+    processes: list[Process]  # parents before children
+    records: list[RankRecord]  # of this node's ranks
+    trees: Trees
+    ours: Collection[int]  # pids of wrappers, the launcher and its daemons
+
+    @property
+    def own(self) -> list[Process]:
+        """Return our own processes and the launcher's, not the user's."""
+        return [process for process in self.processes if process.pid in self.ours]
+
+    @property
+    def foreign(self) -> list[Process]:
+        return [process for process in self.processes if process.pid not in self.ours]
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether a living wrapper has not yet recorded how its program ended."""
+        return any("rc" not in record and record["wrapper_pid"] in self.trees for record in self.records)
+
+
+def snapshot_of(job: JobDir, order: Order, excluded: Collection[int], launchers: Collection[int]) -> Snapshot:
+    """Return the living processes of a job: those below this process, and ranks that Slurm's daemon started.
+
+    `excluded`: pids below this process outside the job; `launchers`: of the launcher and of what it started.
+    """
+    records = [record for rank in order["ranks"] for record in [job.record(rank)] if record]
+    children = processes_module.by_parent()
+    found = {process.pid: process for process in processes_module.descendants(os.getpid(), children)}
+    if order["launcher"]["name"] in STARTED_BY_SLURMD:
+        marked = processes_module.marked(children)
+        for top in [process for process, mark in marked if mark.job_dir == job.path]:
+            for process in (top, *processes_module.descendants(top.pid, children)):
+                found.setdefault(process.pid, process)
+    for pid in excluded:
+        found.pop(pid, None)
+    programs = {record["wrapper_pid"]: record.get("pid") for record in records}
+    trees = trees_below({pid: programs[pid] for pid in programs if pid in found}, children)
+    return Snapshot(list(found.values()), records, trees, {*launchers, *programs})
