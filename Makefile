@@ -30,7 +30,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat storage node-containers causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat storage kubernetes node-containers causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -45,6 +45,7 @@ help:
 	@echo 'make compat       programs of others, unchanged, with packages of the index (up to an hour; docs/frameworks.md)'
 	@echo 'make storage      role storage with real NFS, on machines with a kernel of their own (root; half an hour)'
 	@echo 'make node-containers  long-lived containers with an sshd of their own, as nodes (root; some three minutes)'
+	@echo 'make kubernetes   jobs in the pods of a real cluster, built once from Debian (root; half an hour at first)'
 	@echo 'make causes       fail for every reason that can be shown, and record it for docs/causes.md (root; two minutes)'
 	@echo 'make hangs        make hangs of many kinds, and see whom a look names, for docs/why-it-hangs.md (half an hour)'
 	@echo 'make faults       every launcher meets every fault, for docs/fault-matrix.md (root; one to two hours, goes on where'
@@ -129,6 +130,11 @@ storage: $(DEV_READY)
 # Containers of two machines, of which each is this machine's podman in the network of a lab node: not part of `make test`.
 node-containers: $(DEV_READY) setup
 	$(call in_venv,$(PYTEST) tests/node_containers)
+
+# A cluster of Kubernetes 1.20 in one container. Its programs are built at first, which takes both cores some ten minutes, and
+# stay in ~/.cache/torchfleet. Not part of `make test`.
+kubernetes: $(DEV_READY) setup
+	$(call in_venv,$(PYTEST) tests/kubernetes)
 
 # Each program of tests/causes fails for one reason; what it says is recorded, and the fast tests replay that.
 causes: $(DEV_READY) setup
