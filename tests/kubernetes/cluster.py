@@ -72,7 +72,7 @@ failSwapOn: false
 clusterDNS: ["{gateway}"]
 clusterDomain: cluster.local
 resolvConf: ""
-evictionHard: {{nodefs.available: "0%", imagefs.available: "0%", memory.available: "0"}}
+evictionHard: {{nodefs.available: "1Mi", imagefs.available: "1Mi", memory.available: "1Mi"}}
 imageGCHighThresholdPercent: 100
 nodeStatusUpdateFrequency: 2s
 """

@@ -79,7 +79,13 @@ class Pods:
     def environment(self) -> dict[str, str]:
         bin_directory = os.path.dirname(self.cluster.kubectl)
         path = f"{bin_directory}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig), "PATH": path, "LC_ALL": "C.UTF-8"}
+        return {
+            **os.environ,
+            "KUBECONFIG": str(self.cluster.kubeconfig),
+            "PATH": path,
+            "LC_ALL": "C.UTF-8",
+            "PYTHONUNBUFFERED": "1",
+        }
 
     def words(self, *words: str, playbook: str = "train.yml") -> list[str]:
         return ["ansible-playbook", playbook, "-e", "target=kubernetes", *words]
@@ -236,7 +242,7 @@ def clean(pods: Pods, *words: str) -> tuple[int, str]:
     ("given", "why"),
     [
         ({"pod_kind": "indexed"}, 'unknown field "completionMode"'),
-        ({"pod_image": PAUSE, "python": "python3"}, "executable file not found"),
+        ({"pod_image": PAUSE, "python": None}, "executable file not found"),
         ({"pod_image": "registry.invalid/none:1"}, "not started|ErrImagePull|ImagePullBackOff"),
         ({"python": "/usr/bin/python3"}, "No module named torch|torch"),
         ({"pod_volumes": "nothing:/nothing", "pod_start_timeout": 15}, 'persistentvolumeclaim "nothing" not found'),

@@ -150,7 +150,7 @@ class Pod:
         elif kind == "done":
             job.send("all_done")
         if kind in ("placed", "done", "ending"):
-            self.say(**{name: value for name, value in message.items() if name != "data"})
+            self.say(kind, **{name: value for name, value in message.items() if name != "kind"})
 
     def show(self, job: NodeJob) -> None:
         """Tell what ranks wrote, and now and then that this pod lives."""

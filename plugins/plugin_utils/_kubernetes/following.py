@@ -105,15 +105,17 @@ class Following:
                 if time.monotonic() >= next_look:
                     self.look()
                     next_look = time.monotonic() + LOOK_SECONDS
-                reason = reason_to_stop() or self.reason_to_end()
-                if reason:
-                    self.end_job(reason)
+                asked = reason_to_stop()
+                found = (asked, "") if asked else self.reason_to_end()
+                if found:
+                    self.end_job(*found)
                 if insisted():
                     break
         finally:
             self.close()
         if self.end is None and self.doubts():
-            self.note_end(self.doubts()[0][0])
+            why, _doubt, host = self.doubts()[0]
+            self.note_end(why, host)
 
     def over(self) -> bool:
         """Whether nothing more comes of any pod."""
@@ -183,9 +185,10 @@ class Following:
                 raise
             return
         self.unanswered = 0.0
-        here = {pod.host: pod for pod in pods if pod.host}
         for host, seat in self.seats.items():
-            self.look_at(seat, here.get(host))
+            name = seat.pod.name if seat.pod else ""  # the Job may have made another since: ranks do not start again
+            found = [pod for pod in pods if pod.host == host and name in ("", pod.name)]
+            self.look_at(seat, found[0] if found else None)
 
     def look_at(self, seat: Seat, pod: Pod | None) -> None:
         """Note what the cluster says of a pod."""
@@ -194,8 +197,6 @@ class Following:
             if seat.pod and not seat.report:
                 seat.suspected.setdefault(lost(seat.host, "was deleted"), Doubt(now))
             seat.gone = seat.gone or (seat.log is None and bool(seat.pod or self.end))
-            return
-        if seat.pod and seat.pod.name != pod.name:  # the Job made another: ranks do not start again
             return
         seat.pod = pod
         if pod.began and seat.log is None and not (seat.report or seat.gone):
@@ -208,26 +209,26 @@ class Following:
             kept = {why: doubt for why, doubt in seat.suspected.items() if why not in passing or why in doubts}
             seat.suspected = {**doubts, **kept}
 
-    def reason_to_end(self) -> Reason | None:
-        """Return why the job must end now, by what the cluster says."""
+    def reason_to_end(self) -> tuple[Reason, str] | None:
+        """Return why the job must end now by what the cluster says, and which pod that is about (empty: several)."""
         if self.end:
             return None
         now = time.monotonic()
-        for seat in self.seats.values():
+        for host, seat in self.seats.items():
             why = never_starts(seat, now - self.began) if seat.pod else None
             if why:
-                return why
-        for why, doubt in self.doubts():
+                return why, host
+        for why, doubt, host in self.doubts():
             if now - doubt.since > doubt.patience:
-                return why
+                return why, host
         missing = [host for host, seat in self.seats.items() if not (seat.placed or seat.report)]
         if missing and now - self.began > self.start_timeout:
-            return self.not_started(missing)
+            return self.not_started(missing), ""
         return None
 
-    def doubts(self) -> list[tuple[Reason, Doubt]]:
-        """Return why pods may be lost, the oldest first."""
-        rows = [row for seat in self.seats.values() for row in seat.suspected.items()]
+    def doubts(self) -> list[tuple[Reason, Doubt, str]]:
+        """Return why pods may be lost, since when and which, the oldest first."""
+        rows = [(why, doubt, host) for host, seat in self.seats.items() for why, doubt in seat.suspected.items()]
         return sorted(rows, key=lambda row: row[1].since)
 
     def not_started(self, missing: list[str]) -> Reason:
@@ -303,11 +304,11 @@ def never_starts(seat: Seat, seconds: float) -> Reason | None:
     if container is None or seat.report:
         return None
     if container.waiting in HOPELESS and not (container.waiting in PULLS and seconds < PULL_SECONDS):
-        return Reason(EndReason.NOT_STARTED, f"{seat.host}: {container.waiting}{after(container.message)}")
+        return Reason(EndReason.NOT_STARTED, f"{container.waiting}{after(container.message)}")
     if not (container.ended and seat.gone):
         return None
     said = seat.reader.said[-1] if seat.reader.said else container.message
     if container.status == REFUSED or seat.reader.number < 0:
-        return Reason(EndReason.NOT_STARTED, f"{seat.host}: {said or container.ended}")
+        return Reason(EndReason.NOT_STARTED, str(said or container.ended))
     how = f"its pod ended with status {container.status} ({container.ended}){after(container.message)}"
     return reasons.node_lost(seat.host, how)

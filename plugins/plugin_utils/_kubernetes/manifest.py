@@ -215,12 +215,11 @@ def volumes(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> list[Field]:
         ("files", "configMap", {"name": name}, "one ConfigMap for all pods"),
         ("home", "emptyDir", {}, "a directory of the pod's own"),
         ("shm", "emptyDir", shm, "memory; what it holds counts as the pod's (pod_shm limits it)"),
-        *([("secrets", "secret", {"secretName": name}, "no secret stands in the Job")] if secrets else []),
-        *(
-            (f"claim-{number}", "persistentVolumeClaim", {"claimName": each.claim}, "pod_volumes")
-            for number, each in enumerate(pods.volumes)
-        ),
     ]
+    if secrets:
+        rows.append(("secrets", "secret", {"secretName": name}, "no secret stands in the Job"))
+    for number, each in enumerate(pods.volumes):
+        rows.append((f"claim-{number}", "persistentVolumeClaim", {"claimName": each.claim}, "pod_volumes"))
     fields = []
     for number, (volume, kind, value, reason) in enumerate(rows):
         fields.append(Field(("spec", "volumes", number, "name"), volume, reason))
