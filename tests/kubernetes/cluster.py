@@ -172,9 +172,8 @@ class Cluster:
         words += ["--volume", f"{STORE}:/store", "--volume", f"{programs}:/opt/kube:ro", *mounts]
         podman("run", "--detach", *words, IMAGE, "catatonit", "--", "sleep", "infinity")
         self.write_files()
-        self.shell(
-            "mount --make-rshared / && ln -sfn /dev/console /dev/kmsg && mkdir -p /run/dns && touch /run/dns/pods"
-        )
+        self.shell("mount --make-rshared /; test -e /dev/kmsg || mknod /dev/kmsg c 1 11")
+        self.shell("mkdir -p /run/dns; touch /run/dns/pods")
         for name in ("etcd", "apiserver"):
             self.start(name)
         self.wait("the API", lambda: self.ask("get", "--raw=/readyz").returncode == 0)
