@@ -43,6 +43,13 @@ items:
     resources: {{requests: {{storage: 1Gi}}}}
     volumeName: {name}
 """
+PROCESSES = """import glob
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+        print(open(path).read().replace("\\0", " "))
+    except OSError:
+        pass
+"""
 SLEEPS = "import os, time\nprint('rank', os.environ['RANK'], 'sleeps', flush=True)\ntime.sleep(600)\n"
 FAILS = """import os, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
@@ -136,8 +143,8 @@ class Pods:
 
     def processes(self) -> list[str]:
         """Return the processes of jobs in the machine: programs of ours, and of users."""
-        told = self.cluster.shell("for each in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$each; echo; done", check=False)
-        return [line for line in told.stdout.decode().splitlines() if "train.py" in line or "/torchfleet/" in line]
+        told = self.cluster.shell(f"python3 -c '{PROCESSES}'", check=False).stdout.decode()
+        return [line for line in told.splitlines() if "train.py" in line or "/torchfleet/" in line]
 
 
 @pytest.fixture(scope="module")
