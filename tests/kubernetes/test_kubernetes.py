@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.driver import REPO
-from tests.kubernetes.cluster import PAUSE, POD_IMAGE, Cluster
+from tests.kubernetes.cluster import PAUSE, POD_IMAGE, TOKEN, Cluster
 
 PYTHON = Path.home() / ".torchfleet" / "pytorch" / "bin" / "python"
 SECONDS = 1800
@@ -269,7 +269,7 @@ def test_bad_input_is_told_in_one_line(pods: Pods, given: dict[str, Any], why: s
 @pytest.mark.timeout(SECONDS)
 def test_without_credentials(pods: Pods) -> None:
     kubeconfig = pods.cluster.kubeconfig.read_text()
-    pods.cluster.kubeconfig.write_text(kubeconfig.replace("token:", "token: wrong # "))
+    pods.cluster.kubeconfig.write_text(kubeconfig.replace(TOKEN, "wrong"))
     try:
         status, said = pods.train("nobody", *PI)
     finally:

@@ -80,7 +80,7 @@ def nic_of(address: str) -> str:
     wanted = ipaddress.ip_address(address)
     for row in netlink.addresses():
         if ipaddress.ip_address(str(row["address"]).partition("%")[0]) == wanted:
-            return socket.if_indextoname(cast("int", row["index"]))
+            return socket.if_indextoname(row["index"])
     raise OSError(f"no NIC of this pod has {address}")
 
 

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 import zipfile
-from typing import Mapping, cast
+from typing import cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BEAT_SECONDS, ready
@@ -28,6 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_fi
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.open_files import raise_files
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, NodeOrder, Order
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import FromGuard
 
 from .network import network_of, wait_for_name, with_nic
 from .place import NoPlace, PodNumber, number_of, without_those_of_pods
@@ -142,13 +143,13 @@ class Pod:
             self.show(job)
         self.show(job)
 
-    def on_message(self, job: NodeJob, message: Mapping[str, object]) -> None:
+    def on_message(self, job: NodeJob, message: FromGuard) -> None:
         """Handle a message of the guard. No other pod is waited for: torch's rendezvous does that."""
-        kind = str(message["kind"])
+        kind = message["kind"]
         if kind == "placed":
-            job.send("all_placed")
+            job.send({"kind": "all_placed"})
         elif kind == "done":
-            job.send("all_done")
+            job.send({"kind": "all_done"})
         if kind in ("placed", "done", "ending"):
             self.say(kind, **{name: value for name, value in message.items() if name != "kind"})
 

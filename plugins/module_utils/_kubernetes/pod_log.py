@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Iterator, Mapping
+from typing import Iterator, Literal, Mapping, TypedDict, Union
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, protocol
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     BadFrame,
-    Check,
     Fields,
+    flag,
     listed,
     optional,
     printable,
@@ -45,17 +45,74 @@ def content(value: object) -> str:
     return value
 
 
-FROM_POD: dict[str, dict[str, Check]] = {
-    **{kind: frames.FROM_NODE[kind] for kind in ("line", "report", "placed", "done", "ending", "over", "beat")},
-    "here": {
-        "number": whole(0, 99_999),
-        "said": listed(short, 20),
-        "nic": short,
-        "rdma": listed(short, 100),
-        "python": short,
-        "node": optional(short),
-    },
-    "output": {"name": words, "first": frames.FROM_NODE["file"]["first"], "content": content, "cut": whole(0, 1 << 62)},
+class Here(TypedDict):
+    """What a pod found in itself. `said`: each decision with its reason; `node`: its machine."""
+
+    kind: Literal["here"]
+    number: int
+    said: list[str]
+    nic: str
+    rdma: list[str]
+    python: str
+    node: str | None
+
+
+class Output(TypedDict):
+    """One block of a file of a rank, in base64. `cut`: bytes before the first block that are not sent."""
+
+    kind: Literal["output"]
+    name: str
+    first: bool
+    content: str
+    cut: int
+
+
+FromPod = Union[
+    protocol.Line,
+    protocol.Report,
+    protocol.Placed,
+    protocol.Done,
+    protocol.Ending,
+    protocol.Over,
+    protocol.Beat,
+    Here,
+    Output,
+]
+
+
+def here(raw: Fields) -> Here:
+    return {
+        "kind": "here",
+        "number": whole(0, 99_999)(raw.get("number")),
+        "said": listed(short, 20)(raw.get("said")),
+        "nic": short(raw.get("nic")),
+        "rdma": listed(short, 100)(raw.get("rdma")),
+        "python": short(raw.get("python")),
+        "node": optional(short)(raw.get("node")),
+    }
+
+
+def output(raw: Fields) -> Output:
+    """Its name is checked by who knows the ranks of the pod."""
+    return {
+        "kind": "output",
+        "name": words(raw.get("name")),
+        "first": flag(raw.get("first")),
+        "content": content(raw.get("content")),
+        "cut": whole(0, 1 << 62)(raw.get("cut")),
+    }
+
+
+FROM_POD: frames.Accepted[FromPod] = {
+    "line": frames.line,
+    "report": frames.report,
+    "placed": frames.placed,
+    "done": frames.done,
+    "ending": frames.ending,
+    "over": frames.over,
+    "beat": frames.beat,
+    "here": here,
+    "output": output,
 }
 
 
@@ -78,7 +135,7 @@ class LogReader:
         self.said: list[str] = []  # the last lines that are no part of a frame
         self.line = bytearray()  # that has no end yet
 
-    def take(self, data: bytes) -> Iterator[Fields]:
+    def take(self, data: bytes) -> Iterator[FromPod]:
         """Yield the frames that end in these bytes of the log."""
         self.line += data
         *whole_lines, rest = self.line.split(b"\n")
@@ -91,7 +148,7 @@ class LogReader:
             if frame:
                 yield frame
 
-    def take_line(self, line: bytes) -> Fields | None:
+    def take_line(self, line: bytes) -> FromPod | None:
         """Return the frame that ends with this line, if one does."""
         text = line.decode("utf-8", "replace").rstrip("\r")
         found = FORM.match(text)

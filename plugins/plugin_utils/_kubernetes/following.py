@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod import REFUSED, launcher_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_log import LogReader
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame, ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_log import FromPod, LogReader
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import protocol, reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import RANK_FILE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import ranks_on
@@ -82,7 +82,7 @@ class Following:
         order: JobOrder,
         run_dir: Path,
         start_timeout: float,
-        show: Callable[[Frame], None],
+        show: Callable[[protocol.Line | protocol.Report], None],
         say: Callable[[str], None],
     ) -> None:
         self.kubectl, self.name, self.order, self.show, self.say = kubectl, name, order, show, say
@@ -148,24 +148,26 @@ class Following:
             seat.gone = True
             self.end_job(reasons.node_lost(seat.host, f"its log cannot be trusted: {error}"), seat.host)
 
-    def on_frame(self, seat: Seat, frame: Frame) -> None:
+    def on_frame(self, seat: Seat, frame: FromPod) -> None:
         """Handle one frame of a pod, which speaks for its own ranks only. BadFrame, OSError."""
-        kind, own = frame["kind"], ranks_on(seat.host, self.order["placement"])
-        if kind in ("line", "report") and frame["rank"] in own:
-            self.show(frame)
-            self.output.note_metrics(frame)
-        elif kind == "here":
+        own = ranks_on(seat.host, self.order["placement"])
+        if frame["kind"] == "line" or frame["kind"] == "report":
+            if frame["rank"] in own:
+                self.show(frame)
+            if frame["kind"] == "report" and frame["rank"] in own:
+                self.output.note_metrics(frame)
+        elif frame["kind"] == "here":
             self.say(f"{seat.host}: on {frame['node'] or 'an unknown machine'}, {frame['python']}, NIC {frame['nic']}")
-        elif kind == "placed":
+        elif frame["kind"] == "placed":
             seat.placed = True
-        elif kind == "ending":
-            self.on_ending(seat, reasons.reason_in(frame))
-        elif kind == "output":
-            names = {launcher_file(seat.host, self.order["head"])}
+        elif frame["kind"] == "ending":
+            self.on_ending(seat, Reason(frame["reason"], frame["detail"]))
+        elif frame["kind"] == "output":
             found = RANK_FILE.match(frame["name"])
-            if frame["name"] in names or (found and int(found.group(1)) in own):
+            is_own = bool(found and int(found.group(1)) in own)
+            if is_own or frame["name"] == launcher_file(seat.host, self.order["head"]):
                 self.output.take(frame)
-        elif kind == "over":
+        elif frame["kind"] == "over":
             seat.report = own_ranks_report(seat.host, frame["report"])
 
     def on_ending(self, seat: Seat, reason: Reason) -> None:

@@ -13,8 +13,9 @@ import os
 import time
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Frame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_log import Output
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 
 MOST_BYTES = 1 << 30  # of all files of a run: a pod that sends without end is cut off
@@ -27,7 +28,7 @@ class OutputFiles:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir, self.room = run_dir, MOST_BYTES
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: Output) -> None:
         """Write one block of a file. BadFrame, OSError."""
         try:
             data = base64.b64decode(frame["content"], validate=True)
@@ -38,13 +39,12 @@ class OutputFiles:
             raise BadFrame(f"the pods send more than {MOST_BYTES >> 30} GiB")
         if frame["first"] and frame["cut"]:
             data = CUT.format(frame["cut"]).encode() + data
-        Session.store({"name": frame["name"], "first": frame["first"], "data": data}, self.run_dir)
+        Session.store({"kind": "file", "name": frame["name"], "first": frame["first"], "data": data}, self.run_dir)
 
-    def note_metrics(self, frame: Frame) -> None:
+    def note_metrics(self, frame: Report) -> None:
         """Write a report of a rank as a row of metrics.jsonl. OSError."""
-        if frame["kind"] == "report":
-            row = json.dumps({**frame["values"], "time": round(time.time(), 3), "rank": frame["rank"]}) + "\n"
-            self.room -= len(row)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-            with open(os.open(self.run_dir / "metrics.jsonl", flags, 0o600), "w") as file:
-                file.write(row)
+        row = json.dumps({**frame["values"], "time": round(time.time(), 3), "rank": frame["rank"]}) + "\n"
+        self.room -= len(row)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with open(os.open(self.run_dir / "metrics.jsonl", flags, 0o600), "w") as file:
+            file.write(row)
