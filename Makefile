@@ -31,7 +31,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -48,6 +48,7 @@ help:
 	@echo 'make storage      role storage with real NFS, on machines with a kernel of their own (root; half an hour)'
 	@echo 'make node-containers  long-lived containers with an sshd of their own, as nodes (root; some three minutes)'
 	@echo 'make cloud        clusters on EC2, with moto as its API and lab nodes as its instances (root; ten minutes)'
+	@echo 'make kubernetes   jobs in the pods of a real cluster, built once from Debian (root; half an hour at first)'
 	@echo 'make causes       fail for every reason that can be shown, and record it for docs/causes.md (root; two minutes)'
 	@echo 'make hangs        make hangs of many kinds, and see whom a look names, for docs/why-it-hangs.md (half an hour)'
 	@echo 'make faults       every launcher meets every fault, for docs/fault-matrix.md (root; one to two hours, goes on where'
@@ -140,6 +141,11 @@ node-containers: $(DEV_READY) setup
 # Its packages take half a minute to install, so they are not part of `make test`.
 cloud: $(CLOUD_READY)
 	$(call in_venv,$(PYTEST) tests/cloud)
+
+# A cluster of Kubernetes 1.20 in one container. Its programs are built at first, which takes both cores some ten minutes, and
+# stay in ~/.cache/torchfleet. Not part of `make test`.
+kubernetes: $(DEV_READY) setup
+	$(call in_venv,$(PYTEST) tests/kubernetes)
 
 # Each program of tests/causes fails for one reason; what it says is recorded, and the fast tests replay that.
 causes: $(DEV_READY) setup

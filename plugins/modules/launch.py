@@ -354,6 +354,74 @@ options:
     description: How many environments of programs stay on each node, those that were used last. 0 keeps all.
     type: int
     default: 10
+  target:
+    description:
+      - Where the job runs. V(nodes) are those of the inventory.
+      - V(kubernetes) are pods that C(kubectl) makes for the job, in its current context. A pod is one node of the plan.
+        It needs O(pod_image) and no inventory; the launcher is torchrun. C(docs/kubernetes.md) has the whole way.
+    type: str
+    choices: [nodes, kubernetes]
+    default: nodes
+  pods:
+    description: How many pods. The default is what O(np) and O(ranks_per_node) come to, else 1.
+    type: int
+  pod_image:
+    description: The image of the pods. It has Python 3.8 or newer and what the program imports, and nothing of ours.
+    type: str
+  pod_kind:
+    description:
+      - V(indexed) is one Indexed Job, of Kubernetes 1.24 and newer.
+      - V(jobs) is a Job for each pod, for clusters that do not have that.
+    type: str
+    choices: [indexed, jobs]
+    default: indexed
+  pod_namespace:
+    description: The namespace. The default is that of the context.
+    type: str
+  pod_context:
+    description: The context of C(kubectl). The default is its current one.
+    type: str
+  pod_cpus:
+    description: The cores of each pod, as request and limit. The plan counts on so many.
+    type: str
+  pod_memory:
+    description: The memory of each pod, as request and limit, such as V(64Gi).
+    type: str
+  gpus_per_pod:
+    description: The GPUs of each pod. It is also the default of O(ranks_per_node).
+    type: int
+    default: 0
+  pod_gpu_resource:
+    description: What the cluster calls its GPUs.
+    type: str
+    choices: [nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915]
+    default: nvidia.com/gpu
+  pod_resources:
+    description: More resources of each pod by name, such as V(rdma/rdma) for RDMA devices.
+    type: raw
+    default: {}
+  pod_annotations:
+    description: Annotations of the pods by name, such as V(k8s.v1.cni.cncf.io/networks) for a second network.
+    type: raw
+    default: {}
+  pod_volumes:
+    description: Claims that are mounted into all pods, each as V(claim:/path) or V(claim:/path:ro).
+    type: raw
+    default: []
+  pod_shm:
+    description: The most bytes that C(/dev/shm) of a pod takes; V(K), V(M) or V(G) may follow. It counts as memory.
+    type: str
+  pod_queue:
+    description: A queue of Kueue, which starts all pods of a job or none.
+    type: str
+  pod_start_timeout:
+    description: Seconds for all pods to start. After that the job ends, and the scheduler's reason is shown.
+    type: float
+    default: 600.0
+  pod_output:
+    description: The bytes of output of each pod that come home, of longer output the end. It travels in the pod's log.
+    type: str
+    default: 4M
   result_query:
     description: JMESPath expression. Its value in C(result.json) is printed as JSON at the end.
     type: str
