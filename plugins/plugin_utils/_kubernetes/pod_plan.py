@@ -80,7 +80,7 @@ def facts_of(node: Node, pods: PodRequest, request: Request) -> NodeFacts:
         "launcher": {"path": PYTHON, "version": "2.x", "wanted": PYTHON, "said": "", "refused": ""},
         "backends": [request.backend] if request.backend else [], "free_bytes": 1 << 40, "script": "",
         "port": request.master_port or PORT, "clock_offset": 0.0, "lost_address": "", "data": None, "program": None,
-        "activation": None, "slurm": None,
+        "activation": None, "slurm": None, "container": None,
     }  # fmt: skip
 
 
