@@ -162,6 +162,12 @@ def never_started(problem: object) -> Reason:
     return Reason(EndReason.NOT_STARTED, str(problem))
 
 
+def pods_not_started(missing: int, pods: int, seconds: float, scheduler: str) -> Reason:
+    """`scheduler`: what it says of the first pod, or an empty text."""
+    said = f": {scheduler}" if scheduler else ""
+    return Reason(EndReason.NOT_STARTED, f"{missing} of {pods} pods did not start in {seconds:.0f} s{said}")
+
+
 def waited_too_long(seconds: float, ahead: Sequence[Ahead]) -> Reason:
     """`seconds` of queue_timeout; `ahead`: the jobs that it still waited for."""
     first = ahead[0] if ahead else None

@@ -237,8 +237,7 @@ class Following:
         """Return that pods did not start in time, with what the scheduler says of the first."""
         pods = [self.seats[host].pod for host in missing]
         said = next((pod.unschedulable for pod in pods if pod and pod.unschedulable), "")
-        waits = f"{len(missing)} of {len(self.seats)} pods did not start in {self.start_timeout:.0f} s"
-        return Reason(EndReason.NOT_STARTED, waits + after(said))
+        return reasons.pods_not_started(len(missing), len(self.seats), self.start_timeout, said)
 
     def end_job(self, reason: Reason, host: str = "") -> None:
         """End the job in the cluster. The first reason stands."""
@@ -306,11 +305,11 @@ def never_starts(seat: Seat, seconds: float) -> Reason | None:
     if container is None or seat.report:
         return None
     if container.waiting in HOPELESS and not (container.waiting in PULLS and seconds < PULL_SECONDS):
-        return Reason(EndReason.NOT_STARTED, f"{container.waiting}{after(container.message)}")
+        return reasons.never_started(f"{container.waiting}{after(container.message)}")
     if not (container.ended and seat.gone):
         return None
     said = seat.reader.said[-1] if seat.reader.said else container.message
     if container.status == REFUSED or seat.reader.number < 0:
-        return Reason(EndReason.NOT_STARTED, str(said or container.ended))
+        return reasons.never_started(said or container.ended)
     how = f"its pod ended with status {container.status} ({container.ended}){after(container.message)}"
     return reasons.node_lost(seat.host, how)

@@ -262,10 +262,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     """Return the plan of a job. InputError for what cannot work. `answers`: by node name, as survey() returns them."""
     secrets, python = secret_names(request, cluster.workers), job.program.runs_python
     facts = facts_of_all(cluster, answers)
-    check_containers(cluster, facts)
-    check_launcher(request.launcher, cluster, facts)
-    check_slurm(request.launcher, cluster, facts)
-    check_nodes(request, cluster, facts, needs_torch=python)
+    check_software(request, cluster, facts, needs_torch=python)
     candidates = {node.name: facts[node.name] for node in cluster.workers}
     backend = choose_backend(request.backend, request.launcher, candidates, our_torch=python)
     given = {node.name: {**node.env, **request.job_env} for node in cluster.workers}
@@ -303,6 +300,14 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         packages=tuple(explained(job.needs, prepared)), unmade=tuple(unmade(job.needs, prepared)),
         owner=job.owner, warnings=tuple(warnings), collect_every=request.collect_every,
     )  # fmt: skip
+
+
+def check_software(request: Request, cluster: Cluster, facts: Mapping[str, NodeFacts], needs_torch: bool) -> None:
+    """InputError if a node lacks what the job needs: its image, the launcher, Python and torch."""
+    check_containers(cluster, facts)
+    check_launcher(request.launcher, cluster, facts)
+    check_slurm(request.launcher, cluster, facts)
+    check_nodes(request, cluster, facts, needs_torch=needs_torch)
 
 
 def facts_of_network(
