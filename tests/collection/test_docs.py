@@ -14,7 +14,7 @@ PAGES = [
     REPO / "SECURITY.md",
     REPO / "CONTRIBUTING.md",
     REPO / "CODE_OF_CONDUCT.md",
-    *sorted((REPO / "docs").glob("*.md")),
+    *sorted((REPO / "docs").rglob("*.md")),
     *sorted((REPO / "roles").glob("*/README.md")),
 ]
 
