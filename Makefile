@@ -15,9 +15,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # The name of a stamp changes with whatever the environment is made from. The python3 of an activated .venv is the one that it
 # was made with: making it anew would take Ansible and the guard away from a job that runs.
 BASE := $(shell $(PYTHON) -I -S -c 'import os, sys; print(os.path.realpath(sys._base_executable))' 2>/dev/null)
-key = $(shell { cat $(1); echo $(CURDIR) $(BASE); } | sha256sum | cut -c1-16)
+key = $(shell { cat $(1) 2>/dev/null; echo $(CURDIR) $(BASE); } | sha256sum | cut -c1-16)
 READY := .venv/ready-$(call key,requirements.txt)
 DEV_READY := .venv/dev-ready-$(call key,requirements.txt requirements-dev.txt)
+CLOUD_READY := .venv/cloud-ready-$(call key,requirements.txt requirements-dev.txt requirements-cloud.txt)
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check
 in_venv = @echo '$(subst ','\'',$(1))' && PATH="$(CURDIR)/.venv/bin:$$PATH" $(1)
 # The scenario below a directory, of which roles: its many words are shown if it fails.
@@ -30,7 +31,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack compat storage node-containers causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-backends stress-backends clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -42,9 +43,12 @@ help:
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make collection   the collection as it is installed, its roles and documents'
 	@echo 'make stack        Open MPI with UCX and UCC, built from its source on lab nodes (some ten minutes)'
+	@echo 'make containers   ranks in images, with Podman and Charliecloud on lab nodes, and faults there (some ten minutes)'
 	@echo 'make compat       programs of others, unchanged, with packages of the index (up to an hour; docs/frameworks.md)'
 	@echo 'make storage      role storage with real NFS, on machines with a kernel of their own (root; half an hour)'
 	@echo 'make node-containers  long-lived containers with an sshd of their own, as nodes (root; some three minutes)'
+	@echo 'make cloud        clusters on EC2, with moto as its API and lab nodes as its instances (root; ten minutes)'
+	@echo 'make kubernetes   jobs in the pods of a real cluster, built once from Debian (root; half an hour at first)'
 	@echo 'make causes       fail for every reason that can be shown, and record it for docs/causes.md (root; two minutes)'
 	@echo 'make hangs        make hangs of many kinds, and see whom a look names, for docs/why-it-hangs.md (half an hour)'
 	@echo 'make faults       every launcher meets every fault, for docs/fault-matrix.md (root; one to two hours, goes on where'
@@ -117,6 +121,10 @@ nodeless: $(DEV_READY) $(NEEDS)
 stack: $(DEV_READY)
 	$(call in_venv,python -m pytest -q --durations=5 tests/lab/test_stack.py)
 
+# Engines on lab nodes, with every MPI: not part of `make test`.
+containers: $(DEV_READY)
+	$(call in_venv,$(PYTEST) tests/containers)
+
 # Programs that nobody here wrote, with packages that the index may lack tomorrow: not part of `make test`.
 compat: $(DEV_READY)
 	$(call in_venv,$(PYTEST) tests/compat)
@@ -129,6 +137,15 @@ storage: $(DEV_READY)
 # Containers of two machines, of which each is this machine's podman in the network of a lab node: not part of `make test`.
 node-containers: $(DEV_READY) setup
 	$(call in_venv,$(PYTEST) tests/node_containers)
+
+# Its packages take half a minute to install, so they are not part of `make test`.
+cloud: $(CLOUD_READY)
+	$(call in_venv,$(PYTEST) tests/cloud)
+
+# A cluster of Kubernetes 1.20 in one container. Its programs are built at first, which takes both cores some ten minutes, and
+# stay in ~/.cache/torchfleet. Not part of `make test`.
+kubernetes: $(DEV_READY) setup
+	$(call in_venv,$(PYTEST) tests/kubernetes)
 
 # Each program of tests/causes fails for one reason; what it says is recorded, and the fast tests replay that.
 causes: $(DEV_READY) setup
@@ -262,4 +279,9 @@ $(READY):
 $(DEV_READY): $(READY)
 	@echo 'Adding the tools of the tests to .venv'
 	@$(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@
+
+$(CLOUD_READY): $(DEV_READY)
+	@echo 'Adding what make cloud needs to .venv'
+	@$(PIP_INSTALL) -r requirements-cloud.txt
 	@touch $@

@@ -25,6 +25,13 @@ HERE = Path(__file__).resolve().parent
 TOP = HERE.parent
 HEADER = "# Written by locks/lock.py, from {source}.\n"
 CONTROLLER, NODES, UCX = "3.11", "3.8", "3.9"  # the oldest Python that each is for
+# What is installed on controllers, and beside what: a version in these holds.
+CONTROLLERS: dict[str, tuple[str, ...]] = {
+    "requirements": (),
+    "requirements-dev": ("requirements",),
+    "requirements-ec2": ("requirements",),
+    "requirements-cloud": ("requirements", "requirements-dev", "requirements-ec2"),
+}
 
 
 def compiled(requirements: str, python: str, *options: str) -> str:
@@ -77,7 +84,8 @@ def main() -> None:
         (into / f"{name}.txt").write_text(HEADER.format(source="versions.yml") + text)
     if given.versions or given.into:
         return
-    for name, options in (("requirements", []), ("requirements-dev", ["--constraint", "requirements.txt"])):
+    for name, beside in CONTROLLERS.items():
+        options = [word for other in beside for word in ("--constraint", f"{other}.txt")]
         text = compiled((TOP / f"{name}.in").read_text(), CONTROLLER, *options)
         header = HEADER.format(source=f"{name}.in") + "--only-binary :all:\n"
         (TOP / f"{name}.txt").write_text(header + text)

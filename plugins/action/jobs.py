@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     to_plain,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import within_room
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import fetch_running
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import (
+    CollectWatch,
+    fetch_running,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
     job_table,
@@ -37,12 +40,15 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_lis
     told_row,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import (
+    parse_every,
     parse_job_id,
     parse_query,
     parse_ranks,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import (
+    COLLECTS_NOTHING,
     is_fetched,
+    noted_every,
     noted_run,
     unwritable_message,
     written_alone,
@@ -77,9 +83,9 @@ class ActionModule(Action):
         if given["do"] != "list" and not self.job_id:
             raise InputError("job_id", None, "name a job; ansible-playbook playbooks/jobs.yml lists them")
         self.head = cluster_from_hostvars(to_plain(variables["groups"]), variables["hostvars"]).head
-        ssh = ssh_words(self._connection, self.head)
+        self.ssh = ssh_words(self._connection, self.head)
         try:
-            with StopWatch() as stop, Session(self.head, ssh) as session:
+            with StopWatch() as stop, Session(self.head, self.ssh) as session:
                 if given["do"] == "list":
                     return self.show_all(session)
                 fetches = {"logs": self.logs, "collect": self.collect}.get(given["do"])
@@ -141,7 +147,7 @@ class ActionModule(Action):
                 }
             home, missing = fetch_running(session, job_id, run_dir, placement, self.limit)
         if not home.reports and not missing:
-            raise InputError("job_id", job_id, "it collects nothing: give train.yml -e collect=GLOB")
+            raise InputError("job_id", job_id, COLLECTS_NOTHING)
         for line in home.said:
             display.display(line)
         found: Result = {"changed": bool(home.line), "run_dir": str(run_dir), "warnings": missing}
@@ -149,7 +155,8 @@ class ActionModule(Action):
 
     def follow(self, session: Session, stop: StopWatch, job_id: str) -> Result:
         """Follow a job to its end, or end it. The controller that started it fetches its files."""
-        what, planned = self.given["do"], session.attach(job_id)
+        what, watched_by = self.given["do"], self.collects(session, job_id)
+        planned = session.attach(job_id)
         if what == "cancel" and self._task.check_mode:
             return {"changed": True, "msg": f"job {job_id} would be ended"}
         stop.hold(
@@ -158,15 +165,13 @@ class ActionModule(Action):
         screen = Screen()
         hosts = [host for _rank, host in planned]
         view = View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(job_id))
+        collects = watched_by(view.say)
+        show = collects.seeing(view.show if what == "attach" else ignore)
         try:
-            outcome = session.follow(
-                job_id,
-                planned,
-                view.show if what == "attach" else ignore,
-                stop,
-                CANCELLED_BY_USER if what == "cancel" else None,
-            )
+            end = CANCELLED_BY_USER if what == "cancel" else None
+            outcome = session.follow(job_id, planned, show, stop, end, collects.tick)
         finally:
+            collects.close()
             view.close()
         run_dir, missing = self.bring(session, stop, job_id)
         told: MeasuredResult = (
@@ -181,6 +186,33 @@ class ActionModule(Action):
         screen.flush(stop.reason)
         problem = report_of(Path(run_dir)) if run_dir else ""
         return {**self.answer(told, what == "cancel", where), "warnings": [problem] if problem else []}
+
+    def collects(self, session: Session, job_id: str) -> Callable[[Callable[[str], None]], CollectWatch]:
+        """Return what makes, of a function that shows a line, what collects while the job is followed.
+
+        It collects nothing where nothing is to be. InputError if it cannot, and was asked to.
+        """
+        asked = parse_every(self.given["collect_every"])
+        run_dir, placement, every = Path(), list[tuple[int, str]](), None
+        if self.given["do"] != "cancel":
+            try:
+                run_dir, placement = noted_run(job_id, "", self.given["runs_dir"])
+                every = noted_every(run_dir, asked)
+            except InputError:  # another controller started it
+                if asked:
+                    raise
+        runs = every is not None and not place_of(session.jobs(identity()), job_id)
+
+        def watched_by(say: Callable[[str], None]) -> CollectWatch:
+            def connect() -> Session:
+                return Session(self.head, self.ssh)
+
+            watch = CollectWatch(job_id, run_dir, placement, (self.limit, None), every, connect, say)
+            if runs:
+                watch.begin_at_once()
+            return watch
+
+        return watched_by
 
     def bring(self, session: Session, stop: StopWatch, job_id: str) -> tuple[str, list[str]]:
         """Fetch the files of a job that this controller started; return where they are, and what is missing."""

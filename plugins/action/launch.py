@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,20 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     ssh_words,
     vaulted_names,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import Kubectl
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import (
+    AGAIN,
+    PodJob,
+    job_in_pods,
+    selector_of,
+    submit,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import run as run_pods
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import (
+    PodRequest,
+    parse_pods,
+    parse_target,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
     ATTEMPTS,
@@ -56,6 +71,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import CollectWatch, Watches
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import ASK_SECONDS, HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.containers import with_containers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_sending import lay
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
@@ -111,6 +127,12 @@ class ActionModule(Action):
         """Return changed, job_id, run_dir and state; after a failure also failed and a one-line msg."""
         refuse_what_misleads(variables)
         request = parse_request(given, vaulted_names(self._task.args.get("job_env")))
+        self.plans = []
+        if parse_target(given) == "kubernetes":
+            try:
+                return self.run_in_pods(request, parse_pods(given, request))
+            except Stopped:
+                return {"failed": True, "msg": NOTHING_LEFT}
         groups, hostvars = groups_of(variables), variables["hostvars"]
         cluster = cluster_from_hostvars(groups, hostvars, request.nodes)
         refuse_become_of([node for node in cluster.workers if node.name != cluster.head.name], hostvars)
@@ -123,6 +145,7 @@ class ActionModule(Action):
 
     def run_job(self, request: Request, cluster: Cluster) -> Result:
         """Run the job, and start it again as often as it may be."""
+        cluster = with_containers(cluster, request)
         check_cluster(cluster)
         script = find_script(request, WORKLOADS)
         data = data_set_for(request, cluster, display.display)  # once: each attempt has the same
@@ -173,7 +196,7 @@ class ActionModule(Action):
         """Plan the job with the facts of the nodes, then show or run it."""
         job_id = attempt.job_id
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
-        needs = environment_for(request, script)
+        needs = None if cluster.has_images else environment_for(request, script)
         folder = folder_of(script, request.module) if script and request.ship and not cluster.local else None
         program = program_of(request, script, shipped=folder is not None, local=cluster.local)
         ssh = ssh_words(self._connection, cluster.head, request.lease)
@@ -206,6 +229,42 @@ class ActionModule(Action):
             if data and plan.lacking:
                 self.lay(session, data, plan, request.data_keep, stop)
             return self.execute(session, plan, command, order_for(plan, command, who), request, stop)
+
+    def run_in_pods(self, request: Request, pods: PodRequest) -> Result:
+        """Plan a job in pods, then show or run it."""
+        script = find_script(request, WORKLOADS)
+        job_id = request.job_id or run_directory.new_job_id(request.module.replace(".", "-") or script)
+        run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
+        folder = folder_of(script, request.module) if script else None
+        program = program_of(request, script, shipped=folder is not None, local=False)
+        words, code = folder_words(folder), code_digest(folder, script)
+        job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), *words, code=code)
+        made = job_in_pods(replace(request, job_id=job_id), pods, job, folder, identity())
+        if self._task.check_mode:
+            display.display("\n".join(made.lines))
+            return {"changed": False, "job_id": job_id, "command": list(made.command.argv)}
+        with self.watch() as stop:
+            return self.execute_in_pods(made, request, pods, stop)
+
+    def execute_in_pods(self, made: PodJob, request: Request, pods: PodRequest, stop: StopWatch) -> Result:
+        """Run a job in pods, and show the outcome. Nothing of it is left in the cluster."""
+        plan, run_dir, kubectl = made.plan, Path(made.plan.run_dir), Kubectl(pods.context, pods.namespace)
+        stop.hold(f"ending job {plan.job_id} and taking it out of the cluster", f"or later: {AGAIN}{plan.job_id}")
+        stop.check()
+        files = {"plan.json": plan_report(plan, made.command), "command.txt": made.order["files"]["command.txt"]}
+        run_directory.make_run_dir(run_dir, files)
+        try:
+            submit(kubectl, made.things, selector_of(plan.job_id))
+        except InputError:
+            run_directory.remove_run_dir(run_dir)
+            raise
+        screen = self.screen()
+        hosts = [place.host for place in plan.placement]
+        view = View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(plan.job_id))
+        for line in [*(f"warning: {each}" for each in plan.warnings), opening(plan), *filter(None, [plan.shipped])]:
+            view.say(line)
+        outcome, left = run_pods(made, kubectl, pods.start_timeout, view, stop)
+        return self.tell(plan, outcome, request, stop, screen, view, [], left)
 
     def watch(self) -> StopWatch:
         """Return what notices that the user wants to stop."""
@@ -273,7 +332,8 @@ class ActionModule(Action):
             return Session(session.head, ssh)
 
         limits = (request.fetch_limit, request.collect_limits)
-        collects = CollectWatch(plan.job_id, run_dir, placement, limits, request.collect_every, connect, view.say)
+        every = None if request.detach else plan.collect_every
+        collects = CollectWatch(plan.job_id, run_dir, placement, limits, every, connect, view.say)
         return Watches(HangWatch(plan.job_id, run_dir, request.hang_look, connect, view.say), collects)
 
     def bring(
@@ -298,8 +358,24 @@ class ActionModule(Action):
                 )
         except OSError as error:
             return {"failed": True, "msg": stop.tell(run_directory.unwritable_message(error, run_dir, plan.head.name))}
+        return self.tell(plan, outcome, request, stop, screen, view, missing, home.said, home.warnings)
+
+    def tell(
+        self,
+        plan: LaunchPlan,
+        outcome: JobResult,
+        request: Request,
+        stop: StopWatch,
+        screen: Screen,
+        view: View,
+        missing: list[str],
+        collected: Sequence[str] = (),
+        warned: Sequence[str] = (),
+    ) -> Result:
+        """Show the outcome of a job whose files are here. `missing`, `collected`, `warned`: lines on these."""
+        run_dir = Path(plan.run_dir)
         told = measured(explained(outcome, run_dir), run_dir)
-        said, asked = [*slow_lines(told), *home.said], request.result_query
+        said, asked = [*slow_lines(told), *collected], request.result_query
         lines = summary(told, missing, plan.run_dir, view.width, asked, said, told["checkpoint"])
         self.interrupted = bool(stop.reason())
         if stop.noted:  # last: from here on Ansible shows nothing
@@ -314,7 +390,7 @@ class ActionModule(Action):
         )  # last: what became of the job is told by now
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
         notes = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
-        answer["warnings"] = [*notes, *home.warnings, *filter(None, [no_report])]
+        answer["warnings"] = [*notes, *warned, *filter(None, [no_report])]
         failed = outcome["state"] != "succeeded"
         return {**answer, **({"failed": True, "msg": verdict(told, plan.run_dir, told["cause"])} if failed else {})}
 

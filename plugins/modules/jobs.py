@@ -41,6 +41,12 @@ options:
     description: Limit for the bytes of a run's files that are fetched.
     type: str
     default: 1G
+  collect_every:
+    description:
+      - Seconds from one collection to the next while V(attach) or V(wait) follows a job that this controller started.
+        The first one is at once. The default is what O(torchfleet.cluster.launch#module:collect_every) was when the job
+        was started.
+    type: float
   result_query:
     description: JMESPath expression. Its value in C(result.json) is printed as JSON at the end.
     type: str

@@ -199,7 +199,8 @@ options:
         long job. Output and metrics come, too. The default is to collect when the job is over.
       - What comes of a node takes the place of what came of it before, once it is all there. A node with a file that is
         just being written is left as it was until the next time. A collection that fails is a warning.
-      - Not with O(detach). There C(playbooks/jobs.yml -e do=collect) collects what is there.
+      - With O(detach) it is noted for who follows the job with C(playbooks/jobs.yml -e do=attach) or C(-e do=wait) on
+        this controller. While nobody does, nothing is collected.
     type: float
   rdma:
     description:
@@ -310,6 +311,28 @@ options:
       - A virtual environment, conda environment or interpreter that all nodes have, in place of the proven one. It is
         active for the program as far as variables make it so; C(activate.d) scripts are not run.
     type: str
+  container_image:
+    description:
+      - The image that the launcher's daemons and the ranks run in, one container on each node. A name as Podman has it,
+        or the absolute path of an unpacked image on the nodes, for Charliecloud. V(none) is no image.
+      - It must be on every node, and the same there. It needs Python 3.8 or newer, and torch for a Python script;
+        O(python), C(torchfleet_mpirun) and C(torchfleet_mpiexec) are paths in the image then.
+      - The default is the host variable C(torchfleet_container_image). The other three options have one as well.
+    type: str
+    version_added: 0.5.0
+  container_engine:
+    description: What starts the image. V(auto) takes the one that is there for an image of that form.
+    type: str
+    choices: [auto, podman, charliecloud]
+    version_added: 0.5.0
+  container_args:
+    description: More options for the engine, as a list, or as one text that is split as a shell does.
+    type: raw
+    version_added: 0.5.0
+  container_mounts:
+    description: Paths of the nodes that the image sees, as V(/here), V(/here:/there) or V(/here:/there:ro).
+    type: raw
+    version_added: 0.5.0
   requirements:
     description:
       - A C(requirements.txt), C(pyproject.toml) or C(uv.lock) on the controller, with the packages that the program
@@ -331,6 +354,74 @@ options:
     description: How many environments of programs stay on each node, those that were used last. 0 keeps all.
     type: int
     default: 10
+  target:
+    description:
+      - Where the job runs. V(nodes) are those of the inventory.
+      - V(kubernetes) are pods that C(kubectl) makes for the job, in its current context. A pod is one node of the plan.
+        It needs O(pod_image) and no inventory; the launcher is torchrun. C(docs/kubernetes.md) has the whole way.
+    type: str
+    choices: [nodes, kubernetes]
+    default: nodes
+  pods:
+    description: How many pods. The default is what O(np) and O(ranks_per_node) come to, else 1.
+    type: int
+  pod_image:
+    description: The image of the pods. It has Python 3.8 or newer and what the program imports, and nothing of ours.
+    type: str
+  pod_kind:
+    description:
+      - V(indexed) is one Indexed Job, of Kubernetes 1.24 and newer.
+      - V(jobs) is a Job for each pod, for clusters that do not have that.
+    type: str
+    choices: [indexed, jobs]
+    default: indexed
+  pod_namespace:
+    description: The namespace. The default is that of the context.
+    type: str
+  pod_context:
+    description: The context of C(kubectl). The default is its current one.
+    type: str
+  pod_cpus:
+    description: The cores of each pod, as request and limit. The plan counts on so many.
+    type: str
+  pod_memory:
+    description: The memory of each pod, as request and limit, such as V(64Gi).
+    type: str
+  gpus_per_pod:
+    description: The GPUs of each pod. It is also the default of O(ranks_per_node).
+    type: int
+    default: 0
+  pod_gpu_resource:
+    description: What the cluster calls its GPUs.
+    type: str
+    choices: [nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915]
+    default: nvidia.com/gpu
+  pod_resources:
+    description: More resources of each pod by name, such as V(rdma/rdma) for RDMA devices.
+    type: raw
+    default: {}
+  pod_annotations:
+    description: Annotations of the pods by name, such as V(k8s.v1.cni.cncf.io/networks) for a second network.
+    type: raw
+    default: {}
+  pod_volumes:
+    description: Claims that are mounted into all pods, each as V(claim:/path) or V(claim:/path:ro).
+    type: raw
+    default: []
+  pod_shm:
+    description: The most bytes that C(/dev/shm) of a pod takes; V(K), V(M) or V(G) may follow. It counts as memory.
+    type: str
+  pod_queue:
+    description: A queue of Kueue, which starts all pods of a job or none.
+    type: str
+  pod_start_timeout:
+    description: Seconds for all pods to start. After that the job ends, and the scheduler's reason is shown.
+    type: float
+    default: 600.0
+  pod_output:
+    description: The bytes of output of each pod that come home, of longer output the end. It travels in the pod's log.
+    type: str
+    default: 4M
   result_query:
     description: JMESPath expression. Its value in C(result.json) is printed as JSON at the end.
     type: str

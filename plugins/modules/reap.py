@@ -60,6 +60,12 @@ ended:
       job_id: 20261120-101500-mnist-3f9a2c
       command: python train.py
       ended: SIGTERM
+containers:
+  description: Names of the containers that were removed because their jobs are over.
+  returned: success
+  type: list
+  elements: str
+  version_added: 0.5.0
 cancelled:
   description: The job that O(job_id) names, if it was running; in check mode it still is.
   returned: success
@@ -127,6 +133,8 @@ def tell(found: Reaped, dry_run: bool = False) -> str:
     rows = [f"pid {row['pid']} of {row['job_id']}, {row['command']}" for row in found["ended"]]
     parts = [f"{verb} job {job_id}" for job_id in found["cancelled"]]
     parts += [f"{verb} {len(rows)} leftover{'s' * (len(rows) != 1)}" + (f" ({'; '.join(rows)})" if rows else "")]
+    boxes = found["containers"]
+    parts += [f"{'would remove' if dry_run else 'removed'} container {', '.join(boxes)}"] if boxes else []
     jobs = {
         "would remove" if dry_run else "removed": found["removed"],
         "running": found["running"],
@@ -143,6 +151,12 @@ def tell(found: Reaped, dry_run: bool = False) -> str:
     if found["runtimes"]:
         parts.append(f"{len(found['runtimes'])} old versions of torchfleet's code are gone")
     return "; ".join(parts)
+
+
+def is_changed(found: Reaped) -> bool:
+    """Whether anything was ended or removed."""
+    what = (found["ended"], found["containers"], found["cancelled"], found["removed"], found["runtimes"])
+    return any((*what, found["store"]["files"]))
 
 
 def main() -> None:
@@ -163,7 +177,7 @@ def main() -> None:
     if stuck and not module.check_mode:
         module.fail_json(msg="not even SIGKILL ended: " + tell({**found, "ended": stuck}), **found)
     module.exit_json(
-        changed=any((found["ended"], found["cancelled"], found["removed"], found["store"]["files"], found["runtimes"])),
+        changed=is_changed(found),
         msg=tell(found, module.check_mode),
         **found,
     )

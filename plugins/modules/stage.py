@@ -118,6 +118,7 @@ def main() -> None:
         "program": "",
         "data": "",
         "script": "",
+        "container": None,
     }
     facts = survey(request)
     absent = missing(facts, module.params["role"], module.params["launcher"])

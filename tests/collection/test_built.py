@@ -15,7 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
 
 REPO = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-VERBS = ["setup", "verify", "train", "bench", "clean", "remove"]
+VERBS = ["setup", "verify", "train", "bench", "clean", "remove", "cluster"]
 # ansible-test downloads a script that installs pip. This one needs no download, and runs no pip either: Python has its
 # wheel to begin with, and unpacking it installs it.
 GET_PIP = f"""

@@ -14,7 +14,7 @@ PAGES = [
     REPO / "SECURITY.md",
     REPO / "CONTRIBUTING.md",
     REPO / "CODE_OF_CONDUCT.md",
-    *sorted((REPO / "docs").glob("*.md")),
+    *sorted((REPO / "docs").rglob("*.md")),
     *sorted((REPO / "roles").glob("*/README.md")),
 ]
 
@@ -33,9 +33,11 @@ def test_the_first_screen_shows_both_commands_and_what_they_print() -> None:
 
 
 def proofs() -> list[list[str]]:
-    """Return the rows of the table "What is proven": what, its state, and by what."""
-    table = (REPO / "README.md").read_text().partition("\n| | state | by |\n|---|---|---|\n")[2].partition("\n\n")[0]
-    return [row.strip("| ").split(" | ") for row in table.splitlines()]
+    """Return the rows of the page: what, its state, and by what. Its links start in docs/."""
+    table = (
+        (REPO / "docs/proven.md").read_text().partition("\n| | state | by |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    )
+    return [row.replace("](../", "](").strip("| ").split(" | ") for row in table.splitlines()]
 
 
 @pytest.mark.parametrize(("what", "state", "by"), proofs(), ids=lambda text: text[:40])
@@ -50,7 +52,7 @@ def test_what_is_proven_names_tests_that_exist(what: str, state: str, by: str) -
 
 @pytest.mark.parametrize(("what", "state", "by"), proofs(), ids=lambda text: text[:40])
 def test_a_command_that_is_proven_stands_in_its_test(what: str, state: str, by: str) -> None:
-    """What the README types, the test types: the words of the command after the name of the playbook."""
+    """What the page types, the test types: the words of the command after the name of the playbook."""
     commands = re.findall(r"`((?:setup|train)\.yml[^`]*)`", what)
     texts = "".join((REPO / path).read_text() for path in re.findall(r"\(([^)]+\.py)\)", by))
     assert [command for command in commands if command not in texts] == []

@@ -95,7 +95,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         "mpi4py",
         reads=(),
         told="an MPI as launcher: under `torchrun` each rank is an MPI world of its own",
-        launchers=("openmpi",),
+        launchers=("openmpi", "mpich"),
     ),
 }
 
@@ -104,10 +104,11 @@ FRAMEWORKS: Mapping[str, Framework] = {
 class Row:
     """A program of a framework.
 
-    `start`: what `train.yml` is told of it; `{here}` is this directory, `{own}` that of the tests of our backends, and
-    `{there}` a directory of the node that is not there yet. `shows`: patterns that the output of each rank has;
+    `start`: what `train.yml` is told of it; `{here}` is this directory, `{own}` that of the tests of our backends,
+    `{source}` the unpacked source package of the framework, and `{there}` a directory of the node that is not there
+    yet. `shows`: patterns that the output of each rank has;
     `{rank}`, `{size}` and `{local}` are its place. `first`: patterns of rank 0's output alone. `same`: a pattern whose
-    group is one value on all ranks. `why_one`: why it runs on one node, if so.
+    group is one value on all ranks. `stream`: where all that is. `why_one`: why it runs on one node, if so.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Row:
     shows: tuple[str, ...] = (WHOSE,)
     first: tuple[str, ...] = ()
     same: str = ""
+    stream: str = "stdout"
     why_one: str = ""
 
 
@@ -214,6 +216,15 @@ ROWS = (
         {"module": "mpi4py.bench", "workload_args": "ringtest"},
         shows=(),
         first=(r"time for 1 loops = \S+ seconds \({size} processes, 1 bytes\)",),
+    ),
+    Row(
+        "mpi4py-own",
+        "mpi4py",
+        "its own tests, of its source package, but [a few](#what-to-know)",
+        {"workload": "{source}/test/main.py", "workload_args": "-e test_io -e spawn -e dynproc -x testGetFortranInfo"},
+        shows=(r"^Ran \d{4} tests in ", r"^OK\b"),
+        stream="stderr",
+        why_one="two ranks, as its tests of windows share memory",
     ),
     Row(
         "deepspeed-zero1",

@@ -10,7 +10,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             hosts = f"127.0.1.1 {node}\n{lab.read(node, '/etc/hosts')}"
             lab.root(node, "sh", "-c", 'printf %s "$1" >/etc/hosts', "sh", hosts)
         made = Cluster(lab, root)
-        done = made.play("setup.yml", "--skip-tags", "verify")
+        done = made.play("setup.yml", "--skip-tags", "verify", mpis=["openmpi", "mpich"])
         assert done.process.returncode == 0, done.log.read_text()
         yield made
     finally:
@@ -54,6 +55,24 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), *names]
     subprocess.run(argv, env={**os.environ, "DS_BUILD_OPS": "0"}, check=True)
     return place
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Framework], Path]:
+    """Return a function that returns the unpacked source package of a framework: tests are in no wheel."""
+    place = tmp_path_factory.mktemp("sources")
+
+    def source_of(framework: Framework) -> Path:
+        named = f"{framework.package}-{framework.version}"
+        if not (place / named).exists():
+            words = ["--quiet", "--no-deps", "--no-binary", framework.package, "--dest", str(place)]
+            wanted = f"{framework.package}=={framework.version}"
+            subprocess.run([sys.executable, "-m", "pip", "download", *words, wanted], check=True)
+            with tarfile.open(place / f"{named}.tar.gz") as archive:
+                archive.extractall(place, filter="data")
+        return place / named
+
+    return source_of
 
 
 def options_for(framework: Framework, request: pytest.FixtureRequest) -> dict[str, Any]:
@@ -85,9 +104,11 @@ def test_it_runs_unchanged(pair: Cluster, request: pytest.FixtureRequest, row: R
     framework = FRAMEWORKS[row.framework]
     own = str(REPO / "torch_backends" / "tests")
     place = {"here": str(PLACE), "own": own, "there": f"/var/tmp/{pair.lab.name}-{row.name}-{launcher}"}
+    if any("{source}" in text for text in row.start.values()):
+        place["source"] = str(request.getfixturevalue("sources")(framework))
     start = {name: text.format(**place) for name, text in row.start.items()}
     job = trained(pair, nodes, launcher=launcher, **start, **options_for(framework, request))
-    said = [job.stdout(rank) for rank in range(nodes * RANKS)]
+    said = [(job.run_dir / "ranks" / str(rank) / row.stream).read_text() for rank in range(nodes * RANKS)]
     for rank, text in enumerate(said):
         where = {"rank": rank, "size": nodes * RANKS, "local": rank % RANKS}
         for pattern in row.shows if rank else (*row.shows, *row.first):

@@ -135,6 +135,16 @@ CASES = (
         ends=True,
     ),
     Case(
+        "another_size",
+        "tensors of different sizes in one collective",
+        [
+            "ranks have tensors of different sizes in all_reduce{n}: {c} has 12 Float at {another_size}",
+            "; {o} on localhost have 8 Float",
+        ],
+        MISMATCH,
+        ends=True,
+    ),
+    Case(
         "two_sides",
         "two equal sides",
         [

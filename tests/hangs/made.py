@@ -197,6 +197,12 @@ def all_in_order(group: Any) -> None:
         dist.broadcast(values, 0, group=group)
 
 
+def another_size(group: Any) -> None:
+    """The culprit has a larger tensor. The others get all that they ask for, and go on."""
+    dist.all_reduce(torch.zeros(12 if RANK == CULPRIT else 8), group=group)  # <- another_size
+    dist.all_reduce(values, group=group)
+
+
 def two_sides(group: Any) -> None:
     """Two ranks of four are in a barrier, and two in all_reduce."""
     if RANK in (1, 2):
@@ -298,7 +304,15 @@ def stays_in_a_hook(_group: Any) -> None:
 
 INSTEAD = (broadcasts, receives)  # of the collective: with the group
 EACH = (
-    *(all_in_order, two_sides, groups_in_another_order, all_but_one_are_in_own_code, in_backward, gathers_objects),
+    *(
+        all_in_order,
+        another_size,
+        two_sides,
+        groups_in_another_order,
+        all_but_one_are_in_own_code,
+        in_backward,
+        gathers_objects,
+    ),
     *(in_a_thread, two_are_missing, steps, works_long, does_not_leave, stays_in_a_hook),
 )
 

@@ -181,7 +181,28 @@ def test_models_come_home_while_the_job_runs(fleet: Fleet, models_are_removed: N
     detached(fleet, str(script), job_id="none").touch()
     refused = jobs(fleet, do="collect", job_id="none")
     assert refused.rc != 0 and "it collects nothing: give train.yml -e collect=GLOB" in refused.msg
+    vain = jobs(fleet, do="attach", job_id="none", collect_every=5)
+    assert vain.rc != 0 and "collect_every: got 5.0; it collects nothing: give train.yml" in vain.msg
     assert jobs(fleet, do="wait", job_id="none").rc == 0
+
+
+def test_who_follows_a_detached_job_brings_its_models_home(fleet: Fleet, models_are_removed: None) -> None:
+    """At the seconds that were given when it was started. What was written before anybody followed comes at once."""
+    script = fleet.root / "saves.py"
+    script.write_text(SAVES)
+    go = detached(fleet, str(script), collect=["model-?"], collect_every=1)
+    model = fleet.runs / "away" / "artifacts" / "localhost" / "model-0"
+    assert not model.exists()  # nobody follows it
+    followed = attach(fleet, do="wait", job_id="away", log_name="waits")
+    followed.wait_until(model.exists)
+    first = model.read_text()
+    followed.wait_until(lambda: text_of(model) not in ("", first))
+    followed.process.send_signal(signal.SIGINT)
+    followed.process.wait(60)
+    assert fleet.alive("away") and len(set(model.read_text().split())) == 1
+    go.touch()
+    assert jobs(fleet, do="wait", job_id="away").rc == 0
+    assert model.read_text() == "last" and not (fleet.runs / "away" / ".collecting").exists()
 
 
 def test_a_detached_job_is_ended_by_its_name_from_another_controller(

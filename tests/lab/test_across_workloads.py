@@ -55,32 +55,21 @@ for number, words in enumerate(json.loads(sys.argv[1]), start=1):
 """
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", "torchrun", *HYDRA])
-def test_all_learn_on_two_nodes(cluster: Cluster, launcher: str, tmp_path: Path) -> None:
-    place = f"/tmp/{cluster.lab.name}-{launcher}"
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun", *HYDRA, *SLURM])
+def test_all_learn_on_two_nodes(launching: Cluster, launcher: str, tmp_path: Path) -> None:
+    place = f"/tmp/{launching.lab.name}-{launcher}"
     (tmp_path / "program").mkdir()
     shutil.copytree(REPO / "workloads", tmp_path / "program" / "workloads")
     script = tmp_path / "program" / "one_by_one.py"
     script.write_text(ONE_BY_ONE)
     runs = [[name, *f"{words} {ends} {place}/{name}".split()] for name, (words, ends, _reported) in TRAININGS.items()]
-    job = cluster.train(workload=str(script), workload_args=[json.dumps(runs)], launcher=launcher, **PAIR)
+    job = launching.train(workload=str(script), workload_args=[json.dumps(runs)], launcher=launcher, **PAIR)
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n2"]
     ends = [line for line in job.stdout(0).splitlines() if line.startswith("torchfleet: loss=")]
     assert len(ends) == len(TRAININGS), job.stdout(0)
     for line, (name, (_words, _learned, reported)) in zip(ends, TRAININGS.items(), strict=True):
         assert f" {reported}=" in line
-        cluster.lab.root("n1", "test", "-e", f"{place}/{name}")
-    cluster.lab.root("n2", "test", "!", "-e", place)
-
-
-@pytest.mark.parametrize(("launcher", "workload"), list(zip(SLURM, ("resnet", "ddp"), strict=True)))
-def test_it_learns_under_slurm(launching: Cluster, launcher: str, workload: str) -> None:
-    words, learned, reported = TRAININGS[workload]
-    place = f"/tmp/{launching.lab.name}-{launcher}"
-    job = launching.train(workload=workload, workload_args=f"{words} {learned} {place}", launcher=launcher, **PAIR)
-    assert [row["host"] for row in job.result["ranks"]] == ["n1", "n2"]
-    assert reported in job.result["metrics"]
-    launching.lab.root("n1", "test", "-e", place)
+        launching.lab.root("n1", "test", "-e", f"{place}/{name}")
     launching.lab.root("n2", "test", "!", "-e", place)
 
 

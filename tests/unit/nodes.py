@@ -54,6 +54,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "data": None,
         "program": None,
         "activation": None,
+        "container": None,
         "jobs": [],
         "running": [],
         "leftovers": [],

@@ -263,6 +263,7 @@ def test_a_list_of_attempts_that_cannot_be_written_hides_no_job(
     said: list[str] = []
     monkeypatch.setattr(launch, "note_attempts", full)
     monkeypatch.setattr(launch, "check_cluster", lambda _cluster: None)
+    monkeypatch.setattr(launch, "with_containers", lambda cluster, _request: cluster)
     monkeypatch.setattr(launch, "display", SimpleNamespace(warning=said.append, display=said.append))
     action = object.__new__(launch.ActionModule)
     answer = {"state": "succeeded", "run_dir": str(tmp_path)}
@@ -279,6 +280,7 @@ def test_a_node_that_does_not_answer_is_waited_for_before_the_next_attempt(
     """One that failed twice is not: the job ends with what became of its last attempt, and why it is the last."""
     said: list[str] = []
     monkeypatch.setattr(launch, "check_cluster", lambda _cluster: None)
+    monkeypatch.setattr(launch, "with_containers", lambda cluster, _request: cluster)
     monkeypatch.setattr(launch, "display", SimpleNamespace(warning=said.append, display=said.append))
     monkeypatch.setattr(launch, "rest", lambda seconds: said.append(f"rest {seconds:g}"))
     action = object.__new__(launch.ActionModule)

@@ -112,6 +112,40 @@ def test_ranks_that_are_no_world_are_refused(
         package.check_world(Mpi(says=says), environment)
 
 
+@pytest.mark.parametrize(
+    ("told", "made", "error"),
+    [
+        ({0: "1 of 3", 1: "0 of 3"}, [1, 0], ""),
+        ({0: "2 of 3", 1: "1 of 3"}, [2, 1], ""),
+        (
+            {0: "0 of 1", 1: "0 of 1"},
+            [],
+            "no ranks of one MPI, by which they are 0 of 1, 0 of 1: start them all with one",
+        ),
+        ({0: "0 of 2", 1: "1 of 3"}, [], "by which they are 0 of 2, 1 of 3"),
+    ],
+    ids=["turned", "part", "alone", "two-launchers"],
+)
+@pytest.mark.usefixtures("torch")
+def test_ranks_of_a_store_are_those_of_one_mpi(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch, told: dict[int, str], made: list[int], error: str
+) -> None:
+    """RANK may number them otherwise than MPI, and leave some out."""
+    mine, size = (int(word) for word in told[1].split(" of "))
+    mpi = SimpleNamespace(
+        world_rank=lambda: mine, world_size=lambda: size, create=lambda ranks, _timeout: ranks, begin=lambda: None
+    )
+    kept = {"mpi/0": f"{told[0]} {package.own_torch()}"}
+    store = SimpleNamespace(set=kept.__setitem__, get=lambda key: kept[key].encode(), has_extended_api=lambda: False)
+    monkeypatch.setattr(package, "module", lambda: mpi)
+    monkeypatch.setattr(package, "prepare", lambda _found, _is_world: None)
+    if error:
+        with pytest.raises(package.BackendError, match=error):
+            package.create_by_store(store, 1, 2, None, is_world=True)
+    else:
+        assert package.create_by_store(store, 1, 2, None, is_world=True) == made
+
+
 def test_what_was_built_for_another_torch_is_not_loaded(
     package: ModuleType, torch: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

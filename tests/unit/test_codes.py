@@ -16,7 +16,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
     FROM_NODE,
     checked,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import STATES, EndReason, RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import (
+    STATES,
+    EndReason,
+    NotAsPlanned,
+    RankError,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record_forms import record
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import RailCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import RejectionCode
@@ -25,7 +30,7 @@ PLUGINS = Path(__file__).parents[2] / "plugins"
 RECORD = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 1, "cpus": [], "started": 1.0, "ended": 2.0}
 
 
-@pytest.mark.parametrize("codes", [EndReason, RankError, UnreachedCode, RejectionCode, RailCode])
+@pytest.mark.parametrize("codes", [EndReason, RankError, NotAsPlanned, UnreachedCode, RejectionCode, RailCode])
 def test_a_code_is_written_as_its_text(codes: type[Code]) -> None:
     for code in codes:
         texts = [str(code), f"{code}", format(code), json.loads(json.dumps(code))]

@@ -17,11 +17,13 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifa
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import collect_watch, hang_watch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import Fault
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import CollectWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import noted_every
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from tests.unit.watched import Clock, passed
 
@@ -177,6 +179,38 @@ def test_a_channel_is_closed_by_the_thread_that_uses_it_and_once(
     watch.close()
     assert thread is not None and not thread.is_alive() and closers == [thread]
     assert session.remote.process.returncode is not None
+
+
+def test_what_was_written_while_nobody_followed_comes_at_once(tmp_path: Path, clock: Clock) -> None:
+    """Also of a job that tells nothing. What another playbook has fetched to the end is not fetched again."""
+    head = Head()
+    watch, said = watching(head, tmp_path)
+    watch.begin_at_once()
+    passed(watch, clock, 0.0)
+    assert (head.fetched, said) == (1, [])
+    watch.seeing(lambda _frame: None)({"kind": "restarted"})
+    passed(watch, clock, 59.0)
+    assert head.fetched == 1
+    passed(watch, clock, 2.0)
+    assert head.fetched == 2
+    (tmp_path / "fetched.json").write_text('{"missing": []}')
+    passed(watch, clock, 61.0)
+    assert (head.fetched, said) == (2, [])
+
+
+def test_seconds_between_collections_are_those_of_the_plan_or_of_who_follows(tmp_path: Path) -> None:
+    assert noted_every(tmp_path, None) is None
+    for plan, asked, found in (
+        ({"collect": ["*"], "collect_every": 300}, None, 300.0),
+        ({"collect": ["*"], "collect_every": 300}, 5.0, 5.0),
+        ({"collect": ["*"]}, None, None),  # of an older version
+        ({"collect": ["*"], "collect_every": 0}, None, None),
+        ({"collect": [], "collect_every": None}, None, None),
+    ):
+        (tmp_path / "plan.json").write_text(json.dumps(plan))
+        assert noted_every(tmp_path, asked) == found
+    with pytest.raises(InputError, match="it collects nothing: give train"):
+        noted_every(tmp_path, 5.0)
 
 
 def test_nothing_is_collected_that_was_not_asked_for_or_of_a_job_that_is_over(tmp_path: Path, clock: Clock) -> None:

@@ -21,7 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import PLACE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
-from tests.unit.nodes import facts_of_a_node
+from tests.unit.nodes import facts_of_a_node, launcher
 from tests.wheels import request_for
 
 
@@ -205,6 +205,19 @@ def test_environment_of_the_ranks(plan: Planner) -> None:
     }
     assert settings["OMP_NUM_THREADS"].source == "user"
     assert settings["GLOO_SOCKET_IFNAME"].source == "measured"
+
+
+def test_mpi4py_is_told_where_the_launchers_mpi_is(plan_two: Planner) -> None:
+    """Open MPI tells it itself; under torchrun there is none."""
+
+    def told(**given: Any) -> list[str | None]:
+        found = [{item.name: item for item in node.environment} for node in plan_two(**given).nodes]
+        return [values["MPI4PY_LIBMPI"].value if "MPI4PY_LIBMPI" in values else None for values in found]
+
+    assert told() == told(launcher="torchrun") == [None, None]
+    programs = {n: {"launcher": launcher(f"/{n}/mpich/bin/mpiexec", "5.0.2")} for n in ("n1", "n2")}
+    assert told(launcher="mpich", **programs) == ["/n1/mpich/lib:", "/n2/mpich/lib:"]
+    assert told(launcher="mpich", job_env={"MPI4PY_LIBMPI": "/mine"}, **programs) == ["/mine", "/mine"]
 
 
 def test_accelerate_is_told_where_there_is_no_gpu(plan_two: Planner) -> None:

@@ -39,7 +39,7 @@ def in_call(function: str, line: int) -> list[dict[str, Any]]:
 
 def group(sequence: int, operation: str = "all_reduce", **changed: Any) -> dict[str, Any]:
     row = {"name": "0 default_pg", "sequence": sequence, "before": sequence, "operation": operation, "open": True}
-    return {**row, "seconds": 90.0, "longest": 0.5, **changed}
+    return {**row, "seconds": 90.0, "longest": 0.5, "recent": [], **changed}
 
 
 def rank(*frames: dict[str, Any], groups: tuple[dict[str, Any], ...] = (), **changed: Any) -> dict[str, Any]:
@@ -418,3 +418,34 @@ def test_hostile_texts_are_one_printable_line() -> None:
     sentence = verdict(waiting(), mean).sentence
     assert sentence.isprintable() and len(sentence) < 2000
     assert verdict(waiting(), rank(python=False, command="\x1b[2J\n" + "y" * 9999)).sentence.isprintable()
+
+
+def with_tensors(line: int, sequence: int, *tensors: str, operation: str = "all_reduce") -> dict[str, Any]:
+    """Return a rank that waits in a collective, with what it gave to the last ones, this one too."""
+    first = sequence - len(tensors) + 1
+    recent = [{"sequence": first + at, "operation": operation, "tensor": tensor} for at, tensor in enumerate(tensors)]
+    return waiting(operation, line, sequence, recent=recent)
+
+
+@pytest.mark.parametrize("went_on", [with_tensors(9, 18, "8 Float", "8 Float"), with_tensors(9, 17, "8 Float")])
+def test_tensors_of_different_sizes_in_one_collective(went_on: dict[str, Any]) -> None:
+    """Also where the others were done with it, and wait in the next one, or work."""
+    found = verdict(went_on, with_tensors(7, 17, "8 Float", "12 Float"), went_on)
+    at = " at train.py:9" if went_on["groups"][0]["sequence"] == 17 else ""
+    assert (found.code, found.ranks) == (hang.MISMATCH, [1])
+    assert found.sentence == (
+        "ranks have tensors of different sizes in all_reduce #17: "
+        f"rank 1 on n1 has 12 Float at train.py:7; ranks 0,2 on n1 have 8 Float{at}"
+    )
+    works = rank(own(40), groups=(group(17, open=False, recent=went_on["groups"][0]["recent"][:1]),))
+    alone = verdict(works, with_tensors(7, 17, "12 Float"), works)
+    assert (alone.code, alone.ranks) == (hang.MISMATCH, [1]) and "ranks 0,2 on n1 have 8 Float" in alone.sentence
+
+
+def test_where_sizes_may_differ_or_are_not_known_nobody_is_told_of_them() -> None:
+    gathers = [with_tensors(9, 17, tensor, operation="gather") for tensor in ("8 Float", "12 Float")]
+    unknown = [with_tensors(9, 17, tensor) for tensor in ("8 Float", "")]
+    for ranks in (gathers, unknown):
+        assert verdict(*ranks).code == hang.ALL_WAIT
+    others = verdict(with_tensors(9, 17, "8 Float"), with_tensors(7, 17, "12 Float", operation="broadcast"))
+    assert "in different calls" in others.sentence

@@ -312,6 +312,25 @@ def test_what_is_no_recorder_tells_nothing(text: bytes) -> None:
     assert read_recorder(text, 1.0) == []
 
 
+def test_a_flight_recorder_tells_the_tensors_of_the_last_collectives() -> None:
+    """By elements and type: a shape is no other size. What a program may write there is bounded."""
+    tensors: list[tuple[Any, Any, str]] = [
+        ([[8]], ["Float"], "8 Float"),
+        ([[2, 4], [3]], ["Float", "Long"], "11 Float+Long"),
+        ([[]], ["Float"], "1 Float"),  # a scalar
+        ([], [], ""),
+        ("8", ["Float"], ""),
+        ([[True]], ["Float"], ""),
+        ([[8]], [3], ""),
+        ([[1 << 70]], ["x" * 999], f"{1 << 62} " + "x" * 80),
+    ]
+    for sizes, types, told in tensors:
+        rows = [entry(number, 100, input_sizes=sizes, input_dtypes=types) for number in range(9)]
+        (found,) = read_recorder(json.dumps({"entries": rows}).encode(), 116.0)
+        assert [call["sequence"] for call in found["recent"]] == [5, 6, 7, 8]
+        assert found["recent"][-1]["operation"] == "all_reduce" and found["recent"][-1]["tensor"] == told
+
+
 def test_several_recorders_are_read() -> None:
     """PyTorch's has nothing of backend mpi, which has its own."""
     own = entry(7, 100, retired=False, name="mpi:barrier", process_group=["0", "mpi"])

@@ -19,7 +19,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
 
 Run = Callable[..., dict[str, Any]]
 FOUND: dict[str, Any] = {
-    **{name: [] for name in ("ended", "cancelled", "removed", "outputs", "runtimes", "running", "waiting")},
+    **{
+        name: []
+        for name in ("ended", "containers", "cancelled", "removed", "outputs", "runtimes", "running", "waiting")
+    },
     **{"store": {"files": 0, "bytes": 0}, "known": True},
 }
 

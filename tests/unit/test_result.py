@@ -343,6 +343,15 @@ def test_a_rank_that_slurm_killed_with_its_srun(launcher: dict[str, Any], number
     assert end and (end["host"], killed.get("ended_by_us", False)) == (host, host == "n1")
 
 
+@pytest.mark.parametrize("reason", ["launcher_died", "wrapper_died"])
+def test_a_rank_that_slurm_killed_elsewhere_is_not_blamed(reason: str) -> None:
+    """Reproduced before on a head without ranks: srun was killed there, the wrappers of n2, and a program of n3."""
+    killed = {"host": "n3", "ended": START + 1.5, "signal": 9}
+    torn = {"host": "n2", "ended": START + 1.6, "error_code": "wrapper_died"}
+    end = blame(death("n1" if reason == "launcher_died" else "n2", reason), ended(137, 1.9), {}, {0: torn, 3: killed})
+    assert end and (end["host"], killed.get("ended_by_us"), torn.get("ended_by_us")) == ("n1", True, True)
+
+
 WORDS = ("", "the wrapper of rank 0 died", "its wrapper died", "placement: x", "lost\tx")
 
 

@@ -10,7 +10,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import Attempt
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.stand_ins import NoStandIn, Seats, seats_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.stand_ins import (
+    NoStandIn,
+    Seats,
+    seats_of,
+    spare_warnings,
+)
 from tests.unit.nodes import facts_of_a_node
 
 HEAD = Node("n0", "192.0.2.9")
@@ -105,3 +110,18 @@ def test_the_first_attempt_has_what_was_asked_for() -> None:
     assert seats_of(request, cluster, facts, Attempt("j")) == Seats(request, cluster, facts)
     with pytest.raises(InputError, match="min_nodes: got 2; more than there are workers: -e min_nodes=1"):
         seats_of(Request("mnist", min_nodes=2), cluster, facts, Attempt("j"))
+
+
+def test_a_detached_job_has_no_spares_and_says_so() -> None:
+    """Workers that were named for that are refused before anything starts; of others a line tells."""
+    nodes = Cluster(HEAD, tuple(Node(name, name) for name in ("n1", "n2", "n3", "n4")))
+    used = ["n1", "n2"]
+    detached = Request("mnist", detach=True, max_restarts=3)
+    told = "detached, so started again on the same nodes: n3 n4 will not stand in for a lost one"
+    assert spare_warnings(detached, nodes, used) == [told]
+    assert spare_warnings(detached, nodes, ["n1", "n2", "n3", "n4"]) == []
+    assert spare_warnings(Request("mnist", detach=True), nodes, used) == []
+    assert spare_warnings(Request("mnist", max_restarts=3, nodes=("n1", "n2", "n3", "n4")), nodes, used) == []
+    named = Request("mnist", detach=True, max_restarts=3, nodes=("n1", "n2", "n3", "n4"))
+    with pytest.raises(InputError, match='nodes: got "n3,n4"; the job does not use them'):
+        spare_warnings(named, nodes, used)

@@ -384,8 +384,56 @@ def test_a_node_that_changed_ends_the_wait(name: str) -> None:
     job: Any = object.__new__(PlannedNodes)
     job.hosts, job.order = ["n1"], {"master_port": 23456}
     job.facts = {"n1": facts_of_a_node(script="")}
-    assert job.changed({"n1": facts_of_a_node(script="")}) == ""
+    assert job.changed({"n1": facts_of_a_node(script="")}) is None
     told = job.changed({"n1": {**facts_of_a_node(script=""), name: "other"}})
-    assert told == f"n1 changed while it waited: {PLANNED_WITH[name]}; start it again"
-    assert "was not reached when its turn came: no route" in job.changed({"n1": {"unreachable": "no route"}})
-    assert "port 23456 of rank 0 is taken" in job.changed({"n1": facts_of_a_node(script="", port=1)})
+    text = f"n1 changed while it waited: {PLANNED_WITH[name]}; start it again"
+    assert told == ("node_changed", "n1", text)
+    found = job.changed({"n1": facts_of_a_node(script="", port=1)})
+    assert found.code == "port_taken" and "port 23456 of rank 0 is taken" in found.text
+
+
+# Two meshes that reach no w2: in one it is a node that refuses, in the other none of the cluster's.
+AWAY = "Host w2\n    HostName 127.0.0.1\n    Port 1\nHost *\n    ConnectTimeout 10\n"
+REMOVED = "Host w3\n    HostName 127.0.0.1\nHost *\n    ProxyCommand /bin/false\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "told"),
+    [
+        (AWAY, "node_away", "w2 was not reached when its turn came: "),
+        (REMOVED, "node_removed", "w2 is no node of this cluster any more: start it again without it"),
+    ],
+)
+def test_a_job_whose_node_is_not_there_any_more_ends_and_the_next_one_runs(
+    tmp_path: Path, start: Callable[[], RemoteProcess], config: str, code: str, told: str
+) -> None:
+    first, second, third = start(), start(), start()
+    queue(first, tmp_path, "a")
+    assert answer(first) == {"kind": "turn"}
+    (tmp_path / "ssh").mkdir()
+    (tmp_path / "ssh" / "config").write_text(config)
+    asked = survey_request(Node("w1", "w1", home=str(tmp_path)), Request("mnist"), ())
+    route = {"host": "w2", "home": str(tmp_path), "interpreter": "python3", "request": asked}
+    second.ask({"kind": "survey", "beats": True, "request": asked, "nodes": [route]}, 60)
+    second.channel.send({"kind": "detach"})
+    order = whole_order(tmp_path, "b", placement=[rank_on("w1", 0), rank_on("w2", 1)], world_size=2)
+    order["nodes"]["w2"] = {**order["job"], "host": "w2", "ranks": [1]}
+    order["routes"] = [{"host": "w2"}]
+    order["secrets"] = {"w1": {}, "w2": {}}
+    second.channel.send({"kind": "run", "order": order, "detached": True, "waits": True})
+    assert waits_for(second) == (1, "a", "waiting")
+    queue(third, tmp_path, "c", hosts=["w2"])
+    assert waits_for(third)[:2] == (1, "b")
+    run(first, tmp_path, "a", waits=True)
+    assert answer(first)["kind"] == "started" and end(first) == "cancelled"
+    found = result_of(tmp_path, "b")
+    assert (found["state"], found["first_failure"]["host"]) == ("failed", "w2")
+    assert found["first_failure"]["cause"].startswith(told)
+    assert [note["code"] for note in found["notes"]] == [code]
+    while (frame := answer(third))["kind"] == "queued":
+        pass
+    assert frame == {"kind": "turn"} and waiting(tmp_path) == ["c"]
+
+
+def rank_on(host: str, rank: int) -> dict[str, Any]:
+    return {"rank": rank, "local_rank": 0, "host": host}

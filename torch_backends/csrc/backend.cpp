@@ -1,6 +1,8 @@
 #include "backend.h"
 
 #include "devices.h"
+#include "operation.h"
+#include "progress.h"
 #include "record.h"
 
 #include <torch/csrc/distributed/c10d/exception.h>
@@ -107,14 +109,15 @@ MPIBackend::MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseco
   TORCHFLEET_MPI(MPI_Comm_set_errhandler(messages_, MPI_ERRORS_RETURN));
 }
 
-// All ranks of a group call this when it is destroyed. MPICH supports only some 2,000 communicators at a time.
+// All ranks of a group call this when it is destroyed. MPICH supports only some 2,000 communicators at a time. One on which
+// something is under way stays.
 void MPIBackend::shutdown() {
   worker_.close();
-  std::lock_guard<std::mutex> lock(posted_mutex_);
-  if (messages_ == MPI_COMM_NULL || is_abandoned()) {
+  if (messages_ == MPI_COMM_NULL || worker_.is_broken()) {
     return;
   }
-  for (MPI_Comm comm : {messages_, way_.leaders, way_.comm}) {
+  MPI_Comm messages = Progress::of_process().has_any_of(messages_) ? MPI_COMM_NULL : messages_;
+  for (MPI_Comm comm : {messages, way_.leaders, way_.comm}) {
     if (comm != MPI_COMM_NULL) {
       TORCHFLEET_MPI(MPI_Comm_free(&comm));
     }
@@ -122,10 +125,23 @@ void MPIBackend::shutdown() {
   messages_ = MPI_COMM_NULL;
 }
 
-std::string MPIBackend::name_of(OpType type) {
+std::string MPIBackend::name_of(OpType type, uint64_t number) const {
   const char* operation = type == OpType::RECVANYSOURCE ? "recv" : std::strchr(title_of(type), ':') + 1;
-  return c10::str(operation, " number ", ++sequence_, " of group ", pg_uid_.empty() ? "world" : pg_uid_, " (rank ", rank_,
+  return c10::str(operation, " number ", number, " of group ", pg_uid_.empty() ? "world" : pg_uid_, " (rank ", rank_,
                   " of ", size_, ")");
+}
+
+WorkPtr MPIBackend::requested(WorkPtr work) {
+  if (coalesced_) {
+    coalesced_->push_back(work);
+  }
+  return work;
+}
+
+WorkPtr MPIBackend::endCoalescing() {
+  std::vector<WorkPtr> works = coalesced_ ? std::move(*coalesced_) : std::vector<WorkPtr>();
+  coalesced_.reset();
+  return c10::make_intrusive<Coalesced>(rank_, std::move(works));
 }
 
 at::Tensor MPIBackend::dense(const at::Tensor& tensor) const {
@@ -141,7 +157,7 @@ Tensors MPIBackend::all_dense(const Tensors& tensors) const {
 }
 
 at::Tensor MPIBackend::reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
-  return reduction(tensor.scalar_type(), op).ours ? staged(tensor) : dense(tensor);
+  return divided_before(reduction(tensor.scalar_type(), op).ours ? staged(tensor) : dense(tensor), op, size_);
 }
 
 WorkPtr MPIBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
@@ -151,20 +167,23 @@ WorkPtr MPIBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, 
   const c10::Device device = some.empty() ? at::kCPU : some[0].device();
   const int64_t bytes = nbytes_of(some);
   auto missing = [shared = way_.shared] { return shared ? shared->missing() : std::vector<int>(); };
+  const uint64_t sequence = ++collectives_;
+  const bool bounded = device.is_cpu() || !way_.direct;
   auto work = c10::make_intrusive<Collective>(Label{type, title_of(type)}, rank_, inputs, std::move(outputs), limit,
-                                              name_of(type), missing);
+                                              name_of(type, sequence), missing, bounded);
   if (!group_) {
     group_ = kept(pg_uid_.empty() ? "world" : pg_uid_);
   }
-  const uint64_t number = entered(group_, ++collectives_, title_of(type), bytes);
-  // An abandoned operation may still run when the group is gone: it has its own copy of Way.
-  worker_.submit(work, [way = way_, device, number, operation = std::move(operation)] {
+  const uint64_t number = entered(group_, sequence, title_of(type), bytes);
+  // An operation may still run when the group is gone: it has its own copy of Way.
+  auto run = [way = way_, device, number, operation = std::move(operation)] {
     const Leaving leaving{number};
     const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
     operation(way);
     settle(device);
-  });
-  return work;
+  };
+  worker_.submit(work, std::move(run), [way = way_](const std::string& why) { way.fail(why); });
+  return requested(std::move(work));
 }
 
 WorkPtr MPIBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
@@ -234,6 +253,7 @@ WorkPtr MPIBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, co
       return;
     }
     const at::Tensor whole = at::empty({size, input.numel()}, input.options());
+    Operation::hold(std::make_shared<at::Tensor>(whole));
     all_gather(way, input, whole);
     for (int rank = 0; rank < size; ++rank) {
       targets[rank].copy_(whole[rank].view(targets[rank].sizes()));
@@ -267,7 +287,8 @@ WorkPtr MPIBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const
   const Tensors targets = rank_ == root ? outputs.at(0) : Tensors{};
   const Tensors buffers = all_dense(targets);
   return submit(OpType::GATHER, inputs, targets, opts.timeout, [=](const Way& way) {
-    exchange(way.comm, {{root, bytes_of(input), static_cast<int64_t>(input.nbytes())}}, pieces(buffers));
+    const Signature own(Signature::kGather, input.scalar_type(), -1, root);
+    exchange(way, own, {{root, bytes_of(input), static_cast<int64_t>(input.nbytes())}}, pieces(buffers));
     put_all_back(targets, buffers);
   });
 }
@@ -278,7 +299,8 @@ WorkPtr MPIBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, cons
   const int root = static_cast<int>(opts.rootRank);
   const Tensors parts = rank_ == root ? all_dense(inputs.at(0)) : Tensors{};
   return submit(OpType::SCATTER, parts, outputs, opts.timeout, [=](const Way& way) {
-    exchange(way.comm, pieces(parts), {{root, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())}});
+    const Signature own(Signature::kScatter, buffer.scalar_type(), -1, root);
+    exchange(way, own, pieces(parts), {{root, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())}});
     put_back(target, buffer);
   });
 }
@@ -323,7 +345,7 @@ WorkPtr MPIBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::ve
   const at::Tensor target = output, from = dense(input), to = dense(output);
   const Tensors sends = parts_of(from, input_splits, size_), receives = parts_of(to, output_splits, size_);
   return submit(OpType::ALLTOALL_BASE, {input}, {output}, opts.timeout, [=](const Way& way) {
-    exchange(way.comm, pieces(sends), pieces(receives));
+    exchange(way, Signature(Signature::kAllToAll, from.scalar_type(), -1), pieces(sends), pieces(receives));
     put_back(target, to);
   });
 }
@@ -331,7 +353,7 @@ WorkPtr MPIBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::ve
 WorkPtr MPIBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
   return submit(OpType::ALLTOALL, inputs, targets, opts.timeout, [=](const Way& way) {
-    exchange(way.comm, pieces(from), pieces(to));
+    exchange(way, Signature(Signature::kAllToAll, at::ScalarType::Undefined, -1), pieces(from), pieces(to));
     put_all_back(targets, to);
   });
 }
@@ -369,7 +391,6 @@ void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_
     }
   }
   if (!missing.empty()) {
-    abandon();
     TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: monitored_barrier: not there within ", timeout.count(),
                      " ms: rank ", c10::Join(", ", missing));
   }
@@ -382,15 +403,14 @@ WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int ta
   const at::Tensor buffer = dense(tensor);
   const Piece piece{peer, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())};
   auto requests = type == OpType::SEND ? post_send(messages_, piece, tag) : post_receive(messages_, piece, tag);
-  std::lock_guard<std::mutex> lock(posted_mutex_);
-  return keep(c10::make_intrusive<Message>(Label{type, title_of(type)}, rank_, buffer, type == OpType::SEND ? buffer : tensor,
-                                           std::move(requests), timeout_, name_of(type)));
+  return posted(c10::make_intrusive<Message>(Label{type, title_of(type)}, rank_, messages_, buffer,
+                                             type == OpType::SEND ? buffer : tensor, std::move(requests), timeout_,
+                                             name_of(type, ++message_count_)));
 }
 
-c10::intrusive_ptr<Message> MPIBackend::keep(c10::intrusive_ptr<Message> message) {
-  posted_.remove_if([](const auto& other) { return other->is_over(); });
-  posted_.push_back(message);
-  return message;
+WorkPtr MPIBackend::posted(c10::intrusive_ptr<Message> message) {
+  Progress::of_process().add(message);
+  return requested(std::move(message));
 }
 
 WorkPtr MPIBackend::send(Tensors& tensors, int to, int tag) {
@@ -404,11 +424,13 @@ WorkPtr MPIBackend::recv(Tensors& tensors, int from, int tag) {
 WorkPtr MPIBackend::recvAnysource(Tensors& tensors, int tag) {
   const at::Tensor tensor = only(tensors), buffer = dense(tensor);
   const OpType type = OpType::RECVANYSOURCE;
-  std::lock_guard<std::mutex> lock(posted_mutex_);
-  auto& last = from_anybody_[tag];
-  last = keep(c10::make_intrusive<Message>(Label{type, title_of(type)}, rank_, buffer, tensor, std::vector<MPI_Request>{},
-                                           timeout_, name_of(type), Anybody{messages_, tag, last}));
-  return last;
+  std::lock_guard<std::mutex> lock(from_anybody_mutex_);
+  const auto last = from_anybody_.find(tag);
+  auto message = c10::make_intrusive<Message>(
+      Label{type, title_of(type)}, rank_, messages_, buffer, tensor, std::vector<Request>{}, timeout_,
+      name_of(type, ++message_count_), Anybody{tag, last == from_anybody_.end() ? nullptr : last->second.lock()});
+  from_anybody_.insert_or_assign(tag, c10::weak_intrusive_ptr<Message>(message));
+  return posted(std::move(message));
 }
 
 }  // namespace torchfleet

@@ -1,6 +1,7 @@
 // torch's collectives over MPI: a c10d backend for the stock PyTorch wheel.
 #pragma once
 
+#include "coalesced.h"
 #include "message.h"
 #include "transfer.h"
 #include "worker.h"
@@ -8,13 +9,13 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
-#include <list>
 #include <map>
+#include <mutex>
+#include <optional>
 
 namespace torchfleet {
 
 using Tensors = std::vector<at::Tensor>;
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 class MPIBackend : public c10d::Backend {
  public:
@@ -24,8 +25,12 @@ class MPIBackend : public c10d::Backend {
   const std::string getBackendName() const override { return "mpi"; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  uint64_t getSequenceNumberForGroup() override { return collectives_; }
   void shutdown() override;
+
+  // Between these two, operations begin as usual; the second returns a work for all of them together.
+  void startCoalescing() override { coalesced_.emplace(); }
+  WorkPtr endCoalescing() override;
 
   // Memory for DDP's buckets; only for a group whose ranks share memory.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0 && way_.shared; }
@@ -66,19 +71,20 @@ class MPIBackend : public c10d::Backend {
   at::Tensor reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
 
   WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
-  c10::intrusive_ptr<Message> keep(c10::intrusive_ptr<Message> message);  // with the lock held
-  std::string name_of(c10d::OpType type);
+  WorkPtr posted(c10::intrusive_ptr<Message> message);
+  WorkPtr requested(WorkPtr work);
+  std::string name_of(c10d::OpType type, uint64_t number) const;
 
   const Way way_;      // of collectives
   MPI_Comm messages_;  // for send and recv, so that the program's messages do not mix with ours
   std::chrono::milliseconds timeout_;
-  std::atomic<uint64_t> sequence_{0};     // of all operations
-  std::atomic<uint64_t> collectives_{0};  // of those that all ranks call, so it is the same on all of them
+  std::atomic<uint64_t> collectives_{0};     // which all ranks call, so it is the same on all of them
+  std::atomic<uint64_t> message_count_{0};
   std::atomic<const char*> group_{nullptr};  // its name in the record
-  std::list<c10::intrusive_ptr<Message>> posted_;  // kept here because MPI still uses their buffers
-  std::map<int, c10::intrusive_ptr<Message>> from_anybody_;  // the last one of each tag
-  std::mutex posted_mutex_;
-  Worker worker_;  // the last member, so that its thread ends before what it uses
+  std::map<int, c10::weak_intrusive_ptr<Message>> from_anybody_;  // the last one of each tag
+  std::mutex from_anybody_mutex_;
+  std::optional<std::vector<WorkPtr>> coalesced_;
+  Worker worker_;
 };
 
 }  // namespace torchfleet

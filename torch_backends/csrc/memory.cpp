@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
@@ -14,16 +15,32 @@ int64_t own_process() {
 
 int new_file(const char* name, int64_t bytes) {
   const int file = memfd_create(name, MFD_CLOEXEC);
-  if (file >= 0 && posix_fallocate(file, 0, static_cast<off_t>(bytes)) != 0) {
+  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
     close(file);
     return -1;
   }
   return file;
 }
 
-int file_of(int64_t process, int64_t number) {
+bool allocate_file(int file, int64_t offset, int64_t bytes) {
+  return posix_fallocate(file, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0;
+}
+
+int file_of(int64_t process, int64_t number, int64_t bytes) {
   const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number);
-  return open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const std::string prefix = "/memfd:torchfleet";
+  char target[64];
+  const ssize_t length = readlink(path.c_str(), target, sizeof target);
+  if (length < 0 || std::string(target, length).compare(0, prefix.size(), prefix) != 0) {
+    return -1;
+  }
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct stat found;
+  if (file >= 0 && (fstat(file, &found) != 0 || found.st_size != static_cast<off_t>(bytes))) {
+    close(file);
+    return -1;
+  }
+  return file;
 }
 
 char* map_file(int file, int64_t bytes) {

@@ -2,30 +2,35 @@
 
 #include "patience.h"
 
+#include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
+
+#include <algorithm>
+#include <thread>
 
 namespace torchfleet {
 
-using Clock = std::chrono::steady_clock;
-
-Message::Message(Label label, int rank, at::Tensor buffer, at::Tensor target,
-                 std::vector<MPI_Request> requests, std::chrono::milliseconds timeout, std::string name,
+Message::Message(Label label, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target,
+                 std::vector<Request> requests, std::chrono::milliseconds timeout, std::string name,
                  std::optional<Anybody> anybody)
     : Work(rank, label.type, label.title, std::vector<at::Tensor>{target}),
+      comm_(comm),
       buffer_(std::move(buffer)),
       target_(std::move(target)),
       requests_(std::move(requests)),
       timeout_(timeout),
       name_(std::move(name)),
-      anybody_(std::move(anybody)) {}
+      anybody_(std::move(anybody)) {
+  std::reverse(requests_.begin(), requests_.end());  // the first one is at the end
+}
 
 bool Message::take() {
   if (!anybody_) {
     return true;
   }
   if (anybody_->before) {
-    std::lock_guard<std::mutex> lock(anybody_->before->mutex_);
-    if (!anybody_->before->take()) {
+    std::unique_lock<std::mutex> lock(anybody_->before->mutex_, std::try_to_lock);
+    if (!lock || !(anybody_->before->completed_ || anybody_->before->take())) {
       return false;
     }
   }
@@ -33,60 +38,157 @@ bool Message::take() {
   int flag = 0;
   MPI_Message found;
   MPI_Status status;
-  TORCHFLEET_MPI(MPI_Improbe(MPI_ANY_SOURCE, anybody_->tag, anybody_->comm, &flag, &found, &status));
+  TORCHFLEET_MPI(MPI_Improbe(MPI_ANY_SOURCE, anybody_->tag, comm_, &flag, &found, &status));
   if (flag != 0) {
     source_ = status.MPI_SOURCE;
     const Piece piece{source_, static_cast<char*>(buffer_.data_ptr()), static_cast<int64_t>(buffer_.nbytes())};
-    requests_ = post_found(anybody_->comm, piece, anybody_->tag, found);
+    requests_ = post_found(comm_, piece, anybody_->tag, found);
+    std::reverse(requests_.begin(), requests_.end());
     anybody_.reset();
   }
   return flag != 0;
 }
 
-bool Message::advance() {
-  if (!take()) {
-    return false;
-  }
-  while (!done_ && !requests_.empty()) {
+bool Message::are_requests_done() {
+  while (!requests_.empty()) {
     int flag = 0;
     MPI_Status status;
-    TORCHFLEET_MPI(MPI_Test(&requests_.back(), &flag, &status));
+    TORCHFLEET_MPI(MPI_Test(&requests_.back().request, &flag, &status));
     if (flag == 0) {
       return false;
     }
-    source_ = status.MPI_SOURCE;
+    const int64_t bytes = requests_.back().bytes;
     requests_.pop_back();
+    if (!is_send()) {
+      source_ = status.MPI_SOURCE;
+      check_size(status, bytes);
+    }
   }
-  if (!done_ && !target_.is_same(buffer_)) {
-    target_.copy_(buffer_);
-  }
-  if (!done_ && recordFunctionEndCallback_) {
-    recordFunctionEndCallback_();
-  }
-  done_ = true;
   return true;
 }
 
-bool Message::isCompleted() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return advance();
+bool Message::advance() {
+  if (completed_) {
+    return true;
+  }
+  try {
+    if (!take() || !are_requests_done()) {
+      return false;
+    }
+    if (!target_.is_same(buffer_)) {
+      target_.copy_(buffer_);
+    }
+  } catch (const std::exception& error) {
+    exception_ = std::make_exception_ptr(
+        C10_BUILD_ERROR(DistBackendError, c10::str("backend mpi: ", name_, ": ", plain_text(error))));
+  }
+  finish_here();
+  return true;
 }
 
-bool Message::is_over() {
+void Message::finish_here() {
+  completed_ = true;
+  if (recordFunctionEndCallback_) {
+    recordFunctionEndCallback_();
+    recordFunctionEndCallback_ = nullptr;
+  }
+  complete_future();
+}
+
+// In a thread of its own: it may run functions that the program has attached.
+void Message::complete_future() {
+  if (!future_ || future_is_over_) {
+    return;
+  }
+  future_is_over_ = true;
+  std::thread([future = future_, error = exception_, target = target_] {
+    if (!futures_are_completed()) {
+      return;
+    }
+    if (error) {
+      future->setError(error);
+    } else {
+      future->markCompleted(at::IValue(std::vector<at::Tensor>{target}));
+    }
+  }).detach();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Message::getFuture() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!future_) {
+    std::vector<c10::Device> devices;
+    if (!target_.is_cpu()) {
+      devices.push_back(target_.device());
+    }
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
+    if (completed_) {
+      complete_future();
+    }
+  }
+  return future_;
+}
+
+bool Message::isCompleted() {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   return lock && advance();
 }
 
+bool Message::isSuccess() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return completed_ && !exception_;
+}
+
+// What is copied to an accelerator at the end is left to the thread that wants it, as that is where its stream is.
+Message::State Message::advance_for_others() {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock) {
+    return State::kUnderWay;
+  }
+  if (!completed_ && !target_.is_same(buffer_) && !target_.is_cpu()) {
+    try {
+      if (take()) {
+        are_requests_done();
+      }
+      return State::kUnderWay;
+    } catch (const std::exception&) {
+    }  // advance() comes to it again
+  }
+  if (advance()) {
+    return State::kOver;
+  }
+  if (future_ && !future_is_over_ && Clock::now() - posted_ >= timeout_) {
+    future_is_over_ = true;
+    const auto error = std::make_exception_ptr(C10_BUILD_ERROR(
+        DistBackendError, c10::str("backend mpi: ", name_, " has not ended within ", timeout_.count(), " ms")));
+    std::thread([future = future_, error] { future->setError(error); }).detach();
+  }
+  return State::kUnderWay;
+}
+
+void Message::cancel() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Request& one : requests_) {
+    MPI_Cancel(&one.request);
+    MPI_Request_free(&one.request);
+  }
+  requests_.clear();
+}
+
 bool Message::wait(std::chrono::milliseconds timeout) {
   const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
-  const auto deadline = Clock::now() + limit;
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (Patience patience; !advance(); patience.rest()) {
-    if (patience.is_spent() && Clock::now() >= deadline) {
-      abandon();
-      TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: ", name_, " has not ended within ", limit.count(),
-                       " ms: the other rank does not take part in it");
+  const auto start = Clock::now();
+  for (Patience patience;; patience.rest()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (advance()) {
+        break;
+      }
     }
+    TORCH_CHECK_WITH(DistBackendError, !patience.is_spent() || Clock::now() - start < limit, "backend mpi: ", name_,
+                     " has not ended within ", limit.count(), " ms: the other rank does not take part in it");
+  }
+  if (exception_) {
+    std::rethrow_exception(exception_);
   }
   return true;
 }

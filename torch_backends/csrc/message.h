@@ -4,6 +4,7 @@
 #include "transfer.h"
 #include "worker.h"
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +16,6 @@ class Message;
 // The state of a receive from any source. It is not posted: MPICH 5.0.2 over UCX loses such a receive if some ranks are on
 // this node and some are not. So receives of one tag are done in order, one after the other.
 struct Anybody {
-  MPI_Comm comm;
   int tag;
   c10::intrusive_ptr<Message> before;  // the previous receive of this tag, or null
 };
@@ -23,28 +23,41 @@ struct Anybody {
 class Message : public c10d::Work {
  public:
   // `buffer` is the memory that MPI reads or writes; at the end it is copied into `target`, if that is another tensor.
-  Message(Label label, int rank, at::Tensor buffer, at::Tensor target, std::vector<MPI_Request> requests,
+  Message(Label label, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target, std::vector<Request> requests,
           std::chrono::milliseconds timeout, std::string name, std::optional<Anybody> anybody = std::nullopt);
 
-  bool isCompleted() override;
-  bool is_over();  // false while another thread waits for it
-  bool isSuccess() const override { return done_; }
+  bool isCompleted() override;  // never waits for another thread that looks at it
+  bool isSuccess() const override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   int sourceRank() const override { return source_; }
   std::vector<at::Tensor> result() override { return {target_}; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+  // For the thread that moves messages on (progress.h):
+  enum class State { kUnderWay, kOver };
+  State advance_for_others();
+  MPI_Comm comm() const { return comm_; }
+  bool is_send() const { return opType_ == c10d::OpType::SEND; }
+  void cancel();  // a receive; nothing else looks at it any more
 
  private:
   // With the lock held:
-  bool advance();
-  bool take();  // whether the message from any source has been received
+  bool advance();            // whether it is over; an error is kept in exception_
+  bool take();               // whether the message from any source has been received
+  bool are_requests_done();
+  void finish_here();
+  void complete_future();
 
+  const MPI_Comm comm_;
   at::Tensor buffer_, target_;
-  std::vector<MPI_Request> requests_;
-  std::chrono::milliseconds timeout_;
-  std::string name_;
+  std::vector<Request> requests_;
+  const std::chrono::milliseconds timeout_;
+  const std::chrono::steady_clock::time_point posted_ = std::chrono::steady_clock::now();
+  const std::string name_;
   std::optional<Anybody> anybody_;  // until it is received
-  int source_ = -1;
-  bool done_ = false;
+  std::atomic<int> source_{-1};
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // once somebody wants it
+  bool future_is_over_ = false;
 };
 
 }  // namespace torchfleet

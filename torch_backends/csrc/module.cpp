@@ -25,12 +25,25 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   module.doc() = "torch.distributed over MPI, for the stock PyTorch wheel";
   module.def("create", &create, py::arg("ranks"), py::arg("timeout"), Unlocked(),
-             "A backend of these ranks of the world, all if there are none; None if this process is not among them.");
+             "A backend of these ranks of MPI_COMM_WORLD in this order, all if there are none; None if this process is not\n"
+             "among them.");
   module.def("begin", &torchfleet::begin, Unlocked(), "MPI_Init_thread; MPI_Finalize comes when the process ends.");
   module.def("world_rank", &torchfleet::world_rank);
   module.def("world_size", &torchfleet::world_size);
   module.def("told_by_all", &torchfleet::told_by_all, Unlocked(), "What every rank of the world says; all call this.");
   module.def("recorded", [] { return py::bytes(torchfleet::record_as_json()); },
              "The last collectives of all groups, as JSON in the form of PyTorch's flight recorder.");
+  module.def(
+      "finish",
+      [](std::chrono::milliseconds most) {
+        torchfleet::await_workers(most, true);
+        torchfleet::complete_no_more_futures();
+        if (most.count() > 0) {
+          torchfleet::end_messages();
+        }
+      },
+      py::arg("most"), Unlocked(),
+      "Waits at most so long for all collectives and for the functions of their futures, which are not run after this,\n"
+      "and then for messages that are being sent.");
   module.def("library_version", &torchfleet::library_version);
 }

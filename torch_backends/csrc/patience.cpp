@@ -7,6 +7,7 @@ namespace torchfleet {
 
 void Patience::rest() {
   if (is_spent()) {
+    Operation::check();
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   } else {
     ++looks_;

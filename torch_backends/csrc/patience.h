@@ -2,6 +2,7 @@
 // neighbour) every step of every rank costs a time slice. Ours poll for a while, and then sleep between polls.
 #pragma once
 
+#include "operation.h"
 #include "world.h"
 
 namespace torchfleet {
@@ -9,6 +10,7 @@ namespace torchfleet {
 // The pause between two polls: at first only a yield, then sleep.
 class Patience {
  public:
+  // Throws TimedOut when the operation of this thread is out of time.
   void rest();
   bool is_spent() const { return looks_ >= kLooks; }
 

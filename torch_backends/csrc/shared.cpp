@@ -1,6 +1,7 @@
 #include "shared.h"
 
 #include "memory.h"
+#include "operation.h"
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -12,9 +13,11 @@
 #endif
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <stdexcept>
 #include <string>
 
 namespace torchfleet {
@@ -22,18 +25,18 @@ namespace torchfleet {
 namespace {
 constexpr int64_t kSmall = 16 << 10;   // bytes up to which every rank reduces everything itself: one wait instead of two
 constexpr int64_t kChunk = 256 << 10;  // bytes of one chunk; two are in flight
-constexpr int64_t kLeastPart = 4 << 10;
+constexpr int64_t kLeastPart = 512;
+constexpr int64_t kMostBytes = 64 << 20;      // of the slots of all ranks together: many ranks have smaller chunks
 constexpr int64_t kLeastInPlace = 128 << 10;  // bytes from which exchanging the locations of the data is worth its cost
+constexpr int64_t kLong = 1 << 20;            // bytes of an operation whose time is measured
+constexpr uint32_t kMeasure = 64;             // one of so many long operations tries the other kind of stores
 constexpr int kLooks = 4000;  // polls before a waiting rank sleeps, some ten microseconds
-constexpr timespec kNap{0, 100'000'000};
+constexpr std::chrono::nanoseconds kNap = std::chrono::milliseconds(100);
+constexpr int64_t kPage = 4096;
 
-int64_t part_bytes(int size) {
-  return std::max(kLeastPart, kChunk / size / 64 * 64);
-}
-
-int own_cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+// Whether a counter that may wrap has not reached a value.
+bool is_before(uint32_t counter, uint32_t value) {
+  return static_cast<int32_t>(counter - value) < 0;
 }
 
 void pause() {
@@ -49,12 +52,16 @@ bool wanted() {
   return given == nullptr || std::string(given) != "0";
 }
 
-// Copies into another rank's buffer with non-temporal stores, which bypass this core's cache. A core that reads data from
-// the cache of a core with another last level (another socket, another CCX of an EPYC) gets 1 to 4 GB/s; from memory it
-// gets the full bandwidth.
-void hand(void* to, const void* from, int64_t bytes) {
+// Copies into memory that another rank reads. With non-temporal stores it bypasses this core's cache: a core that reads from
+// the cache of a core with another last level (another socket, another CCX of an EPYC) gets 1 to 4 GB/s, and from memory the
+// full bandwidth. Where ranks share the last level, ordinary stores are two to three times as fast.
+void hand(void* to, const void* from, int64_t bytes, bool streaming) {
   int64_t done = 0;
 #if defined(__x86_64__)
+  if (!streaming) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
   const auto* source = static_cast<const __m128i*>(from);
   auto* target = static_cast<__m128i*>(to);
   for (; done + 64 <= bytes; done += 64, source += 4, target += 4) {
@@ -104,7 +111,7 @@ void combine(const std::vector<const char*>& from, char* sum, const std::vector<
   }
   for (size_t i = 1; i < from.size(); ++i) {
     if (!add_fast(how, sum, from[i], sum, sum, count)) {
-      TORCHFLEET_MPI(MPI_Reduce_local(from[i], sum, static_cast<int>(count), how.type, how.op));
+      reduce_local(how, from[i], sum, count);
     }
   }
   for (char* target : to) {
@@ -113,6 +120,8 @@ void combine(const std::vector<const char*>& from, char* sum, const std::vector<
     }
   }
 }
+
+}  // namespace
 
 // The parts of a chunk, one for each rank: equal sizes, in whole cache lines.
 struct Parts {
@@ -126,20 +135,37 @@ struct Parts {
 
   int64_t elements, size, each;
 };
-}  // namespace
 
-std::shared_ptr<Shared> Shared::among(MPI_Comm comm) {
+// Where what lies in the memory.
+struct Shared::Layout {
+  explicit Layout(int size) {
+    const int64_t row = std::min(kChunk, kMostBytes / (2 * size));
+    part_bytes = std::max(kLeastPart, row / size / 64 * 64);
+    slots = size * sizeof(Marks) + sizeof(Failure) + 2 * size * kSmall;
+    slots = (slots + kPage - 1) / kPage * kPage;
+    bytes = slots + 2 * size * size * part_bytes;
+  }
+  int64_t part_bytes, slots, bytes;
+};
+
+std::shared_ptr<Shared> Shared::among(MPI_Comm comm, std::vector<int> ranks) {
   int rank = 0, size = 0;
   TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
   TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
-  const int64_t bytes = bytes_for(size);
+  const Layout layout(size);
   Place place{own_process(), -1, std::random_device()() | int64_t{1} << 32};
   if (rank == 0 && wanted() && size > 1) {
-    place.file = new_file("torchfleet", bytes);
+    place.file = new_file("torchfleet", layout.bytes);
   }
   TORCHFLEET_MPI(MPI_Bcast(&place, sizeof place, MPI_BYTE, 0, comm));
-  const int file = place.file < 0 || rank == 0 ? static_cast<int>(place.file) : file_of(place.process, place.file);
-  char* memory = file < 0 ? nullptr : map_file(file, bytes);
+  const bool theirs = place.file >= 0 && rank != 0;
+  const int file = theirs ? file_of(place.process, place.file, layout.bytes) : static_cast<int>(place.file);
+  // Each rank allocates its own slots, so that they are in the memory next to its core; rank 0 all else.
+  const int64_t rows = 2 * size * layout.part_bytes;
+  bool allocated = file >= 0 && allocate_file(file, layout.slots + rank * rows, rows);
+  allocated = allocated && (rank != 0 || allocate_file(file, 0, layout.slots));
+  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &allocated, 1, MPI_C_BOOL, MPI_LAND, comm));
+  char* memory = allocated ? map_file(file, layout.bytes) : nullptr;
   // Another process may have the same numbers of process and descriptor: each rank proves that it is the same memory.
   auto* first = reinterpret_cast<std::atomic<int64_t>*>(memory);
   if (rank == 0 && memory != nullptr) {
@@ -151,46 +177,85 @@ std::shared_ptr<Shared> Shared::among(MPI_Comm comm) {
   close_file(file);
   if (good == 0) {
     if (memory != nullptr) {
-      unmap(memory, bytes);
+      unmap(memory, layout.bytes);
     }
     return nullptr;
   }
   if (rank == 0) {
     first->store(0);
   }
-  TORCHFLEET_MPI(MPI_Barrier(comm));
-  return std::shared_ptr<Shared>(new Shared(rank, size, memory, bytes));
+  // The cores that any of the ranks may use. A launcher may bind each rank to a core of its own.
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof cores, &cores);
+  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof cores, MPI_BYTE, MPI_BOR, comm));
+  return std::shared_ptr<Shared>(new Shared(rank, std::move(ranks), memory, layout, CPU_COUNT(&cores)));
 }
 
-Shared::Shared(int rank, int size, char* memory, int64_t bytes)
-    : rank_(rank),
-      size_(size),
+Shared::Shared(int rank, std::vector<int> ranks, char* memory, const Layout& layout, int cores)
+    : ranks_(std::move(ranks)),
+      rank_(rank),
+      size_(static_cast<int>(ranks_.size())),
       memory_(memory),
-      bytes_(bytes),
-      part_bytes_(part_bytes(size)),
-      row_bytes_(part_bytes_ * size),
-      spins_(size > own_cores() ? 1 : kLooks),
-      neighbours_(size) {}
+      bytes_(layout.bytes),
+      slots_(layout.slots),
+      part_bytes_(layout.part_bytes),
+      row_bytes_(part_bytes_ * size_),
+      compared_(size_),
+      spins_(size_ > cores ? 1 : kLooks),
+      neighbours_(size_) {}
 
 Shared::~Shared() {
   unmap(memory_, bytes_);
 }
 
-int64_t Shared::bytes_for(int size) {
-  const int64_t chunks = 2 * (static_cast<int64_t>(size) * size + size) * part_bytes(size);
-  return size * static_cast<int64_t>(sizeof(Marks)) + 2 * size * kSmall + chunks;
-}
-
 char* Shared::small_slot(uint32_t number, int rank) const {
-  return memory_ + size_ * sizeof(Marks) + ((number & 1) * size_ + rank) * kSmall;
+  return memory_ + size_ * sizeof(Marks) + sizeof(Failure) + ((number & 1) * size_ + rank) * kSmall;
 }
 
 char* Shared::slot(uint32_t chunk, int from, int part) const {
-  return small_slot(2, 0) + 2 * size_ * kSmall + (((chunk & 1) * size_ + from) * size_ + part) * part_bytes_;
+  return memory_ + slots_ + (2 * from + (chunk & 1)) * row_bytes_ + part * part_bytes_;
 }
 
-char* Shared::result(uint32_t chunk, int part) const {
-  return slot(0, 0, 0) + (2 * size_ * size_ + (chunk & 1) * size_ + part) * part_bytes_;
+void Shared::begin(Signature own) {
+  throw_if_failed();
+  own_ = own;
+}
+
+void Shared::fail(const std::string& why) {
+  uint32_t none = Failure::kNone;
+  if (failure().state.compare_exchange_strong(none, Failure::kWriting)) {
+    failure().rank = ranks_[rank_];
+    failure().text[why.copy(failure().text, sizeof failure().text - 1)] = '\0';
+    failure().state.store(Failure::kWritten);
+  }
+}
+
+void Shared::throw_if_failed() const {
+  if (failure().state.load(std::memory_order_acquire) == Failure::kWritten) {
+    throw std::runtime_error("rank " + std::to_string(failure().rank) + " failed: " + failure().text);
+  }
+}
+
+void Shared::enter() {
+  Mark& entered = marks_of(rank_).entered;
+  entered.signatures[++operations_ % kSignatures].store(own_.word(), std::memory_order_relaxed);
+  publish(entered, operations_);
+}
+
+// Compares once per operation and rank.
+void Shared::compare(int rank) {
+  if (compared_[rank] == operations_) {
+    return;
+  }
+  const Mark& entered = marks_of(rank).entered;
+  if (!is_before(entered.value.load(std::memory_order_acquire), operations_)) {
+    compared_[rank] = operations_;
+    const Signature other(entered.signatures[operations_ % kSignatures].load(std::memory_order_relaxed));
+    if (!(other == own_)) {
+      refuse_different({own_.word(), other.word()}, {ranks_[rank_], ranks_[rank]});
+    }
+  }
 }
 
 void Shared::publish(Mark& mark, uint32_t value) {
@@ -204,9 +269,10 @@ void Shared::publish(Mark& mark, uint32_t value) {
 // rank that it waits for.
 void Shared::await(Mark Marks::*which, int rank, uint32_t value) {
   Mark& mark = marks_of(rank).*which;
-  const auto there = [&] { return static_cast<int32_t>(mark.value.load(std::memory_order_acquire) - value) >= 0; };
+  const auto there = [&] { return !is_before(mark.value.load(std::memory_order_acquire), value); };
   for (int i = 0; i < spins_; ++i) {
     if (there()) {
+      compare(rank);
       return;
     }
     pause();
@@ -214,50 +280,91 @@ void Shared::await(Mark Marks::*which, int rank, uint32_t value) {
   awaited_ = value;
   waiting_ = which;
   mark.sleepers.fetch_add(1);
-  while (!there()) {
-    const uint32_t seen = mark.value.load();
-    if (static_cast<int32_t>(seen - value) < 0) {
-      syscall(SYS_futex, &mark.value, FUTEX_WAIT, seen, &kNap, nullptr, 0);
+  try {
+    while (!there()) {
+      look_at(rank);
+      const auto nap = Operation::at_most(kNap);
+      const timespec most{0, static_cast<long>(nap.count())};
+      const uint32_t seen = mark.value.load();
+      if (is_before(seen, value)) {
+        syscall(SYS_futex, &mark.value, FUTEX_WAIT, seen, &most, nullptr, 0);
+      }
     }
+  } catch (...) {
+    mark.sleepers.fetch_sub(1);
+    waiting_ = nullptr;
+    throw;
   }
   mark.sleepers.fetch_sub(1);
   waiting_ = nullptr;
+  compare(rank);
+}
+
+void Shared::look_at(int rank) {
+  compare(rank);
+  throw_if_failed();
+  try {
+    Operation::check();
+  } catch (TimedOut& over) {
+    over.missing = missing();
+    throw;
+  }
 }
 
 std::vector<int> Shared::missing() const {
-  std::vector<int> ranks;
+  std::vector<int> found;
   const auto which = waiting_.load();
   for (int rank = 0; which != nullptr && rank < size_; ++rank) {
-    if (static_cast<int32_t>((marks_of(rank).*which).value.load() - awaited_) < 0) {
-      ranks.push_back(rank);
+    if (is_before((marks_of(rank).*which).value.load(), awaited_)) {
+      found.push_back(ranks_[rank]);
     }
   }
-  return ranks;
+  return found;
 }
 
 void Shared::barrier() {
-  publish(marks_of(rank_).small, ++operations_);
+  enter();
   for (int rank = 0; rank < size_; ++rank) {
-    await(&Marks::small, rank, operations_);
+    await(&Marks::entered, rank, operations_);
   }
 }
 
 void Shared::all_reduce(char* data, int64_t count, const Reduction& how, int64_t size) {
-  if (count * size <= kSmall) {
+  const int64_t bytes = count * size;
+  if (bytes <= kSmall) {
     all_at_once(data, count, how, size);
-  } else if (count * size < kLeastInPlace || !in_place(data, count, how, size)) {
+  } else if (bytes < kLeastInPlace || !in_place(data, count, how, size)) {
+    choose_stores(bytes);
+    const auto start = Clock::now();
     in_chunks(data, count, how, size);
+    if (bytes >= kLong) {
+      measured(bytes, std::chrono::duration<double>(Clock::now() - start).count());
+    }
   }
 }
 
-// A slot is written again two operations later: a rank that took part in the operation between has read it.
+void Shared::choose_stores(int64_t bytes) {
+  const auto [ordinary, streaming] = seconds_per_byte_;
+  streams_ = ordinary > 0 && streaming > 0 && streaming < ordinary;
+  if (bytes >= kLong && ++long_ones_ % kMeasure == 0) {
+    streams_ = !streams_;
+  }
+}
+
+void Shared::measured(int64_t bytes, double seconds) {
+  double& kept = seconds_per_byte_[streams_ ? 1 : 0];
+  const double found = seconds / static_cast<double>(bytes);
+  kept = kept > 0 ? 0.75 * kept + 0.25 * found : found;
+}
+
+// A slot is written again two small operations later: a rank that took part in the small one between has read it.
 std::vector<const char*> Shared::brought_by_all(const void* data, int64_t bytes) {
-  const uint32_t number = ++operations_;
+  const uint32_t number = ++small_;
   std::memcpy(small_slot(number, rank_), data, bytes);
-  publish(marks_of(rank_).small, number);
+  enter();
   std::vector<const char*> found;
   for (int rank = 0; rank < size_; ++rank) {
-    await(&Marks::small, rank, number);
+    await(&Marks::entered, rank, operations_);
     found.push_back(small_slot(number, rank));
   }
   return found;
@@ -279,7 +386,7 @@ bool Shared::in_place(char* data, int64_t count, const Reduction& how, int64_t s
   }
   std::vector<char*> all;
   for (int rank = 0; rank < size_; ++rank) {
-    all.push_back(rank == rank_ ? data : neighbours_.at(rank, places[rank]));
+    all.push_back(rank == rank_ ? data : neighbours_.at(rank, places[rank], count * size));
   }
   const Parts parts(count, size_, size);
   const int64_t end = parts.first(rank_ + 1);
@@ -303,7 +410,7 @@ void Shared::make_room(uint32_t chunk) {
 
 void Shared::bring(const char* data, int64_t bytes, uint32_t chunk) {
   make_room(chunk);
-  hand(slot(chunk, rank_, 0), data, bytes);
+  hand(slot(chunk, rank_, 0), data, bytes, streams_);
   publish(marks_of(rank_).brought, chunk + 1);
 }
 
@@ -312,7 +419,7 @@ void Shared::bring_parts(char* data, uint32_t chunk, int64_t elements, int64_t s
   const Parts parts(elements, size_, size);
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_) {
-      hand(slot(chunk, rank_, rank), parts.at(data, rank), parts.count(rank) * size);
+      hand(slot(chunk, rank_, rank), parts.at(data, rank), parts.count(rank) * size, streams_);
     }
   }
   publish(marks_of(rank_).brought, chunk + 1);
@@ -320,16 +427,20 @@ void Shared::bring_parts(char* data, uint32_t chunk, int64_t elements, int64_t s
 
 template <typename Step>
 void Shared::chunk_by_chunk(int64_t total, int64_t most, Step step) {
-  for (int64_t first = 0; first < total; first += most) {
+  enter();
+  int64_t first = 0;
+  do {  // an empty one too: the other ranks compare signatures
     step(chunks_, first, std::min(most, total - first));
     publish(marks_of(rank_).done, ++chunks_);
-  }
+    first += most;
+  } while (first < total);
 }
 
-// Each rank reduces one part of every chunk: it has its own elements already; the others copy theirs into its slots, and
-// read the result. The data of the next chunk is copied before this one is reduced. A result may be overwritten two chunks
-// later: a rank that has copied data of that chunk has read the result.
+// Each rank reduces one part of every chunk: it has its own elements already, the others copy theirs into their slots, and
+// it writes the result into these slots, from which they copy it. The data of the next chunk is copied before this one is
+// reduced. A slot may be written again two chunks later: its owner has read the result.
 void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t size) {
+  enter();
   const int64_t most = part_bytes_ / size * size_;
   bring_parts(data, chunks_, std::min(most, count), size);
   for (int64_t first = 0; first < count; first += most) {
@@ -339,23 +450,36 @@ void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t 
       bring_parts(here + most * size, chunk + 1, std::min(most, count - first - most), size);
     }
     const Parts parts(std::min(most, count - first), size_, size);
-    std::vector<const char*> from;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_) {
-        await(&Marks::brought, rank, chunk + 1);
-      }
-      from.push_back(rank == rank_ ? parts.at(here, rank) : slot(chunk, rank, rank_));
-    }
-    char* own = parts.at(here, rank_);
-    combine(from, rank_ == 0 ? own : slot(chunk, 0, rank_), {own}, parts.count(rank_), how, size);
-    hand(result(chunk, rank_), own, parts.count(rank_) * size);
+    reduce_part(parts, here, chunk, how);
     publish(marks_of(rank_).done, chunk + 1);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
         await(&Marks::done, rank, chunk + 1);
-        std::memcpy(parts.at(here, rank), result(chunk, rank), parts.count(rank) * size);
+        std::memcpy(parts.at(here, rank), slot(chunk, rank_, rank), parts.count(rank) * size);
       }
     }
+  }
+}
+
+void Shared::reduce_part(const Parts& parts, char* here, uint32_t chunk, const Reduction& how) {
+  char* own = parts.at(here, rank_);
+  std::vector<const char*> from;
+  std::vector<char*> to{own};
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) {
+      await(&Marks::brought, rank, chunk + 1);
+      to.push_back(slot(chunk, rank, rank_));
+    }
+    from.push_back(rank == rank_ ? own : slot(chunk, rank, rank_));
+  }
+  char* sum = rank_ == 0 ? own : slot(chunk, 0, rank_);
+  if (!streams_) {
+    combine(from, sum, to, parts.count(rank_), how, parts.size);
+    return;
+  }
+  combine(from, sum, {own}, parts.count(rank_), how, parts.size);
+  for (size_t i = 1; i < to.size(); ++i) {
+    hand(to[i], own, parts.count(rank_) * parts.size, true);
   }
 }
 
@@ -382,7 +506,7 @@ void Shared::reduce_scatter(const char* input, char* output, int64_t count, cons
     make_room(chunk);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
-        hand(slot(chunk, rank_, rank), input + (rank * count + first) * size, elements * size);
+        hand(slot(chunk, rank_, rank), input + (rank * count + first) * size, elements * size, streams_);
       }
     }
     publish(marks_of(rank_).brought, chunk + 1);

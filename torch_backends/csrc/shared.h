@@ -2,8 +2,12 @@
 //
 // Every rank has slots in one anonymous file. Each element is reduced once, in the order of the ranks, so every rank gets
 // the same bits. While all ranks take part, no system call is made.
+//
+// Each rank publishes the signature of its operation before it waits, and compares it with that of each rank that it waits
+// for. A rank that waits in vain, or whose operation fails, writes why into the memory: the others then fail too.
 #pragma once
 
+#include "signature.h"
 #include "tensors.h"
 #include "types.h"
 
@@ -13,13 +17,22 @@
 
 namespace torchfleet {
 
+struct Parts;
+
 class Shared {
  public:
-  // Called by all ranks of `comm`. Returns null on all ranks if some cannot share memory with the others.
-  static std::shared_ptr<Shared> among(MPI_Comm comm);
+  // Called by all ranks of `comm`. Returns null on all ranks if some cannot share memory with the others. `ranks`: their
+  // numbers in the group, for error texts.
+  static std::shared_ptr<Shared> among(MPI_Comm comm, std::vector<int> ranks);
   ~Shared();
 
-  // `count` is in elements of `size` bytes.
+  // What the next call is a part of. Throws if an operation failed on any rank.
+  void begin(Signature own);
+  // Lets the other ranks know that an operation failed here. Only the first failure of all ranks is kept.
+  void fail(const std::string& why);
+
+  // Each throws TimedOut after the deadline of this thread's Operation, and std::runtime_error if another rank asks for
+  // something else or has failed. `count` is in elements of `size` bytes.
   void all_reduce(char* data, int64_t count, const Reduction& how, int64_t size);
   void reduce(char* data, int64_t count, const Reduction& how, int64_t size, int root);
   void reduce_scatter(const char* input, char* output, int64_t count, const Reduction& how, int64_t size);
@@ -27,47 +40,73 @@ class Shared {
   void all_gather(const char* input, char* output, int64_t bytes);
   void barrier();
 
-  // The ranks that the current operation waits for.
+  // The ranks of the group that the current operation waits for. May be called by any thread.
   std::vector<int> missing() const;
 
  private:
+  static constexpr uint32_t kSignatures = 4;  // no rank is more than two operations ahead of one that it waits for
+
   // The progress of one rank, for which the others wait. Each has its own cache line.
   struct alignas(64) Mark {
     std::atomic<uint32_t> value;
     std::atomic<uint32_t> sleepers;
+    std::atomic<uint64_t> signatures[kSignatures];  // of `entered`: of the last operations
   };
-  // Per rank: the number of small operations with its data in place; of chunks in place; of chunks that it has finished,
-  // so that it no longer reads any rank's slots of these.
+  // Per rank: the number of operations that it has entered, with its data in place if it is small; of chunks in place; of
+  // chunks that it has finished, so that it no longer reads any rank's slots of these.
   struct Marks {
-    Mark small, brought, done;
+    Mark entered, brought, done;
   };
+  // The first failure of all ranks.
+  struct alignas(64) Failure {
+    enum State : uint32_t { kNone, kWriting, kWritten };
+    std::atomic<uint32_t> state;
+    int32_t rank;
+    char text[1000];
+  };
+  struct Layout;
 
-  Shared(int rank, int size, char* memory, int64_t bytes);
-  static int64_t bytes_for(int size);
+  Shared(int rank, std::vector<int> ranks, char* memory, const Layout& layout, int cores);
 
+  void enter();
+  void compare(int rank);
+  void throw_if_failed() const;
   void publish(Mark& mark, uint32_t value);
   void await(Mark Marks::*which, int rank, uint32_t value);
+  void look_at(int rank);  // throws if this rank need not wait for `rank` any longer
   std::vector<const char*> brought_by_all(const void* data, int64_t bytes);  // up to kSmall
   void all_at_once(char* data, int64_t count, const Reduction& how, int64_t size);
   bool in_place(char* data, int64_t count, const Reduction& how, int64_t size);  // false if that is not possible
+  void reduce_part(const Parts& parts, char* here, uint32_t chunk, const Reduction& how);
   void in_chunks(char* data, int64_t count, const Reduction& how, int64_t size);
   void make_room(uint32_t chunk);
   void bring(const char* data, int64_t bytes, uint32_t chunk);
   void bring_parts(char* data, uint32_t chunk, int64_t elements, int64_t size);
-  // Calls step(chunk, first, count) until `total` is done, at most `most` at a time, and marks each chunk as done.
+  // Calls step(chunk, first, count) until `total` is done, at most `most` at a time and at least once, and marks each chunk
+  // as done.
   template <typename Step>
   void chunk_by_chunk(int64_t total, int64_t most, Step step);
 
   Marks& marks_of(int rank) const { return reinterpret_cast<Marks*>(memory_)[rank]; }
+  Failure& failure() const { return *reinterpret_cast<Failure*>(memory_ + size_ * sizeof(Marks)); }
   char* small_slot(uint32_t number, int rank) const;
-  char* slot(uint32_t chunk, int from, int part) const;  // the slots of one rank are contiguous
-  char* result(uint32_t chunk, int part) const;
+  char* slot(uint32_t chunk, int from, int part) const;  // the slots of one rank's chunk are contiguous
 
+  // Whether this rank writes past its cache into memory that another rank reads. Which is faster depends on the machine,
+  // so it is measured: one of 64 long operations takes the other way.
+  void choose_stores(int64_t bytes);
+  void measured(int64_t bytes, double seconds);
+
+  const std::vector<int> ranks_;
   const int rank_, size_;
   char* const memory_;
-  const int64_t bytes_;
-  const int64_t part_bytes_, row_bytes_;
-  uint32_t operations_ = 0, chunks_ = 0;
+  const int64_t bytes_, slots_, part_bytes_, row_bytes_;
+  Signature own_ = Signature::barrier();
+  std::vector<uint32_t> compared_;  // by rank: the last operation whose signature was compared
+  uint32_t operations_ = 0, small_ = 0, chunks_ = 0;
+  uint32_t long_ones_ = 0;
+  double seconds_per_byte_[2] = {0, 0};  // of ordinary and of streaming stores; 0: not measured yet
+  bool streams_ = false;
   int spins_;
   std::atomic<Mark Marks::*> waiting_{nullptr};
   std::atomic<uint32_t> awaited_{0};

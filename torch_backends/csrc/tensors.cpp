@@ -4,6 +4,9 @@
 
 #include <torch/csrc/distributed/c10d/exception.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <random>
@@ -39,7 +42,7 @@ void let_go(char* memory) {
 at::Tensor allocate(int64_t count, const at::TensorOptions& options) {
   const int64_t bytes = kHead + std::max<int64_t>(1, count) * static_cast<int64_t>(options.dtype().itemsize());
   const int file = new_file("torchfleet-tensor", bytes);
-  char* memory = file < 0 ? nullptr : map_file(file, bytes);
+  char* memory = file >= 0 && allocate_file(file, 0, bytes) ? map_file(file, bytes) : nullptr;
   if (memory == nullptr) {
     close_file(file);
     return at::empty({count}, options);
@@ -79,7 +82,9 @@ void Neighbours::forget(Process& process) {
   process.files.clear();
 }
 
-char* Neighbours::at(int rank, const Place& place) {
+char* Neighbours::at(int rank, const Place& place, int64_t bytes) {
+  TORCH_CHECK_WITH(DistBackendError, place.offset >= kHead && place.offset <= place.bytes - bytes, "memory of rank ", rank,
+                   " has no ", bytes, " bytes at ", place.offset, " of ", place.bytes);
   Process& process = of_[rank];
   if (process.freed != place.freed) {  // its freed files would stay in memory as long as they are mapped here
     forget(process);
@@ -90,11 +95,11 @@ char* Neighbours::at(int rank, const Place& place) {
       return file.memory + place.offset;
     }
   }
-  const int file = file_of(place.process, place.file);
+  const int file = file_of(place.process, place.file, place.bytes);
   char* memory = file < 0 ? nullptr : map_file(file, place.bytes);
   close_file(file);
   TORCH_CHECK_WITH(DistBackendError, memory != nullptr && *reinterpret_cast<int64_t*>(memory) == place.mark,
-                   "backend mpi: memory of rank ", rank, " cannot be mapped: ", std::strerror(errno),
+                   "memory of rank ", rank, " cannot be mapped: ", std::strerror(errno),
                    "; DDP_DISABLE_COMM_MEM=1 does without");
   process.files.push_back({place.mark, memory, place.bytes});
   return memory + place.offset;

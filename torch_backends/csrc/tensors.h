@@ -29,8 +29,8 @@ class Neighbours {
   ~Neighbours();
   Neighbours(const Neighbours&) = delete;
 
-  // The memory of a rank in this process. Throws c10::DistBackendError if it cannot be mapped.
-  char* at(int rank, const Place& place);
+  // So many bytes of a rank's memory, in this process. Throws c10::DistBackendError if they cannot be mapped.
+  char* at(int rank, const Place& place, int64_t bytes);
 
  private:
   struct File {

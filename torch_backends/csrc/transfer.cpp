@@ -1,5 +1,6 @@
 #include "transfer.h"
 
+#include "agreement.h"
 #include "devices.h"
 #include "patience.h"
 
@@ -36,6 +37,26 @@ int size_of(MPI_Comm comm) {
   return size;
 }
 
+// What each rank of a communicator says. All of them call this.
+std::vector<int> ranks_of(MPI_Comm comm, int own) {
+  std::vector<int> found(size_of(comm));
+  TORCHFLEET_MPI(MPI_Allgather(&own, 1, MPI_INT, found.data(), 1, MPI_INT, comm));
+  return found;
+}
+
+// Runs a collective over MPI, and compares meanwhile what the ranks ask for. A blocking call cannot be left: then they are
+// compared first.
+template <typename Collective>
+void over_mpi(const Way& way, Signature own, bool blocking, Collective collective) {
+  static const std::vector<int> same;
+  Agreement agreement(way.comm, same, own);
+  if (blocking) {
+    agreement.conclude();
+  }
+  collective();
+  agreement.conclude();
+}
+
 // Calls step(first, count) until all of `total` is done; once with a count of zero if there is nothing to do, because
 // every rank takes part in every collective.
 template <typename Step>
@@ -69,7 +90,10 @@ class Ring {
     const int64_t longest = (count + ranks_ - 1) / ranks_;
     segments_ = (longest + kSegment / size - 1) / (kSegment / size);
     items_ = (2 * ranks_ - 2) * segments_;
-    room_.resize(kWindow * kSegment);
+    if (!room_) {
+      room_ = std::make_shared<std::vector<char>>(kWindow * kSegment);
+    }
+    Operation::hold(room_);
   }
 
   void go() {
@@ -105,7 +129,7 @@ class Ring {
       }
       Piece to = piece(receiving_, 1, rank_ - 1);
       if (reduces(receiving_)) {
-        to.data = &room_[receiving_ % kWindow * kSegment];
+        to.data = room_->data() + receiving_ % kWindow * kSegment;
       }
       TORCHFLEET_MPI(MPI_Irecv(to.data, static_cast<int>(to.bytes), MPI_BYTE, to.rank, kExchangeTag, comm_,
                                &receives_[receiving_ % kWindow]));
@@ -127,8 +151,7 @@ class Ring {
     }
     if (received != 0 && reduces(received_)) {
       const Piece to = piece(received_, 1, rank_ - 1);
-      const int count = static_cast<int>(to.bytes / size_);
-      TORCHFLEET_MPI(MPI_Reduce_local(&room_[received_ % kWindow * kSegment], to.data, count, how_.type, how_.op));
+      reduce_local(how_, room_->data() + received_ % kWindow * kSegment, to.data, to.bytes / size_);
     }
     received_ += received;
     sent_ += sent;
@@ -143,9 +166,9 @@ class Ring {
   int64_t segments_, items_;
   int64_t receiving_ = 0, received_ = 0, sending_ = 0, sent_ = 0;  // items that are posted, and that are done
   MPI_Request receives_[kWindow], sends_[kWindow];
-  static thread_local std::vector<char> room_;
+  static thread_local std::shared_ptr<std::vector<char>> room_;
 };
-thread_local std::vector<char> Ring::room_;
+thread_local std::shared_ptr<std::vector<char>> Ring::room_;
 
 // The benchmark compares with MPI's own.
 bool ring_is_wanted() {
@@ -175,10 +198,18 @@ void reduce_by_mpi(MPI_Comm comm, const at::Tensor& tensor, const Reduction& how
 }
 }  // namespace
 
+void Way::fail(const std::string& why) const {
+  for (const auto& memory : {shared, node}) {
+    if (memory) {
+      memory->fail(why);
+    }
+  }
+}
+
 Way way_of(MPI_Comm comm) {
   MPI_Comm node = node_of(comm), leaders = MPI_COMM_NULL;
   const bool alone = size_of(node) == size_of(comm), first = rank_in(node) == 0, ring = ring_is_wanted();
-  auto shared = Shared::among(node);
+  auto shared = Shared::among(node, ranks_of(node, rank_in(comm)));
   // In two levels only if every node with several ranks can share memory, because all ranks must use the same algorithm.
   int all[] = {shared || size_of(node) == 1, mpi_reads_accelerators()}, several = size_of(node) > 1;
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, all, 2, MPI_INT, MPI_MIN, comm));
@@ -186,66 +217,86 @@ Way way_of(MPI_Comm comm) {
   TORCHFLEET_MPI(MPI_Comm_free(&node));
   const bool good = all[0] != 0, direct = all[1] != 0;
   if (alone) {
-    return {comm, shared, nullptr, leaders, ring, direct};
+    return {comm, shared, nullptr, leaders, {}, ring, direct};
   }
   if (!good || several == 0) {
-    return {comm, nullptr, nullptr, leaders, ring, direct};
+    return {comm, nullptr, nullptr, leaders, {}, ring, direct};
   }
   // A node with one rank needs no shared memory, and its only rank is its leader.
   TORCHFLEET_MPI(MPI_Comm_split(comm, first ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders));
-  return {comm, nullptr, shared, leaders, ring, direct};
+  const std::vector<int> leader_ranks = first ? ranks_of(leaders, rank_in(comm)) : std::vector<int>();
+  return {comm, nullptr, shared, leaders, leader_ranks, ring, direct};
 }
 
 void broadcast(const Way& way, const at::Tensor& tensor, int root) {
   char* all = static_cast<char*>(tensor.data_ptr());
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  const Signature own(Signature::kBroadcast, tensor.scalar_type(), tensor.numel(), root);
   if (way.shared && tensor.is_cpu()) {
+    way.shared->begin(own);
     way.shared->broadcast(all, bytes, root);
     return;
   }
-  in_steps(bytes, [&](int64_t first, int count) {
-    TORCHFLEET_MPI_DO(tensor, Ibcast, Bcast, all + first, count, MPI_BYTE, root, way.comm);
+  over_mpi(way, own, !tensor.is_cpu(), [&] {
+    in_steps(bytes, [&](int64_t first, int count) {
+      TORCHFLEET_MPI_DO(tensor, Ibcast, Bcast, all + first, count, MPI_BYTE, root, way.comm);
+    });
   });
 }
+
+namespace {
+// Inside each node, then between their first ranks, then inside each node.
+void all_reduce_in_two_levels(const Way& way, Signature own, at::Tensor& tensor, const Reduction& how) {
+  const auto [data, count, size] = Elements(tensor, how);
+  if (way.node) {
+    way.node->begin(own);
+    way.node->reduce(data, count, how, size, 0);
+  }
+  if (way.leaders != MPI_COMM_NULL) {
+    Agreement agreement(way.leaders, way.leader_ranks, own);
+    reduce_by_mpi(way.leaders, tensor, how, way.ring);
+    agreement.conclude();
+  }
+  if (way.node) {
+    way.node->broadcast(data, count * size, 0);
+  }
+}
+}  // namespace
 
 void all_reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op) {
   const Reduction how = reduction(tensor.scalar_type(), op);
   const auto [data, count, size] = Elements(tensor, how);
-  if (!tensor.is_cpu()) {
-    reduce_by_mpi(way.comm, tensor, how, false);
-  } else if (way.shared) {
+  const Signature own(Signature::kAllReduce, tensor.scalar_type(), tensor.numel(), -1, op.op_);
+  if (way.shared && tensor.is_cpu()) {
+    way.shared->begin(own);
     way.shared->all_reduce(data, count, how, size);
-  } else if (way.node || way.leaders != MPI_COMM_NULL) {
-    if (way.node) {
-      way.node->reduce(data, count, how, size, 0);
-    }
-    if (way.leaders != MPI_COMM_NULL) {
-      reduce_by_mpi(way.leaders, tensor, how, way.ring);
-    }
-    if (way.node) {
-      way.node->broadcast(data, count * size, 0);
-    }
+  } else if (tensor.is_cpu() && (way.node || way.leaders != MPI_COMM_NULL)) {
+    all_reduce_in_two_levels(way, own, tensor, how);
   } else {
-    reduce_by_mpi(way.comm, tensor, how, way.ring);
+    over_mpi(way, own, !tensor.is_cpu(), [&] { reduce_by_mpi(way.comm, tensor, how, way.ring); });
   }
-  average(tensor, op, size_of(way.comm));
+  divide_after(tensor, op, size_of(way.comm));
 }
 
 void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int root) {
   const Reduction how = reduction(tensor.scalar_type(), op);
   const auto [data, count, size] = Elements(tensor, how);
+  const Signature own(Signature::kReduce, tensor.scalar_type(), tensor.numel(), root, op.op_);
   const bool here = rank_in(way.comm) == root;
   if (way.shared && tensor.is_cpu()) {
+    way.shared->begin(own);
     way.shared->reduce(data, count, how, size, root);
   } else {
-    in_steps(count, [&, data = data, size = size](int64_t first, int some) {
-      char* part = data + first * size;
-      const void* from = here ? MPI_IN_PLACE : part;
-      TORCHFLEET_MPI_DO(tensor, Ireduce, Reduce, from, here ? part : nullptr, some, how.type, how.op, root, way.comm);
+    over_mpi(way, own, !tensor.is_cpu(), [&, data = data, count = count, size = size] {
+      in_steps(count, [&](int64_t first, int some) {
+        char* part = data + first * size;
+        const void* from = here ? MPI_IN_PLACE : part;
+        TORCHFLEET_MPI_DO(tensor, Ireduce, Reduce, from, here ? part : nullptr, some, how.type, how.op, root, way.comm);
+      });
     });
   }
   if (here) {
-    average(tensor, op, size_of(way.comm));
+    divide_after(tensor, op, size_of(way.comm));
   }
 }
 
@@ -253,14 +304,18 @@ void all_gather(const Way& way, const at::Tensor& input, const at::Tensor& outpu
   const auto bytes = static_cast<int64_t>(input.nbytes());
   char* all = static_cast<char*>(output.data_ptr());
   const bool in_place = all + rank_in(way.comm) * bytes == input.data_ptr();
+  const Signature own(Signature::kAllGather, input.scalar_type(), input.numel());
   if (way.shared && input.is_cpu()) {
+    way.shared->begin(own);
     way.shared->all_gather(static_cast<const char*>(input.data_ptr()), all, bytes);
     return;
   }
-  if (bytes <= kMost) {
+  if (bytes <= kMost / size_of(way.comm)) {  // some MPIs count what all ranks give in an int
     const void* from = in_place ? MPI_IN_PLACE : input.data_ptr();
     const int count = static_cast<int>(bytes);
-    TORCHFLEET_MPI_DO(input, Iallgather, Allgather, from, count, MPI_BYTE, all, count, MPI_BYTE, way.comm);
+    over_mpi(way, own, !input.is_cpu(), [&] {
+      TORCHFLEET_MPI_DO(input, Iallgather, Allgather, from, count, MPI_BYTE, all, count, MPI_BYTE, way.comm);
+    });
     return;
   }
   const at::Tensor parts = output.view({size_of(way.comm), -1});
@@ -276,15 +331,20 @@ void all_gather(const Way& way, const at::Tensor& input, const at::Tensor& outpu
 void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) {
   const Reduction how = reduction(output.scalar_type(), op);
   const auto [data, count, size] = Elements(output, how);
+  const Signature own(Signature::kReduceScatter, output.scalar_type(), output.numel(), -1, op.op_);
   if (way.shared && input.is_cpu()) {
+    way.shared->begin(own);
     way.shared->reduce_scatter(static_cast<const char*>(input.data_ptr()), data, count, how, size);
-  } else if (count <= kMost) {
-    TORCHFLEET_MPI_DO(input, Ireduce_scatter_block, Reduce_scatter_block, input.data_ptr(), data, static_cast<int>(count),
-                      how.type, how.op, way.comm);
+  } else if (count <= kMost / size_of(way.comm)) {  // some MPIs count the elements of all ranks in an int
+    over_mpi(way, own, !input.is_cpu(), [&, data = data, count = count] {
+      TORCHFLEET_MPI_DO(input, Ireduce_scatter_block, Reduce_scatter_block, input.data_ptr(), data,
+                        static_cast<int>(count), how.type, how.op, way.comm);
+    });
   } else {
     const auto parts = input.view({size_of(way.comm), -1});
     for (int root = 0; root < size_of(way.comm); ++root) {
       at::Tensor part = parts[root].clone();
+      Operation::hold(std::make_shared<at::Tensor>(part));
       settle(part.device());
       reduce(way, part, op, root);
       if (root == rank_in(way.comm)) {
@@ -293,57 +353,119 @@ void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output,
     }
     return;  // reduce() has already averaged
   }
-  average(output, op, size_of(way.comm));
+  divide_after(output, op, size_of(way.comm));
 }
 
 void barrier(const Way& way) {
   if (way.shared) {
+    way.shared->begin(Signature::barrier());
     way.shared->barrier();
   } else {
-    TORCHFLEET_MPI_AWAIT(MPI_Ibarrier, way.comm);
+    over_mpi(way, Signature::barrier(), false, [] {});  // no rank knows what all ask for before all are there
   }
 }
 
-std::vector<MPI_Request> post_send(MPI_Comm comm, const Piece& piece, int tag) {
-  std::vector<MPI_Request> requests;
+namespace {
+// The tag of all pieces of a long message after its first one, so that no other receive with the message's tag takes them:
+// a receive from any source posts that for the rest only when the first piece has come.
+int tag_of_rest(int tag) {
+  static const int most = [] {
+    int* found = nullptr;
+    int flag = 0;
+    TORCHFLEET_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &found, &flag));
+    return flag != 0 ? *found : 32767;
+  }();
+  return most - tag;
+}
+}  // namespace
+
+std::vector<Request> post_send(MPI_Comm comm, const Piece& piece, int tag) {
+  std::vector<Request> requests;
   in_steps(piece.bytes, [&](int64_t first, int count) {
-    requests.emplace_back();
-    TORCHFLEET_MPI(MPI_Isend(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm, &requests.back()));
+    requests.push_back({MPI_REQUEST_NULL, count});
+    TORCHFLEET_MPI(MPI_Isend(piece.data + first, count, MPI_BYTE, piece.rank, first == 0 ? tag : tag_of_rest(tag), comm,
+                             &requests.back().request));
   });
   return requests;
 }
 
-std::vector<MPI_Request> post_receive(MPI_Comm comm, const Piece& piece, int tag) {
-  std::vector<MPI_Request> requests;
+std::vector<Request> post_receive(MPI_Comm comm, const Piece& piece, int tag) {
+  std::vector<Request> requests;
   in_steps(piece.bytes, [&](int64_t first, int count) {
-    requests.emplace_back();
-    TORCHFLEET_MPI(MPI_Irecv(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm, &requests.back()));
+    requests.push_back({MPI_REQUEST_NULL, count});
+    TORCHFLEET_MPI(MPI_Irecv(piece.data + first, count, MPI_BYTE, piece.rank, first == 0 ? tag : tag_of_rest(tag), comm,
+                             &requests.back().request));
   });
   return requests;
 }
 
-std::vector<MPI_Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found) {
-  const int64_t first = std::min(kMost, piece.bytes);
-  MPI_Request request;
-  TORCHFLEET_MPI(MPI_Imrecv(piece.data, static_cast<int>(first), MPI_BYTE, &found, &request));
-  std::vector<MPI_Request> requests{request};
-  if (first < piece.bytes) {
-    const auto rest = post_receive(comm, {piece.rank, piece.data + first, piece.bytes - first}, tag);
-    requests.insert(requests.end(), rest.begin(), rest.end());
+std::vector<Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found) {
+  const int64_t length = std::min(kMost, piece.bytes);
+  std::vector<Request> requests{{MPI_REQUEST_NULL, length}};
+  TORCHFLEET_MPI(MPI_Imrecv(piece.data, static_cast<int>(length), MPI_BYTE, &found, &requests[0].request));
+  for (int64_t first = length; first < piece.bytes; first += kMost) {
+    const int64_t count = std::min(kMost, piece.bytes - first);
+    requests.push_back({MPI_REQUEST_NULL, count});
+    TORCHFLEET_MPI(MPI_Irecv(piece.data + first, static_cast<int>(count), MPI_BYTE, piece.rank, tag_of_rest(tag), comm,
+                             &requests.back().request));
   }
   return requests;
 }
 
-void exchange(MPI_Comm comm, const std::vector<Piece>& sends, const std::vector<Piece>& receives) {
+void check_size(MPI_Status& status, int64_t bytes) {
+  int count = 0;
+  TORCHFLEET_MPI(MPI_Get_count(&status, MPI_BYTE, &count));
+  if (count != bytes) {
+    throw std::runtime_error(c10::str("rank ", status.MPI_SOURCE, " sent ", count, " bytes, and ", bytes, " are expected"));
+  }
+}
+
+namespace {
+void exchange_by_mpi(MPI_Comm comm, const std::vector<Piece>& sends, const std::vector<Piece>& receives) {
   std::vector<MPI_Request> requests;
-  const auto add = [&](std::vector<MPI_Request> more) { requests.insert(requests.end(), more.begin(), more.end()); };
+  std::vector<int64_t> expected;
+  const auto add = [&](const std::vector<Request>& more, bool receive) {
+    for (const Request& one : more) {
+      requests.push_back(one.request);
+      if (receive) {
+        expected.push_back(one.bytes);
+      }
+    }
+  };
   for (const Piece& piece : receives) {
-    add(post_receive(comm, piece, kExchangeTag));
+    add(post_receive(comm, piece, kExchangeTag), true);
   }
   for (const Piece& piece : sends) {
-    add(post_send(comm, piece, kExchangeTag));
+    add(post_send(comm, piece, kExchangeTag), false);
   }
-  for (Patience patience; !are_done(requests); patience.rest()) {
+  std::vector<MPI_Status> statuses(requests.size());
+  const auto are_over = [&] {
+    int flag = 0;
+    const int code = MPI_Testall(static_cast<int>(requests.size()), requests.data(), &flag, statuses.data());
+    for (size_t i = 0; code == MPI_ERR_IN_STATUS && i < expected.size(); ++i) {
+      if (statuses[i].MPI_ERROR == MPI_ERR_TRUNCATE) {
+        throw std::runtime_error(c10::str("rank ", statuses[i].MPI_SOURCE, " sent more than the ", expected[i],
+                                          " bytes that are expected"));
+      }
+    }
+    check(code, "MPI_Testall");
+    return flag != 0;
+  };
+  for (Patience patience; !are_over(); patience.rest()) {
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    check_size(statuses[i], expected[i]);
+  }
+}
+}  // namespace
+
+void exchange(const Way& way, Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) {
+  if (way.shared) {
+    way.shared->begin(own);
+    way.shared->barrier();
+    exchange_by_mpi(way.comm, sends, receives);
+  } else {
+    over_mpi(way, own, false, [&] { exchange_by_mpi(way.comm, sends, receives); });
   }
 }
 

@@ -1,5 +1,7 @@
 #include "types.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include <algorithm>
 
 namespace torchfleet {
@@ -7,68 +9,83 @@ namespace torchfleet {
 namespace {
 using Kind = c10d::ReduceOp::RedOpType;
 
-template <typename T, typename Combine>
-void combine(void* in, void* inout, int* count, MPI_Datatype*, Combine with) {
-  const T* from = static_cast<const T*>(in);
-  T* to = static_cast<T*>(inout);
-  for (int i = 0; i < *count; ++i) {
-    to[i] = static_cast<T>(with(static_cast<float>(from[i]), static_cast<float>(to[i])));
+// By torch's own vector code, and so as torch defines it: 16-bit floats are added in float32 and rounded, and MIN and MAX
+// keep NaN. In blocks that are too small for torch to use several threads.
+void reduce_by_torch(at::ScalarType dtype, Kind kind, const void* in, void* inout, int64_t count) {
+  constexpr int64_t kBlock = 16384;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const auto size = static_cast<int64_t>(c10::elementSize(dtype));
+  for (int64_t first = 0; first < count; first += kBlock) {
+    const int64_t some = std::min(kBlock, count - first);
+    char *from = static_cast<char*>(const_cast<void*>(in)) + first * size, *to = static_cast<char*>(inout) + first * size;
+    const at::Tensor one = at::from_blob(from, {some}, dtype);
+    at::Tensor two = at::from_blob(to, {some}, dtype);
+    switch (kind) {
+      case Kind::PRODUCT:
+        at::mul_out(two, one, two);
+        break;
+      case Kind::MIN:
+        at::minimum_out(two, one, two);
+        break;
+      case Kind::MAX:
+        at::maximum_out(two, one, two);
+        break;
+      default:
+        at::add_out(two, two, one);
+    }
   }
 }
 
-#define HALF_OP(NAME, EXPRESSION)                                                     \
-  template <typename T>                                                              \
-  void NAME(void* in, void* inout, int* count, MPI_Datatype* type) {                  \
-    combine<T>(in, inout, count, type, [](float a, float b) { return EXPRESSION; });  \
-  }
-HALF_OP(half_sum, a + b)
-HALF_OP(half_product, a * b)
-HALF_OP(half_min, a != a ? a : (b != b ? b : std::min(a, b)))  // propagates NaN, like torch.minimum
-HALF_OP(half_max, a != a ? a : (b != b ? b : std::max(a, b)))
-#undef HALF_OP
+template <at::ScalarType dtype, Kind kind>
+void user_function(void* in, void* inout, int* count, MPI_Datatype*) {
+  reduce_by_torch(dtype, kind, in, inout, *count);
+}
 
-MPI_Op made(MPI_User_function* function) {
-  MPI_Op op;
-  TORCHFLEET_MPI(MPI_Op_create(function, 1, &op));
-  return op;
+template <at::ScalarType dtype, Kind kind>
+Reduction by_torch(MPI_Datatype type, Kind asked) {
+  static const MPI_Op op = [] {
+    MPI_Op made;
+    TORCHFLEET_MPI(MPI_Op_create(user_function<dtype, kind>, 1, &made));
+    return made;
+  }();
+  return {type, op, dtype, asked, 1, true};
 }
 
 [[noreturn]] void refuse(at::ScalarType dtype, Kind kind) {
-  static const char* names[] = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"};
-  TORCH_CHECK_VALUE(false, "backend mpi: ", names[std::min<int>(kind, 8)], " of ", dtype, " is not to be had");
+  TORCH_CHECK_VALUE(false, "backend mpi: ", name_of_reduction(kind), " of ", dtype, " is not to be had");
 }
 
-// MPI has no 16-bit floats: torch moves them as 16-bit integers, and these functions reduce them in float32.
-template <typename T>
-Reduction half(at::ScalarType dtype, Kind kind) {
-  static MPI_Op sum = made(half_sum<T>), product = made(half_product<T>);
-  static MPI_Op least = made(half_min<T>), most = made(half_max<T>);
+// MPI has no 16-bit floats: it moves them as integers.
+template <at::ScalarType dtype>
+Reduction half(Kind kind) {
   switch (kind) {
     case Kind::SUM:
     case Kind::AVG:
-      return {MPI_UINT16_T, sum, 1, true};
+      return by_torch<dtype, Kind::SUM>(MPI_UINT16_T, kind);
     case Kind::PRODUCT:
-      return {MPI_UINT16_T, product, 1, true};
+      return by_torch<dtype, Kind::PRODUCT>(MPI_UINT16_T, kind);
     case Kind::MIN:
-      return {MPI_UINT16_T, least, 1, true};
+      return by_torch<dtype, Kind::MIN>(MPI_UINT16_T, kind);
     case Kind::MAX:
-      return {MPI_UINT16_T, most, 1, true};
+      return by_torch<dtype, Kind::MAX>(MPI_UINT16_T, kind);
     default:
       refuse(dtype, kind);
   }
 }
 
-Reduction floating(at::ScalarType dtype, MPI_Datatype type, Kind kind) {
+// MPI leaves open what MIN and MAX of NaN are.
+template <at::ScalarType dtype>
+Reduction floating(MPI_Datatype type, Kind kind) {
   switch (kind) {
     case Kind::SUM:
     case Kind::AVG:
-      return {type, MPI_SUM};
+      return {type, MPI_SUM, dtype, kind};
     case Kind::PRODUCT:
-      return {type, MPI_PROD};
+      return {type, MPI_PROD, dtype, kind};
     case Kind::MIN:
-      return {type, MPI_MIN};
+      return by_torch<dtype, Kind::MIN>(type, kind);
     case Kind::MAX:
-      return {type, MPI_MAX};
+      return by_torch<dtype, Kind::MAX>(type, kind);
     default:
       refuse(dtype, kind);
   }
@@ -78,9 +95,9 @@ Reduction complex(at::ScalarType dtype, MPI_Datatype part, MPI_Datatype whole, K
   switch (kind) {
     case Kind::SUM:
     case Kind::AVG:
-      return {part, MPI_SUM, 2};
+      return {part, MPI_SUM, dtype, kind, 2};
     case Kind::PRODUCT:
-      return {whole, MPI_PROD};
+      return {whole, MPI_PROD, dtype, kind};
     default:
       refuse(dtype, kind);
   }
@@ -88,14 +105,22 @@ Reduction complex(at::ScalarType dtype, MPI_Datatype part, MPI_Datatype whole, K
 
 Reduction integral(at::ScalarType dtype, MPI_Datatype type, Kind kind) {
   switch (kind) {
+    case Kind::SUM:
+      return {type, MPI_SUM, dtype, kind};
+    case Kind::PRODUCT:
+      return {type, MPI_PROD, dtype, kind};
+    case Kind::MIN:
+      return {type, MPI_MIN, dtype, kind};
+    case Kind::MAX:
+      return {type, MPI_MAX, dtype, kind};
     case Kind::BAND:
-      return {type, MPI_BAND};
+      return {type, MPI_BAND, dtype, kind};
     case Kind::BOR:
-      return {type, MPI_BOR};
+      return {type, MPI_BOR, dtype, kind};
     case Kind::BXOR:
-      return {type, MPI_BXOR};
+      return {type, MPI_BXOR, dtype, kind};
     default:
-      return floating(dtype, type, kind);
+      refuse(dtype, kind);
   }
 }
 
@@ -105,13 +130,13 @@ Reduction boolean(at::ScalarType dtype, Kind kind) {
     case Kind::SUM:
     case Kind::MAX:
     case Kind::BOR:
-      return {MPI_UINT8_T, MPI_BOR};
+      return {MPI_UINT8_T, MPI_BOR, dtype, kind};
     case Kind::PRODUCT:
     case Kind::MIN:
     case Kind::BAND:
-      return {MPI_UINT8_T, MPI_BAND};
+      return {MPI_UINT8_T, MPI_BAND, dtype, kind};
     case Kind::BXOR:
-      return {MPI_UINT8_T, MPI_BXOR};
+      return {MPI_UINT8_T, MPI_BXOR, dtype, kind};
     default:
       refuse(dtype, kind);
   }
@@ -122,13 +147,13 @@ Reduction reduction(at::ScalarType dtype, const c10d::ReduceOp& op) {
   const Kind kind = op.op_;
   switch (dtype) {
     case at::kFloat:
-      return floating(dtype, MPI_FLOAT, kind);
+      return floating<at::kFloat>(MPI_FLOAT, kind);
     case at::kDouble:
-      return floating(dtype, MPI_DOUBLE, kind);
+      return floating<at::kDouble>(MPI_DOUBLE, kind);
     case at::kHalf:
-      return half<at::Half>(dtype, kind);
+      return half<at::kHalf>(kind);
     case at::kBFloat16:
-      return half<at::BFloat16>(dtype, kind);
+      return half<at::kBFloat16>(kind);
     case at::kComplexFloat:
       return complex(dtype, MPI_FLOAT, MPI_C_FLOAT_COMPLEX, kind);
     case at::kComplexDouble:
@@ -156,13 +181,25 @@ Reduction reduction(at::ScalarType dtype, const c10d::ReduceOp& op) {
   }
 }
 
-void average(at::Tensor& sum, const c10d::ReduceOp& op, int size) {
-  if (op.op_ != Kind::AVG) {
-    return;
-  }
-  if (at::isIntegralType(sum.scalar_type(), false)) {
-    sum.div_(size, "trunc");
+const char* name_of_reduction(Kind kind) {
+  static const char* names[] = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"};
+  return names[std::min<int>(kind, 8)];
+}
+
+void reduce_local(const Reduction& how, const void* in, void* inout, int64_t count) {
+  if (how.ours) {
+    reduce_by_torch(how.dtype, how.kind, in, inout, count);
   } else {
+    TORCHFLEET_MPI(MPI_Reduce_local(in, inout, static_cast<int>(count), how.type, how.op));
+  }
+}
+
+at::Tensor divided_before(const at::Tensor& tensor, const c10d::ReduceOp& op, int size) {
+  return op.op_ == Kind::AVG && tensor.scalar_type() == at::kHalf ? at::div(tensor, size) : tensor;
+}
+
+void divide_after(at::Tensor& sum, const c10d::ReduceOp& op, int size) {
+  if (op.op_ == Kind::AVG && sum.scalar_type() != at::kHalf) {
     sum.div_(size);
   }
 }

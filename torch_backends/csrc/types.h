@@ -11,14 +11,23 @@ namespace torchfleet {
 struct Reduction {
   MPI_Datatype type;
   MPI_Op op;
+  at::ScalarType dtype;
+  c10d::ReduceOp::RedOpType kind;
   int per_element = 1;  // how many of `type` an element of the tensor is
   bool ours = false;    // whether `op` is one of our functions, which need host memory
 };
 
-// Throws c10::ValueError for what MPI cannot reduce: MIN of complex numbers, bitwise operations on floats, PREMUL_SUM.
+const char* name_of_reduction(c10d::ReduceOp::RedOpType kind);
+
+// Throws c10::ValueError for what is not reduced: MIN of complex numbers, bitwise operations on floats, AVG of integers,
+// PREMUL_SUM.
 Reduction reduction(at::ScalarType dtype, const c10d::ReduceOp& op);
 
-// The division of AVG after the sum; other reductions do not change the tensor.
-void average(at::Tensor& sum, const c10d::ReduceOp& op, int size);
+// Reduces `in` and `inout` into `inout`. `count` is in elements of `how.type`.
+void reduce_local(const Reduction& how, const void* in, void* inout, int64_t count);
+
+// AVG divides after the sum, as that is the more exact way; float16 divides before it, as its sum would overflow.
+at::Tensor divided_before(const at::Tensor& tensor, const c10d::ReduceOp& op, int size);  // the tensor itself for others
+void divide_after(at::Tensor& sum, const c10d::ReduceOp& op, int size);
 
 }  // namespace torchfleet

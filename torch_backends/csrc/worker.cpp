@@ -1,11 +1,16 @@
 #include "worker.h"
 
+#include "operation.h"
 #include "world.h"
 
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
 
 namespace torchfleet {
 
@@ -20,56 +25,34 @@ std::vector<c10::Device> accelerators_of(const std::vector<at::Tensor>& tensors)
   }
   return found;
 }
-}  // namespace
 
-Collective::Collective(Label label, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-                       std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing)
-    : Work(rank, label.type, label.title, inputs),
-      outputs_(std::move(outputs)),
-      timeout_(timeout),
-      name_(std::move(name)),
-      missing_(std::move(missing)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
-                                                       accelerators_of(outputs_))) {}
-
-bool Collective::wait(std::chrono::milliseconds timeout) {
-  const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (!cv_.wait_for(lock, limit, [this] { return completed_; })) {
-    const auto ranks = missing_();
-    abandon();
-    TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: ", name_, " has not ended within ", limit.count(), " ms: ",
-                     ranks.empty() ? "another rank" : c10::str("rank ", c10::Join(", ", ranks)),
-                     " does not take part in it");
-  }
-  if (exception_) {
-    std::rethrow_exception(exception_);
-  }
-  return true;
+std::string who(const std::vector<int>& missing) {
+  return missing.empty() ? "another rank" : c10::str("rank ", c10::Join(", ", missing));
 }
 
-void Collective::run(const std::function<void()>& operation) {
+// The text of the exception that is being handled.
+std::string text_of_failure(std::chrono::milliseconds timeout) {
   try {
-    operation();
+    throw;
+  } catch (const TimedOut& over) {
+    return c10::str(" has not ended within ", timeout.count(), " ms: ", who(over.missing), " does not take part in it");
+  } catch (const std::exception& error) {
+    return c10::str(": ", plain_text(error));
   } catch (...) {
-    future_->setError(std::current_exception());
-    finish(std::current_exception());
-    return;
+    return ": an unknown exception";
   }
-  future_->markCompleted(at::IValue(outputs_));
-  finish();
 }
 
-namespace {
-// The unfinished operations of all groups. Never destroyed, because threads may run until the process ends.
+// What is unfinished in all groups. Never destroyed, because threads may run until the process ends.
 struct Pending {
   std::mutex mutex;
   std::condition_variable changed;
-  int works = 0;
+  int operations = 0, functions = 0;
+  std::atomic<bool> completes_futures{true};
 
-  void count(int more) {
+  void count(int& which, int more) {
     std::lock_guard<std::mutex> lock(mutex);
-    works += more;
+    which += more;
     changed.notify_all();
   }
 };
@@ -80,73 +63,203 @@ Pending& pending() {
 }
 }  // namespace
 
-void await_workers() {
-  std::unique_lock<std::mutex> lock(pending().mutex);
-  pending().changed.wait(lock, [] { return pending().works == 0; });
+std::string plain_text(const std::exception& error) {
+  const auto* torchs = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = torchs != nullptr ? torchs->what_without_backtrace() : error.what(), prefix = "backend mpi: ";
+  return text.compare(0, prefix.size(), prefix) == 0 ? text.substr(prefix.size()) : text;
 }
 
-struct Worker::Queue {
+Collective::Collective(Label label, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+                       std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing,
+                       bool bounded)
+    : Work(rank, label.type, label.title, inputs),
+      outputs_(std::move(outputs)),
+      timeout_(timeout),
+      name_(std::move(name)),
+      missing_(std::move(missing)),
+      bounded_(bounded),
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                       accelerators_of(outputs_))) {}
+
+bool Collective::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto is_over = [this] { return completed_; };
+  if (timeout == kNoTimeout && bounded_) {
+    cv_.wait(lock, is_over);
+  } else {
+    const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
+    if (!cv_.wait_for(lock, limit, is_over)) {
+      const std::string why = begun_ ? who(missing_()) + " does not take part in it"
+                                     : "it has not begun, as an earlier operation of its group has not ended";
+      TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: ", name_, " has not ended within ", limit.count(), " ms: ",
+                       why);
+    }
+  }
+  if (exception_) {
+    std::rethrow_exception(exception_);
+  }
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Collective::getFuture() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  future_is_known_ = true;
+  return future_;
+}
+
+std::string Collective::run(std::function<void()> operation, const std::function<void(const std::string&)>& failed) {
+  begun_ = true;
+  Operation limits(timeout_);
+  try {
+    operation();
+    return end("");
+  } catch (...) {
+    const std::string why = c10::str("backend mpi: ", name_, text_of_failure(timeout_));
+    abandon();
+    Operation::hold(std::make_shared<std::function<void()>>(std::move(operation)));  // with its tensors
+    limits.leak();
+    failed(why);
+    return end(why);
+  }
+}
+
+std::string Collective::refuse(const std::string& broken) {
+  return end(c10::str("backend mpi: ", name_, ": an earlier operation of its group failed: ", broken));
+}
+
+std::string Collective::end(const std::string& why) {
+  finish(why.empty() ? nullptr : std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, why)));
+  return why;
+}
+
+bool Collective::needs_completion() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!future_is_known_) {
+    complete();  // it runs no function
+  }
+  return future_is_known_;
+}
+
+void Collective::complete() {
+  if (exception_) {
+    future_->setError(exception_);
+  } else {
+    future_->markCompleted(at::IValue(outputs_));
+  }
+}
+
+bool await_workers(std::chrono::milliseconds most, bool and_functions) {
+  std::unique_lock<std::mutex> lock(pending().mutex);
+  return pending().changed.wait_for(lock, most, [=] {
+    return pending().operations == 0 && (pending().functions == 0 || !and_functions);
+  });
+}
+
+void complete_no_more_futures() {
+  pending().completes_futures = false;
+}
+
+bool futures_are_completed() {
+  return pending().completes_futures;
+}
+
+// One thread at a time serves, that is, runs an operation. It then completes the future, which runs the functions that the
+// program has attached; these may wait for another operation of the group. So another thread serves meanwhile: one that is
+// back from such functions, or a new one.
+struct Worker::Queue : std::enable_shared_from_this<Worker::Queue> {
+  struct Job {
+    c10::intrusive_ptr<Collective> work;
+    std::function<void()> operation;
+    std::function<void(const std::string&)> failed;
+  };
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::pair<c10::intrusive_ptr<Collective>, std::function<void()>>> jobs;
-  bool closed = false;
+  std::deque<Job> jobs;
+  bool closed = false, serving = false;
+  int threads = 0, in_functions = 0;
+  std::string broken;  // why an operation failed
+
+  // With the lock held:
+  void have_thread() {
+    if (threads == in_functions) {
+      ++threads;
+      std::thread([queue = shared_from_this()] { queue->serve(); }).detach();
+    } else {
+      changed.notify_all();
+    }
+  }
 
   void serve() {
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
-      changed.wait(lock, [this] { return closed || !jobs.empty(); });
+      changed.wait(lock, [this] { return !serving && (closed || !jobs.empty()); });
       if (jobs.empty()) {
+        --threads;
         return;
       }
-      auto [work, operation] = std::move(jobs.front());
+      Job job = std::move(jobs.front());
       jobs.pop_front();
+      serving = true;
+      serve(std::move(job), lock);
+      pending().count(pending().functions, -1);
+    }
+  }
+
+  void serve(Job job, std::unique_lock<std::mutex>& lock) {
+    const std::string earlier = broken;
+    lock.unlock();
+    const std::string why = earlier.empty() ? job.work->run(std::move(job.operation), job.failed) : job.work->refuse(earlier);
+    job.operation = nullptr;  // releases its tensors
+    const bool runs_functions = job.work->needs_completion();
+    pending().count(pending().functions, 1);
+    pending().count(pending().operations, -1);
+    lock.lock();
+    serving = false;
+    broken = earlier.empty() ? why : earlier;
+    if (closed) {
+      changed.notify_all();
+    }
+    if (runs_functions && futures_are_completed()) {
+      ++in_functions;
+      if (!jobs.empty()) {
+        have_thread();
+      }
       lock.unlock();
-      work->run(operation);
-      operation = nullptr;  // releases its tensors
-      work.reset();
-      pending().count(-1);
+      job.work->complete();
+      job.work.reset();
       lock.lock();
+      --in_functions;
     }
   }
 };
 
-Worker::Worker() : queue_(std::make_shared<Queue>()), thread_([queue = queue_] { queue->serve(); }) {}
+Worker::Worker() : queue_(std::make_shared<Queue>()) {}
 
-void Worker::seal() {
-  {
-    std::lock_guard<std::mutex> lock(queue_->mutex);
-    queue_->closed = true;
-  }
+Worker::~Worker() {
+  std::lock_guard<std::mutex> lock(queue_->mutex);
+  queue_->closed = true;
   queue_->changed.notify_all();
 }
 
-Worker::~Worker() {
-  if (thread_.joinable()) {
-    seal();
-    thread_.detach();
-  }
-}
-
 void Worker::close() {
-  if (!thread_.joinable()) {
-    return;
-  }
-  seal();
-  if (is_abandoned()) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
+  std::unique_lock<std::mutex> lock(queue_->mutex);
+  queue_->closed = true;
+  queue_->changed.notify_all();
+  queue_->changed.wait(lock, [this] { return queue_->jobs.empty() && !queue_->serving; });
 }
 
-void Worker::submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation) {
-  {
-    std::lock_guard<std::mutex> lock(queue_->mutex);
-    TORCH_CHECK_WITH(DistBackendError, !queue_->closed, "backend mpi: this group was destroyed");
-    pending().count(1);
-    queue_->jobs.emplace_back(std::move(work), std::move(operation));
-  }
-  queue_->changed.notify_one();
+bool Worker::is_broken() const {
+  std::lock_guard<std::mutex> lock(queue_->mutex);
+  return !queue_->broken.empty();
+}
+
+void Worker::submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation,
+                    std::function<void(const std::string&)> failed) {
+  std::lock_guard<std::mutex> lock(queue_->mutex);
+  TORCH_CHECK_WITH(DistBackendError, !queue_->closed, "backend mpi: this group was destroyed");
+  pending().count(pending().operations, 1);
+  queue_->jobs.push_back({std::move(work), std::move(operation), std::move(failed)});
+  queue_->have_thread();
 }
 
 }  // namespace torchfleet

@@ -1,15 +1,14 @@
-// One thread per group: the collectives of a group run one after the other, in the order of the calls.
+// The threads of a group. Its collectives run one after the other, in the order of the calls.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <condition_variable>
-#include <deque>
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
+#include <string>
 #include <vector>
 
 namespace torchfleet {
@@ -20,42 +19,63 @@ struct Label {
   const char* title;
 };
 
-// A requested collective. wait() returns after the timeout, although MPI itself has none.
+// A requested collective. It fails when its timeout is over, which starts when it begins to run; then all later ones of its
+// group fail too.
 class Collective : public c10d::Work {
  public:
+  // `bounded`: false for a call of MPI that waits without an end; then wait() has the timeout.
   Collective(Label label, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-             std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing);
+             std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing, bool bounded);
 
+  // With a timeout of its own, throws when that is over; the collective goes on.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
-
-  // The worker's part.
-  void run(const std::function<void()>& operation);
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
+  friend class Worker;
+  // Return why it failed, an empty text if it did not.
+  std::string run(std::function<void()> operation, const std::function<void(const std::string&)>& failed);
+  std::string refuse(const std::string& broken);
+  std::string end(const std::string& why);
+  bool needs_completion();  // of its future, by complete(): somebody has it, and it may run their functions
+  void complete();
+
   std::vector<at::Tensor> outputs_;
-  std::chrono::milliseconds timeout_;
-  std::string name_;
+  const std::chrono::milliseconds timeout_;
+  const std::string name_;
   std::function<std::vector<int>()> missing_;  // the ranks that it waits for, as far as they are known
+  const bool bounded_;
+  std::atomic<bool> begun_{false};
+  bool future_is_known_ = false;  // outside of this object
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
+
+// The text of an exception of ours, of MPI or of torch, without "backend mpi: " and without a backtrace.
+std::string plain_text(const std::exception& error);
 
 class Worker {
  public:
   Worker();
   ~Worker();     // requested operations continue
-  void close();  // waits for requested operations, unless one timed out
-  void submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation);  // throws when it is closed
+  void close();  // waits for requested operations
+  bool is_broken() const;
+
+  // `failed` is told why the operation failed, before its waiters are. Throws when the worker is closed.
+  void submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation,
+              std::function<void(const std::string&)> failed);
 
  private:
   struct Queue;
-  void seal();  // accepts no more operations
-  std::shared_ptr<Queue> queue_;  // shared with the thread, which may outlive the group if an operation never ends
-  std::thread thread_;
+  std::shared_ptr<Queue> queue_;  // shared with the threads, which may outlive the group
 };
 
-// Waits until all operations of all groups are done.
-void await_workers();
+// Waits until all operations of all groups are done, which have timeouts, and the functions that their futures run. False if
+// that takes longer.
+bool await_workers(std::chrono::milliseconds most, bool and_functions);
+
+// From now on no future runs functions: they may need an interpreter that is gone.
+void complete_no_more_futures();
+bool futures_are_completed();
 
 }  // namespace torchfleet

@@ -1,11 +1,13 @@
 #include "world.h"
 
+#include "progress.h"
 #include "worker.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -14,6 +16,11 @@
 namespace torchfleet {
 
 namespace {
+// For what is still under way at the end: collectives end by themselves, at the latest when their timeout is over, but for
+// some calls of MPI with memory of accelerators.
+constexpr std::chrono::hours kCollectives{1};
+constexpr std::chrono::seconds kMessages{5};
+
 std::atomic<bool> abandoned{false};
 std::once_flag begun;
 
@@ -39,8 +46,9 @@ void leave(int status, void* process) {
     std::fflush(nullptr);
     _exit(status);
   }
-  if (!abandoned) {
-    await_workers();
+  complete_no_more_futures();
+  const bool ended = await_workers(kCollectives, false), sent = end_messages();
+  if (ended && sent && !abandoned) {
     MPI_Finalize();
   }
 }
@@ -57,7 +65,10 @@ void initialize() {
         "backend mpi: this MPI gives no MPI_THREAD_MULTIPLE, and every group of torch has a thread of its own: " +
         library_version());
   }
-  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  // MPI_COMM_SELF's is the one of calls without a communicator, such as MPI_Test.
+  for (MPI_Comm comm : {MPI_COMM_WORLD, MPI_COMM_SELF}) {
+    check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
   on_exit(leave, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));
 }
 }  // namespace
@@ -76,12 +87,12 @@ void begin() {
   std::call_once(begun, initialize);
 }
 
-void abandon() {
-  abandoned = true;
+bool end_messages() {
+  return Progress::of_process().close(kMessages);
 }
 
-bool is_abandoned() {
-  return abandoned;
+void abandon() {
+  abandoned = true;
 }
 
 int world_rank() {

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import pytest_report_teststatus, pytest_runtest_makereport
 from torch_backends.tests import package
 
-__all__ = ["came", "pytest_report_teststatus", "pytest_runtest_makereport", "run"]  # what pytest finds here
+__all__ = ["came", "mishaps", "pytest_report_teststatus", "pytest_runtest_makereport", "run"]  # what pytest finds here
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Environment = tuple[tuple[str, str], ...]
@@ -22,7 +22,10 @@ Environment = tuple[tuple[str, str], ...]
 Came = Callable[[str, int, str, Environment], list[dict[str, str]]]
 RANKS = Path(__file__).with_name("ranks.py")
 END = "the_end"
-CHECKS = [*re.findall(r"^@check\ndef (\w+)", RANKS.read_text(), re.MULTILINE), END]
+MISHAPS = Path(__file__).with_name("mishaps.py")
+CHECKS, MISHAP_CHECKS = (
+    [*re.findall(r"^@check\ndef (\w+)", path.read_text(), re.MULTILINE), END] for path in (RANKS, MISHAPS)
+)
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +49,24 @@ def came(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Came:
             end = str(error)
         told = [place / f"{rank}.json" for rank in range(ranks)]
         return [{END: end} | (json.loads(path.read_text()) if path.exists() else {}) for path in told]
+
+    return play
+
+
+@pytest.fixture(scope="session")
+def mishaps(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, str]]]:
+    """Return a function that tells what came of each check of mishaps.py on two ranks of an MPI. It runs once."""
+
+    @functools.cache
+    def play(mpi: str) -> list[dict[str, str]]:
+        place = tmp_path_factory.mktemp("mishaps")
+        hung = {}
+        try:
+            run(mpi, 2, MISHAPS, place)
+        except subprocess.TimeoutExpired as error:
+            hung = {END: str(error)}
+        told = [place / f"{rank}.json" for rank in range(2)]
+        return [(json.loads(path.read_text()) if path.exists() else {}) | hung for path in told]
 
     return play
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from torch_backends.tests import package
-from torch_backends.tests.conftest import CHECKS, Came, Run, wrong
+from torch_backends.tests.conftest import CHECKS, MISHAP_CHECKS, Came, Run, wrong
 from torch_backends.tests.package import HOME, MPIS, PYTHON
 
 MPI_ALONE = {"TORCHFLEET_MPI_SHARED": "0"}  # as between nodes
@@ -37,6 +38,46 @@ ALONE = "import torch.distributed as dist\ndist.init_process_group('mpi')\nrank 
 def test_every_rank_finds_what_it_should(came: Came, world: tuple[str, int, dict[str, str]], check: str) -> None:
     mpi, ranks, environment = world
     assert wrong(came(mpi, ranks, "mpi", tuple(environment.items())), check) == ""
+
+
+@pytest.mark.parametrize("check", MISHAP_CHECKS)
+@pytest.mark.parametrize("mpi", MPIS)
+def test_nothing_hangs_or_lies(mishaps: Callable[[str], list[dict[str, str]]], mpi: str, check: str) -> None:
+    """Each check of mishaps.py hung, or came to a wrong result, before it was written."""
+    assert wrong(mishaps(mpi), check) == ""
+
+
+# The ranks of the script are the other way round than those of MPI.
+OTHER_WAY = (
+    "import datetime, os, torch, torch.distributed as dist\n"
+    "place, size = (int(os.environ['OMPI_COMM_WORLD_' + name]) for name in ('RANK', 'SIZE'))\n"
+    "os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT='29879')\n"
+    "os.environ.update(RANK=str(size - 1 - place), WORLD_SIZE=str(size))\n"
+    "assert not dist.Backend._plugins\n"
+)
+
+
+@pytest.mark.parametrize("backend", ["torchfleet", "cpu:mpi", "cpu:gloo,cuda:torchfleet"])
+def test_ranks_are_those_of_the_script(run: Run, backend: str) -> None:
+    """Not those of MPI, where they differ. And a wait with a timeout of its own leaves the end a good one."""
+    code = OTHER_WAY + (
+        f"dist.init_process_group('{backend}')\n"
+        "rank = dist.get_rank(); assert rank == size - 1 - place\n"
+        "groups = [dist.group.WORLD, dist.new_group([0, 2]), dist.new_group([2, 1], backend='torchfleet')]\n"
+        "for group, source in zip(groups, [0, 2, 1]):\n"
+        "    if group is dist.GroupMember.NON_GROUP_MEMBER: continue\n"
+        "    tensor = torch.tensor([rank]); dist.broadcast(tensor, source, group=group)\n"
+        "    assert tensor.item() == source, (tensor, source)\n"
+        "if rank == 0: __import__('time').sleep(1)\n"
+        "work = dist.barrier(async_op=True)\n"
+        "if rank == 1:\n"
+        "    try: work.wait(datetime.timedelta(milliseconds=100))\n"
+        "    except Exception as error: print('late', flush=True)\n"
+        "work.wait(); dist.destroy_process_group(); print('end', rank, flush=True)\n"
+    )
+    done = run("openmpi", 3, "-c", code)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == ["end 0", "end 1", "end 2", "late"], done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("mpi", MPIS)
@@ -248,6 +289,9 @@ def test_the_private_names_that_are_used_are_there() -> None:
         "assert 'is_mpi_available()' in inspect.getsource(c10d._new_process_group_helper)\n"
         "assert 'ProcessGroupMPI.create(' in inspect.getsource(c10d._new_process_group_helper)\n"
         "assert c10d.is_mpi_available() and c10d.ProcessGroupMPI is ours.ProcessGroupMPI\n"
+        "names = list(inspect.signature(c10d._new_process_group_helper).parameters)\n"
+        "assert names[:6] == ['group_size', 'group_rank', 'global_ranks_in_group', 'backend', 'store', 'group_name']\n"
+        "assert 'timeout' in names and ours.PLUGINS and not c10d.Backend._plugins\n"
     )
     done = alone(code)
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The texts of an inventory that we write ourselves, and of its known_hosts: of labs and of node containers. Pure."""
+"""The texts of an inventory that we write ourselves and its known_hosts: labs, node containers, EC2. Pure."""
 
 from __future__ import annotations
 

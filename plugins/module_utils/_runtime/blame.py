@@ -96,7 +96,9 @@ def blame_launcher(
         return end
     host, claimed = end.get("host") or head, end["reason"] == EndReason.LAUNCHER_DIED
     orphans = [record for record in records.values() if is_orphan(record)]
-    killed = [] if claimed else killed_with_srun(deaths, records.values(), host)
+    killed = killed_with_srun(deaths, records.values())
+    if end["reason"] == EndReason.RANK_FAILED and all(record["host"] != host for record in killed):
+        killed = []  # that rank failed by itself
     victims = [*orphans, *killed] if killed or end["reason"] != EndReason.RANK_FAILED else []
     if not claimed:  # a daemon counts only if it died before the first wrapper
         before = min((record.get("ended", end["at"]) for record in orphans), default=end["at"])
@@ -117,14 +119,14 @@ def is_orphan(record: RankRecord) -> bool:
     return record.get("error_code") == RankError.WRAPPER_DIED
 
 
-def killed_with_srun(deaths: Iterable[Death], records: Iterable[RankRecord], host: str) -> list[RankRecord]:
-    """Return the records of ranks on a host that Slurm killed because their srun was killed.
+def killed_with_srun(deaths: Iterable[Death], records: Iterable[RankRecord]) -> list[RankRecord]:
+    """Return the records of ranks that Slurm killed because their srun was killed.
 
-    It kills what is left of the step, and a rank's program may go before its wrapper.
+    It kills what is left of the step on every node, and a rank's program may go before its wrapper.
     """
     if not any(death.on_head and death.signal == signal.SIGKILL for death in deaths):
         return []
-    return [record for record in records if record["host"] == host and record.get("signal") == signal.SIGKILL]
+    return [record for record in records if record.get("signal") == signal.SIGKILL]
 
 
 def is_consequence(ended: RankRecord | ResultRank, line: str) -> bool:

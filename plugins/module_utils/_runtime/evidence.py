@@ -11,9 +11,10 @@ comes in from another node.
 from __future__ import annotations
 
 import json
+import math
 import re
 from itertools import dropwhile
-from typing import TypedDict
+from typing import Mapping, TypedDict
 
 from .forms import Form, either, flag, listed, number, one_of, optional, short, whole
 
@@ -21,7 +22,9 @@ RANK_MOST = 9_999_999
 PID_MOST = 1 << 31
 SEQUENCE_MOST = 1 << 62
 THREADS_MOST, FRAMES_MOST, GROUPS_MOST, WORKERS_MOST, NAMES_MOST = 8, 48, 64, 16, 2
+RECENT_MOST = 4  # collectives of a group: ranks that wait for each other are not further apart
 FILE_MOST, NAME_MOST = 300, 100  # characters
+TENSORS_MOST, DIMENSIONS_MOST = 1000, 16  # of a collective, of a tensor
 ENTRIES_MOST = 100_000  # of a flight recorder: it has 2,000 unless the user asked for more
 RECORDERS_MOST = 3  # in a process: PyTorch's, that of backend mpi, and that of ccl
 SECONDS_MOST = 1e9
@@ -39,6 +42,14 @@ class Frame(TypedDict):
     function: str
 
 
+class Collective(TypedDict):
+    """What the flight recorder has of one collective."""
+
+    sequence: int
+    operation: str
+    tensor: str  # elements and type of what the rank gives, such as "12 Float"; empty: not known, or nothing
+
+
 class Group(TypedDict):
     """What the flight recorder has of one process group."""
 
@@ -49,6 +60,7 @@ class Group(TypedDict):
     open: bool  # it has not ended
     seconds: float  # since it began
     longest: float  # seconds between two collectives until then; 0: there were fewer than three
+    recent: list[Collective]  # the last RECENT_MOST, the newest last
 
 
 class Worker(TypedDict):
@@ -83,8 +95,10 @@ class Evidence(TypedDict):
 
 
 NO_NAMES: list[str] = []
+NO_CALLS: list[Collective] = []
 FRAME_FORM: Form[Frame] = Form({"file": short, "line": whole(0, 999_999_999), "function": short})
 FRAMES = listed(FRAME_FORM, FRAMES_MOST)
+COLLECTIVE: Form[Collective] = Form({"sequence": whole(0, SEQUENCE_MOST), "operation": short, "tensor": short})
 GROUP: Form[Group] = Form(
     {
         "name": short,
@@ -94,6 +108,7 @@ GROUP: Form[Group] = Form(
         "open": flag,
         "seconds": number,
         "longest": number,
+        "recent": either(listed(COLLECTIVE, RECENT_MOST), NO_CALLS),
     }
 )
 WORKER: Form[Worker] = Form({"pid": whole(0, PID_MOST), "state": short, "command": short, "frames": FRAMES})
@@ -152,15 +167,16 @@ def read_recorder(text: bytes, now: float) -> list[Group]:
         found = read_entry(entry)
         if found is None:
             continue
-        name, sequence, operation, began, is_open = found
+        name, call, began, is_open = found
         if name not in groups and len(groups) >= GROUPS_MOST:
             continue
+        recent = [*(groups[name]["recent"] if name in groups else []), call][-RECENT_MOST:]
         before, count = last.get(name, (began, 0))
         longest = max(groups[name]["longest"], began - before) if count > 1 else 0.0
         last[name] = began, count + 1
         seconds = min(max(0.0, now - began), SECONDS_MOST)
         longest = round(min(longest, SECONDS_MOST), 3)
-        groups[name] = group_of(name, sequence, operation, is_open, round(seconds, 3), longest)
+        groups[name] = group_of(name, recent, is_open, round(seconds, 3), longest)
     return list(groups.values())
 
 
@@ -173,20 +189,21 @@ def entries_of(text: bytes) -> list[object]:
     return entries[:ENTRIES_MOST] if isinstance(entries, list) else []
 
 
-def group_of(name: str, sequence: int, operation: str, is_open: bool, seconds: float, longest: float) -> Group:
+def group_of(name: str, recent: list[Collective], is_open: bool, seconds: float, longest: float) -> Group:
     return {
         "name": name,
-        "sequence": sequence,
-        "before": sequence,
-        "operation": operation,
+        "sequence": recent[-1]["sequence"],
+        "before": recent[-1]["sequence"],
+        "operation": recent[-1]["operation"],
         "open": is_open,
         "seconds": seconds,
         "longest": longest,
+        "recent": recent,
     }
 
 
-def read_entry(entry: object) -> tuple[str, int, str, float, bool] | None:
-    """Return group, sequence number, operation, begin in seconds and whether it is open, of a collective; else None."""
+def read_entry(entry: object) -> tuple[str, Collective, float, bool] | None:
+    """Return group, collective, begin in seconds and whether it is open, of an entry that is one; else None."""
     if not isinstance(entry, dict) or entry.get("is_p2p"):
         return None
     group, sequence, began = entry.get("process_group"), entry.get("collective_seq_id"), entry.get("time_created_ns")
@@ -197,10 +214,22 @@ def read_entry(entry: object) -> tuple[str, int, str, float, bool] | None:
         return None
     if not 0 <= sequence <= SEQUENCE_MOST or not 0 <= began <= 1 << 62:
         return None
-    return (
-        short(" ".join(group)[:NAME_MOST]),
-        sequence,
-        short(name.rpartition(":")[2][:NAME_MOST]),
-        began / 1e9,
-        not retired,
-    )
+    operation = short(name.rpartition(":")[2][:NAME_MOST])
+    call: Collective = {"sequence": sequence, "operation": operation, "tensor": tensor_of(entry)}
+    return short(" ".join(group)[:NAME_MOST]), call, began / 1e9, not retired
+
+
+def tensor_of(entry: Mapping[str, object]) -> str:
+    """Return elements and type of what a rank gives to a collective, "12 Float"; empty if it is nothing, or not known.
+
+    The shape does not count: the same elements in another shape are the same bytes. Of several tensors: their sum.
+    """
+    sizes, types = entry.get("input_sizes"), entry.get("input_dtypes")
+    if not isinstance(sizes, list) or not isinstance(types, list) or not sizes or not types:
+        return ""
+    if not all(isinstance(shape, list) and all(type(size) is int for size in shape) for shape in sizes[:TENSORS_MOST]):
+        return ""
+    if len(sizes) > TENSORS_MOST or len(types) > TENSORS_MOST or not all(isinstance(name, str) for name in types):
+        return ""
+    elements = sum(min(math.prod(shape[:DIMENSIONS_MOST]), SEQUENCE_MOST) for shape in sizes)
+    return short(f"{elements} {'+'.join(sorted(set(types)))}"[:NAME_MOST])

@@ -28,10 +28,18 @@ from .bounded_write import (
 )
 from .channel import ready, serialized
 from .ending import Ending, signal_programs
+from .inside import (
+    end_container,
+    engine_environment,
+    is_outside,
+    launcher_environment,
+    marked_environment,
+    monitor_is_gone,
+)
 from .job_directory import JobDir
 from .job_processes import Snapshot, snapshot_of
 from .last_look import note_evidence
-from .launchers import INHERITED, LAUNCHERS, STARTED_BY_SLURMD
+from .launchers import STARTED_BY_SLURMD
 from .open_files import restore_files
 from .orders import Order
 from .processes import Process
@@ -49,6 +57,7 @@ NEWS_SECONDS = 10.0  # for other nodes to tell of their ranks when the launcher 
 EXIT_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.11 sometimes never does)
 RECORD_SECONDS = 1.0  # for wrappers to write how their programs ended
 OTHER_NODES_SECONDS = 3.0  # beyond the time of the ranks, for other nodes to report that theirs are done
+MONITOR_SECONDS = 3.0  # for an engine to exit after the monitor of its container
 LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
 
 
@@ -66,6 +75,7 @@ class Guard:
     ) -> None:
         """`private_tmp`: the launcher's own directory (see Staging)."""
         self.job, self.order, self.private_tmp = job, order, private_tmp
+        self.container = order.get("container")  # that an earlier version did not know
         self.from_supervisor, self.to_supervisor = from_supervisor, to_supervisor  # pipes, -1: none
         self.excluded_pids = excluded_pids
         self.buffer = b""
@@ -86,6 +96,7 @@ class Guard:
         self.notice_at = math.inf
         self.noticed: set[int] = set()  # pids of the wrappers of the ranks that were told that the end is near
         self.sampling = Sampling(job, order)
+        self.unmonitored_since: float | None = None  # of a container whose monitor is gone
         self.saved: tuple[int, float] | None = None  # the first rank here that has saved and exited, and when
         if order["launcher"]["name"] not in STARTED_BY_SLURMD:  # else the job may wait in a queue
             self.start_clock()
@@ -206,18 +217,15 @@ class Guard:
         output = os.open(self.job.at("launcher.out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
             os.dup2(descriptor, stream)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(INHERITED)}
-        for name in (name for row in LAUNCHERS.values() for name in row.identity):
-            kept.pop(name, None)
-        kept.update(self.order["launcher_environment"])
-        kept.update(
-            {processes_module.JOB_VARIABLE: self.order["job_id"], processes_module.JOB_DIR_VARIABLE: self.job.path}
-        )
-        kept["TMPDIR"] = self.private_tmp
-        kept["PATH"] = os.pathsep.join([*self.order["launcher_search"], kept.get("PATH", os.defpath)])
-        os.chdir(self.order["cwd"])
         restore_files()
-        os.execve(command[0], command, kept)
+        if self.container:  # there our step into the image does the rest
+            os.chdir("/")
+            words = [*self.container["before"], *command]
+            marked = marked_environment(self.order, self.job.path, os.environ)
+            os.execvpe(words[0], words, engine_environment(marked))
+        os.chdir(self.order["cwd"])
+        variables = launcher_environment(self.order, self.job.path, self.private_tmp, os.environ)
+        os.execve(command[0], command, variables)
 
     def reason_to_end(self) -> Reason | None:
         """Return why the job must end now, or None: check the launcher, the records and the clock."""
@@ -226,7 +234,16 @@ class Guard:
         if end:
             return reasons.reason_in(end)
         self.copy_orphaned_output()
+        if self.container:
+            self.check_monitor()
         return self.check_ranks() or self.check_clock_and_launcher()
+
+    def check_monitor(self) -> None:
+        """End an engine that waits for a container whose monitor is gone: Podman's notices late or never."""
+        gone = self.launcher and monitor_is_gone(self.job)
+        self.unmonitored_since = (self.unmonitored_since or time.monotonic()) if gone else None
+        if self.unmonitored_since and time.monotonic() > self.unmonitored_since + MONITOR_SECONDS:
+            os.kill(self.launcher, signal.SIGKILL)
 
     def copy_orphaned_output(self) -> None:
         """Copy the output of daemons that outlived their rank and its wrapper. A stream never has two readers."""
@@ -310,6 +327,8 @@ class Guard:
             self.streams = streams_of(self.job, self.order["ranks"])
         self.sampling.stop()
         self.end_all(reason)
+        if self.container:
+            end_container(self.container)
         self.sampling.wait()
         for streams in self.streams.values():
             copy_all(streams)
@@ -393,6 +412,8 @@ class Guard:
             below = {process.pid for tree in seen.trees.values() for process in tree.all}
             return {process.pid for process in seen.processes} - wrappers - below
         found = {self.job.launcher().get("pid", 0), *shell_pids(self.private_tmp)}
+        if self.container:  # what the engine itself runs here
+            found |= {process.pid for process in seen.processes if is_outside(process.pid)}
         for process in seen.processes:  # parents before children
             if process.parent in found and process.pid not in wrappers:
                 found.add(process.pid)

@@ -30,6 +30,7 @@ from .doing import (
     open_group,
 )
 from .evidence import Evidence
+from .tensor_sizes import DifferentSizes, different_sizes
 
 # What a verdict says: a rank is to blame; all wait, in different calls; all wait in the same call; the job moves; no
 # rank waits for another; too little is known.
@@ -60,12 +61,9 @@ def judge(evidence: Collection[Evidence], placement: Mapping[int, str]) -> Verdi
     moved = what_moves(found, doings, culprits)
     if moved:
         return Verdict(SLOW, [], f"slow, not hung: {moved}")
-    if culprits:
-        whom = plural(culprits, "it", "them")
-        told_waiting = f"{told.ranks(waiting)} {plural(waiting, 'waits', 'wait')} for {whom} in {told.calls(waiting)}"
-        return Verdict(BLAMED, culprits, "; ".join([told.all(culprits), told_waiting, *told.unknown()]))
     if waiting:
-        return verdict_on_waiting(doings, waiting, told)
+        different = different_sizes(found, doings)
+        return verdict_on_sizes(different, told) if different else verdict_on_calls(doings, waiting, culprits, told)
     silent = of_kind(doings, SILENT)
     if len(silent) == len(doings):
         return Verdict(UNKNOWN, [], "nothing is known of any rank: none of them could be asked")
@@ -75,6 +73,20 @@ def judge(evidence: Collection[Evidence], placement: Mapping[int, str]) -> Verdi
         gone = of_kind(doings, GONE)
         return Verdict(BLAMED, left, "; ".join([told.all(left), told.all(gone)]))
     return Verdict(NO_WAIT, [], "; ".join(["no rank waits for another", told.all(others), *told.unknown()]))
+
+
+def verdict_on_sizes(different: DifferentSizes, told: Teller) -> Verdict:
+    """Return the verdict on ranks that came to one collective with tensors of different sizes: it can never be over."""
+    return Verdict(MISMATCH, different.sides[0][1], told.sizes(different))
+
+
+def verdict_on_calls(doings: Doings, waiting: list[int], culprits: list[int], told: Teller) -> Verdict:
+    """Return the verdict on ranks that wait for `culprits`, or if there are none for each other."""
+    if not culprits:
+        return verdict_on_waiting(doings, waiting, told)
+    whom = plural(culprits, "it", "them")
+    told_waiting = f"{told.ranks(waiting)} {plural(waiting, 'waits', 'wait')} for {whom} in {told.calls(waiting)}"
+    return Verdict(BLAMED, culprits, "; ".join([told.all(culprits), told_waiting, *told.unknown()]))
 
 
 def verdict_on_waiting(doings: Doings, waiting: list[int], told: Teller) -> Verdict:
@@ -202,6 +214,15 @@ class Teller:
             (side, f"{call} of group {group}" if named and group else call)
             for side, call, group in zip(sides, calls, groups)
         ]
+
+    def sizes(self, found: DifferentSizes) -> str:
+        """Return which ranks have which tensor in one collective, and where those are that are still in it."""
+        texts = []
+        for tensor, ranks in found.sides[:WORDS_MOST]:
+            places = {self.doings[rank].place for rank in ranks if self.doings[rank].call == found.call}
+            where = f" at {', '.join(sorted(places)[:WORDS_MOST])}" if places - {""} else ""
+            texts.append(f"{self.ranks(ranks, hosts=True)} {plural(ranks, 'has', 'have')} {tensor}{where}")
+        return f"ranks have tensors of different sizes in {found.call}: {'; '.join(texts)}"
 
     def unknown(self) -> list[str]:
         """Return what is not known."""

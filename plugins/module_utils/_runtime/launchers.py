@@ -60,6 +60,7 @@ class Launcher(NamedTuple):
     mixed: str = ""  # of such an MPI: source for what different versions do to each other
     part: str = ""  # of such an MPI: the part of torchfleet_backends that is compiled for its ABI
     as_root: Words = ()  # options without which it starts nothing for root
+    hides_library: bool = False  # whether ranks do not find its MPI: it sets no LD_LIBRARY_PATH for them
     crowded: Words = ()  # options without which it starts no two processes on one core
 
     @property
@@ -83,6 +84,7 @@ HYDRA = Launcher(
     version=r"HYDRA build details:\s+Version:\s+(\d[\w.]*)",
     variable="torchfleet_mpiexec",
     hostfile="hydra",
+    hides_library=True,
 )
 SRUN = Launcher(
     title="Slurm",

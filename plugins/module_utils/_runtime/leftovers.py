@@ -13,7 +13,7 @@ import signal
 import time
 from typing import TypedDict
 
-from . import batch_system, processes
+from . import batch_system, containers, processes
 from .file_store import KEPT_DAYS, Store
 from .job_directory import JobDir, jobs, remove
 from .job_files import TREE, outputs, remove_tree
@@ -45,6 +45,7 @@ class Reaped(TypedDict):
     """What was ended and removed. Lists of texts are job ids, unless said."""
 
     ended: list[Ended]
+    containers: list[str]  # names of those whose jobs are over
     cancelled: list[str]  # the job that was named, if it ran
     removed: list[str]
     outputs: list[Outputs]  # of jobs that are kept because of them
@@ -70,7 +71,7 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
     running = [job.job_id for job in known if job.running()]
     over = [job for job in known if job.job_id not in running]
     done = [job for job in over if job.is_fetched()]
-    rows = look(home) if dry_run else end_leftovers(home)
+    rows, boxes = look(home) if dry_run else end_leftovers(home), containers.end_left(home, dry_run)
     kept = [] if drop_outputs else [row for job in done for row in [outputs_of(job)] if row["files"]]
     gone = [job for job in done if job.job_id not in [row["job_id"] for row in kept]]
     for job in over:
@@ -81,6 +82,7 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
         remove(os.path.join(home, "lib", name))
     return {
         "ended": rows,
+        "containers": boxes,
         "cancelled": cancelled,
         "removed": [job.job_id for job in gone],
         "outputs": kept,
@@ -140,6 +142,7 @@ def leftovers(home: str) -> list[tuple[processes.Process, str]]:
         for process, mark in marked
         if not JobDir(mark.job_dir or os.path.join(home, "jobs", mark.job_id)).running()
     ]
+    found += containers.monitors(home)
     apart = {process.pid for process, _mark in marked} | processes.ancestors(children) | {os.getpid()}
     here = processes.namespace("self")
     unmarked = {pid: [child for child in below if child.pid not in apart] for pid, below in children.items()}

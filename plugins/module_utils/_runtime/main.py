@@ -4,7 +4,7 @@
 
 """Entry of the runtime on a node: torchfleet.py supervise | rank <job directory> | shell <job directory> ...
 
-`wait <ticket> <descriptor>`: as kept_job starts it.
+`wait <ticket> <descriptor>`: as kept_job starts it. In the image of a job: inside <job directory> ..., facts <request>.
 """
 
 from __future__ import annotations
@@ -23,6 +23,18 @@ def main() -> None:
         from . import remote_shell
 
         raise SystemExit(remote_shell.main(sys.argv[2], sys.argv[3:]))
+    if sys.argv[1] == "inside":
+        from . import inside
+
+        inside.main(sys.argv[2], sys.argv[3:])
+    if sys.argv[1] == "facts":
+        import json
+
+        from . import survey
+
+        request = json.loads(sys.argv[2])
+        print(json.dumps(survey.image_facts(request, request["home"], sys.executable)))
+        raise SystemExit(0)
     from . import supervisor
 
     supervisor.main(*(sys.argv[2:4] if sys.argv[1] == "wait" else ()))

@@ -10,11 +10,13 @@ import ipaddress
 import re
 
 from . import conda
+from .engines import DEVICES, ENGINES, LIMITS
 from .forms import (
     BadFrame,
     Check,
     Form,
     address,
+    coded,
     either,
     flag,
     like,
@@ -35,7 +37,8 @@ from .gpu_targets import MOST as TARGETS_MOST
 from .gpu_targets import TARGET
 from .gpu_vendors import BUILDS, USABLE
 from .job_directory import JOB_ID
-from .records import AnyFacts, Fabric, FabricSeat, NodeFacts, Port, RunningJob
+from .reasons import ImageFlaw
+from .records import AnyFacts, ContainerFacts, Fabric, FabricSeat, NodeFacts, Port, RunningJob
 
 CPUS_MOST = 1 << 13  # of a node: as many as Linux has
 ROWS = 1000  # of running jobs, of leftovers, of metrics
@@ -86,6 +89,18 @@ ACTIVATION: dict[str, Check] = {
     "failed": whole(0, 10_000),
     "variables": mapped(like(conda.NAME, "the name of a variable"), one_line, conda.MOST),
 }
+CONTAINER: Form[ContainerFacts] = Form(
+    {
+        "engine": one_of("", *ENGINES),
+        "image": like(re.compile(r"[A-Za-z0-9:]{0,100}\Z"), "the id of an image"),
+        "devices": listed(one_of(*DEVICES), len(DEVICES)),
+        "limits": mapped(one_of(*LIMITS), listed(whole(-1, (1 << 63) - 1), 2), len(LIMITS)),
+        "user_home": path,
+        "has_environment": flag,
+        "flaw": coded(ImageFlaw),
+        "said": short,
+    }
+)
 FACTS: dict[str, Check] = {
     "home": path,
     "cwd": path,
@@ -115,6 +130,7 @@ FACTS: dict[str, Check] = {
     "clock_offset": either(number, 0.0),
     "lost_address": either(short, ""),
     "activation": optional(Form(ACTIVATION)),
+    "container": optional(CONTAINER),
     "program": optional(
         Form({"path": path, "content": like(re.compile(r"[0-9a-f]{0,64}\Z"), "a digest"), "kind": short})
     ),

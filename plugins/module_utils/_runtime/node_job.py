@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Collection, Mapping, Protocol, Sequence
 
-from . import data_store, processes, program_environment
+from . import containers, data_store, processes, program_environment
 from .alone import ONE_NODE, check_alone, staging_lock
 from .channel import BEAT_SECONDS, ready, serialized
 from .earlier_attempts import continues, set_aside, take_back
@@ -129,6 +129,9 @@ class NodeJob:
         if routes is not None:
             self.job.write("routes.json", routes)
         self.job.write("order.json", self.order)
+        container = self.order.get("container")  # that an earlier version did not know
+        if container:
+            containers.note_use(self.order["home"], container["engine"])
         program_environment.note_use(self.order)
         data_store.note_use(self.order)
         self.job.write("supervisor.json", processes.identity(os.getpid()))

@@ -62,6 +62,14 @@ class LocalNames(TypedDict):
     nic: str  # empty: none was chosen
 
 
+class Container(TypedDict):
+    """What a node's part of a job runs in (engines.py)."""
+
+    engine: str
+    name: str
+    before: list[str]  # the words before the command of a launcher, our own step into the image among them
+
+
 class NodeOrder(LocalNames):
     """The part of an order that is one node's own."""
 
@@ -81,6 +89,7 @@ class NodeOrder(LocalNames):
     secret_names: list[str]  # of variables whose values are in no file (secrets.py)
     known_jobs: list[str]  # that ran on this node when the job was planned
     programs: dict[str, list[str]]  # that launchers start by name: their command lines
+    container: Container | None  # None: all runs on the node itself
 
 
 class Order(JobOrder, NodeOrder):

@@ -6,15 +6,17 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Protocol
+from typing import Mapping, NamedTuple, Protocol
 
 from . import protocol
 from .file_messages import FolderOffer
 from .head_job import Controller, order_of
+from .job_directory import open_file
 from .orders import RunOrder
+from .reasons import NotAsPlanned
 from .records import AnyFacts
 from .remote_node import in_parallel
-from .survey import survey
+from .survey import ssh_config, survey
 
 OWN = ""  # among the facts by host: those of the head
 # What of a node's facts a plan is made of, with the words for people.
@@ -22,6 +24,7 @@ PLANNED_WITH = {
     **{"home": "torchfleet_home", "uid": "the user", "interpreter": "Python", "python": "the Python of programs"},
     **{"torch": "PyTorch", "launcher": "the launcher", "accelerators": "GPUs", "fabric": "the chosen NIC"},
     **{"lost_address": "an address", "program": "the environment of the program", "script": "the script"},
+    "container": "the container image",
 }
 
 
@@ -34,6 +37,17 @@ class Head(Controller, Protocol):
     offered: FolderOffer | None
 
     def survey_node(self, route: protocol.SurveyRoute, home: str) -> AnyFacts: ...
+
+
+CONFIG_BYTES = 16 << 20  # of the mesh's ssh configuration: some 300 for each node
+
+
+class Difference(NamedTuple):
+    """What is not as it was planned with: `code` decides, `text` explains. `host`: of that node."""
+
+    code: NotAsPlanned
+    host: str
+    text: str
 
 
 class PlannedNodes:
@@ -64,17 +78,36 @@ class PlannedNodes:
         own = survey({**asked["request"], "port": port})
         return {self.order["head"]: own, **{route["host"]: row for route, row in zip(routes, found)}}
 
-    def changed(self, facts: Mapping[str, AnyFacts]) -> str:
-        """Return why the plan of the job is no longer right, or an empty text."""
+    def changed(self, facts: Mapping[str, AnyFacts]) -> Difference | None:
+        """Return why the plan of the job is no longer right, or None."""
         for host, now in facts.items():
             before = self.facts.get(host)
             if "unreachable" in now:
-                return f"{host} was not reached when its turn came: {now['unreachable']}"
+                return self.not_reached(host, now["unreachable"])
             if before is None or "unreachable" in before:
                 continue
             other = [text for name, text in PLANNED_WITH.items() if before.get(name) != now.get(name)]
             if other:
-                return f"{host} changed while it waited: {', '.join(other)}; start it again"
+                text = f"{host} changed while it waited: {', '.join(other)}; start it again"
+                return Difference(NotAsPlanned.NODE_CHANGED, host, text)
             if host == self.hosts[0] and now["port"] != self.order["master_port"]:
-                return f"port {self.order['master_port']} of rank 0 is taken on {host} by now; start it again"
-        return ""
+                text = f"port {self.order['master_port']} of rank 0 is taken on {host} by now; start it again"
+                return Difference(NotAsPlanned.PORT_TAKEN, host, text)
+        return None
+
+    def not_reached(self, host: str, why: str) -> Difference:
+        """Return that a node does not answer, or is none of this cluster's any more: waiting does not mend that."""
+        if is_removed(host, self.order["home"]):
+            text = f"{host} is no node of this cluster any more: start it again without it"
+            return Difference(NotAsPlanned.NODE_REMOVED, host, text)
+        return Difference(NotAsPlanned.NODE_AWAY, host, f"{host} was not reached when its turn came: {why}")
+
+
+def is_removed(host: str, home: str) -> bool:
+    """Whether the SSH mesh of this node, which remove.yml and setup.yml keep, has no such node. Without a mesh: no."""
+    try:
+        with open(open_file(ssh_config(home))) as file:
+            lines = file.read(CONFIG_BYTES).splitlines()
+    except (OSError, ValueError):
+        return False
+    return all(host not in line.split()[1:] for line in lines if line.startswith("Host "))

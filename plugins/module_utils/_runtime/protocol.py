@@ -46,6 +46,15 @@ class Beat(TypedDict):
     kind: Literal["beat"]
 
 
+class WantedContainer(TypedDict):
+    """What ranks run in (plugin_utils/_input/containers.py checks it)."""
+
+    image: str  # a name, or the path of a directory on the node
+    engine: str  # one of engines.CHOICES
+    args: list[str]
+    mounts: list[list[str]]  # here, there, and "ro" or an empty text
+
+
 class SurveyRequest(TypedDict):
     """What a node is asked. Empty texts: the node's default."""
 
@@ -60,6 +69,7 @@ class SurveyRequest(TypedDict):
     program: str  # the name of the program's environment; empty: it needs none
     data: str  # the name of the data set; empty: it needs none
     script: str  # path of a file that is to be there, and is not shipped; empty: none
+    container: WantedContainer | None  # None: ranks run on the node itself
 
 
 class SurveyRoute(Route):

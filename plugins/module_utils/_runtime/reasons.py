@@ -46,6 +46,27 @@ class RankError(Code):
     DISK_FULL = "disk_full"
 
 
+class NotAsPlanned(Code):
+    """What a detached job may find when its turn comes that it was not planned for: codes of notes in result.json."""
+
+    NODE_AWAY = "node_away"
+    NODE_REMOVED = "node_removed"
+    NODE_CHANGED = "node_changed"
+    PORT_TAKEN = "port_taken"
+
+
+class ImageFlaw(Code):
+    """What keeps a node from running ranks in an image. The words for people: plugin_utils/_launch/containers.py."""
+
+    NONE = ""
+    NO_ENGINE = "no_engine"
+    ENGINE_FAILED = "engine_failed"
+    NO_IMAGE = "no_image"
+    NO_PYTHON = "no_python"
+    OLD_PYTHON = "old_python"
+    NOT_STARTED = "not_started"
+
+
 # The state that a job gets that was ended, unless all of its ranks succeeded.
 STATES: Mapping[EndReason, FinalState] = {
     EndReason.TIMED_OUT: "timed_out",
@@ -139,6 +160,12 @@ def not_started(hosts: Iterable[str], seconds: float) -> Reason:
 def never_started(problem: object) -> Reason:
     """`problem`: why a job that waited, or was to be started again, could not be."""
     return Reason(EndReason.NOT_STARTED, str(problem))
+
+
+def pods_not_started(missing: int, pods: int, seconds: float, scheduler: str) -> Reason:
+    """`scheduler`: what it says of the first pod, or an empty text."""
+    said = f": {scheduler}" if scheduler else ""
+    return Reason(EndReason.NOT_STARTED, f"{missing} of {pods} pods did not start in {seconds:.0f} s{said}")
 
 
 def waited_too_long(seconds: float, ahead: Sequence[Ahead]) -> Reason:

@@ -10,7 +10,7 @@ from typing import TypedDict, Union, final
 
 from .evidence import Evidence
 from .orders import Place, UsedLauncher
-from .reasons import AnyState, EndReason, FinalState, LiveState, RankError, RankState
+from .reasons import AnyState, EndReason, FinalState, ImageFlaw, LiveState, RankError, RankState
 from .slurm_programs import SlurmPrograms
 from .usage import NodeUsage
 from .usage_figures import Usage
@@ -150,32 +150,52 @@ class DataFacts(TypedDict):
     free: int
 
 
+class ContainerFacts(TypedDict):
+    """What a node makes of the image that ranks are to run in (containers.py)."""
+
+    engine: str  # of engines.ENGINES; empty: there is none for such an image
+    image: str  # what tells it from all others: its id, or a digest of its packages
+    devices: list[str]  # of the node: keys of engines.DEVICES
+    limits: dict[str, list[int]]  # soft and hard, by keys of engines.LIMITS; -1: none
+    user_home: str
+    has_environment: bool  # Charliecloud's file of variables is in it
+    flaw: ImageFlaw
+    said: Text  # by the engine, of the flaw
+
+
+class ImageFacts(TypedDict):
+    """What ranks find where they run: on the node, or in an image."""
+
+    interpreter: str  # for our own code
+    python: str
+    python_wanted: str
+    torch: dict[str, str] | None
+    gpu_targets: GpuTargets
+    launcher: FoundLauncher
+    backends: list[str]
+    accelerators: dict[str, int]
+    activation: Activation | None  # None: the interpreter is the usual one, or in no environment
+
+
 @final  # so that a field tells the one from the other
-class NodeFacts(Seat, JobState):
+class NodeFacts(Seat, JobState, ImageFacts):
     """What a plan is made of (survey.py)."""
 
     cwd: str
     tmpdir: str
-    interpreter: str
-    python: str
-    python_wanted: str
     uid: int
-    torch: dict[str, str] | None
-    gpu_targets: GpuTargets
     hostname: str
     machine: str  # what uname names the processor; empty if it did not say
     nics: list[str]
-    launcher: FoundLauncher
     slurm: SlurmPrograms | None  # None: the launcher is none of Slurm's
-    backends: list[str]
     free_bytes: int
+    container: ContainerFacts | None  # None: ranks run on the node itself
     script: str  # sha256 of a script that is not shipped; empty: it was not asked for, or is not there
     port: int | None
     clock_offset: float  # seconds by which the node's clock is ahead of the head's: the head measures it
     lost_address: str  # of fabric.json, which the node no longer has; empty if it has all
     data: DataFacts | None  # None: it was not asked for
     program: ProgramEnvironment | None  # None: it was not asked for
-    activation: Activation | None  # None: the interpreter is the usual one, or in no environment
 
 
 @final

@@ -118,8 +118,9 @@ class Restarts:
                 if reason:
                     return reason
                 self.nodes.let_go()
-                problem = self.nodes.changed(self.nodes.look_anew())
-                if not problem:
+                different = self.nodes.changed(self.nodes.look_anew())
+                problem = different.text if different else ""
+                if not different:
                     found = start_job(self.head, order, self.audience, last.node_job.lock)
                     if isinstance(found, HeadJob):
                         return found

@@ -30,7 +30,17 @@ from .launchers import LAUNCHERS, STARTED_BY_SLURMD
 from .leftovers import leftovers
 from .node_form import ROWS
 from .protocol import SurveyRequest
-from .records import Fabric, FoundLauncher, JobState, LeftProcess, NodeFacts, RunningJob, Seat
+from .records import (
+    ContainerFacts,
+    Fabric,
+    FoundLauncher,
+    ImageFacts,
+    JobState,
+    LeftProcess,
+    NodeFacts,
+    RunningJob,
+    Seat,
+)
 from .slurm_programs import slurm_programs
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first
@@ -41,34 +51,72 @@ TORCH_DEFAULT_PORT = 29500  # leftovers of other tools sit here (pytorch#126510)
 def survey(request: SurveyRequest) -> NodeFacts:
     """Return the facts of this node."""
     home = home_path(request["home"])
-    python = program_environment.interpreter(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
-    here, torch = seat(home), torch_build(python)
-    starter = launcher(request, home, python)
+    container, found = where_ranks_run(request, home)
     return {
-        **here,
+        **seat(home),
         "cwd": os.getcwd(),
         "uid": os.getuid(),
         "tmpdir": os.environ.get("TMPDIR", ""),
-        "interpreter": sys.executable,
-        "python": python if os.access(python, os.X_OK) else "",
-        "python_wanted": python,
-        "torch": torch,
-        "gpu_targets": gpu_targets(python, torch, here["accelerators"]),
+        **found,
+        "container": container,
         "hostname": socket.gethostname().partition(".")[0],
         "machine": os.uname().machine,
         "nics": sorted(os.listdir("/sys/class/net")),
-        "launcher": starter,
-        "slurm": slurm_programs(starter["path"]) if request["launcher"] in STARTED_BY_SLURMD else None,
-        "backends": backends(python, request["backend"]),
+        "slurm": slurm_programs(found["launcher"]["path"]) if request["launcher"] in STARTED_BY_SLURMD else None,
         "free_bytes": free_bytes(home),
         "data": data_store.look(home, request.get("data", "")),
         "script": digest_of(request.get("script", "")),
         "port": free_port(request["port"], request["ports"]),
         "clock_offset": 0.0,
         "lost_address": lost_address(fabric(home)),
-        "activation": program_environment.activation(python) if request["python"] else None,
-        "program": program_environment.look(home, request.get("program", ""), python, torch),
+        "program": program_environment.look(home, request.get("program", ""), found["python_wanted"], found["torch"]),
         **job_state(home),
+    }
+
+
+def where_ranks_run(request: SurveyRequest, home: str) -> tuple[ContainerFacts | None, ImageFacts]:
+    """Return what is known of the image and what is in it; None and what is on this node for ranks in no image."""
+    wanted = request.get("container")
+    if not wanted:
+        return None, image_facts(request, home, os.path.join(home, "pytorch", "bin", "python"))
+    from . import containers  # late: few jobs have one
+
+    container, inner = containers.look(wanted, request, home)
+    return container, inner or nothing_there(request["python"])
+
+
+def image_facts(request: SurveyRequest, home: str, usual: str) -> ImageFacts:
+    """Return what ranks find here: on this node, or in the image that this process runs in.
+
+    `usual`: the interpreter, unless the request names one.
+    """
+    python, seen = program_environment.interpreter(request["python"] or usual), accelerators()
+    torch = torch_build(python)
+    return {
+        "interpreter": sys.executable,
+        "python": python if os.access(python, os.X_OK) else "",
+        "python_wanted": python,
+        "torch": torch,
+        "accelerators": seen,
+        "gpu_targets": gpu_targets(python, torch, seen),
+        "launcher": launcher(request, home, python),
+        "backends": backends(python, request["backend"]),
+        "activation": program_environment.activation(python) if request["python"] else None,
+    }
+
+
+def nothing_there(python: str) -> ImageFacts:
+    """Return the facts of an image that could not be looked at."""
+    return {
+        "interpreter": "",
+        "python": "",
+        "python_wanted": python,
+        "torch": None,
+        "accelerators": {},
+        "gpu_targets": {"torch": [], "gpus": []},
+        "launcher": {"path": "", "version": "", "wanted": "", "said": "", "refused": ""},
+        "backends": [],
+        "activation": None,
     }
 
 

@@ -28,15 +28,16 @@ from .link import ConnectionLost
 from .metrics import final_metrics
 from .node_job import private_directory
 from .orders import Order, Staging
-from .planned_nodes import Head, PlannedNodes
-from .reasons import Reason
-from .records import Ahead, FirstFailure, JobRow, Result
+from .planned_nodes import Difference, Head, PlannedNodes
+from .reasons import NotAsPlanned, Reason
+from .records import Ahead, FirstFailure, JobRow, Note, Result
 from .restarting import run_job, text_of
 from .restarts import RETURN_SECONDS
 from .result import write_result
 from .shipment import Shipment
 
 NODES_SECONDS = 5.0  # between two looks at nodes on which a job of another head runs
+NEVER_BEGAN = "nothing of it was started, and its place in the queue is free"
 
 
 class WaitingJob:
@@ -53,6 +54,7 @@ class WaitingJob:
         self.audience = Audience(head.channel, detached=True)
         self.waited = False
         self.patient_until = 0.0  # with nodes that are not as they were: they may have restarted, too
+        self.different: Difference | None = None
         self.private = ""
         self.ticket: Ticket | None = None
 
@@ -120,17 +122,17 @@ class WaitingJob:
     def wait(self, ticket: Ticket) -> Reason | None:
         """Return when it is the job's turn; or why it ends before. OSError."""
         told: object = None
-        facts, looked, problem = self.nodes.facts, time.monotonic(), ""
+        facts, looked = self.nodes.facts, time.monotonic()
         ahead: Sequence[Ahead] = ()
         while True:
             ahead = self.queue.ahead_of(ticket, ahead)
             if not ahead and self.waited and time.monotonic() >= looked:
                 facts, looked = self.nodes.look_anew(), time.monotonic() + NODES_SECONDS
-                problem = self.nodes.changed(facts)
-                if problem and time.monotonic() > self.patient_until:
-                    return reasons.never_started(problem)
+                self.different = self.nodes.changed(facts)
+                if self.different and self.is_final(self.different):
+                    return reasons.never_started(self.different.text)
             ahead = ahead or busy_on_nodes(self.hosts, facts)
-            if not ahead and not problem and not is_over(ticket, self.timeout):
+            if not ahead and not self.different and not is_over(ticket, self.timeout):
                 problem = ship_again(self.head, self.order["home"]) if self.waited else ""
                 return reasons.never_started(problem) if problem else None
             if news_of(ahead) != told:
@@ -141,6 +143,10 @@ class WaitingJob:
             if reason:
                 return reason
             ready(self.audience.inputs(), LOOK_SECONDS)
+
+    def is_final(self, different: Difference) -> bool:
+        """Whether a job that waited gives up for this; one that came back with the head is patient with its nodes."""
+        return different.code == NotAsPlanned.NODE_REMOVED or time.monotonic() > self.patient_until
 
     def begin_to_wait(self) -> None:
         """Let go of the controller, and of the other nodes: they may restart meanwhile."""
@@ -169,7 +175,8 @@ class WaitingJob:
         """End the job before it began: with a result, as any other."""
         ticket = self.ticket
         try:
-            result = leave_result(self.order, ticket.entry["since"] if ticket else time.time(), reason)
+            since = ticket.entry["since"] if ticket else time.time()
+            result = leave_result(self.order, since, reason, self.different)
             self.audience.send({"kind": "result", "result": result})
         except OSError:  # there is no room: its ticket stays without a holder, and the next who looks finds it lost
             if ticket:
@@ -200,8 +207,11 @@ def wait_again(head: Head, path: str, descriptor: int) -> None:
     WaitingJob(head, kept["run"]).run(ticket)
 
 
-def leave_result(order: Order, since: float, reason: Reason) -> Result:
-    """Make the directory of a job that never started, with its result, and return that. OSError."""
+def leave_result(order: Order, since: float, reason: Reason, different: Difference | None = None) -> Result:
+    """Make the directory of a job that never started, with its result, and return that. OSError.
+
+    `different`: what was not as it was planned with, if that is why.
+    """
     job = JobDir(os.path.join(order["home"], "jobs", order["job_id"]))
     job.create([])
     staging: Staging = {"started": since, "private_tmp": ""}
@@ -210,8 +220,10 @@ def leave_result(order: Order, since: float, reason: Reason) -> Result:
     job.claim_end(*reason)
     result = write_result(job, order, staging, final_metrics(job, order), {}, max(0.0, time.time() - since))
     if result["first_failure"]:  # no rank is to blame, for none was started
-        place, cause = order["head"], reason.detail
+        place, cause = different.host if different else order["head"], reason.detail
         result["first_failure"] = FirstFailure(rank=None, host=place, cause=cause, message="", log=order["run_dir"])
+        if different:
+            result["notes"].append(Note(code=different.code, text=NEVER_BEGAN))
         job.write("result.json", result)
     return result
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Seat
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import NO_CONTAINER, ContainerSetting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 Facts = Seat
@@ -32,6 +33,7 @@ class Node:
     interpreter: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     vaulted: frozenset[str] = frozenset()  # names in env whose values come from a vault
+    container: ContainerSetting = NO_CONTAINER  # the image that ranks run in
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Cluster:
     def local(self) -> bool:
         """Whether this machine is the whole cluster."""
         return self.head.local and all(node.name == self.head.name for node in self.workers)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether ranks of any node run in an image."""
+        return any(node.container.image for node in (self.head, *self.workers))
 
 
 def check_cluster(cluster: Cluster) -> None:

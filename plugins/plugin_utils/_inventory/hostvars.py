@@ -16,6 +16,7 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import PARTS, parse_container
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     LEASE_SECONDS,
@@ -214,4 +215,7 @@ def node_from_hostvars(name: str, variables: Mapping[str, object]) -> Node:
         interpreter=interpreter,
         env=parse_environment(to_plain(variables.get("torchfleet_env") or {}), f"torchfleet_env of {name}"),
         vaulted=vaulted_names(variables.get("torchfleet_env")),
+        container=parse_container(
+            {part: to_plain(variables.get(f"torchfleet_{part}")) for part in PARTS}, f" of {name}", "torchfleet_"
+        ),
     )

@@ -10,6 +10,7 @@ once it is all there and whole: half a checkpoint is useless.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -26,7 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_nam
 from .brought_home import BroughtHome, Fault, within_room
 from .connection import HeadLost
 from .hang_watch import HangWatch, begun, leave_off
-from .run_directory import written_alone
+from .run_directory import is_fetched, written_alone
 from .session import Session
 
 LINES_MOST = 5  # of one collection
@@ -74,7 +75,7 @@ class CollectWatch:
         job_id: str,
         run_dir: Path,
         placement: Placement,
-        limits: tuple[int, Limits],
+        limits: tuple[int, Limits | None],
         seconds: float | None,
         connect: Callable[[], Session],
         say: Callable[[str], None],
@@ -93,13 +94,17 @@ class CollectWatch:
         """Return what shows frames and takes the first of a job that runs for its start: one may wait before that."""
 
         def see(frame: Shown) -> None:
-            if frame["kind"] in ("queued", "restarted"):
+            if frame["kind"] == "queued":
                 self.since = None
             elif self.since is None:
                 self.since = time.monotonic()
             show(frame)
 
         return see
+
+    def begin_at_once(self) -> None:
+        """Take a job that runs already, of which nobody may have collected anything: the first collection is due."""
+        self.since = -math.inf
 
     def tick(self) -> None:
         """Begin a collection if it is time for one; tell what was wrong with the last one. Returns at once."""
@@ -122,7 +127,7 @@ class CollectWatch:
             with self.connect() as session:
                 self.session = session
                 with written_alone(self.run_dir, self.is_closed):
-                    if not self.closed:
+                    if not self.closed and not is_fetched(self.run_dir):  # then another one was there to the end
                         self.found = faults_of(
                             *fetch_running(
                                 session, self.job_id, self.run_dir, self.placement, *self.limits, self.is_closed

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import (
     fabric_environment,
@@ -70,6 +72,7 @@ class JobEnvironment:
     job_timeout: float | None = None
     data: DataSet | None = None
     profile: Mapping[str, tuple[str, str, str]] = dataclasses.field(default_factory=dict)  # value, reason, source
+    launcher: str = DEFAULT
 
     def on(self, node: Node, fact: NodeFacts, threads: int) -> tuple[Setting, ...]:
         """Return what the ranks of a node get beside their rank, sorted by name. What the user gives wins.
@@ -84,6 +87,7 @@ class JobEnvironment:
             *self.for_restarts(fact),
             *([Setting(VARIABLE, self.data.path_on(fact["home"]), *REASON)] if self.data else []),
             *self.for_cpus(fact),
+            *self.for_mpi4py(fact),
             *(Setting(name, *row) for name, row in self.profile.items()),
             *(Setting(name, value, "activates this environment", "user") for name, value in activation(fact).items()),
             *(self.for_network(fact) if self.several_nodes else self.within_a_machine()),
@@ -110,6 +114,17 @@ class JobEnvironment:
             return []
         reason = "no GPU here: Accelerate and the Trainer would run each rank alone (accelerate 1.15)"
         return [Setting("ACCELERATE_USE_CPU", "true", reason, "measured")]
+
+    def for_mpi4py(self, fact: NodeFacts) -> list[Setting]:
+        """Return where mpi4py finds the MPI of the launcher, if that does not tell. Then as ever: an empty entry.
+
+        mpi4py 4.1 reads a list of directories there (its _mpiabi.py), and loads the first MPI that it finds.
+        """
+        program = PurePosixPath(fact["launcher"]["path"])
+        if not LAUNCHERS[self.launcher].hides_library or not program.is_absolute():
+            return []
+        reason = "the library of the launcher's MPI, for mpi4py"
+        return [Setting("MPI4PY_LIBMPI", f"{program.parents[1] / 'lib'}:", reason, "measured")]
 
     def within_a_machine(self) -> list[Setting]:
         """Return loopback as the NIC, which no cable or host name can break."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DAEMONS, LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .command import LaunchCommand, Option, words_of
+from .containers import ContainerPlan
 from .environment import Setting
 from .plan import LaunchPlan
 
@@ -31,6 +33,8 @@ def explain(plan: LaunchPlan, command: LaunchCommand) -> list[str]:
     lines += folded("environment of the ranks on", environments)
     if command.environment:
         lines += ["", "environment of the launcher", *settings_table(command.environment)]
+    boxes = {node.name: node.container for node in plan.nodes if node.container}
+    lines += folded("container on", {name: container_table(box) for name, box in boxes.items()})
     lines += folded("command on", {name: command_table(options) for name, options in command.on.items()})
     programs = {node.name: ["  " + shlex.join(node.argv), f"  in {node.cwd}"] for node in plan.nodes}
     lines += folded("program of each rank on", programs)
@@ -49,6 +53,12 @@ def folded(title: str, blocks: Mapping[str, Sequence[str]]) -> list[str]:
 def command_table(options: Sequence[Option]) -> list[str]:
     """Return a command as a row per option."""
     return table([(shlex.join(option.words), option.reason, option.source) for option in options])
+
+
+def container_table(box: ContainerPlan) -> list[str]:
+    """Return a container as a row per option. What it starts is the command."""
+    step = Option(box.step, "our step into the image: the environment, then the command", "default")
+    return command_table([*(Option(*part) for part in box.parts), step])
 
 
 def settings_table(settings: tuple[Setting, ...]) -> list[str]:
@@ -79,9 +89,14 @@ def pasteable(plan: LaunchPlan, command: LaunchCommand) -> str:
     settings = " ".join(f"{setting.name}={shlex.quote(setting.value)}" for setting in command.environment)
     lines = [f"# job {plan.job_id}: paste into a shell on the node named; works until clean.yml takes the job away"]
     lines += [f"# left out, because they are secret: {', '.join(plan.secrets)}"] if plan.secrets else []
+    if plan.head.container and plan.other_nodes and LAUNCHERS[plan.launcher].started_by == DAEMONS:
+        lines.append("# an image has no ssh: by hand this starts ranks on one node alone")
     for node in {node.name: node for node in (plan.head, *plan.nodes)}.values():
         words = words_of(command.on.get(node.name, ()))
         if words:
+            if node.container:
+                lines += [f"# on {node.name}", shlex.join([*node.container.before, *words])]
+                continue
             search = f"PATH={shlex.quote(node.job_dir + '/bin')}:$PATH" if plan.other_nodes else ""
             prefix = " ".join(part for part in (search, settings) if part)
             environment = f"env {prefix} " if prefix else ""

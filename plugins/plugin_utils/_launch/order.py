@@ -94,6 +94,7 @@ def node_order(plan: LaunchPlan, command: LaunchCommand, node: NodePlan) -> Node
         "secret_names": [setting.name for setting in node.environment if setting.secret],
         "known_jobs": list(node.known_jobs),
         "programs": {RANK_PROGRAM: list(node.wrapper), AGENT_PROGRAM: [*node.runtime, "shell", node.job_dir]},
+        "container": node.container.order if node.container else None,
     }
 
 

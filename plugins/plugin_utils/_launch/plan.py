@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from .allocation import Allocation, Place, address_of, allocate
 from .attempts import ONLY, Attempt
 from .backends import Choice, choose_backend
+from .containers import ContainerPlan, check_containers, plan_container
 from .data_set import DataSet, lacking, line_of
 from .environment import JobEnvironment, Setting
 from .gpus import check_targets, idle_gpus
@@ -50,6 +51,7 @@ from .requirements import (
     warnings_for,
 )
 from .secrets import secret_names
+from .stand_ins import spare_warnings
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class NodePlan:
     data: str = ""  # the name of the data set of ours that its ranks read; empty: none
     torch: str = ""  # version of the PyTorch that its ranks have; empty: none was found
     clock_offset: float = 0.0  # seconds by which its clock was ahead of the head's when the job was planned
+    container: ContainerPlan | None = None  # that its part of the job runs in
 
     @property
     def vendors(self) -> str:
@@ -142,6 +145,7 @@ class LaunchPlan:
     data: str = ""  # one line on the data set
     lacking: tuple[str, ...] = ()  # nodes on which it is not, or not whole
     collect: tuple[str, ...] = ()  # globs of what ranks write that comes home
+    collect_every: float | None = None  # seconds between two collections by who follows the job; None: at its end
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     packages: tuple[str, ...] = ()  # what the program needs beside torch, for people
     unmade: tuple[str, ...] = ()  # nodes that do not have these
@@ -197,6 +201,9 @@ def plan_node(node: Node, fact: NodeFacts, allocation: Allocation, job: Job, env
     threads = max(1, fact["cores"] // max(1, ranks))
     path_first = search_path(fact)
     settings = environment.on(node, fact, threads) if ranks else ()
+    checkpoints = job.attempt.directory_on(fact) if ranks else ""
+    at_work = cwd if ranks else fact["home"] if node.container.image else fact["cwd"]
+    places = [place for place in (at_work, script_folder(job.program), checkpoints) if place]
     return NodePlan(
         name=node.name,
         address=address_of(node, fact),
@@ -208,7 +215,7 @@ def plan_node(node: Node, fact: NodeFacts, allocation: Allocation, job: Job, env
         home=fact["home"],
         job_dir=job_dir,
         argv=argv,
-        cwd=cwd if ranks else fact["cwd"],
+        cwd=at_work,
         tmpdir=fact["tmpdir"],
         path_first=path_first,
         wrapper=(*runtime, "rank", job_dir),
@@ -220,11 +227,17 @@ def plan_node(node: Node, fact: NodeFacts, allocation: Allocation, job: Job, env
         environment=settings,
         wrapper_environment=environment.set_by_wrapper(path_first, settings) if ranks else (),
         known_jobs=tuple(job["job_id"] for job in fact["running"]),
-        checkpoint_dir=job.attempt.directory_on(fact) if ranks else "",
+        checkpoint_dir=checkpoints,
         data=job.data.name if ranks and job.data else "",
         torch=(fact["torch"] or {}).get("version", ""),
         clock_offset=fact["clock_offset"],
+        container=plan_container(node, fact, job.job_id, job.token, runtime, places),
     )
+
+
+def script_folder(program: Program) -> str:
+    """Return the folder of a script that is used where it lies; empty if it is shipped, or there is none."""
+    return "" if program.shipped else program.folder or program.script.rpartition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -249,9 +262,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     """Return the plan of a job. InputError for what cannot work. `answers`: by node name, as survey() returns them."""
     secrets, python = secret_names(request, cluster.workers), job.program.runs_python
     facts = facts_of_all(cluster, answers)
-    check_launcher(request.launcher, cluster, facts)
-    check_slurm(request.launcher, cluster, facts)
-    check_nodes(request, cluster, facts, needs_torch=python)
+    check_software(request, cluster, facts, needs_torch=python)
     candidates = {node.name: facts[node.name] for node in cluster.workers}
     backend = choose_backend(request.backend, request.launcher, candidates, our_torch=python)
     given = {node.name: {**node.env, **request.job_env} for node in cluster.workers}
@@ -274,6 +285,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     if python:
         warnings += idle_gpus(backend, candidates, given, allocation.ranks, allocation.np_source == "user")
     warnings += warnings_for(request, workers, facts, request.options.ports, secrets)
+    warnings += spare_warnings(request, cluster, allocation.names)
     return LaunchPlan(
         job_id=job.job_id, token=job.token, run_dir=job.run_dir, program=job.program, shipped=job.shipped,
         code=job.code, restarts=job.attempt.restarts, launcher=request.launcher, launcher_path=launcher["path"],
@@ -286,8 +298,16 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         show_ranks=shown_ranks(request, len(allocation.placement)), secrets=secrets,
         data=line_of(job.data, {name: fact["home"] for name, fact in used.items()}, without_data), lacking=without_data,
         packages=tuple(explained(job.needs, prepared)), unmade=tuple(unmade(job.needs, prepared)),
-        owner=job.owner, warnings=tuple(warnings),
+        owner=job.owner, warnings=tuple(warnings), collect_every=request.collect_every,
     )  # fmt: skip
+
+
+def check_software(request: Request, cluster: Cluster, facts: Mapping[str, NodeFacts], needs_torch: bool) -> None:
+    """InputError if a node lacks what the job needs: its image, the launcher, Python and torch."""
+    check_containers(cluster, facts)
+    check_launcher(request.launcher, cluster, facts)
+    check_slurm(request.launcher, cluster, facts)
+    check_nodes(request, cluster, facts, needs_torch=needs_torch)
 
 
 def facts_of_network(
@@ -316,6 +336,7 @@ def environment_of(
     return JobEnvironment(
         job.job_id, backend, several, request.job_env, secrets, master, beside(request.options.ports, port),
         job.attempt, request.job_timeout, job.data, request.profile.variables(len(allocation.placement)),
+        request.launcher,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
     STARTED_BY_SLURMD,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Rule
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     LEASE_SECONDS,
@@ -105,6 +106,7 @@ class Request:
     hang_look: float = HANG_LOOK  # seconds without a sign of life; 0: never
     profile: Profile = NO_PROFILE
     rdma: bool = True  # use it where the nodes have it
+    container: Mapping[str, object] = field(default_factory=dict)  # those of containers.PARTS that are given
 
     @property
     def restart_rule(self) -> Rule:
@@ -145,6 +147,7 @@ def parse_request(arguments: Mapping[str, object], vaulted: frozenset[str] = fro
         collect_every=parse_collect_every(given),
         python=parse_python(given.get("python"), given.get("requirements")),
         profile=parse_profile(given, parse_ranks("profile_ranks", given.get("profile_ranks", "all"))),
+        container={part: given[part] for part in PARTS if part in given},
         **by_themselves,
     )
 
@@ -221,14 +224,16 @@ def parse_queue(given: Mapping[str, object]) -> bool:
 
 
 def parse_collect_every(given: Mapping[str, object]) -> float | None:
-    """Return the seconds between two collections while a job runs, None for none. InputError if nobody collects."""
-    seconds = parse_seconds("collect_every", given.get("collect_every"), 300, 1.0)
+    """Return the seconds between two collections while a job runs, None for none. InputError without collect."""
+    seconds = parse_every(given.get("collect_every"))
     if seconds and not given.get("collect"):
         raise InputError("collect_every", given["collect_every"], "say which files: add -e collect=GLOB")
-    if seconds and parse_flag("detach", given.get("detach", False)):
-        reason = "nobody follows a detached job: let cron type playbooks/jobs.yml -e do=collect -e job_id=..."
-        raise InputError("collect_every", given["collect_every"], reason)
     return seconds
+
+
+def parse_every(value: object) -> float | None:
+    """Return the seconds from the end of one collection to the next, None for none."""
+    return parse_seconds("collect_every", value, 300, 1.0)
 
 
 def parse_notice(given: Mapping[str, object]) -> float | None:

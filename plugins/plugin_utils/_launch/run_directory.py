@@ -25,6 +25,7 @@ from .requirements import LEAST_FREE_BYTES
 FETCHED = "fetched.json"  # in a run directory, written last: where it is, all is that could be had; `missing` is not
 FETCHED_BYTES = 1 << 20  # of it that are read: more is of a run that misses much
 WRITER_SECONDS = 600.0  # for another playbook to be done with a run directory
+COLLECTS_NOTHING = "it collects nothing: give train.yml -e collect=GLOB"
 DIAGNOSIS = "diagnosis"  # in a run directory: what looks at the job found
 REPORT = "report.html"  # there: the page of all of it, which may be made anew at any time
 HELPER_PREFIX = "_"  # files in workloads/ that are no workloads
@@ -126,6 +127,24 @@ def noted_run(job_id: str, noted_dir: str, runs_dir: str = "runs") -> tuple[Path
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
     raise InputError("job_id", job_id, f"no plan of this job is in {noted_dir or 'runs'}: its files stay on the nodes")
+
+
+def noted_every(run_dir: Path, asked: float | None) -> float | None:
+    """Return the seconds between two collections of a run of this controller: those that are asked for, or in its plan.
+
+    None if there are none. A plan of an older version notes none. InputError if the job collects nothing.
+    """
+    try:
+        plan = json.loads(own_plan(run_dir))
+        globs, every = plan["collect"], plan.get("collect_every")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        globs, every = None, None
+    if not globs:
+        if asked:
+            raise InputError("collect_every", asked, COLLECTS_NOTHING)
+        return None
+    is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
+    return asked or (float(every) if is_number and every >= 1.0 else None)
 
 
 def own_plan(run_dir: Path) -> str:

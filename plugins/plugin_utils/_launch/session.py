@@ -170,15 +170,17 @@ class Session(Connection):
         show: Callable[[Shown], None],
         stop: StopWatch,
         end: Reason | None = None,
+        tick: Callable[[], None] = lambda: None,
     ) -> Result:
         """Show what an attached job tells until it is over, and return its result. Stopped if the user leaves it.
 
-        `planned`: its ranks and their hosts; `end`: why it is to be ended.
+        `planned`: its ranks and their hosts; `end`: why it is to be ended. `tick` is called many times a second.
         """
         if end:
             self.remote.channel.send(end_message(end))
 
         def leave() -> bool:
+            tick()
             if stop.reason():
                 raise Stopped
             return False
@@ -189,8 +191,7 @@ class Session(Connection):
                 raise HeadLost(frame["reason"])
             if frame["kind"] == "result":
                 return self.believed(frame["result"], job_id, planned)
-            if frame["kind"] != "started":
-                show_news(frame, planned, show)
+            show_news(frame, planned, show)
 
     def jobs(self, controller: str) -> list[JobRow]:
         """Return the jobs that the head knows, oldest first."""
@@ -387,4 +388,5 @@ def survey_request(
         "program": program,
         "data": data,
         "script": "" if request.ship else request.workload,
+        "container": node.container.wanted,
     }

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import kept_out_text
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node, slots_of
 
 from .attempts import Attempt
@@ -66,6 +67,23 @@ def seats_of(request: Request, cluster: Cluster, facts: Mapping[str, AnyFacts], 
     chosen = replace(cluster, workers=tuple(usable))
     kept = {name: fact for name, fact in here.items() if name == cluster.head.name or name not in absent}
     return Seats(replace(request, np=size), chosen, kept, change(lost, attempt, usable, size))
+
+
+def spare_warnings(request: Request, cluster: Cluster, used: Sequence[str]) -> list[str]:
+    """Return that no free worker stands in for a node of a detached job: its head starts it again without a plan.
+
+    InputError if the user named more nodes than are used.
+    """
+    free = [node.name for node in cluster.workers if node.name not in used]
+    if not (request.detach and request.max_restarts and free):
+        return []
+    if request.nodes:
+        reason = (
+            "the job does not use them, and none stands in for a node that is lost: the head starts a detached job "
+            "again on the same nodes; leave them out, or leave out detach"
+        )
+        raise InputError("nodes", ",".join(free), reason)
+    return [f"detached, so started again on the same nodes: {fold_names(free)} will not stand in for a lost one"]
 
 
 def in_places(hosts: Sequence[str], usable: Sequence[Node], facts: Mapping[str, NodeFacts]) -> list[Node]:

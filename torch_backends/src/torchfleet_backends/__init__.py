@@ -5,6 +5,7 @@ An MPI launcher has to start the process; nothing else is needed. `create()` mak
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import datetime
 import functools
@@ -12,6 +13,7 @@ import importlib
 import importlib.util
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 TIMEOUT = datetime.timedelta(minutes=30)  # torch's own default
+END = datetime.timedelta(seconds=2)  # for what is under way when the program ends
 # Which launcher started this process, by how its MPI finds it; the build that fits; its library. Not by names such as
 # OMPI_COMM_WORLD_SIZE, which others set for scripts that look for them.
 LAUNCHERS = {
@@ -28,6 +31,9 @@ LAUNCHERS = {
 MPI4PY = {"_openmpi": ("openmpi", "libmpi.so.40"), "_abi": ("mpich", "libmpi.so.12")}
 TIER_VARIABLE = "TORCHFLEET_MPI_TIER"  # "python": mpi4py, though there is a compiled module
 LIBRARY_VARIABLE = "TORCHFLEET_MPI_LIBRARY"  # the path of the library, where the loader would not find it
+
+
+prepared: list[ModuleType] = []  # whose MPI has begun
 
 
 class BackendError(RuntimeError):
@@ -126,8 +132,8 @@ def other_mpi(own: str, maps: str) -> str:
     return min(found - {os.path.realpath(own)}, default="")
 
 
-def check_world(found: ModuleType, environ: Mapping[str, str]) -> None:
-    """BackendError if MPI does not see the ranks that the launcher started, or if they differ. All ranks call this."""
+def check_launcher(found: ModuleType, environ: Mapping[str, str]) -> None:
+    """BackendError if MPI does not see the ranks that the launcher started."""
     name = "OMPI_COMM_WORLD_SIZE" if "PMIX_RANK" in environ else "PMI_SIZE"
     started, seen = int(environ.get(name, "0")), found.world_size()
     if started > 1 and seen == 1:
@@ -135,23 +141,90 @@ def check_world(found: ModuleType, environ: Mapping[str, str]) -> None:
             f"the launcher started {started} ranks, but {found.library_version()} sees 1: it is not the launcher's MPI"
         )
         raise BackendError(f"backend mpi: {told}; set {LIBRARY_VARIABLE} to the launcher's own library")
-    told_by = found.told_by_all("torch " + importlib.import_module("torch").__version__)
+
+
+def own_torch() -> str:
+    """Return what each rank tells of its PyTorch."""
+    return f"torch {importlib.import_module('torch').__version__}"
+
+
+def check_same(told_by: Sequence[str]) -> None:
+    """BackendError if the ranks differ in what they tell of their PyTorch."""
     for rank, told in enumerate(told_by):
         if told != told_by[0]:
             raise BackendError(f"backend mpi: rank {rank} has {told}, rank 0 {told_by[0]}: use the same on all nodes")
 
 
-def create(ranks: Sequence[int] = (), timeout: datetime.timedelta = TIMEOUT) -> Any:
+def check_world(found: ModuleType, environ: Mapping[str, str]) -> None:
+    """BackendError if MPI does not see the ranks that the launcher started, or if they differ. All ranks call this."""
+    check_launcher(found, environ)
+    check_same(found.told_by_all(own_torch()))
+
+
+def prepare(found: ModuleType, is_world: bool) -> None:
+    """Do what the first group of a process needs."""
+    # DDP asks the backend for its buckets' memory only then. With an accelerator it would ask other backends too, so
+    # only for a program whose default group is ours.
+    if is_world or not importlib.import_module("torch").accelerator.is_available():
+        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+    if found not in prepared:
+        prepared.append(found)
+        found.begin()
+        if hasattr(found, "finish"):
+            atexit.register(finish, found)
+
+
+def finish(found: ModuleType) -> None:
+    """Wait at the end for what is under way, while the functions that futures run still have an interpreter.
+
+    Not after an error, since the other ranks do not come any more. What lasts longer ends without its functions.
+    """
+    found.finish(datetime.timedelta() if hasattr(sys, "last_value") else END)
+
+
+def create(ranks: Sequence[int] = (), timeout: datetime.timedelta | None = None) -> Any:
     """Return a c10d backend of these ranks of MPI_COMM_WORLD, all if there are none.
 
     None if this process is not among them. BackendError if this process has no MPI, RuntimeError with MPI's own words.
     """
     found = module()
-    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")  # DDP asks the backend for its buckets' memory only then
+    prepare(found, is_world=not ranks)
     if not ranks:
-        found.begin()
         check_world(found, os.environ)
-    return found.create(list(ranks), timeout)
+    return found.create(list(ranks), timeout or TIMEOUT)
+
+
+def create_by_store(
+    store: Any, rank: int, size: int, timeout: datetime.timedelta | None = None, *, is_world: bool
+) -> Any:
+    """Return a c10d backend of a group whose ranks share a store and have numbers of their own, other than MPI's maybe.
+
+    BackendError if this process has no MPI, or the ranks are not those of one MPI; RuntimeError with MPI's own words.
+    """
+    found = module()
+    prepare(found, is_world)
+    check_launcher(found, os.environ)
+    store.set(f"mpi/{rank}", f"{found.world_rank()} of {found.world_size()} {own_torch()}")
+    keys = [f"mpi/{other}" for other in range(size)]
+    told = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
+    places, sizes, torchs = zip(*(text.decode().replace(" of ", " ", 1).split(" ", 2) for text in told), strict=True)
+    check_same(torchs)
+    ranks = [int(place) for place in places]
+    if len(set(ranks)) < size or len(set(sizes)) > 1:
+        numbers = ", ".join(f"{place} of {of}" for place, of in zip(places, sizes, strict=True))
+        told_of = f"the ranks of this group are no ranks of one MPI, by which they are {numbers}"
+        raise BackendError(f"backend mpi: {told_of}: start them all with one mpirun")
+    return found.create(ranks, timeout or TIMEOUT)
+
+
+@functools.cache
+def meeting_place() -> Any:
+    """Return a store of the whole of MPI_COMM_WORLD, for backends that need one. All ranks call this first."""
+    dist, found = importlib.import_module("torch.distributed"), module()
+    host = os.environ.get("MASTER_ADDR") or socket.gethostname()
+    own = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False) if found.world_rank() == 0 else None
+    host, port = found.told_by_all(f"{host} {own.port}" if own else "")[0].split()
+    return own or dist.TCPStore(host, int(port), is_master=False)
 
 
 def recorded() -> bytes:

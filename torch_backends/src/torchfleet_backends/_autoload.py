@@ -2,42 +2,105 @@
 
 PyTorch calls autoload() when it is imported (entry point group `torch.backends`). Nothing is loaded and no MPI begun
 before a script asks for a backend. "torchfleet" and "ccl" come by PyTorch's public way. The name "mpi" is torch's own:
-two names in the module distributed_c10d make it reach us, `ProcessGroupMPI` and the `is_mpi_available` that
-init_process_group() asks; a test holds them for the version of torch that is pinned.
+three names in the module distributed_c10d make it reach us, `ProcessGroupMPI`, the `is_mpi_available` that
+init_process_group() asks, and `_new_process_group_helper`, which knows the timeout of a group and its store; a test
+holds them for the version of torch that is pinned.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 DEVICES = ["cpu", "cuda", "xpu"]  # whose tensors our mpi moves: those of GPUs by MPI itself, or staged in host memory
+
+
+PLUGINS: dict[str, Any] = {}  # our backends but mpi, as PyTorch has registered them
+
+
+class Asked(NamedTuple):
+    """The group that PyTorch is making."""
+
+    rank: int = -1  # in the group; -1: MPI says it
+    size: int = -1
+    store: Any = None  # of this group alone
+    timeout: Any = None
 
 
 class ProcessGroupMPI:
     """What torch.distributed takes for its own MPI backend."""
 
-    @staticmethod
-    def create(ranks: Sequence[int]) -> Any:
-        """Return a backend of these ranks of the world, all if there are none; None for a process outside of them."""
-        from torchfleet_backends import create
+    asked = Asked()
+    # Whether the ranks of the whole world are those of MPI, because "mpi" alone is the backend of the default group.
+    # PyTorch then has no store, and takes no RANK.
+    world_is_of_mpi = False
 
-        return create(ranks)
+    @classmethod
+    def create(cls, ranks: Sequence[int]) -> Any:
+        """Return a backend of these ranks of the world, all if there are none; None for a process outside of them."""
+        from torchfleet_backends import create, create_by_store
+
+        asked = cls.asked
+        if cls.world_is_of_mpi or asked.store is None:
+            return create(ranks, asked.timeout)
+        return create_by_store(asked.store, asked.rank, asked.size, asked.timeout, is_world=not ranks)
 
 
 def create_by_options(options: Any, _backend_options: object = None) -> Any:
     """Return what backend "torchfleet" is: backend mpi, by the ranks and with the timeout of the group."""
-    from torchfleet_backends import create
+    from torchfleet_backends import create, create_by_store
 
-    return create(options.global_ranks_in_group, options.timeout)
+    if ProcessGroupMPI.world_is_of_mpi:
+        return create(options.global_ranks_in_group, options.timeout)
+    is_world = not options.global_ranks_in_group
+    return create_by_store(options.store, options.group_rank, options.group_size, options.timeout, is_world=is_world)
 
 
 def available() -> bool:
     """Whether there is a backend mpi."""
     return True
+
+
+def telling(helper: Callable[..., Any], dist: Any) -> Callable[..., Any]:
+    """Return PyTorch's function that makes groups, which tells us what it asks for before it asks.
+
+    It knows our plug-ins only while it makes a group of them: a plug-in that is registered changes what PyTorch 2.13
+    makes of strings such as "cpu:gloo,cuda:gloo". Under "mpi", PyTorch has no store: other backends get a real one.
+    """
+
+    @functools.wraps(helper)
+    def make(size: int, rank: int, ranks: Sequence[int], backend: Any, store: Any, name: str, **more: Any) -> Any:
+        if not ranks:
+            ProcessGroupMPI.world_is_of_mpi = size == -1 and dist.distributed_c10d.ProcessGroupMPI is ProcessGroupMPI
+        elif ProcessGroupMPI.world_is_of_mpi and str(backend) != "mpi":
+            from torchfleet_backends import meeting_place
+
+            store = dist.PrefixStore("by mpi", meeting_place())
+        own = dist.PrefixStore(f"{name}/mpi", store)
+        ProcessGroupMPI.asked = Asked(rank, size, own, more.get("timeout"))
+        plugins = getattr(dist.Backend, "_plugins", {})
+        named = {key.upper(): PLUGINS[key] for key in PLUGINS if key in str(backend).lower()}
+        plugins.update(named)
+        try:
+            return helper(size, rank, ranks, backend, store, name, **more)
+        finally:
+            ProcessGroupMPI.asked = Asked()
+            for key in named:
+                plugins.pop(key, None)
+
+    return make
+
+
+def register(backend: Any, name: str, create: Callable[..., Any], devices: list[str]) -> None:
+    """Register a backend in PyTorch's public way, but keep it out of the list of plug-ins until it is named."""
+    backend.register_backend(name, create, extended_api=True, devices=devices)
+    plugins = getattr(backend, "_plugins", {})
+    if name.upper() in plugins and hasattr(backend, "_BackendPlugin"):
+        PLUGINS[name] = plugins.pop(name.upper())
 
 
 def serve_mpi(dist: Any) -> None:
@@ -70,7 +133,7 @@ def autoload() -> None:
 
     if not dist.is_available():
         return
-    dist.Backend.register_backend("torchfleet", create_by_options, extended_api=True, devices=DEVICES)
+    register(dist.Backend, "torchfleet", create_by_options, DEVICES)
     if not dist.is_mpi_available():
         serve_mpi(dist)
         take_tensors_of_every_gpu(dist.Backend)
@@ -79,4 +142,6 @@ def autoload() -> None:
     if find():
         from torchfleet_backends._ccl import create
 
-        dist.Backend.register_backend("ccl", create, extended_api=True, devices=["cpu"])
+        register(dist.Backend, "ccl", create, ["cpu"])
+    c10d = dist.distributed_c10d
+    c10d._new_process_group_helper = telling(c10d._new_process_group_helper, dist)

@@ -325,7 +325,7 @@ class Reduction:
     """How a library reduces a tensor: the type, the operation, and the remaining step."""
 
     def __init__(self, tensor: torch.Tensor, asked: Any, size: int, by: Communicator) -> None:
-        """Raise ValueError for unsupported cases: MIN of complex numbers, bitwise operations on floats, PREMUL_SUM."""
+        """Raise ValueError for unsupported cases: MIN of complex numbers, bitwise ones of floats, AVG of integers."""
         self.name = next(name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if asked == kind)
         self.operation = "SUM" if self.name == "AVG" else self.name
         self.size, self.split = size, tensor.is_complex() and self.operation == "SUM"
@@ -334,6 +334,7 @@ class Reduction:
             self.operation = OF_BOOLEANS.get(self.name, "")
         known = self.type is not None and self.operation in by.operations
         known = known and not (self.operation.startswith("B") and tensor.is_floating_point())
+        known = known and (self.name != "AVG" or tensor.is_floating_point() or tensor.is_complex())
         told = f"{self.name} of {str(tensor.dtype).rpartition('.')[2]} is not to be had"
         refuse_unless(known, f"backend {by.name}: {told}")
 
@@ -344,7 +345,7 @@ class Reduction:
     def take(self, buffer: torch.Tensor, tensor: torch.Tensor) -> None:
         """Copy the result into the tensor."""
         if self.name == "AVG":
-            buffer.div_(self.size, **({} if buffer.is_floating_point() else {"rounding_mode": "trunc"}))
+            buffer.div_(self.size)
         if buffer.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
             tensor.copy_(torch.view_as_complex(buffer) if self.split else buffer.view_as(tensor))
 

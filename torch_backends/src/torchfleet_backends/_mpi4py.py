@@ -5,10 +5,7 @@ from __future__ import annotations
 import atexit
 import collections
 import datetime
-import functools
 import itertools
-import os
-import socket
 import sys
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -17,6 +14,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from torchfleet_backends import meeting_place
 from torchfleet_backends._group import Group
 
 TYPES = {
@@ -117,22 +115,10 @@ def library_version() -> str:
     return str(MPI.Get_library_version()).partition(",")[0].partition("\n")[0]
 
 
-@functools.cache
-def meeting_place() -> dist.Store:
-    """Return a store of the whole world, which gloo needs. All ranks call this first."""
-    me = MPI.COMM_WORLD.Get_rank()
-    host, port = os.environ.get("MASTER_ADDR") or socket.gethostname(), 0
-    if me == 0:
-        own = dist.TCPStore(host, port, is_master=True, wait_for_workers=False)
-        port = own.port
-    host, port = MPI.COMM_WORLD.bcast((host, port))
-    return own if me == 0 else dist.TCPStore(host, port, is_master=False)
-
-
 def create(ranks: Sequence[int], timeout: datetime.timedelta) -> Group | None:
     """Return a process group of these ranks of the world, all if there are none; None if this process is no member."""
     world = MPI.COMM_WORLD
-    store = meeting_place()
+    store = meeting_place()  # all ranks of the world come here
     if ranks and world.Get_rank() not in ranks:
         return None
     comm = world.Create_group(world.Get_group().Incl(list(ranks))) if ranks else world.Dup()

@@ -1,0 +1,47 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Action of torchfleet.cluster.pods_clean: end jobs in a cluster. Documentation: plugins/modules/pods_clean.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import Kubectl
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import (
+    jobs_there,
+    selector_of,
+    take_away,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import parse_label
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_job_id
+
+Result = dict[str, Any]
+
+
+class ActionModule(Action):
+    """Runs once, on the controller."""
+
+    BYPASS_HOST_LOOP = True
+    options_are_typed = True
+
+    def act(self, given: Result, variables: Result) -> Result:
+        """Return changed and jobs; failed and msg if something is left."""
+        job_id = parse_job_id(given["job_id"]) or ""
+        namespace = parse_label("pod_namespace", given["pod_namespace"]) if given["pod_namespace"] else ""
+        kubectl = Kubectl(given["pod_context"] or "", namespace)
+        jobs = jobs_there(kubectl, job_id)
+        if self._task.check_mode:
+            return {"changed": bool(jobs), "jobs": jobs, "msg": told("would be ended and taken away", jobs)}
+        left = [line for job in jobs for line in take_away(kubectl, selector_of(job))]
+        if left:
+            raise InputError("target", "kubernetes", f"{left[0]}; {len(left)} in all")
+        return {"changed": bool(jobs), "jobs": jobs, "msg": told("ended and taken away", jobs)}
+
+
+def told(what: str, jobs: list[str]) -> str:
+    """Return one line on jobs."""
+    return f"{what}: {', '.join(jobs)}" if jobs else "no job of torchfleet is in this namespace"

@@ -1,0 +1,218 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A pod's part of a job: which node of the plan it is, its network, the guard above its ranks, its log as the wire.
+
+The same guard and rank wrapper as on any node. There is no head: each pod opens its own gate when its ranks are there,
+and the controller, which reads all logs, ends the job. A pod is asked to end by SIGTERM, as Kubernetes does it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import platform
+import signal
+import socket
+import sys
+import time
+import zipfile
+from typing import cast
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BEAT_SECONDS, ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import LISTING, TREE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.open_files import raise_files
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, NodeOrder, Order
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import FromGuard
+
+from .network import network_of, wait_for_name, with_nic
+from .place import NoPlace, PodNumber, number_of, without_those_of_pods
+from .pod_log import lines_of
+
+PYTHON = "@python@"  # in the command lines of an order: the interpreter that runs this
+LOOK_SECONDS = 0.1
+NAME_SECONDS = 300.0  # for the first pod to have an address: it may wait for its image
+LINGER_SECONDS = 1.0  # of a pod that has told all: its log is still read then, and goes with it
+BLOCK = 96 << 10  # bytes of output in one frame
+REFUSED, FAILED = 78, 1  # exit status: nothing was started (EX_CONFIG of sysexits.h); a rank failed
+
+
+class Program:
+    """The folder of the script, as the ConfigMap has it: an archive, and the list of its files."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def make_tree(self, job: JobDir) -> None:
+        """Lay the folder into the job directory. OSError."""
+        os.mkdir(job.at(TREE), 0o700)
+        with open(os.path.join(self.source, "listing.json")) as file:
+            listing = json.load(file)
+        with zipfile.ZipFile(os.path.join(self.source, "program.zip")) as packed:
+            for path, _digest, executable in listing:
+                os.chmod(packed.extract(path, job.at(TREE)), 0o700 if executable else 0o600)
+        job.write(LISTING, listing)
+
+
+class Pod:
+    """Runs the job of one pod to its end."""
+
+    def __init__(self, source: str, home: str) -> None:
+        self.source, self.home = source, home
+        self.number = 0  # of the next line of the log
+        self.signalled = ""
+        self.last_beat = time.monotonic()
+
+    def say(self, kind: str, **fields: object) -> None:
+        """Write a frame into the log."""
+        lines = list(lines_of({"kind": kind, **fields}, self.number))
+        self.number += len(lines)
+        data = memoryview("".join(line + "\n" for line in lines).encode())
+        while data:
+            data = data[os.write(1, data) :]
+
+    def on_signal(self, number: int, _frame: object) -> None:
+        self.signalled = self.signalled or signal.Signals(number).name
+
+    def run(self) -> int:
+        """Return the exit status of the pod. NoPlace, OSError, ValueError: nothing was started."""
+        signal.signal(signal.SIGTERM, self.on_signal)
+        signal.signal(signal.SIGINT, self.on_signal)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        with open(os.path.join(self.source, "order.json")) as file:
+            orders = json.load(file)
+        hosts = list(orders["nodes"])
+        place = number_of(os.environ, socket.gethostname(), len(hosts))
+        kept = without_those_of_pods(os.environ)
+        os.environ.clear()
+        os.environ.update(kept)
+        order = self.order_of(orders["job"], orders["nodes"][hosts[place.number]], place, len(hosts))
+        job = NodeJob(order, self.secrets(), shipment=Program(self.source))
+        self.follow(job)
+        report = job.report()
+        self.send_output(job.job, order, orders["output_bytes"])
+        self.say("over", report=report)
+        time.sleep(LINGER_SECONDS)
+        rcs = [record.get("rc", FAILED) for record in report["records"].values()]
+        return 0 if len(rcs) == len(order["ranks"]) and not any(rcs) else FAILED
+
+    def order_of(self, job: JobOrder, node: NodeOrder, place: PodNumber, count: int) -> Order:
+        """Return the order of this pod, with the NIC and the interpreter that it found. OSError."""
+        first, port = job["master_addr"], job["master_port"]
+        if count > 1:
+            wait_for_name(first, NAME_SECONDS)
+        network = network_of(first, port, count > 1)
+        self.say(
+            "here",
+            number=place.number,
+            said=[place.reason, *network.said],
+            nic=network.nic,
+            rdma=list(network.rdma),
+            python=f"{sys.executable} {platform.python_version()}",
+            node=os.environ.get("TORCHFLEET_NODE"),
+        )
+        order = {**job, **node, "environment": with_nic(node["environment"], network)}
+        return cast("Order", with_python(order, sys.executable))
+
+    def secrets(self) -> dict[str, str]:
+        """Return the secret variables of the ranks, from the files of the Secret. OSError."""
+        folder = self.source + "-secret"
+        found = {}
+        for name in os.listdir(folder) if os.path.isdir(folder) else []:
+            if not name.startswith("."):
+                with open(os.path.join(folder, name)) as file:
+                    found[name] = file.read()
+        return found
+
+    def follow(self, job: NodeJob) -> None:
+        """Run the pod's job to its end."""
+        job.start()
+        while not job.over:
+            if job.from_guard in ready([] if job.guard_gone else [job.from_guard], LOOK_SECONDS):
+                for message in job.messages():
+                    self.on_message(job, message)
+            if self.signalled:
+                job.end(reasons.signalled(self.signalled, f"pod {job.order['host']}"))
+            job.beat()
+            job.check_guard()
+            self.show(job)
+        self.show(job)
+
+    def on_message(self, job: NodeJob, message: FromGuard) -> None:
+        """Handle a message of the guard. No other pod is waited for: torch's rendezvous does that."""
+        kind = message["kind"]
+        if kind == "placed":
+            job.send({"kind": "all_placed"})
+        elif kind == "done":
+            job.send({"kind": "all_done"})
+        if kind in ("placed", "done", "ending"):
+            self.say(kind, **{name: value for name, value in message.items() if name != "kind"})
+
+    def show(self, job: NodeJob) -> None:
+        """Tell what ranks wrote, and now and then that this pod lives."""
+        for frame in job.output.shown():
+            self.say(**frame)
+        if time.monotonic() - self.last_beat > 5 * BEAT_SECONDS:
+            self.last_beat = time.monotonic()
+            self.say("beat")
+
+    def send_output(self, job: JobDir, order: Order, most: int) -> None:
+        """Send the files of the ranks, of large ones the end: each rank has the same part of `most` bytes."""
+        each = max(1 << 10, most // max(1, 2 * len(order["ranks"])))
+        for rank in order["ranks"]:
+            for stream in ("stdout", "stderr"):
+                self.send_file(f"ranks/{rank}/{stream}", job.rank(rank, stream), each)
+            self.send_file(f"ranks/{rank}/record.json", job.rank(rank, "record.json"), 1 << 16)
+        self.send_file(launcher_file(order["host"], order["head"]), job.at("launcher.out"), each)
+
+    def send_file(self, name: str, path: str, most: int) -> None:
+        """Send the last bytes of a file, `most` of them."""
+        try:
+            descriptor = open_file(path)
+        except OSError:
+            return
+        with open(descriptor, "rb") as file:
+            cut = max(0, os.fstat(descriptor).st_size - most)
+            file.seek(cut)
+            left, first = most, True
+            while left > 0:
+                block = file.read(min(BLOCK, left))
+                if not block and not first:
+                    break
+                content = base64.b64encode(block).decode()
+                self.say("output", name=name, first=first, content=content, cut=cut)
+                left, first = left - len(block), False
+                if not block:
+                    break
+
+
+def launcher_file(host: str, head: str) -> str:
+    """Return the name of a launcher's output in the run directory."""
+    return "launcher.out" if host == head else f"launcher.{host}.out"
+
+
+def with_python(value: object, python: str) -> object:
+    """Return an order in which every word that stands for the interpreter is its path."""
+    if isinstance(value, str):
+        return value.replace(PYTHON, python)
+    if isinstance(value, list):
+        return [with_python(each, python) for each in value]
+    if isinstance(value, dict):
+        return {name: with_python(each, python) for name, each in value.items()}
+    return value
+
+
+def main() -> None:
+    """Run the job of this pod. Arguments: the directory of the ConfigMap, our home."""
+    raise_files()
+    try:
+        status = Pod(*sys.argv[1:3]).run()
+    except (NoPlace, OSError, ValueError) as error:
+        sys.stderr.write(f"torchfleet: {error}\n")
+        status = REFUSED
+    os._exit(status)

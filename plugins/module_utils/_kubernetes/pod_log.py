@@ -1,0 +1,175 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Messages in the log of a pod: a frame of protocol.py as lines of bounded length, with a number each.
+
+A pod has no channel to the controller but its log. Lines that are no part of a frame are what other programs say there,
+such as the interpreter that does not start. A log that is followed a second time begins anew: numbers tell what is new.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Iterator, Literal, Mapping, TypedDict, Union
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, protocol
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+    BadFrame,
+    Fields,
+    flag,
+    listed,
+    optional,
+    printable,
+    short,
+    whole,
+    words,
+)
+
+MARK = "@torchfleet"
+PART_CHARACTERS = 4000  # of a frame in one line: CRI tears lines of more than 16 KiB
+LINE_BYTES = 8192  # of a line with mark and number
+FRAME_CHARACTERS = 8 << 20  # of a frame: the report of a node takes some 100 KiB
+SAID_MOST = 20  # lines of others that are kept
+NUMBER_MOST = 10_000_000  # of a line
+FORM = re.compile(r"@torchfleet ([0-9]{1,8}) ([+.]) (.*)\Z", re.DOTALL)
+BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}\Z")
+CONTENT_CHARACTERS = 200_000  # of one block of a file
+
+
+def content(value: object) -> str:
+    """Return a block of a file in base64."""
+    if not isinstance(value, str) or len(value) > CONTENT_CHARACTERS or not BASE64.match(value):
+        raise BadFrame("base64 was expected")
+    return value
+
+
+class Here(TypedDict):
+    """What a pod found in itself. `said`: each decision with its reason; `node`: its machine."""
+
+    kind: Literal["here"]
+    number: int
+    said: list[str]
+    nic: str
+    rdma: list[str]
+    python: str
+    node: str | None
+
+
+class Output(TypedDict):
+    """One block of a file of a rank, in base64. `cut`: bytes before the first block that are not sent."""
+
+    kind: Literal["output"]
+    name: str
+    first: bool
+    content: str
+    cut: int
+
+
+FromPod = Union[
+    protocol.Line,
+    protocol.Report,
+    protocol.Placed,
+    protocol.Done,
+    protocol.Ending,
+    protocol.Over,
+    protocol.Beat,
+    Here,
+    Output,
+]
+
+
+def here(raw: Fields) -> Here:
+    return {
+        "kind": "here",
+        "number": whole(0, 99_999)(raw.get("number")),
+        "said": listed(short, 20)(raw.get("said")),
+        "nic": short(raw.get("nic")),
+        "rdma": listed(short, 100)(raw.get("rdma")),
+        "python": short(raw.get("python")),
+        "node": optional(short)(raw.get("node")),
+    }
+
+
+def output(raw: Fields) -> Output:
+    """Its name is checked by who knows the ranks of the pod."""
+    return {
+        "kind": "output",
+        "name": words(raw.get("name")),
+        "first": flag(raw.get("first")),
+        "content": content(raw.get("content")),
+        "cut": whole(0, 1 << 62)(raw.get("cut")),
+    }
+
+
+FROM_POD: frames.Accepted[FromPod] = {
+    "line": frames.line,
+    "report": frames.report,
+    "placed": frames.placed,
+    "done": frames.done,
+    "ending": frames.ending,
+    "over": frames.over,
+    "beat": frames.beat,
+    "here": here,
+    "output": output,
+}
+
+
+def lines_of(frame: Mapping[str, object], number: int) -> Iterator[str]:
+    """Yield the lines of a frame. `number`: of the first."""
+    text = json.dumps(frame)
+    for start in range(0, len(text), PART_CHARACTERS):
+        last = start + PART_CHARACTERS >= len(text)
+        yield f"{MARK} {number} {'.' if last else '+'} {text[start : start + PART_CHARACTERS]}"
+        number += 1
+
+
+class LogReader:
+    """Puts the frames of one pod's log together. What comes is hostile: BadFrame for what no pod of ours says."""
+
+    def __init__(self) -> None:
+        self.number = -1  # of the last line that counted
+        self.parts: list[str] = []
+        self.size = 0
+        self.said: list[str] = []  # the last lines that are no part of a frame
+        self.line = bytearray()  # that has no end yet
+
+    def take(self, data: bytes) -> Iterator[FromPod]:
+        """Yield the frames that end in these bytes of the log."""
+        self.line += data
+        *whole_lines, rest = self.line.split(b"\n")
+        self.line = bytearray(rest)
+        if len(self.line) > LINE_BYTES and self.line.startswith(MARK.encode()):
+            raise BadFrame("a line of its log has no end")
+        del self.line[LINE_BYTES + 1 :]
+        for line in whole_lines:
+            frame = self.take_line(bytes(line[: LINE_BYTES + 1]))
+            if frame:
+                yield frame
+
+    def take_line(self, line: bytes) -> FromPod | None:
+        """Return the frame that ends with this line, if one does."""
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        found = FORM.match(text)
+        if not found:
+            self.said = [*self.said, *filter(None, [printable(text)[:500].strip()])][-SAID_MOST:]
+            return None
+        number, last, part = int(found.group(1)), found.group(2) == ".", found.group(3)
+        if number <= self.number:  # the log is read once more
+            return None
+        if number != self.number + 1 or number > NUMBER_MOST or len(line) > LINE_BYTES:
+            raise BadFrame("lines of its log are missing")
+        self.number, self.size = number, self.size + len(part)
+        if self.size > FRAME_CHARACTERS:
+            raise BadFrame("its log has a frame without an end")
+        self.parts.append(part)
+        if not last:
+            return None
+        whole_text, self.parts, self.size = "".join(self.parts), [], 0
+        return frames.checked(frames.parse(whole_text.encode()), FROM_POD)
+
+    def again(self) -> None:
+        """Begin with the log anew: the frame that was not whole comes once more."""
+        self.number, self.parts, self.size = self.number - len(self.parts), [], 0
+        self.line.clear()

@@ -1,0 +1,263 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Containers on this node: which engine starts an image, what is in the image, and their end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from typing import Sequence
+
+from . import node_form, processes
+from .bootstrap import ENTRY, OLDEST
+from .engines import (
+    DEVICES,
+    ENGINES,
+    HOME_LABEL,
+    LIMITS,
+    Box,
+    Mount,
+    fitting,
+    form_of,
+    own_mounts,
+    without_doubles,
+    words_of,
+)
+from .forms import BadFrame, Form
+from .inside import engine_environment, monitor_of
+from .job_directory import JobDir, jobs, unique
+from .launcher_programs import on_search_path
+from .open_files import BEFORE
+from .protocol import SurveyRequest, WantedContainer
+from .reasons import ImageFlaw
+from .records import ContainerFacts, ImageFacts
+
+START_SECONDS = 120.0  # for an image to start and to be looked at: importing torch takes seconds
+END_SECONDS = 20.0  # for an engine to end a container
+ANSWER_BYTES = 1 << 20
+NO_PYTHON, OLD_PYTHON = 87, 86  # exit statuses of the two below
+FLAWS = {NO_PYTHON: ImageFlaw.NO_PYTHON, OLD_PYTHON: ImageFlaw.OLD_PYTHON}
+FIND_PYTHON = f'command -v "$0" >/dev/null || exit {NO_PYTHON}; exec "$0" "$@"'
+CHECK_PYTHON = f"""import os, sys
+if sys.version_info < {OLDEST}:
+    sys.stderr.write("it is Python %d.%d" % sys.version_info[:2])
+    sys.exit({OLD_PYTHON})
+os.execv(sys.executable, [sys.executable, "-I", "-S"] + sys.argv[1:])
+"""
+USED = "engines"  # directory in torchfleet's home: a file for each engine that jobs used here
+NAME = re.compile(r"torchfleet-[A-Za-z0-9][A-Za-z0-9._-]{0,140}\Z")  # of a container of ours
+# Of what a directory has, its packages tell it from another one.
+PACKAGE_LISTS = ("etc/os-release", "var/lib/dpkg/status", "lib/apk/db/installed", "ch/metadata.json")
+PYTHON_PACKAGES = ("usr/lib", "usr/local/lib", "opt/conda/lib")
+IMAGE_FACTS: Form[ImageFacts] = Form(
+    {
+        name: node_form.FACTS[name]
+        for name in (
+            *("interpreter", "python", "python_wanted", "torch", "gpu_targets", "launcher", "backends"),
+            *("accelerators", "activation"),
+        )
+    }
+)
+
+
+def look(wanted: WantedContainer, request: SurveyRequest, home: str) -> tuple[ContainerFacts, ImageFacts | None]:
+    """Return what this node makes of an image, and what is in it: None if it has a flaw."""
+    found = nothing_found(wanted)
+    there = [name for name in fitting(wanted["engine"], wanted["image"]) if on_search_path(ENGINES[name].program)]
+    if not there:
+        return {**found, "flaw": ImageFlaw.NO_ENGINE}, None
+    found["engine"] = there[0]
+    found["image"], flaw, said = image_id(there[0], wanted["image"])
+    if flaw != ImageFlaw.NONE:
+        return {**found, "flaw": flaw, "said": said}, None
+    return look_inside(wanted, request, home, found)
+
+
+def nothing_found(wanted: WantedContainer) -> ContainerFacts:
+    """Return what is known of an image without looking at it."""
+    variables = os.path.join(wanted["image"], "ch", "environment")
+    return {
+        "engine": "",
+        "image": "",
+        "devices": [name for name, path in DEVICES.items() if os.path.exists(path)],
+        "limits": limits(),
+        "user_home": os.path.expanduser("~"),
+        "has_environment": form_of(wanted["image"]) != "" and os.path.isfile(variables),
+        "flaw": ImageFlaw.NONE,
+        "said": "",
+    }
+
+
+def limits() -> dict[str, list[int]]:
+    """Return soft and hard limits of this node, -1 for none, as an engine may give them."""
+    found = {name: list(resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))) for name in LIMITS}
+    found["nofile"] = list([*BEFORE, found["nofile"]][0])  # that of programs, not of this supervisor
+    try:
+        with open("/proc/sys/kernel/pid_max") as file:
+            most = int(file.read())
+    except (OSError, ValueError):
+        return found
+    # Podman lowers its own limit to that (podman 4.3.1), and who is not root in full may not raise it again.
+    found["nproc"] = [most if value < 0 else min(value, most) for value in found["nproc"]]
+    return found
+
+
+def image_id(engine: str, image: str) -> tuple[str, ImageFlaw, str]:
+    """Return what tells an image from all others, what is wrong with it, and what the engine said."""
+    row = ENGINES[engine]
+    if not row.identify:
+        return (directory_id(image), ImageFlaw.NONE, "") if os.path.isdir(image) else ("", ImageFlaw.NO_IMAGE, "")
+    rc, _out, err = ask([*row.exists, image], START_SECONDS)
+    if rc:
+        return "", ImageFlaw.NO_IMAGE if rc == 1 else ImageFlaw.ENGINE_FAILED, error_line(err)
+    rc, out, err = ask([*row.identify, image], START_SECONDS)
+    found = out.strip()
+    if rc or not re.match(r"[0-9a-f:sha]{12,80}\Z", found):
+        return "", ImageFlaw.ENGINE_FAILED, error_line(err)
+    return found, ImageFlaw.NONE, ""
+
+
+def directory_id(path: str) -> str:
+    """Return a digest of what is installed in an image that is a directory: reading all of its files takes minutes."""
+    seen = hashlib.sha256()
+    for name in PACKAGE_LISTS:
+        try:
+            with open(os.path.join(path, name), "rb") as file:
+                seen.update(b"%s\0%s\0" % (name.encode(), hashlib.sha256(file.read(64 << 20)).digest()))
+        except OSError:
+            continue
+    for place in PYTHON_PACKAGES:
+        for folder, names, _files in os.walk(os.path.join(path, place)):
+            if os.path.basename(folder) in ("site-packages", "dist-packages"):
+                infos = sorted(name for name in names if name.endswith((".dist-info", ".egg-info")))
+                seen.update("\0".join(infos).encode(errors="surrogateescape"))
+                names.clear()
+            elif folder.count("/") - os.path.join(path, place).count("/") > 1:
+                names.clear()
+            names.sort()
+    return "packages:" + seen.hexdigest()[:32]
+
+
+def look_inside(
+    wanted: WantedContainer, request: SurveyRequest, home: str, found: ContainerFacts
+) -> tuple[ContainerFacts, ImageFacts | None]:
+    """Start the image and ask what is in it."""
+    name = f"torchfleet-look-{unique()}-{os.urandom(4).hex()}"
+    mounts = [*own_mounts(home, os.environ.get("TMPDIR", "")), *map(mount_of, wanted["mounts"])]
+    box = box_of(found, wanted, name, home, mounts)
+    asked = json.dumps({**request, "home": home, "container": None})
+    python = ["/bin/sh", "-c", FIND_PYTHON, request["python"] or "python3", "-I", "-S", "-c", CHECK_PYTHON]
+    argv = [*words_of(ENGINES[found["engine"]].parts(box)), *python, os.path.join(sys.path[0], ENTRY), "facts", asked]
+    rc, out, err = ask(argv, START_SECONDS)
+    if rc:
+        end_containers(found["engine"], [name])
+        return {**found, "flaw": FLAWS.get(rc, ImageFlaw.NOT_STARTED), "said": error_line(err)}, None
+    try:
+        inner = IMAGE_FACTS(json.loads(out[-ANSWER_BYTES:].splitlines()[-1]))
+    except (BadFrame, ValueError, IndexError, RecursionError):
+        return {**found, "flaw": ImageFlaw.NOT_STARTED, "said": "it answered something else than our code says"}, None
+    return found, inner
+
+
+def mount_of(row: Sequence[str]) -> Mount:
+    """Return a mount that the user wants: here, there, and `ro` or an empty text."""
+    return Mount(row[0], row[1], row[2] == "ro")
+
+
+def box_of(
+    found: ContainerFacts, wanted: WantedContainer, name: str, home: str, mounts: Sequence[Mount], job_id: str = ""
+) -> Box:
+    """Return what a container of an image is started for."""
+    return Box(
+        image=found["image"] if ENGINES[found["engine"]].identify else wanted["image"],
+        name=name,
+        home=home,
+        mounts=without_doubles(mounts),
+        devices=found["devices"],
+        uid=os.getuid(),
+        limits=found["limits"],
+        args=wanted["args"],
+        job_id=job_id,
+        user_home=found["user_home"],
+        has_environment=found["has_environment"],
+    )
+
+
+def ask(argv: Sequence[str], seconds: float) -> tuple[int, str, str]:
+    """Return status, stdout and stderr of an engine; status 125 and why where it does not run or end."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+            cwd="/",
+            env=engine_environment(os.environ),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 125, "", str(error)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def error_line(text: str) -> str:
+    """Return the first line in which a program names an error, else its last one, for people."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if "error:" in line.lower()]
+    return [*named[:1], *lines[-1:], "it said nothing"][0][:300]
+
+
+def note_use(home: str, engine: str) -> None:
+    """Note that a job uses an engine here: clean.yml asks no others for containers. OSError."""
+    os.makedirs(os.path.join(home, USED), mode=0o700, exist_ok=True)
+    with open(os.open(os.path.join(home, USED, engine), os.O_WRONLY | os.O_CREAT, 0o600), "w"):
+        pass
+
+
+def end_containers(engine: str, names: Sequence[str]) -> None:
+    """End containers and remove their records; one that is not there is no error."""
+    removal = ENGINES[engine].removal
+    if removal and names:
+        ask([*removal, *names], END_SECONDS)
+
+
+def left(home: str) -> list[tuple[str, str, str]]:
+    """Return engine, name and job of each container of this home whose job nobody looks after."""
+    found = []
+    for engine, row in ENGINES.items():
+        if not row.listing or not os.path.exists(os.path.join(home, USED, engine)):
+            continue
+        _rc, out, _err = ask([*row.listing, f"label={HOME_LABEL}={home}"], END_SECONDS)
+        for words in map(str.split, out.splitlines()):
+            if len(words) == 2 and NAME.match(words[0]) and not JobDir(os.path.join(home, "jobs", words[1])).running():
+                found.append((engine, words[0], words[1]))
+    return found
+
+
+def monitors(home: str) -> list[tuple[processes.Process, str]]:
+    """Return the engine's own process above each container whose job nobody looks after, with the job's id.
+
+    It has no mark: Podman starts it with an environment of its own. What escaped in the container stays below it, and
+    is there also when the container's first process is gone, and with it the container's record.
+    """
+    found = []
+    for job in jobs(home):
+        process = monitor_of(job)
+        if process and not job.running():
+            found.append((process, job.job_id))
+    return found
+
+
+def end_left(home: str, dry_run: bool = False) -> list[str]:
+    """Remove the containers of jobs that nobody looks after; return their names."""
+    rows = left(home)
+    for engine, name, _job in [] if dry_run else rows:
+        end_containers(engine, [name])
+    return [name for _engine, name, _job in rows]

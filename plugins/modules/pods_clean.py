@@ -1,0 +1,57 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: pods_clean
+short_description: End jobs in the pods of a Kubernetes cluster, and take them away
+description:
+  - Deletes what M(torchfleet.cluster.launch) made in the cluster for a job, or for all jobs in a namespace, and looks
+    whether anything is left. These are Jobs, pods, services, ConfigMaps and Secrets.
+  - They are found by their labels, whoever started them. Pods have their time to save. Nothing else is touched.
+version_added: 0.5.0
+author:
+  - The torchfleet authors (@torchfleet)
+options:
+  job_id:
+    description: The job. Without it all jobs of torchfleet in the namespace whose pods have ended.
+    type: str
+  pod_namespace:
+    description: The namespace. The default is that of the context.
+    type: str
+  pod_context:
+    description: The context of C(kubectl). The default is its current one.
+    type: str
+requirements:
+  - C(kubectl) on the controller
+extends_documentation_fragment:
+  - torchfleet.cluster.attributes
+  - torchfleet.cluster.attributes.controller
+  - torchfleet.cluster.attributes.once
+attributes:
+  check_mode:
+    description: Names the jobs, and deletes nothing.
+seealso:
+  - module: torchfleet.cluster.launch
+  - module: torchfleet.cluster.reap
+"""
+
+EXAMPLES = r"""
+- name: End a job in the cluster
+  torchfleet.cluster.pods_clean:
+    job_id: 20261120-101500-mnist-3f9a2c
+  run_once: true
+"""
+
+RETURN = r"""
+jobs:
+  description: The jobs that were ended and taken away.
+  returned: success
+  type: list
+  elements: str
+  sample: [20261120-101500-mnist-3f9a2c]
+"""

@@ -1,0 +1,96 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The files of a cluster on the controller, beside its inventory: the same as a lab's, written by the same code."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import directory as lab
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import inventory as lab_inventory
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+from .answers import Instance
+from .contact import Pin, pins_in, pins_text
+from .request import Address
+from .template import Member, Plan
+from .user_data import USER
+
+HEADER = "---\n# Written by cluster.yml, which also removes it: -e cluster_state=absent\n"
+
+
+def how_to_remove(cluster: str) -> str:
+    """Return what to type to remove a cluster."""
+    return f"ansible-playbook cluster.yml -e cluster_name={cluster} -e cluster_state=absent"
+
+
+@dataclass(frozen=True)
+class Files:
+    """The directory of a cluster: hosts.yml, known_hosts, key and key.pub."""
+
+    cluster: str
+    directory: Path
+
+    def ours(self) -> bool:
+        """Whether something of this cluster is there."""
+        return self.directory.is_dir() and lab.is_ours(str(self.directory), HEADER)
+
+    def refuse_others(self) -> None:
+        """Raise InputError if the directory has something else in it, such as a lab."""
+        if self.directory.is_dir() and any(self.directory.iterdir()) and not self.ours():
+            told = f"{self.directory} exists and has no cluster's inventory; give another cluster_name"
+            raise InputError("cluster_name", self.cluster, told)
+
+    def require_keys(self, nodes: Collection[str]) -> None:
+        """Raise InputError if a cluster that exists was made elsewhere: nobody here can log in, or knows its keys."""
+        pinned = {pin.node for pin in self.pins()}
+        if not (self.directory / "key").exists() or not pinned.issuperset(nodes):
+            told = "another controller made it, or files were removed: bring key and known_hosts back to"
+            advice = f"{told} {self.directory}, or type {how_to_remove(self.cluster)}"
+            raise InputError("cluster_name", self.cluster, advice)
+
+    def make_key(self) -> str:
+        """Make the private key unless it is there. Return the public one."""
+        return lab.make_key(str(self.directory), f"torchfleet-{self.cluster}")
+
+    def pins(self) -> list[Pin]:
+        """Return the pinned host keys."""
+        path = self.directory / "known_hosts"
+        return pins_in(path.read_text()) if path.exists() else []
+
+    def save_pins(self, pins: Sequence[Pin], addresses: Mapping[str, Sequence[str]]) -> bool:
+        """Write the pinned host keys. Return whether they changed."""
+        return lab.write(str(self.directory / "known_hosts"), pins_text(pins, addresses))
+
+    def write(self, plan: Plan, instances: Mapping[str, Instance], addresses: Mapping[str, Sequence[str]]) -> bool:
+        """Write the inventory, and the keys of its nodes. Return whether anything changed."""
+        pins = self.save_pins([pin for pin in self.pins() if pin.node in instances], addresses)
+        return lab.write(str(self.directory / "hosts.yml"), inventory(plan, instances)) or pins
+
+    def remove(self) -> None:
+        """Remove the files of the cluster."""
+        if self.ours():
+            lab.remove_files(lab.files_of(str(self.directory), HEADER), str(self.directory))
+
+
+def inventory(plan: Plan, instances: Mapping[str, Instance]) -> str:
+    """Return the inventory. Instances reach each other at their private addresses."""
+    workers = [host(plan, member, instances[member.node]) for member in plan.workers]
+    return lab_inventory.inventory_text(HEADER, host(plan, plan.head, instances[plan.head.node]), workers)
+
+
+def host(plan: Plan, member: Member, instance: Instance) -> lab_inventory.Member:
+    """Return a node of the inventory. verify.yml fails if it has fewer GPUs than its type."""
+    public = plan.request.address is Address.PUBLIC
+    kind = plan.kind_of(member)
+    values: dict[str, object] = {"ssh_mesh_address": instance.private}
+    if not kind.group.head:
+        values["slots"] = kind.slots
+        if kind.facts.gpus:
+            values["torchfleet_gpus"] = kind.facts.gpus
+    addresses = (instance.public, instance.private) if public else (instance.private,)
+    return lab_inventory.Member(member.node, addresses, 22, USER, values)

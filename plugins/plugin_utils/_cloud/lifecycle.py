@@ -1,0 +1,350 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What becomes of a cluster: it is made, completed, changed, or proven to be gone.
+
+Whatever was interrupted goes on where it was: the stack is AWS's, and the files beside the inventory say which keys are
+pinned. Statuses of a stack: CloudFormation User Guide, "Stack status codes".
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+from . import planning
+from .answers import Event, Instance, Stack
+from .contact import Contact, Pin, meet_all, one_time_key
+from .errors import CloudError, code_in
+from .files import Files, how_to_remove
+from .planning import Choice
+from .request import Address, Request
+from .template import (
+    EXPIRES_TAG,
+    OWNER_TAG,
+    TAG,
+    UNTIL,
+    Made,
+    Member,
+    Plan,
+    Template,
+    difference,
+    key_of,
+    made_in,
+    nodes_in,
+    render,
+    shape_of,
+    until_text,
+)
+from .user_data import host_key, user_data
+
+GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+# A stack that never was whole: it is deleted, and made anew.
+FAILED = ("ROLLBACK_COMPLETE", "CREATE_FAILED", "ROLLBACK_FAILED", "DELETE_FAILED", "REVIEW_IN_PROGRESS")
+DELETED = "DELETE_COMPLETE"
+WAIT_SECONDS = 2400.0  # more than the 30 minutes after which CloudFormation takes a stack back
+GONE_SECONDS = 120.0  # EC2 tells of a volume or interface for some time after it is deleted
+LEAST_LEASE = timedelta(minutes=10)
+RUNNING = ("pending", "running")
+Say = Callable[[str], object]
+
+
+class Region(planning.Region, Protocol):
+    """What is asked of AWS (aws.Aws)."""
+
+    def instances(self, cluster: str = "") -> list[Instance]: ...
+    def remains(self, cluster: str) -> list[str]: ...
+    def stack(self, name: str) -> Stack | None: ...
+    def template(self, stack: str) -> Mapping[str, object]: ...
+    def create(self, name: str, template: Template, parameters: Mapping[str, str], tags: Mapping[str, str]) -> str: ...
+    def update(
+        self, stack: Stack, template: Template, parameters: Mapping[str, str], tags: Mapping[str, str]
+    ) -> None: ...
+    def delete(self, stack: Stack) -> None: ...
+    def events(self, stack: str) -> list[Event]: ...
+    def wait(self) -> None: ...
+
+
+@dataclass
+class Done:
+    """What became of it. `template` and `was`: of the stack, as it is to be and as it was."""
+
+    changed: bool
+    msg: str
+    nodes: list[str] = field(default_factory=list)
+    template: Mapping[str, object] = field(default_factory=dict)
+    was: Mapping[str, object] = field(default_factory=dict)
+
+
+def stack_name(cluster: str) -> str:
+    """Return the name of a cluster's stack."""
+    return f"torchfleet-{cluster}"
+
+
+# --- present -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """A cluster as AWS has it: nothing if there is no stack. `lost`: nodes whose instances are gone."""
+
+    stack: Stack | None
+    template: Mapping[str, object]
+    alive: frozenset[str]
+
+    def generations(self) -> dict[int, int]:
+        """Return for each node which generation it is to be: one more for a lost one."""
+        there = nodes_in(self.template)
+        return {number: count + (f"n{number}" not in self.alive) for number, count in there.items()}
+
+
+def present(request: Request, region: Region, files: Files, check: bool, say: Say) -> Done:
+    """Make the cluster what was asked for."""
+    files.refuse_others()
+    found = find(request, region, check, say)
+    if found.stack:
+        files.require_keys(found.alive)
+    made = made_in(found.template)
+    if found.stack and not made:
+        raise CloudError(
+            "Stranger", f"stack {stack_name(request.name)} is not of torchfleet; give another cluster_name"
+        )
+    plan = planning.plan_of(request, region, made, found.generations())
+    template = render(plan)
+    if made:
+        refuse_replacement(plan, made, found, template)
+    new = [member for member in plan.members if member.number not in nodes_in(found.template) or lost(found, member)]
+    differs = not found.stack or template != found.template
+    show_plan(plan, region, say if check or not found.stack else None)
+    if check:
+        return Done(differs, tell(plan, files, differs, check), names(plan), template, found.template)
+    if differs:
+        change(plan, template, found, new, region, files, say)
+    instances = instances_of(plan, region)
+    changed = settle(plan, instances, files, say) or differs
+    return Done(changed, tell(plan, files, changed, check), names(plan), template, found.template)
+
+
+def find(request: Request, region: Region, check: bool, say: Say) -> Found:
+    """Return the cluster when its stack is at rest. What never was whole, or has lost everything, is removed first."""
+    stack = at_rest(region, region.stack(stack_name(request.name)), check, say)
+    if stack is None:
+        return Found(None, {}, frozenset())
+    alive = frozenset(each.node for each in region.instances(request.name) if each.state in RUNNING)
+    if stack.status in GOOD and alive:
+        return Found(stack, region.template(stack.id), alive)
+    if stack.status not in (*GOOD, *FAILED):
+        advice = f"type: {how_to_remove(request.name)}"
+        raise CloudError("StackStatus", f"stack {stack.name} is in state {stack.status}: {stack.reason or advice}")
+    why = "all its instances are gone" if stack.status in GOOD else f"it is in state {stack.status}"
+    say(f"stack {stack.name}: {why}; it is {'to be ' * check}removed and made anew")
+    if not check:
+        remove(stack, region)
+    return Found(None, {}, frozenset())
+
+
+def at_rest(region: Region, stack: Stack | None, check: bool, say: Say) -> Stack | None:
+    """Return a stack when AWS has done what it was asked before; None for one that is gone."""
+    if stack and stack.status.endswith("_IN_PROGRESS"):
+        say(f"stack {stack.name}: {stack.status}, waiting for its end")
+    deadline = time.monotonic() + WAIT_SECONDS
+    while stack and stack.status.endswith("_IN_PROGRESS") and stack.status not in FAILED and not check:
+        if time.monotonic() > deadline:
+            raise CloudError("Waiting", f"stack {stack.name} is still in state {stack.status}: type it again later")
+        region.wait()
+        stack = region.stack(stack.id)
+    return None if stack is None or stack.status == DELETED else stack
+
+
+def lost(found: Found, member: Member) -> bool:
+    """Whether a node that the cluster had is gone: the lease of its own, a spot instance, or somebody ended it."""
+    return bool(found.stack) and member.node not in found.alive
+
+
+def refuse_replacement(plan: Plan, made: Made, found: Found, template: Template) -> None:
+    """Raise InputError if CloudFormation would replace instances that run."""
+    advice = f"only counts of workers can change; give that, or remove it first: {how_to_remove(plan.request.name)}"
+    for option, value in shape_of(plan).items():
+        if value != made.shape.get(option):
+            raise InputError(option, value, f"the cluster has {json.dumps(made.shape.get(option))}; {advice}")
+    others = list(difference(found.template, template))
+    if others:
+        told = f"another version of torchfleet made it, and its instances would be replaced: {', '.join(others[:4])}"
+        raise InputError("cluster_name", plan.request.name, f"{told}; {advice}")
+
+
+def change(
+    plan: Plan, template: Template, found: Found, new: Sequence[Member], region: Region, files: Files, say: Say
+) -> None:
+    """Make or change the stack. The keys of new instances are pinned before these exist."""
+    until = datetime.now(UTC) + timedelta(hours=plan.request.hours)
+    if found.stack:
+        until = expires(found.stack)
+        if new and until - datetime.now(UTC) < LEAST_LEASE:
+            advice = f"new nodes would hardly begin: {how_to_remove(plan.request.name)}, then make it again"
+            raise CloudError("Lease", f"the lease of {plan.request.name} ends at {until_text(until)}; {advice}")
+    public = files.make_key()
+    keys = {member: one_time_key() for member in new}
+    kept = {member.node for member in plan.members if member not in keys}
+    pinned = [Pin(member.node, key[1], True) for member, key in keys.items()]
+    files.save_pins([*(pin for pin in files.pins() if pin.node in kept), *pinned], {})
+    parameters = {key_of(member): host_key(*key) for member, key in keys.items()}
+    tags = {TAG: plan.request.name, OWNER_TAG: plan.owner, EXPIRES_TAG: until_text(until)}
+    if found.stack:
+        say(f"stack {found.stack.name}: changing")
+        region.update(found.stack, template, parameters, tags)
+        finish(found.stack.id, region, files, whole=False)
+        return
+    shared = user_data(public, until)
+    parameters.update(UserDataBegin=shared.begin, UserDataEnd=shared.end, Expires=until_text(until))
+    name = stack_name(plan.request.name)
+    say(f"stack {name}: making {len(plan.members)} instances, until {until_text(until)}")
+    finish(region.create(name, template, parameters, tags), region, files, whole=True)
+
+
+def expires(stack: Stack) -> datetime:
+    """Return when the lease of a cluster ends."""
+    try:
+        return datetime.strptime(stack.parameters.get("Expires", ""), UNTIL).replace(tzinfo=UTC)
+    except ValueError:
+        raise CloudError.unreadable("Expires of the stack") from None
+
+
+def finish(stack: str, region: Region, files: Files, whole: bool) -> None:
+    """Wait until a stack is made. CloudError with the first cause if it was not; then all of it has been taken back."""
+    found = at_rest(region, region.stack(stack), False, lambda _line: None)
+    if found and found.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+        return
+    cause = cause_of(region.events(stack))
+    if found and whole:
+        remove(found, region)
+    if whole:
+        files.remove()
+    taken = "nothing of it is left" if whole else "the cluster is as it was"
+    code, said = (code_in(cause.reason), cause.reason) if cause else ("", "CloudFormation names no cause")
+    what = f"{cause.resource} ({cause.kind})" if cause else "the stack"
+    raise CloudError(code, f"AWS did not make {what}; {taken}", said)
+
+
+def cause_of(events: Sequence[Event]) -> Event | None:
+    """Return the first failure of a stack. What failed later was cancelled because of it."""
+    return next((event for event in reversed(events) if event.status.endswith("_FAILED") and event.reason), None)
+
+
+def instances_of(plan: Plan, region: Region) -> dict[str, Instance]:
+    """Return the instance of each node. A new one may have no address for a moment."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while True:
+        found = {each.node: each for each in region.instances(plan.request.name) if each.state in RUNNING}
+        missing = [node for node in names(plan) if node not in found or not address_of(plan, found[node])]
+        if not missing:
+            return {node: found[node] for node in names(plan)}
+        if time.monotonic() > deadline:
+            told = "ended, or has no address; type the same again, and it is replaced"
+            raise CloudError("Incomplete", f"the instance of {', '.join(missing)} {told}")
+        region.wait()
+
+
+def address_of(plan: Plan, instance: Instance) -> str:
+    """Return the address at which the controller reaches an instance."""
+    return instance.public if plan.request.address is Address.PUBLIC else instance.private
+
+
+def settle(plan: Plan, instances: Mapping[str, Instance], files: Files, say: Say) -> bool:
+    """Have new nodes change their keys, and write the inventory. Return whether anything changed."""
+    addresses = {node: sorted({address_of(plan, each), each.private}) for node, each in instances.items()}
+    pins = files.pins()
+    fresh = sorted({pin.node for pin in pins if pin.one_time} & set(instances))
+    if fresh:
+        say(f"waiting for {', '.join(fresh)} to boot, and to change the one-time host key")
+    contacts = [Contact(node, address_of(plan, instances[node]), files.directory) for node in fresh]
+    meet_all(contacts, pins, lambda now: files.save_pins(now, addresses))
+    written = files.write(plan, instances, addresses)
+    return bool(fresh) or written
+
+
+def show_plan(plan: Plan, region: Region, say: Say | None) -> None:
+    """Show each choice with its reason, and the price."""
+    if say:
+        for line in [*table(planning.choices(plan, region.region)), *planning.cost_lines(plan, region)]:
+            say(line)
+
+
+def table(choices: Sequence[Choice]) -> list[str]:
+    """Return the choices in three columns."""
+    wide = [max(len(getattr(choice, key)) for choice in choices) for key in ("what", "value")]
+    return [f"{each.what:{wide[0]}}  {each.value:{wide[1]}}  {each.why}".rstrip() for each in choices]
+
+
+def names(plan: Plan) -> list[str]:
+    """Return the names of all nodes."""
+    return [member.node for member in plan.members]
+
+
+def tell(plan: Plan, files: Files, changed: bool, check: bool) -> str:
+    """Return the outcome as a line."""
+    count = f"{len(plan.members)} node{'s' * (len(plan.members) > 1)}"
+    if check:
+        return f"cluster {plan.request.name}: {count}; " + ("would be made or changed" if changed else "nothing to do")
+    return f"cluster {plan.request.name}: {count}; then: ansible-playbook -i {files.directory}/hosts.yml setup.yml"
+
+
+# --- absent --------------------------------------------------------------------------------------------------------
+
+
+def absent(name: str, region: Region, files: Files, check: bool, say: Say) -> Done:
+    """Remove a cluster, and prove that nothing of it is left that would be billed."""
+    stack = region.stack(stack_name(name))
+    stack = None if stack and stack.status == DELETED else stack
+    nodes = [each.node or each.id for each in region.instances(name)]
+    changed = bool(stack or nodes or files.ours())
+    if check:
+        return Done(changed, f"cluster {name}: " + (f"would remove {what(nodes)}" if changed else "it does not exist"))
+    if stack:
+        say(f"stack {stack.name}: deleting {what(nodes)}")
+        remove(stack, region)
+    prove_absence(name, region)
+    files.remove()
+    told = f"removed {what(nodes)}; nothing of it is left in {region.region}" if changed else "it does not exist"
+    return Done(changed, f"cluster {name}: {told}", nodes)
+
+
+def what(nodes: Sequence[str]) -> str:
+    """Return what is removed."""
+    return ", ".join(nodes) or "its remains"
+
+
+def remove(stack: Stack, region: Region) -> None:
+    """Delete a stack, and return when AWS says that it is gone. CloudError with the cause if a part stays."""
+    began = stack.status != "DELETE_FAILED"  # that is also told for a moment after it is tried again
+    if stack.status != "DELETE_IN_PROGRESS":
+        region.delete(stack)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while found := region.stack(stack.id):
+        began = began or found.status == "DELETE_IN_PROGRESS"
+        if found.status == DELETED:
+            return
+        if found.status == "DELETE_FAILED" and began:
+            cause = cause_of(region.events(stack.id))
+            told = f"{cause.resource}: {cause.reason}" if cause else found.reason
+            raise CloudError("DeleteFailed", f"AWS did not delete stack {stack.name}: type it again", told)
+        if time.monotonic() > deadline:
+            raise CloudError("Waiting", f"stack {stack.name} is still in state {found.status}: type it again later")
+        region.wait()
+
+
+def prove_absence(name: str, region: Region) -> None:
+    """Return when AWS finds nothing with the tag of the cluster. CloudError with the ids of what stays."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while left := region.remains(name):
+        if time.monotonic() > deadline:
+            told = f"in {region.region}, tag {TAG}={name}: {', '.join(sorted(left))}"
+            raise CloudError("Remains", f"not removed, and maybe billed, {told}: end them in the console")
+        region.wait()

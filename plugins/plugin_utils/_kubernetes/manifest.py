@@ -1,0 +1,288 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The objects of a job in the cluster, every field with its reason. Pure: what --check prints is what is submitted."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.place import NUMBER
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import table
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets import HIDDEN
+
+from .pod_files import encoded
+from .pod_plan import HOME, name_of
+from .pod_request import PodRequest
+
+Json = Union[str, int, bool, None, list["Json"], dict[str, "Json"]]  # noqa: UP007
+Path = tuple[str | int, ...]
+LABEL = "torchfleet.dev/job"
+OURS = "torchfleet.dev/part-of"  # a label of all jobs' objects
+CONTAINER = "ranks"
+JOB_ID = "torchfleet.dev/job-id"
+FILES, SECRETS = "/etc/torchfleet", "/etc/torchfleet-secret"  # where ConfigMap and Secret are mounted
+KEEP_SECONDS = 3600  # of a Job that is over and that nobody took away
+GRACE_SECONDS = 30  # beyond the time of programs, for the guard, the records and the output
+START_SECONDS = 600  # beyond job_timeout: pods pull their image
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of an object: where it is, what it is, why, and where that comes from."""
+
+    path: Path
+    value: Json
+    reason: str
+    source: str = "default"
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object. `hidden`: the paths of values that are not shown."""
+
+    kind: str
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def manifest(self) -> dict[str, Json]:
+        """Return the object as the API takes it."""
+        root: dict[str, Json] = {}
+        for field in self.fields:
+            put(root, field.path, field.value)
+        return root
+
+
+def put(root: dict[str, Json], path: Path, value: Json) -> None:
+    """Put a value at a place below a dict; numbers are places in lists."""
+    here: Json = root
+    for step, following in zip(path, [*path[1:], None], strict=True):
+        new: Json = value if following is None else [] if isinstance(following, int) else {}
+        if isinstance(here, list) and isinstance(step, int):
+            if len(here) == step:
+                here.append(new)
+            here = here[step]
+        elif isinstance(here, dict) and isinstance(step, str):
+            here = here.setdefault(step, new)
+
+
+def below(path: Path, fields: Iterable[Field]) -> list[Field]:
+    """Return fields with their paths below another one."""
+    return [Field((*path, *field.path), field.value, field.reason, field.source) for field in fields]
+
+
+def objects_of(
+    plan: LaunchPlan, pods: PodRequest, files: Mapping[str, bytes], secrets: Mapping[str, str]
+) -> list[Thing]:
+    """Return the objects of a job: the Jobs first, whose first one owns the others."""
+    name = name_of(plan.job_id)
+    if pods.kind == "indexed":
+        jobs = [job_of(plan, pods, name, None, bool(secrets))]
+    else:
+        jobs = [job_of(plan, pods, f"{name}-{number}", number, bool(secrets)) for number in range(pods.pods)]
+    return [*jobs, service_of(plan), config_of(plan, files), *([secret_of(plan, secrets)] if secrets else [])]
+
+
+def metadata(plan: LaunchPlan, name: str) -> list[Field]:
+    """Return the name of an object, and what it is found by."""
+    return [
+        Field(("metadata", "name"), name, "of the job id, as DNS takes names"),
+        Field(("metadata", "labels", LABEL), name_of(plan.job_id), "all objects of the job are found by it"),
+        Field(("metadata", "labels", OURS), "torchfleet", "clean.yml finds jobs by it"),
+        Field(("metadata", "annotations", JOB_ID), plan.job_id, "the name of the run"),
+    ]
+
+
+def kind_of(version: str, kind: str, reason: str) -> list[Field]:
+    """Return what kind of object it is."""
+    return [Field(("apiVersion",), version, reason), Field(("kind",), kind, reason)]
+
+
+def job_of(plan: LaunchPlan, pods: PodRequest, name: str, number: int | None, secrets: bool) -> Thing:
+    """Return the Job of all pods, or (`number`) of one."""
+    fields = [*kind_of("batch/v1", "Job", "runs pods to their end, and needs no operator"), *metadata(plan, name)]
+    if pods.queue:
+        queue = "pod_queue: Kueue starts all pods of the job or none"
+        fields.append(Field(("metadata", "labels", "kueue.x-k8s.io/queue-name"), pods.queue, queue, "user"))
+        fields.append(Field(("spec", "suspend"), True, "Kueue takes it back when there is room"))
+    if number is None:
+        indexed = "pods are numbered: the number is the node's place in the plan"
+        fields += [
+            Field(("spec", "completionMode"), "Indexed", indexed),
+            Field(("spec", "completions"), pods.pods, f"pods: {plan.np_reason}", "user"),
+            Field(("spec", "parallelism"), pods.pods, "all at once: ranks wait for each other"),
+        ]
+    fields += [
+        Field(("spec", "backoffLimit"), 0, "one failed pod ends the job: no rank goes on without the others"),
+        Field(("spec", "ttlSecondsAfterFinished"), KEEP_SECONDS, "the cluster removes what nobody took away"),
+        *deadline(plan, pods),
+        *below(("spec", "template"), template(plan, pods, number, secrets)),
+    ]
+    return Thing("Job", name, tuple(fields))
+
+
+def deadline(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
+    """Return when the cluster itself ends the job: later than our guard does, which can say who hung."""
+    if not plan.job_timeout:
+        return []
+    seconds = int(plan.job_timeout + pods.start_timeout + START_SECONDS)
+    reason = "job_timeout, and the time to start: the guards in the pods end it before"
+    return [Field(("spec", "activeDeadlineSeconds"), seconds, reason, "user")]
+
+
+def template(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: bool) -> list[Field]:
+    """Return the pods: each is one node of the plan."""
+    grace = int((plan.grace or 0) + GRACE_SECONDS)
+    fields = [
+        Field(("metadata", "labels", LABEL), name_of(plan.job_id), "the service and the controller find the pods"),
+        Field(("metadata", "labels", OURS), "torchfleet", "as the job"),
+        *(
+            Field(("metadata", "annotations", name), value, "pod_annotations", "user")
+            for name, value in pods.annotations.items()
+        ),
+        Field(("spec", "restartPolicy"), "Never", "a rank that starts again alone waits for the others for ever"),
+        Field(("spec", "subdomain"), name_of(plan.job_id), "pods have names in DNS: <pod>.<job>"),
+        Field(("spec", "automountServiceAccountToken"), False, "no rank asks the API for anything"),
+        Field(("spec", "enableServiceLinks"), False, "the environment of ranks is the plan's"),
+        Field(("spec", "terminationGracePeriodSeconds"), grace, "programs save, then the pod tells its records"),
+    ]
+    if number is not None:
+        fields.insert(2, Field(("spec", "hostname"), plan.nodes[number].name, "its name in DNS"))
+    return [
+        *fields,
+        *below(("spec", "containers", 0), container(plan, pods, number, secrets)),
+        *volumes(plan, pods, secrets),
+    ]
+
+
+def container(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: bool) -> list[Field]:
+    """Return the container of a pod."""
+    command: list[Json] = [pods.python, "-I", "-S", f"{FILES}/entry.py", FILES, HOME, digest()]
+    fields = [
+        Field(("name",), CONTAINER, "all ranks of a node are in one container"),
+        Field(("image",), pods.image, "pod_image", "user"),
+        Field(("command",), command, "our guard: torchrun's agent, and below it the ranks"),
+        Field(("env", 0, "name"), "TORCHFLEET_NODE", "which machine it is, for people"),
+        Field(("env", 0, "valueFrom", "fieldRef", "fieldPath"), "spec.nodeName", "the cluster fills it in"),
+    ]
+    if number is not None:
+        fields.append(Field(("env", 1, "name"), NUMBER, "which pod of the job it is"))
+        fields.append(Field(("env", 1, "value"), str(number), "its place in the plan"))
+    for name, value, reason in resources(pods):
+        for which in ("requests", "limits"):
+            fields.append(Field(("resources", which, name), value, reason, "user"))
+    return [*fields, *mounts(pods, secrets)]
+
+
+def resources(pods: PodRequest) -> list[tuple[str, str, str]]:
+    """Return name, quantity and reason of each resource. A request is also the limit: no pod loses its cores."""
+    rows = [("cpu", pods.cpus, "pod_cpus"), ("memory", pods.memory, "pod_memory")]
+    rows += [(pods.gpu_resource, str(pods.gpus), "gpus_per_pod: one rank for each GPU")] if pods.gpus else []
+    rows += [(name, value, "pod_resources") for name, value in pods.resources.items()]
+    return [row for row in rows if row[1]]
+
+
+def mounts(pods: PodRequest, secrets: bool) -> list[Field]:
+    """Return what is mounted where."""
+    rows = [
+        ("files", FILES, True, "our code, the script and the order"),
+        ("home", HOME, False, "the job's own files, gone with the pod"),
+        ("shm", "/dev/shm", False, "the usual 64 MiB are too few for NCCL and for loaders of data"),
+        *([("secrets", SECRETS, True, "values of job_env that are secret")] if secrets else []),
+        *((f"claim-{number}", each.path, each.read_only, "pod_volumes") for number, each in enumerate(pods.volumes)),
+    ]
+    fields = []
+    for number, (name, path, read_only, reason) in enumerate(rows):
+        place = ("volumeMounts", number)
+        fields += [Field((*place, "name"), name, reason), Field((*place, "mountPath"), path, reason)]
+        fields += [Field((*place, "readOnly"), True, reason)] if read_only else []
+    return fields
+
+
+def volumes(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> list[Field]:
+    """Return what the mounts are of."""
+    name = name_of(plan.job_id)
+    shm: dict[str, Json] = {"medium": "Memory", **({"sizeLimit": str(pods.shm)} if pods.shm else {})}
+    rows: list[tuple[str, str, dict[str, Json], str]] = [
+        ("files", "configMap", {"name": name}, "one ConfigMap for all pods"),
+        ("home", "emptyDir", {}, "a directory of the pod's own"),
+        ("shm", "emptyDir", shm, "memory; what it holds counts as the pod's (pod_shm limits it)"),
+    ]
+    if secrets:
+        rows.append(("secrets", "secret", {"secretName": name}, "no secret stands in the Job"))
+    for number, each in enumerate(pods.volumes):
+        rows.append((f"claim-{number}", "persistentVolumeClaim", {"claimName": each.claim}, "pod_volumes"))
+    fields = []
+    for number, (volume, kind, value, reason) in enumerate(rows):
+        fields.append(Field(("spec", "volumes", number, "name"), volume, reason))
+        fields.append(Field(("spec", "volumes", number, kind), value, reason))
+    return fields
+
+
+def service_of(plan: LaunchPlan) -> Thing:
+    """Return the service that gives the pods names."""
+    name = name_of(plan.job_id)
+    fields = [
+        *kind_of("v1", "Service", "pods find each other by name"),
+        *metadata(plan, name),
+        Field(("spec", "clusterIP"), "None", "headless: each pod has its own address"),
+        Field(("spec", "selector", LABEL), name, "the pods of this job"),
+        Field(("spec", "publishNotReadyAddresses"), True, "ranks meet before any pod counts as ready"),
+        Field(("spec", "ports"), [{"name": "rendezvous", "port": plan.master_port}], "where rank 0 listens"),
+    ]
+    return Thing("Service", name, tuple(fields))
+
+
+def config_of(plan: LaunchPlan, files: Mapping[str, bytes]) -> Thing:
+    """Return the ConfigMap."""
+    name = name_of(plan.job_id)
+    reasons = {
+        "entry.py": "the first thing that runs", "runtime.zip": "guard, rank wrapper and result",
+        "program.zip": "the folder of the script", "listing.json": "the list of its files",
+        "order.json": "what each pod is to do",
+    }  # fmt: skip
+    data = encoded(files)
+    fields = [*kind_of("v1", "ConfigMap", "the image needs nothing of ours"), *metadata(plan, name)]
+    fields += [Field(("binaryData", file), data[file], reasons.get(file, "")) for file in files]
+    return Thing("ConfigMap", name, tuple(fields))
+
+
+def secret_of(plan: LaunchPlan, secrets: Mapping[str, str]) -> Thing:
+    """Return the Secret."""
+    name = name_of(plan.job_id)
+    fields = [
+        *kind_of("v1", "Secret", "secret values are in no manifest of a Job, and in no log"),
+        *metadata(plan, name),
+    ]
+    for key, value in secrets.items():
+        encoded_value = base64.b64encode(value.encode()).decode()
+        fields.append(Field(("data", key), encoded_value, "job_env", "user"))
+    return Thing("Secret", name, tuple(fields))
+
+
+def shown(thing: Thing, field: Field) -> str:
+    """Return a field as people read it; secret values and archives are not shown."""
+    if thing.kind == "Secret" and field.path[0] == "data":
+        text = HIDDEN
+    elif field.path[0] == "binaryData":
+        text = f"({len(base64.b64decode(str(field.value))):,} bytes)"
+    else:
+        text = field.value if isinstance(field.value, str) else json.dumps(field.value)
+    return f"{'.'.join(map(str, field.path))}: {text}"
+
+
+def explained(things: Sequence[Thing]) -> list[str]:
+    """Return the lines that `train.yml --check` prints of the objects."""
+    lines = []
+    for thing in things:
+        lines += ["", f"{thing.kind} {thing.name}"]
+        lines += table([(shown(thing, field), field.reason, field.source) for field in thing.fields])
+    return lines

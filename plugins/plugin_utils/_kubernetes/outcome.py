@@ -1,0 +1,77 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The result of a job in pods, from what their logs said: by the same rules as that of any job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame import (
+    blame_launcher,
+    blame_lost_node,
+    deaths_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, ranks_on
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.last_look import verdict_at_end
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
+    BlamedLauncher,
+    End,
+    Metric,
+    NodeReport,
+    RankRecord,
+    Result,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import (
+    Found,
+    add_records,
+    keep_usage,
+    summarize,
+)
+
+
+def result_of(order: JobOrder, reports: Mapping[str, NodeReport], end: End | None, started: float) -> Result:
+    """Return the result of a job. `reports` by pod: those that told one; `started`: seconds since the epoch."""
+    hosts = {place["rank"]: place["host"] for place in order["placement"]}
+    records: dict[int, RankRecord] = {}
+    lines = dict.fromkeys(hosts, ("stderr", ""))
+    metrics: dict[str, Metric] = {}
+    for host, report in reports.items():
+        own = ranks_on(host, order["placement"])
+        add_records(records, report, host, hosts)
+        lines.update({int(rank): (line[0], line[1]) for rank, line in report["lines"].items() if int(rank) in own})
+        metrics.update({name: value for name, rank, value in report["metrics"] if rank in own})
+    head, launchers = order["head"], {host: report["launcher"] for host, report in reports.items()}
+    silent = [host for host in dict.fromkeys(hosts.values()) if host not in reports]
+    end = blame_lost_node(end, silent, launchers.get(head, {}), records, lines)
+    end = blame_launcher(end, deaths_of(launchers, head), records, head)
+    blamed = (end.get("host") if end else "") or head
+    culprit: BlamedLauncher = {**launchers.get(blamed, {}), "host": blamed}
+    usages = {host: usage for host, report in reports.items() if (usage := report.get("usage"))}
+    found = Found(
+        leftovers={host: report["leftovers"] for host, report in reports.items()},
+        metrics=metrics,
+        started=started,
+        ended=time.time(),
+        hang=hang_of(end, reports, hosts),
+        usage=usages,
+    )
+    return summarize(order, records, end, lines, culprit, found)
+
+
+def hang_of(end: End | None, reports: Mapping[str, NodeReport], hosts: Mapping[int, str]) -> Verdict | None:
+    """Return who kept a job from going on that job_timeout ended."""
+    evidence = [row for report in reports.values() for row in report.get("evidence", [])]
+    return verdict_at_end(end, evidence, dict(hosts))
+
+
+def keep(run_dir: Path, result: Result, reports: Mapping[str, NodeReport]) -> None:
+    """Write result.json and usage.json into the run directory. OSError."""
+    job = JobDir(str(run_dir))
+    keep_usage(job, {host: usage for host, report in reports.items() if (usage := report.get("usage"))})
+    job.write("result.json", result)

@@ -1,0 +1,226 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the user asked for of a job in pods: options `pod_...` of `torchfleet.cluster.launch`, checked one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
+    parse_bytes,
+    parse_choice,
+    parse_seconds,
+    parse_text,
+    parse_whole,
+    parse_words,
+    plain_text,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
+
+TARGETS = ("nodes", "kubernetes")
+KINDS = {
+    "indexed": "one Indexed Job: Kubernetes 1.24 and newer number its pods",
+    "jobs": "one Job for each pod: for clusters without Indexed Jobs",
+}
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")  # of DNS (RFC 1123): names of namespaces and claims
+QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?\Z")  # of a resource (Kubernetes API)
+RESOURCE = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z")
+IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}\Z")
+PODS_MOST = 10_000
+# What has no meaning for pods, and what to do instead. Whoever gives it expects something that would not happen.
+NOT_FOR_PODS: Mapping[str, str] = {
+    "nodes": "give the number of pods: -e pods=4",
+    "launcher_args": "torchrun's agents are started by our code in each pod",
+    "map_by": "ranks fill one pod after the other",
+    "bind_to": "a pod has the cores that pod_cpus asks for",
+    "ports": "pods reach each other by any port",
+    "rendezvous": "the plan numbers the pods",
+    "detach": "the Job goes on by itself; clean.yml -e target=kubernetes ends it",
+    "queue": "the scheduler of the cluster has one; of Kueue: -e pod_queue=NAME",
+    "queue_timeout": "give the seconds that pods may wait: -e pod_start_timeout=600",
+    "exclusive": "give requests, such as pod_cpus and gpus_per_pod",
+    "data": "mount a claim: -e pod_volumes=data:/data",
+    "data_keep": "mount a claim: -e pod_volumes=data:/data",
+    "collect": "write to a claim: -e pod_volumes=results:/results",
+    "collect_every": "write to a claim: -e pod_volumes=results:/results",
+    "max_restarts": "start train.yml again: with checkpoint_dir on a claim it goes on",
+    "min_nodes": "start train.yml again: with checkpoint_dir on a claim it goes on",
+    "requirements": "put the packages into the image",
+    "container_image": "name the image of the pods: -e pod_image=NAME",
+    "container_engine": "the cluster starts the containers",
+    "container_args": "give pod_resources, pod_annotations and pod_volumes",
+    "container_mounts": "mount a claim: -e pod_volumes=data:/data",
+    "program_index_url": "put the packages into the image",
+    "profile": "write the profile to a claim: -e pod_volumes=results:/results",
+    "ship": "the folder of the script goes into a ConfigMap",
+}
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A claim that is mounted into all pods."""
+
+    claim: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class PodRequest:
+    """The options of a job in pods. `pods`: how many, `ranks`: in each. Empty texts: the cluster's own choice."""
+
+    image: str
+    pods: int
+    ranks: int
+    kind: str = "indexed"
+    namespace: str = ""
+    context: str = ""
+    cpus: str = ""
+    memory: str = ""
+    gpus: int = 0
+    gpu_resource: str = "nvidia.com/gpu"
+    resources: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    volumes: tuple[Volume, ...] = ()
+    shm: int | None = None  # bytes; None: as much as the pod's memory
+    queue: str = ""
+    start_timeout: float = 600.0
+    output: int = 4 << 20  # bytes of output of each pod that come home
+    python: str = "python3"  # in the image: a path, or a name on its PATH
+
+
+def parse_label(name: str, value: object) -> str:
+    """Return a name as DNS has it."""
+    if not isinstance(value, str) or not LABEL.match(value):
+        raise InputError(name, value, f"use small letters, digits and '-': -e {name}=training")
+    return value
+
+
+def parse_image(name: str, value: object) -> str:
+    """Return the name of an image."""
+    if not isinstance(value, str) or not IMAGE.match(value):
+        raise InputError(name, value, f"give the name of an image: -e {name}=registry.example.org/torch:2.13")
+    return value
+
+
+def parse_quantity(name: str, value: object) -> str:
+    """Return a quantity of a resource."""
+    text = plain_text(value)
+    if not QUANTITY.match(text):
+        raise InputError(name, value, f"give a quantity of Kubernetes, such as 8, 500m or 64Gi: -e {name}=8")
+    return text
+
+
+def parse_table(name: str, value: object) -> dict[str, str]:
+    """Return a dict of texts; JSON text is read."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, Mapping) or any(isinstance(each, (list, tuple, Mapping)) for each in value.values()):
+        raise InputError(name, str(value)[:100], f"""give a dict: -e '{{"{name}": {{"name": "value"}}}}'""")
+    return {str(key): plain_text(each) for key, each in value.items()}
+
+
+def parse_resources(name: str, value: object) -> dict[str, str]:
+    """Return quantities by resource."""
+    found = parse_table(name, value)
+    for key in found:
+        if not RESOURCE.match(key):
+            raise InputError(name, key, f"""name a resource of the cluster: -e '{{"{name}": {{"rdma/rdma": 1}}}}'""")
+    return {key: parse_quantity(name, each) for key, each in found.items()}
+
+
+def parse_annotations(name: str, value: object) -> dict[str, str]:
+    """Return annotations of the pods."""
+    found = parse_table(name, value)
+    for key in found:
+        if not RESOURCE.match(key):
+            raise InputError(name, key, "a name consists of letters, digits, '.', '_', '-' and one '/'")
+    return found
+
+
+def parse_volumes(name: str, value: object) -> tuple[Volume, ...]:
+    """Return the claims that are mounted, each as claim:/path or claim:/path:ro."""
+    found = []
+    for word in parse_words(name, value.replace(",", " ") if isinstance(value, str) else value):
+        claim, path, *more = [*word.split(":"), ""][:3]
+        whole = LABEL.match(claim) and path.startswith("/") and ".." not in path.split("/") and path != "/"
+        if not whole or more not in (["ro"], [""]) or word.count(":") > 2:
+            raise InputError(name, word, f"give claim:/path, or claim:/path:ro: -e {name}=scratch:/scratch")
+        found.append(Volume(claim, path, more == ["ro"]))
+    if len({volume.path for volume in found}) < len(found):
+        raise InputError(name, str(value)[:100], "two claims have one path")
+    return tuple(found)
+
+
+Parser = Callable[[str, object], object]
+PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of PodRequest, and what checks it
+    "pod_image": ("image", parse_image),
+    "pod_kind": ("kind", lambda name, value: parse_choice(name, value, tuple(KINDS))),
+    "pod_namespace": ("namespace", parse_label),
+    "pod_context": ("context", parse_text),
+    "pod_cpus": ("cpus", parse_quantity),
+    "pod_memory": ("memory", parse_quantity),
+    "gpus_per_pod": ("gpus", lambda name, value: parse_whole(name, value, 0, 64)),
+    "pod_gpu_resource": (
+        "gpu_resource",
+        lambda name, value: parse_choice(name, value, ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")),
+    ),
+    "pod_resources": ("resources", parse_resources),
+    "pod_annotations": ("annotations", parse_annotations),
+    "pod_volumes": ("volumes", parse_volumes),
+    "pod_shm": ("shm", parse_bytes),
+    "pod_queue": ("queue", parse_label),
+    "pod_start_timeout": ("start_timeout", lambda name, value: parse_seconds(name, value, 600)),
+    "pod_output": ("output", parse_bytes),
+}
+
+
+def parse_target(given: Mapping[str, object]) -> str:
+    """Return where the job runs. InputError for an option of pods without them."""
+    target = parse_choice("target", given.get("target"), TARGETS) or "nodes"
+    lone = next((name for name in ("pods", *PARSERS) if given.get(name) is not None), "")
+    if target == "nodes" and lone:
+        raise InputError(lone, given[lone], "it is for jobs in pods: add -e target=kubernetes")
+    return target
+
+
+def parse_pods(given: Mapping[str, object], request: Request) -> PodRequest:
+    """Return the checked request for pods. InputError names an option that is wrong, or that pods do not have."""
+    for name, instead in NOT_FOR_PODS.items():
+        if given.get(name) is not None and plain_text(given[name]) not in ("false", "none", "0", "[]", "()", ""):
+            raise InputError(name, given[name], f"it is not for pods: {instead}")
+    if given.get("launcher") not in (None, "torchrun"):
+        raise InputError("launcher", given["launcher"], "in pods it is torchrun: leave it out")
+    if given.get("pod_image") is None:
+        raise InputError("pod_image", None, "name an image with Python and PyTorch: -e pod_image=registry/torch:2.13")
+    found = {part: parse(name, given[name]) for name, (part, parse) in PARSERS.items() if given.get(name) is not None}
+    gpus = int(str(found.get("gpus", 0)))
+    pods, ranks = size_of(parse_whole("pods", given.get("pods"), 1, PODS_MOST), request, gpus)
+    if request.python.startswith("~"):
+        raise InputError("python", request.python, "give its whole path in the image: -e python=/opt/venv/bin/python")
+    python = request.python or "python3"
+    return dataclasses.replace(PodRequest("", pods, ranks, python=python), **found)  # type: ignore[arg-type]
+
+
+def size_of(pods: int | None, request: Request, gpus: int) -> tuple[int, int]:
+    """Return the number of pods and of the ranks in each. InputError if np is another number."""
+    ranks = request.ranks_per_node or gpus or (request.np if pods is None and request.np else None)
+    if ranks is None:
+        ranks = request.np // pods if request.np and pods and request.np >= pods else 1
+    count = pods or max(1, -(-(request.np or ranks) // ranks))
+    if request.np not in (None, count * ranks):
+        advice = f"{count} pods with {ranks} ranks each are {count * ranks} ranks: -e np={count * ranks}"
+        raise InputError("np", request.np, f"torchrun needs as many ranks in every pod; {advice}")
+    if count > PODS_MOST:
+        raise InputError("np", request.np, f"at most {PODS_MOST} pods: give more ranks_per_node")
+    return count, ranks

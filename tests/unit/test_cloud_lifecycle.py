@@ -1,0 +1,317 @@
+"""What becomes of a cluster on EC2 whatever state AWS has it in. tests/cloud does it with a real API and real nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import lifecycle, listing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.answers import Event, Stack, Volume
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.contact import Contact, Pin, pins_in, pins_text
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.errors import CloudError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.lifecycle import Done
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from tests.unit import clouds
+from tests.unit.clouds import FakeRegion
+
+STACK = "torchfleet-demo"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJILq8aotMLm4OTu9eWN0vDPEkMCDHxRZ4DV2GWYOAq"
+
+
+class Controller:
+    """A controller, its files, and what it was told."""
+
+    def __init__(self, directory: Path) -> None:
+        self.region, self.said = FakeRegion(), list[str]()
+        self.files = Files("demo", directory / "inventory" / "demo")
+        self.met: list[str] = []
+
+    def present(self, check: bool = False, **given: Any) -> Done:
+        return lifecycle.present(clouds.request(**given), self.region, self.files, check, self.said.append)
+
+    def absent(self, check: bool = False) -> Done:
+        return lifecycle.absent("demo", self.region, self.files, check, self.said.append)
+
+    def hosts(self) -> dict[str, Any]:
+        groups = yaml.safe_load((self.files.directory / "hosts.yml").read_text())["all"]["children"]
+        return {name: groups[name]["hosts"] for name in ("head", "workers")}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
+    """A controller whose instances change their keys at once: tests/cloud has real ones."""
+    controller = Controller(tmp_path)
+    (tmp_path / "inventory").mkdir()
+
+    def meet_all(contacts: list[Contact], pins: list[Pin], save: Any) -> None:
+        controller.met = [contact.node for contact in contacts]
+        save([Pin(pin.node, KEY, False) if pin.node in controller.met else pin for pin in pins])
+
+    monkeypatch.setattr(lifecycle, "meet_all", meet_all)
+    monkeypatch.setattr(lifecycle, "GONE_SECONDS", 0.0)
+    return controller
+
+
+def test_a_cluster_is_made_once(here: Controller) -> None:
+    done = here.present(cluster_nodes=clouds.SEED)
+    assert done.changed and done.nodes == ["n1", "n2", "n3"] and here.met == done.nodes
+    assert here.region.asked[-1] == f"create {STACK}"
+    assert {path.name for path in here.files.directory.iterdir()} == {"hosts.yml", "known_hosts", "key", "key.pub"}
+    assert stat.S_IMODE((here.files.directory / "key").stat().st_mode) == 0o600
+    assert here.hosts() == {
+        "head": {"n1": {"ansible_host": "198.51.100.1", "ansible_user": "fleet", "ssh_mesh_address": "10.0.0.1"}},
+        "workers": {
+            f"n{number}": {
+                "ansible_host": f"198.51.100.{number}",
+                "ansible_user": "fleet",
+                "ssh_mesh_address": f"10.0.0.{number}",
+                "slots": 1,
+                "torchfleet_gpus": 1,
+            }
+            for number in (2, 3)
+        },
+    }
+    before = {path: path.read_text() for path in here.files.directory.iterdir()}
+    again = here.present(cluster_nodes=clouds.SEED)
+    assert not again.changed and here.met == []
+    assert [line for line in here.region.asked if line.startswith(("create", "update"))] == [f"create {STACK}"]
+    assert {path: path.read_text() for path in here.files.directory.iterdir()} == before
+
+
+def test_check_mode_changes_nothing(here: Controller) -> None:
+    done = here.present(check=True)
+    assert done.changed and done.template and not here.files.directory.exists() and here.region.stacks == {}
+    assert any("$0.1920 an hour each" in line for line in here.said)
+    here.present()
+    assert not here.present(check=True).changed
+    assert here.absent(check=True).changed and here.region.stacks
+
+
+def test_a_worker_is_added_and_taken_away_and_the_others_stay(here: Controller) -> None:
+    here.present()
+    ids = {each.id for each in here.region.running.values()}
+    grown = here.present(cluster_nodes={"workers": {"count": 3, "type": "t3.xlarge"}})
+    assert grown.changed and here.met == ["n3"]
+    assert here.region.asked[-1] == f"update {STACK}: HostKeyN3"  # the others keep theirs
+    assert ids < {each.id for each in here.region.running.values()}
+    here.present()
+    assert {each.id for each in here.region.running.values()} == ids
+    assert [pin.node for pin in here.files.pins()] == ["n1", "n2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"cluster_disk_gb": 200}, "cluster_disk_gb: got [200]; the cluster has [100]"),
+        ({"cluster_spot": True}, "cluster_spot: got [true]; the cluster has [false]"),
+        ({"cluster_image": "ami-0bbbbbbb"}, 'cluster_image: got ["ami-0bbbbbbb"]; the cluster has ["ami-0aaaaaaa"]'),
+        ({"cluster_address": "private"}, 'cluster_address: got "private"; the cluster has "public"'),
+        (
+            {"cluster_nodes": {"workers": {"type": "t3.micro"}}},
+            'got ["workers t3.micro"]; the cluster has ["workers t3',
+        ),
+        ({"cluster_nodes": clouds.SEED}, 'cluster_nodes: got ["head t3.micro", "workers g4dn.xlarge", "workers g4ad'),
+    ],
+)
+def test_what_would_replace_instances_is_refused(here: Controller, given: dict[str, Any], told: str) -> None:
+    here.present()
+    with pytest.raises(InputError) as caught:
+        here.present(**given)
+    assert told in str(caught.value) and "only counts of workers can change; give that, or remove" in str(caught.value)
+    assert not [line for line in here.region.asked if line.startswith("update")]
+
+
+def test_another_version_s_cluster_is_not_replaced(here: Controller) -> None:
+    here.present()
+    resources: Any = here.region.templates[STACK]["Resources"]
+    resources["Kind0"]["Properties"]["LaunchTemplateData"]["EbsOptimized"] = True
+    with pytest.raises(
+        InputError, match=r"another version of torchfleet made it, and its instances would be replaced: Kind0"
+    ):
+        here.present()
+
+
+def test_the_controller_s_new_address_is_let_in(here: Controller) -> None:
+    here.present()
+    ids = {each.id for each in here.region.running.values()}
+    assert here.present(cluster_ssh_from="192.0.2.9").changed
+    assert {each.id for each in here.region.running.values()} == ids
+
+
+def test_a_lost_instance_is_replaced(here: Controller) -> None:
+    here.present()
+    del here.region.running["N2"]
+    assert here.present().changed and here.met == ["n2"]
+    assert set(here.region.running) == {"N1", "N2G1"}
+    assert not here.present().changed
+
+
+def test_a_cluster_whose_lease_is_over_is_made_anew(here: Controller) -> None:
+    here.present()
+    here.region.running.clear()
+    here.present()
+    verbs = [line for line in here.region.asked if not line.startswith("/")]
+    assert verbs == [f"create {STACK}", f"delete {STACK}", f"create {STACK}"]
+    assert set(here.region.running) == {"N1", "N2"} and here.met == ["n1", "n2"]
+
+
+def test_nothing_is_added_shortly_before_the_end_of_the_lease(here: Controller) -> None:
+    here.present()
+    stack = here.region.stacks[STACK]
+    ended = {**stack.parameters, "Expires": "2026-01-01T00:00:00Z"}
+    here.region.stacks[STACK] = dataclasses.replace(stack, parameters=ended)
+    before = (here.files.directory / "known_hosts").read_text()
+    with pytest.raises(CloudError, match="the lease of demo ends at 2026-01-01T00:00:00Z"):
+        here.present(cluster_nodes={"workers": {"count": 3, "type": "t3.xlarge"}})
+    assert (here.files.directory / "known_hosts").read_text() == before
+
+
+@pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED"])
+def test_a_half_made_cluster_is_completed(here: Controller, status: str) -> None:
+    here.region.stacks[STACK] = Stack(f"{STACK}/id", STACK, status, "", {}, {"torchfleet": "demo"})
+    here.present()
+    assert here.region.stacks[STACK].status == "CREATE_COMPLETE" and f"delete {STACK}" in here.region.asked
+
+
+def test_an_interrupted_creation_goes_on(here: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller was killed when AWS had begun: its keys are pinned, and the same ones are used."""
+    with monkeypatch.context() as patch:
+        patch.setattr(lifecycle, "finish", lambda *_given, **_words: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            here.present()
+    assert here.region.stacks[STACK].status == "CREATE_IN_PROGRESS"
+    assert [pin.one_time for pin in here.files.pins()] == [True, True]
+    here.present()
+    assert here.met == ["n1", "n2"] and here.region.asked.count(f"create {STACK}") == 1
+    assert [(pin.key, pin.one_time) for pin in here.files.pins()] == [(KEY, False)] * 2
+
+
+CAPACITY = "We currently do not have sufficient p5.48xlarge capacity in zones with support for gp3 (Service: Ec2)"
+QUOTA = "You have requested more vCPU capacity than your current vCPU limit of 0 allows (Service: Ec2)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "advice"),
+    [
+        (CAPACITY, "InsufficientInstanceCapacity", "AWS has none left there"),
+        (QUOTA, "VcpuLimitExceeded", "raise the quota in the console"),
+        ("Something else", "", "Something else"),
+    ],
+)
+def test_what_aws_cannot_make_leaves_nothing_and_is_told_in_a_line(
+    here: Controller, reason: str, code: str, advice: str
+) -> None:
+    here.region.failure = reason
+    with pytest.raises(CloudError) as caught:
+        here.present()
+    assert str(caught.value).startswith("AWS did not make N2 (AWS::EC2::Instance); nothing of it is left: ")
+    assert reason in str(caught.value) and advice in str(caught.value) and "\n" not in str(caught.value)
+    assert caught.value.code == code
+    assert here.region.stacks == {} and not here.files.directory.exists()
+
+
+def test_a_worker_that_cannot_be_added_leaves_the_cluster_as_it_was(here: Controller) -> None:
+    here.present()
+    here.region.failure = CAPACITY
+    with pytest.raises(CloudError, match="the cluster is as it was"):
+        here.present(cluster_nodes={"workers": {"count": 3, "type": "t3.xlarge"}})
+    here.region.failure = ""
+    assert set(here.region.running) == {"N1", "N2"}
+    text = (here.files.directory / "known_hosts").read_text()
+    assert f"n1,10.0.0.1,198.51.100.1 {KEY}\n" in text  # Ansible reaches them as before, whatever comes next
+    here.present()
+    assert [pin.node for pin in here.files.pins()] == ["n1", "n2"]
+
+
+def test_absence_is_proven(here: Controller) -> None:
+    here.present()
+    done = here.absent()
+    assert done.changed and done.nodes == ["n1", "n2"] and not here.files.directory.exists()
+    assert not here.absent().changed
+    here.present()
+    here.region.leaks = ["vol-1"]
+    with pytest.raises(CloudError, match="not removed, and maybe billed, in eu-central-1, tag torchfleet=demo: vol-1"):
+        here.absent()
+
+
+def test_a_part_that_aws_does_not_delete_is_named_and_it_can_be_tried_again(here: Controller) -> None:
+    here.present()
+    here.region.stuck = "resource sg-1 has a dependent object"
+    for _time in range(2):
+        with pytest.raises(
+            CloudError, match="did not delete stack torchfleet-demo: type it again: Group: resource sg-1"
+        ):
+            here.absent()
+    here.region.stuck = ""
+    assert here.absent().changed and here.region.stacks == {}
+
+
+def test_what_was_found_at_first_stays(here: Controller) -> None:
+    """An image that is newer, another user, another zone that AWS lists first: no reason to replace instances."""
+    here.present()
+    here.region.newest = "ami-0bbbbbbb"
+    here.region.who = lambda: "bob"  # type: ignore[method-assign]
+    here.region.zones = lambda names: {"eu-central-1b"}  # type: ignore[method-assign]
+    assert not here.present().changed
+
+
+@pytest.mark.parametrize("file", ["key", "known_hosts"])
+def test_a_cluster_of_another_controller_is_not_touched(here: Controller, file: str) -> None:
+    here.present()
+    (here.files.directory / file).unlink()
+    with pytest.raises(
+        InputError, match="another controller made it, or files were removed: bring key and known_hosts"
+    ):
+        here.present()
+
+
+def test_a_directory_of_something_else_is_not_touched(here: Controller) -> None:
+    here.files.directory.mkdir()
+    (here.files.directory / "hosts.yml").write_text("---\nall: {}\n")
+    with pytest.raises(InputError, match="exists and has no cluster's inventory; give another cluster_name"):
+        here.present()
+    assert here.region.asked == []
+
+
+def test_a_stack_that_is_not_ours_is_not_touched(here: Controller) -> None:
+    here.present()
+    here.region.templates[STACK] = {"Resources": {}}
+    with pytest.raises(CloudError, match=r"stack torchfleet-demo is not of torchfleet; give another cluster_name"):
+        here.present()
+
+
+def test_clusters_are_listed_with_what_is_left_of_those_whose_stack_is_gone(here: Controller) -> None:
+    here.present()
+    volume = Volume("vol-1", {"torchfleet": "old", "torchfleet:owner": "bob"})
+    rows = listing.rows_of("eu-central-1", [], list(here.region.running.values()), [volume])
+    assert [(row.cluster, row.status, row.instances, row.volumes, row.owner) for row in rows] == [
+        ("demo", "no stack", ("t3.xlarge", "t3.xlarge"), (), "alice"),
+        ("old", "no stack", (), ("vol-1",), "bob"),
+    ]
+    assert "2 x t3.xlarge, of alice" in listing.row_line(rows[0])
+    assert listing.row_line(rows[1]) == "old: eu-central-1, no stack, vol-1, of bob, until ?"
+
+
+def test_the_first_failure_is_the_cause() -> None:
+    rows = [("N3", "Resource creation cancelled"), ("N2", "no capacity"), ("N1", "")]
+    events = [Event(name, "", "CREATE_FAILED", reason) for name, reason in rows]
+    cause = lifecycle.cause_of(events)
+    assert cause and cause.resource == "N2"
+
+
+def test_known_hosts_say_which_key_is_for_the_first_login(tmp_path: Path) -> None:
+    pins = [Pin("n1", KEY, True), Pin("n2", KEY, False)]
+    text = pins_text(pins, {"n2": ["198.51.100.2", "10.0.0.2"]})
+    assert text == f"n1 {KEY} one-time\nn2,198.51.100.2,10.0.0.2 {KEY}\n"
+    assert pins_in(text) == pins
+    (tmp_path / "known_hosts").write_text(text)
+    for name in ("n1", "10.0.0.2"):  # as ssh reads it
+        argv = ["ssh-keygen", "-F", name, "-f", str(tmp_path / "known_hosts")]
+        assert subprocess.run(argv, capture_output=True, text=True, check=False).returncode == 0

@@ -1,0 +1,437 @@
+"""Ranks in an image: the words of each engine, what users may ask for, what nodes answer, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    containers,
+    engines,
+    guard,
+    inside,
+    reasons,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import ENGINES, Box, Mount
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import leftovers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import (
+    NO_CONTAINER,
+    ContainerSetting,
+    parse_container,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.containers import with_containers
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain, pasteable
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import sources
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from tests.unit.nodes import fabric, facts_of_a_node, planned
+from tests.unit.supervisors import order_of_one
+
+if TYPE_CHECKING:
+    from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import Order
+
+HOME = "/home/me/.torchfleet"
+ID = "1721a9ca67e5e9833b38881872bcc340103eedcf1a261c58bd47ec2839f34306"
+LIMITS = {"memlock": [8192, 8192], "nofile": [1024, 20000], "nproc": [-1, -1]}
+FOUND: dict[str, Any] = {
+    "engine": "podman",
+    "image": ID,
+    "devices": [],
+    "limits": LIMITS,
+    "user_home": "/home/me",
+    "has_environment": False,
+    "flaw": "",
+    "said": "",
+}
+MOUNTS = (Mount(HOME, HOME), Mount("/tmp", "/tmp"), Mount("/data", "/in", read_only=True))
+BOX = Box(ID, "torchfleet-job-0123", HOME, MOUNTS, (), 1000, LIMITS, ("--shm-size", "1g"), "job", "/home/me")
+# As podman 4.3.1 and ch-run 0.31 took them: tests/containers starts them.
+PODMAN = (
+    "podman run --rm --name torchfleet-job-0123 --label torchfleet.home=/home/me/.torchfleet --label torchfleet.job=job"
+    " --pull never --entrypoint  --log-driver none --network host --pid host --ipc host --uts host"
+    " --security-opt label=disable --ulimit memlock=8192:8192 --ulimit nofile=1024:20000 --ulimit nproc=-1:-1"
+    " --conmon-pidfile /home/me/.torchfleet/jobs/job/conmon.pid"
+    " --userns keep-id --volume /home/me/.torchfleet:/home/me/.torchfleet --volume /tmp:/tmp --volume /data:/in:ro"
+    f" --shm-size 1g {ID}"
+)
+CHARLIECLOUD = "ch-run --unset-env PYTHON* --unset-env LD_* --home --bind /data:/in --shm-size 1g /image --"
+
+
+@pytest.mark.parametrize(
+    ("engine", "box", "line"),
+    [
+        ("podman", BOX, PODMAN),
+        ("podman", BOX._replace(uid=0), PODMAN.replace(" --userns keep-id", "")),
+        ("charliecloud", BOX._replace(image="/image"), CHARLIECLOUD),
+        (
+            "charliecloud",
+            BOX._replace(image="/image", home="/srv/tf", mounts=[Mount("/srv/tf", "/srv/tf")], has_environment=True),
+            "ch-run --unset-env PYTHON* --unset-env LD_* --set-env --bind /srv/tf:/srv/tf --shm-size 1g /image --",
+        ),
+    ],
+)
+def test_the_words_of_an_engine_each_with_its_reason(engine: str, box: Box, line: str) -> None:
+    parts = ENGINES[engine].parts(box)
+    assert engines.words_of(parts) == line.split(" ")
+    assert all(part.reason and part.source in ("default", "measured", "user") for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("devices", "line"),
+    [
+        (["nvidia", "render"], "--device nvidia.com/gpu=all"),
+        (["amd", "render"], "--device /dev/kfd --device /dev/dri --group-add keep-groups"),
+        (["render"], "--device /dev/dri --group-add keep-groups"),
+        (["rdma"], "--device /dev/infiniband"),
+        ([], ""),
+    ],
+)
+def test_podman_gets_the_devices_that_the_node_has(devices: list[str], line: str) -> None:
+    assert engines.words_of(engines.podman_devices(devices)) == line.split()
+
+
+def test_a_mount_in_another_one_is_none_of_its_own() -> None:
+    paths = [(HOME, HOME), ("/tmp/x", "/tmp/x"), ("/tmp", "/tmp"), ("/d", "/tmp/d"), ("/", "/"), ("/tmpfs", "/tmpfs")]
+    kept = engines.without_doubles([Mount(*path) for path in paths])
+    assert [(mount.here, mount.there) for mount in kept] == [
+        *(("/tmp", "/tmp"), ("/tmpfs", "/tmpfs"), ("/d", "/tmp/d"), (HOME, HOME)),
+    ]
+
+
+# --- what users write ---------------------------------------------------------------------------------------------
+
+
+def test_every_engine_is_documented_and_can_be_chosen() -> None:
+    page = (Path(__file__).parents[2] / "docs/containers.md").read_text()
+    assert list(engines.CHOICES) == documented("launch")["container_engine"]["choices"]
+    assert all(f"| {row.title} |" in page for row in ENGINES.values())
+
+
+def test_a_setting_as_it_is_typed() -> None:
+    found = parse_container(
+        {
+            "container_image": "localhost/train:1",
+            "container_engine": "podman",
+            "container_args": "--shm-size 1g",
+            "container_mounts": ["/data", "/data:/in", "/data:/in:ro", "/data:ro"],
+        }
+    )
+    mounts = (("/data", "/data", ""), ("/data", "/in", ""), ("/data", "/in", "ro"), ("/data", "/data", "ro"))
+    assert found == ContainerSetting("localhost/train:1", "podman", ("--shm-size", "1g"), mounts)
+    assert parse_container({"container_image": "none"}, default=found).wanted is None
+    assert parse_container({"container_image": "/image/"}, default=found) == dataclasses.replace(found, image="/image")
+    assert parse_container({}) == NO_CONTAINER
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"container_image": "-v"}, "container_image: got"),
+        ({"container_image": "a b"}, "give a name as podman has it"),
+        ({"container_image": "/a/../b"}, "or the absolute path of an unpacked image"),
+        ({"container_image": ["a"]}, "container_image: got"),
+        ({"container_image": "a", "container_engine": "lxc"}, "choose one of auto, podman, charliecloud"),
+        ({"container_image": "a", "container_args": "--pid=private"}, 'got "--pid=private"; this is set already'),
+        ({"container_image": "a", "container_args": ["-d"]}, "take the container away from the guard"),
+        ({"container_image": "a", "container_mounts": "data"}, "give absolute paths as /here"),
+        ({"container_image": "a", "container_mounts": "/a:/b:rw"}, "after the second path comes ro or nothing"),
+        ({"container_image": "a", "container_mounts": "/:/host"}, "give absolute paths as /here"),
+        ({"container_image": "a", "container_mounts": "/a:/b:ro:z"}, "give absolute paths as /here"),
+        ({"container_args": "--shm-size 1g"}, "it is for ranks in an image: add container_image"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_in_one_line(given: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_container(given)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def nodes(*images: str) -> Cluster:
+    made = [
+        Node(f"n{number}", f"192.0.2.{number}", slots=2, container=ContainerSetting(image))
+        for number, image in enumerate(images, 1)
+    ]
+    return Cluster(made[0], tuple(made))
+
+
+def test_the_command_line_stands_above_the_inventory() -> None:
+    def images(**given: object) -> list[str]:
+        made = with_containers(nodes("one", "two"), parse_request(given))
+        return [node.container.image for node in (made.head, *made.workers)]
+
+    assert images() == ["one", "one", "two"]
+    assert images(container_image="three") == ["three"] * 3
+    assert images(container_image="none") == [""] * 3
+
+
+@pytest.mark.parametrize(
+    ("cluster", "given", "said"),
+    [
+        (nodes("one", ""), {}, 'container_image: got "none on n2"; give all nodes of the job one'),
+        (nodes("one", "one"), {"launcher": "srun"}, "Slurm starts ranks itself: -e launcher= of openmpi"),
+        (nodes("one", "one"), {"requirements": "r.txt"}, "an image has what its program needs"),
+    ],
+)
+def test_what_does_not_go_with_an_image_is_refused(cluster: Cluster, given: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        with_containers(cluster, parse_request(given))
+
+
+# --- the plan -----------------------------------------------------------------------------------------------------
+
+
+def plan_of(*changes: dict[str, Any], shipped: bool = True, **options: Any) -> Any:
+    """Plan a job on two nodes in one image; `changes`: of what each node makes of it."""
+    facts = {
+        f"n{number}": facts_of_a_node(
+            container={**FOUND, **change}, fabric=fabric("eth0", f"10.1.0.{number}"), interpreter="/in/the/image/python"
+        )
+        for number, change in enumerate([*changes, {}, {}][:2], 1)
+    }
+    return planned(nodes("image:1", "image:1"), facts, Program("/w/mnist.py", (), shipped=shipped), options)
+
+
+def test_the_container_of_each_node_is_in_its_order() -> None:
+    made = plan_of()
+    order = order_for(made, render(made), "here")["nodes"]["n2"]["container"]
+    assert order and (order["engine"], order["name"]) == ("podman", "torchfleet-job-0123456789ab")
+    runtime = ["/in/the/image/python", "-I", "-S", f"{HOME}/lib/d/torchfleet.py", "inside", f"{HOME}/jobs/job"]
+    assert order["before"][-7:] == [ID, *runtime]
+    assert f"{HOME}:{HOME}" in order["before"] and "/w:/w" not in order["before"]
+    assert ID in plan_report(made, render(made))
+    bare = planned(nodes("", ""), {f"n{i}": facts_of_a_node() for i in (1, 2)}, Program("/w/a.py", (), True), {})
+    assert order_for(bare, render(bare), "here")["nodes"]["n2"]["container"] is None
+
+
+def test_what_is_used_where_it_lies_is_mounted() -> None:
+    order = plan_of(shipped=False, checkpoint_dir="/ckpt").nodes[1].container.order
+    assert {"/w:/w", "/ckpt:/ckpt"} <= set(order["before"])
+
+
+def test_each_word_is_explained_and_can_be_pasted() -> None:
+    made = plan_of(launcher="torchrun")
+    made = dataclasses.replace(made, launcher_version="2.13.0")
+    text = "\n".join(explain(made, render(made)))
+    assert "container on n[1-2]" in text or "container on n1" in text
+    for part in made.nodes[0].container.parts:
+        assert f"# {part.reason} [{part.source}]" in text
+    assert "torchfleet-job-0123456789ab" in pasteable(made, render(made))
+
+
+@pytest.mark.parametrize(
+    ("flaw", "said", "line"),
+    [
+        ("no_engine", "", "it is a name, which podman starts, and n2 has no podman: install it there"),
+        ("engine_failed", "no newuidmap", "Podman on n2 does not work \\(no newuidmap\\): try it there by hand"),
+        ("no_image", "", "n2 has no such image: podman pull IMAGE, or podman load --input ARCHIVE"),
+        ("no_python", "", "it has no Python on n2; an image needs Python 3.8 or newer"),
+        ("old_python", "it is Python 3.6", "on n2 it is Python 3.6; an image needs Python 3.8"),
+        ("not_started", "unresolvable CDI devices", "Podman could not start it on n2 \\(unresolvable CDI devices\\)"),
+    ],
+)
+def test_a_flaw_is_told_in_one_line(flaw: str, said: str, line: str) -> None:
+    with pytest.raises(InputError, match=line) as refused:
+        plan_of({}, {"flaw": flaw, "said": said})
+    assert "\n" not in str(refused.value)
+    assert {each.value for each in reasons.ImageFlaw} == {
+        *("", "no_engine", "engine_failed", "no_image", "no_python", "old_python", "not_started")
+    }
+
+
+@pytest.mark.parametrize("engine", ["", "charliecloud"])
+def test_a_node_that_names_another_engine_is_refused(engine: str) -> None:
+    with pytest.raises(InputError, match=r"answer of n2: got .*; this engine was not asked for"):
+        plan_of({}, {"engine": engine})
+
+
+def test_images_that_differ_are_refused() -> None:
+    with pytest.raises(InputError, match=r"n1 1721a.*, n2 bbbb.*; not one image on all nodes"):
+        plan_of({}, {"image": "b" * 64})
+
+
+# --- on a node ----------------------------------------------------------------------------------------------------
+
+
+def wanted(image: Path, engine: str = "auto") -> Any:
+    return {"image": str(image), "engine": engine, "args": [], "mounts": []}
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An engine that starts a program where it is, with our code in a home, as the supervisor runs it."""
+    for name, content in sources().items():
+        path = tmp_path / "lib" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/ch-run"
+    program.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift\nexec "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "image").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "lib"), *sys.path])
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    return tmp_path
+
+
+def look(root: Path, **changed: Any) -> tuple[Any, Any]:
+    request: Any = survey_request(nodes(str(root / "image")).head, parse_request({"launcher": "torchrun"}), ())
+    request = {**request, "python": sys.executable, **changed.pop("request", {})}
+    return containers.look({**wanted(root / "image"), **changed}, request, str(root))
+
+
+def test_an_image_is_asked_what_is_in_it(stand_in: Path) -> None:
+    found, inner = look(stand_in)
+    assert (found["flaw"], found["engine"]) == ("", "charliecloud") and found["image"].startswith("packages:")
+    assert inner["interpreter"] == inner["python"] == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("changed", "flaw"),
+    [
+        ({"engine": "podman"}, "no_engine"),
+        ({"image": "/nowhere"}, "no_image"),
+        ({"request": {"python": "/no/python"}}, "no_python"),
+        ({"request": {"python": "/bin/false"}}, "not_started"),
+    ],
+)
+def test_what_an_image_lacks_is_a_code(stand_in: Path, changed: dict[str, Any], flaw: str) -> None:
+    assert look(stand_in, **changed)[0]["flaw"] == flaw
+
+
+def test_an_old_python_is_a_code(stand_in: Path) -> None:
+    old = stand_in / "bin/old"
+    old.write_text(f"#!/bin/sh\nexit {containers.OLD_PYTHON}\n")
+    old.chmod(0o755)
+    assert look(stand_in, request={"python": str(old)})[0]["flaw"] == "old_python"
+
+
+@pytest.mark.parametrize("answer", ["", "[]", "{}", '{"python": 1}', "x" * 100])
+def test_an_image_that_answers_nonsense_is_refused(stand_in: Path, answer: str) -> None:
+    (stand_in / "bin/ch-run").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    assert look(stand_in)[0]["flaw"] == "not_started"
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("time=1 level=warning\nError: unknown flag: --x\nSee 'podman run --help'\n", "Error: unknown flag: --x"),
+        ("Traceback\n  File\nImportError: no\n", "ImportError: no"),
+        ("one\ntwo\n\n", "two"),
+        ("", "it said nothing"),
+    ],
+)
+def test_of_what_an_engine_says_the_error_is_told(said: str, line: str) -> None:
+    assert containers.error_line(said) == line
+
+
+def test_directories_with_other_packages_are_other_images(tmp_path: Path) -> None:
+    def made(name: str, package: str) -> str:
+        (tmp_path / name / "usr/lib/python3/dist-packages" / package).mkdir(parents=True)
+        (tmp_path / name / "etc").mkdir()
+        (tmp_path / name / "etc/os-release").write_text("ID=debian\n")
+        return containers.directory_id(str(tmp_path / name))
+
+    assert made("a", "torch-2.13.dist-info") == made("b", "torch-2.13.dist-info") != made("c", "torch-2.12.dist-info")
+
+
+def test_limits_are_those_that_podman_may_give() -> None:
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    found = containers.limits()
+    assert set(found) == set(engines.LIMITS)
+    assert all(0 < value <= most for value in found["nproc"])
+
+
+def test_only_containers_of_jobs_that_are_over_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    program = tmp_path / "podman"
+    rows = "torchfleet-a-1 a\\ntorchfleet-b-1 b\\nother-c c\\ntorchfleet-look-1 \\n"
+    program.write_text(f'#!/bin/sh\necho "$@" >>{log}\n[ "$1" = rm ] || printf "{rows}"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert containers.end_left(str(tmp_path)) == []
+    assert not log.exists()  # no job used it here: it is not asked
+    containers.note_use(str(tmp_path), "podman")
+    (tmp_path / "jobs/b").mkdir(parents=True)
+    with subprocess.Popen(
+        ["flock", tmp_path / "jobs/b/lock", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as b:
+        assert b.stdin and b.stdout
+        b.stdin.write(b"x\n")
+        b.stdin.flush()
+        b.stdout.read(1)
+        assert containers.end_left(str(tmp_path), dry_run=True) == ["torchfleet-a-1"]
+        assert "rm" not in log.read_text().split()
+        assert containers.end_left(str(tmp_path)) == ["torchfleet-a-1"]
+        b.stdin.close()
+    assert log.read_text().splitlines()[-1] == "rm --force --ignore --time 0 torchfleet-a-1"
+
+
+def test_what_escaped_in_a_container_is_found_below_its_monitor(tmp_path: Path) -> None:
+    """The monitor has no mark, nor has what is below it: the file with its pid names both."""
+    job = JobDir(str(tmp_path / "jobs/over"))
+    os.makedirs(job.path)
+    keeper = job.at(engines.KEEPER)
+    script = 'sleep 600 & echo; read line; kill "$!"'
+    with subprocess.Popen(
+        ["sh", "-c", script, keeper], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}
+    ) as conmon:
+        assert conmon.stdin and conmon.stdout
+        conmon.stdout.readline()
+        Path(keeper).write_text(str(conmon.pid))
+        assert not inside.monitor_is_gone(job)
+        found = {process.pid: job_id for process, job_id in leftovers(str(tmp_path))}
+        assert found.pop(conmon.pid) == "over" and list(found.values()) == ["over"]
+        Path(keeper).write_text(str(os.getpid()))  # a later process with its pid
+        assert leftovers(str(tmp_path)) == [] and inside.monitor_is_gone(job)
+        conmon.stdin.write(b"\n")
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_engine_does_not_wait_for_a_container_without_its_monitor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    monkeypatch.setattr(guard, "MONITOR_SECONDS", -1.0)
+    job = JobDir(str(tmp_path))
+    Path(job.at(engines.KEEPER)).touch()
+    cat = ["cat", job.at(engines.KEEPER), "-"]
+    with subprocess.Popen(["sleep", "600"]) as engine, subprocess.Popen(cat, stdin=subprocess.PIPE) as conmon:
+        box = {"engine": "podman", "name": "torchfleet-one-1", "before": []}
+        watching: Any = guard.Guard(job, cast("Order", order_of_one(tmp_path, container=box)), "", -1, -1)
+        watching.launcher = engine.pid
+        Path(job.at(engines.KEEPER)).write_text(str(conmon.pid))
+        if gone:
+            conmon.kill()
+            conmon.wait()
+        watching.check_monitor()
+        assert (watching.unmonitored_since is not None) == gone
+        if not gone:
+            engine.terminate()
+        conmon.kill()
+        assert engine.wait() == (-signal.SIGKILL if gone else -signal.SIGTERM)
+
+
+def test_the_environment_of_a_launcher_comes_from_the_order_alone() -> None:
+    order: Any = {"job_id": "j", "launcher_environment": {"OMPI_MCA_x": "1"}, "launcher_search": ["/j/bin"]}
+    found = inside.launcher_environment(order, "/j", "/p", {"OMPI_MCA_y": "2", "PATH": "/bin", "RANK": "3", "A": "b"})
+    wanted_ones = {"OMPI_MCA_x": "1", "PATH": "/j/bin:/bin", "TMPDIR": "/p", "A": "b"}
+    assert found == {**wanted_ones, "TORCHFLEET_JOB_ID": "j", "TORCHFLEET_JOB_DIR": "/j"}
+    assert inside.engine_environment({})["USER"]
+
+
+def test_processes_in_the_same_root_are_outside_of_an_image() -> None:
+    assert inside.is_outside(os.getpid())
+    assert not inside.is_outside(1 << 22)

@@ -1,0 +1,35 @@
+// Compares what the ranks ask for in a collective over MPI, while its data is in transit.
+#pragma once
+
+#include "signature.h"
+#include "world.h"
+
+#include <memory>
+#include <vector>
+
+namespace torchfleet {
+
+class Agreement {
+ public:
+  // All ranks of `comm` begin with this. `ranks`: their numbers in the group, for error texts; empty if they are the same.
+  Agreement(MPI_Comm comm, const std::vector<int>& ranks, Signature own);
+  ~Agreement();
+  Agreement(const Agreement&) = delete;
+
+  // Waits until all ranks have told theirs. Throws std::runtime_error that names them if they differ; so does whatever
+  // waits in this thread meanwhile.
+  void conclude();
+
+ private:
+  struct Words {
+    uint64_t own;
+    std::vector<uint64_t> all;
+  };
+  bool look();
+
+  const std::vector<int>& ranks_;
+  std::shared_ptr<Words> words_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
+}  // namespace torchfleet

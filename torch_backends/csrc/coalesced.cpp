@@ -1,0 +1,48 @@
+#include "coalesced.h"
+
+#include <ATen/core/ivalue_inl.h>
+
+#include <algorithm>
+
+namespace torchfleet {
+
+Coalesced::Coalesced(int rank, std::vector<WorkPtr> works)
+    : Work(rank, c10d::OpType::COALESCED, "mpi:coalesced"), works_(std::move(works)) {}
+
+bool Coalesced::isCompleted() {
+  return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+}
+
+bool Coalesced::isSuccess() const {
+  return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
+}
+
+bool Coalesced::wait(std::chrono::milliseconds timeout) {
+  using std::chrono::milliseconds;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (const WorkPtr& work : works_) {
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    work->wait(timeout == kNoTimeout ? kNoTimeout : std::max(left, milliseconds(1)));
+  }
+  return true;
+}
+
+std::vector<at::Tensor> Coalesced::result() {
+  std::vector<at::Tensor> found;
+  for (const WorkPtr& work : works_) {
+    const auto more = work->result();
+    found.insert(found.end(), more.begin(), more.end());
+  }
+  return found;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Coalesced::getFuture() {
+  c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
+      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+  for (const WorkPtr& work : works_) {
+    futures.push_back(work->getFuture());
+  }
+  return c10::collectAll(futures);
+}
+
+}  // namespace torchfleet

@@ -1,0 +1,50 @@
+// The collective that a thread is working on: how long it may wait, and what must outlive it.
+#pragma once
+
+#include "world.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace torchfleet {
+
+using Clock = std::chrono::steady_clock;
+
+// Thrown where an operation waits, when its time is over.
+struct TimedOut {
+  std::vector<int> missing;  // the ranks of the group that it waited for, as far as they are known
+};
+
+// Exists while a worker runs an operation. Everything that waits inside calls check().
+class Operation {
+ public:
+  explicit Operation(std::chrono::milliseconds timeout);
+  ~Operation();
+  Operation(const Operation&) = delete;
+
+  // Of this thread; null if it runs none (the program's own threads).
+  static Operation* current();
+
+  // Throws TimedOut after the deadline, and whatever the watch throws. Does nothing in a thread without an operation.
+  static void check(const std::vector<int>& missing = {});
+
+  // The time left, at most `most`.
+  static std::chrono::nanoseconds at_most(std::chrono::nanoseconds most);
+
+  // Is called by check(), to notice that the ranks disagree while data is in transit. Null for none.
+  void watch(std::function<void()> function) { watch_ = std::move(function); }
+
+  // MPI cannot cancel a collective. If the operation fails, memory that MPI may still access is kept until the process
+  // ends.
+  static void hold(std::shared_ptr<void> memory);
+  void leak();
+
+ private:
+  const Clock::time_point deadline_;
+  std::function<void()> watch_;
+  std::vector<std::shared_ptr<void>> held_;
+};
+
+}  // namespace torchfleet
