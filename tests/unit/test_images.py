@@ -38,6 +38,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import sources
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from tests.driver import wait_until
 from tests.unit.nodes import fabric, facts_of_a_node, planned
 from tests.unit.supervisors import order_of_one
 
@@ -413,6 +414,7 @@ def test_an_engine_does_not_wait_for_a_container_without_its_monitor(
         watching: Any = guard.Guard(job, cast("Order", order_of_one(tmp_path, container=box)), "", -1, -1)
         watching.launcher = engine.pid
         Path(job.at(engines.KEEPER)).write_text(str(conmon.pid))
+        wait_until(lambda: bool(Path(f"/proc/{conmon.pid}/cmdline").read_bytes()))  # Popen returns a little before
         if gone:
             conmon.kill()
             conmon.wait()
