@@ -25,6 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files, how_to_remove
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.request import (
     parse_name,
+    parse_owner,
     parse_region,
     parse_request,
 )
@@ -53,15 +54,17 @@ class ActionModule(Action):
     def manage(self, given: Result) -> Result:
         """Make or remove a cluster."""
         name = parse_name(given["cluster_name"])
-        files = Files(name, Path(given["cluster_directory"] or f"inventory/{name}").absolute())
+        directory = Path(given["cluster_directory"] or f"inventory/{name}").absolute()
         check = bool(self._task.check_mode)
         if given["cluster_state"] == "present":
             request = parse_request(given)
-            done = lifecycle.present(request, Aws(request.region), files, check, display.display)
+            region = Aws(request.region)
+            done = lifecycle.present(request, region, Files(name, directory, region.place()), check, display.display)
         else:
-            region = Aws(parse_region(given["cluster_region"]))
+            owner, region = parse_owner(given["cluster_owner"]), Aws(parse_region(given["cluster_region"]))
             self.refuse_elsewhere(name, region)
-            done = lifecycle.absent(name, region, files, check, display.display)
+            files = Files(name, directory, region.place())
+            done = lifecycle.absent(name, region, files, check, display.display, owner)
         answer: Result = {"changed": done.changed, "msg": done.msg, "nodes": done.nodes}
         if self._task.diff and done.changed:
             before, after = (yaml.safe_dump(dict(each)) if each else "" for each in (done.was, done.template))

@@ -77,7 +77,9 @@ options:
     choices: [public, private]
     default: public
   cluster_owner:
-    description: Value of the tag C(torchfleet:owner). The default is the name of the user in AWS.
+    description:
+      - Value of the tag C(torchfleet:owner). The default is the name of the user in AWS.
+      - Removing a cluster of somebody else, whose key is not here, needs the name of its owner.
     type: str
   cluster_directory:
     description: Directory for the inventory, host keys and private key. The default is C(inventory/<cluster_name>).

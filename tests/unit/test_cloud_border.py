@@ -181,3 +181,7 @@ def test_a_machine_whose_lease_does_not_run_offers_no_key(monkeypatch: pytest.Mo
     assert first_contact.offer() == {"error": "the lease does not run: torchfleet-lease.timer is inactive"}
     codes["cloud-init"] = 1
     assert first_contact.offer()["error"].startswith("cloud-init status --wait: ")
+
+
+def test_what_a_new_machine_says_cannot_act_on_the_terminal() -> None:
+    assert str(CloudError("FirstContact", "n1", "\x1b[2J\x07wrong\u202e\nmore")) == "n1: [2Jwrong"

@@ -36,8 +36,8 @@ class Controller:
     def present(self, check: bool = False, **given: Any) -> Done:
         return lifecycle.present(clouds.request(**given), self.region, self.files, check, self.said.append)
 
-    def absent(self, check: bool = False) -> Done:
-        return lifecycle.absent("demo", self.region, self.files, check, self.said.append)
+    def absent(self, check: bool = False, owner: str = "") -> Done:
+        return lifecycle.absent("demo", self.region, self.files, check, self.said.append, owner)
 
     def hosts(self) -> dict[str, Any]:
         groups = yaml.safe_load((self.files.directory / "hosts.yml").read_text())["all"]["children"]
@@ -315,3 +315,73 @@ def test_known_hosts_say_which_key_is_for_the_first_login(tmp_path: Path) -> Non
     for name in ("n1", "10.0.0.2"):  # as ssh reads it
         argv = ["ssh-keygen", "-F", name, "-f", str(tmp_path / "known_hosts")]
         assert subprocess.run(argv, capture_output=True, text=True, check=False).returncode == 0
+
+
+# --- what is not this user's -----------------------------------------------------------------------------------------
+
+
+def left_alone(here: Controller) -> bool:
+    return STACK in here.region.stacks and f"delete {STACK}" not in here.region.asked
+
+
+@pytest.mark.parametrize("status", ["CREATE_COMPLETE", "ROLLBACK_COMPLETE", "CREATE_FAILED"])
+@pytest.mark.parametrize("tags", [{}, {"torchfleet": "other"}])
+def test_a_stack_that_has_the_name_by_chance_is_never_deleted(
+    here: Controller, status: str, tags: dict[str, str]
+) -> None:
+    """It has no instances of the cluster, as one that has lost them all."""
+    here.region.stacks[STACK] = Stack(f"{STACK}/id", STACK, status, "", {}, tags)
+    for act in (here.present, here.absent):
+        with pytest.raises(CloudError, match="stack torchfleet-demo is not of torchfleet") as refused:
+            act()
+        assert refused.value.code == "Stranger" and left_alone(here)
+
+
+def test_a_cluster_of_another_user_of_the_account_is_not_deleted(here: Controller) -> None:
+    here.present()
+    other = Controller(here.files.directory.parents[1] / "elsewhere")
+    other.region = here.region
+    here.region.who = lambda: "bob"  # type: ignore[method-assign]
+    with pytest.raises(
+        CloudError, match=r"demo is of alice, its key is not here, .* -e cluster_owner=alice"
+    ) as refused:
+        other.absent()
+    assert refused.value.code == "NotYours" and left_alone(here)
+    here.region.running.clear()  # its lease is over: it would be made anew
+    with pytest.raises(CloudError, match="demo is of alice"):
+        other.present()
+    assert left_alone(here)
+    assert other.absent(owner="alice").changed and here.region.stacks == {}
+
+
+def test_whoever_has_the_key_may_delete_under_any_name(here: Controller) -> None:
+    here.present()
+    here.region.who = lambda: "bob"  # type: ignore[method-assign]
+    assert here.absent().changed
+
+
+@pytest.mark.parametrize("act", ["present", "absent"])
+def test_files_of_a_cluster_in_another_account_or_region_are_kept(here: Controller, act: str) -> None:
+    """With other credentials AWS has no such cluster: it runs on, and without its key nobody reaches it."""
+    made = "account 111111111111, region eu-central-1"
+    here.files = dataclasses.replace(here.files, place=made)
+    here.present()
+    assert (here.files.directory / "known_hosts").read_text().startswith(f"# made in {made}\nn1,")
+    before = {path.name: path.read_bytes() for path in here.files.directory.iterdir()}
+    here.region, here.files = FakeRegion(), dataclasses.replace(here.files, place=made.replace("1111", "2222"))
+    with pytest.raises(InputError, match=f"is of a cluster in {made}, and this is account 2222.*AWS_PROFILE"):
+        getattr(here, act)()
+    assert {path.name: path.read_bytes() for path in here.files.directory.iterdir()} == before
+    here.files = dataclasses.replace(here.files, place=made)
+    assert here.absent().changed and not here.files.directory.exists()
+
+
+def test_a_directory_with_a_key_of_the_user_s_own_is_not_touched(here: Controller) -> None:
+    here.files.directory.mkdir()
+    for name in ("key", "known_hosts", "config"):  # as in ~/.ssh
+        (here.files.directory / name).write_text("mine\n")
+    with pytest.raises(InputError, match="exists and has no cluster's inventory"):
+        here.present()
+    here.absent()
+    assert {path.read_text() for path in here.files.directory.iterdir()} == {"mine\n"}
+    assert len(list(here.files.directory.iterdir())) == 3

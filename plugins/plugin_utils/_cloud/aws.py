@@ -74,6 +74,7 @@ class Aws:
         if not self.region:
             raise CloudError("NoRegion", "no region is given, and none is in your AWS configuration")
         self.clients: dict[str, Any] = {}
+        self.caller: Mapping[str, object] = {}
 
     def client(self, service: str) -> Any:
         """Return the client of a service. It repeats by itself what AWS asks to repeat."""
@@ -107,8 +108,18 @@ class Aws:
 
     def who(self) -> str:
         """Return the last part of who we are: the name of the user, or of the role's session."""
-        answer = self.call("sts", "get_caller_identity")
-        return answers.text(answer, "Arn").rpartition("/")[2] if isinstance(answer, Mapping) else ""
+        return answers.text(self.identity(), "Arn", "").rpartition("/")[2]
+
+    def place(self) -> str:
+        """Return account and region, as files on the controller name them."""
+        return f"account {answers.text(self.identity(), 'Account')}, region {self.region}"
+
+    def identity(self) -> Mapping[str, object]:
+        """Return who we are, asked once."""
+        if not self.caller:
+            answer = self.call("sts", "get_caller_identity")
+            self.caller = answer if isinstance(answer, Mapping) else {}
+        return self.caller
 
     def seen_address(self) -> str:
         """Return the IPv4 address of this controller as AWS sees it."""

@@ -47,7 +47,7 @@ class Pin:
 
 def pins_in(text: str) -> list[Pin]:
     """Return what a known_hosts of ours has; the node is the first name of a line."""
-    rows = [line.split() for line in text.splitlines()]
+    rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
     found = [(row[0].split(","), " ".join(row[1:3]), ONE_TIME in row[3:]) for row in rows if len(row) > 2]
     return [Pin(names[0], key, one_time, tuple(names[1:])) for names, key, one_time in found]
 

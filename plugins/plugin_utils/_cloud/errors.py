@@ -51,8 +51,9 @@ class CloudError(Exception):
 
 
 def first_line(said: str) -> str:
-    """Return the first line that is not empty."""
-    return next((line.strip() for line in said.splitlines() if line.strip()), "")
+    """Return the first line that is not empty, without control characters: a new machine may have said it."""
+    line = next((line.strip() for line in said.splitlines() if line.strip()), "")
+    return "".join(character for character in line if character.isprintable())
 
 
 def code_in(said: str) -> str:

@@ -21,6 +21,7 @@ from .template import Member, Plan
 from .user_data import USER
 
 HEADER = "---\n# Written by cluster.yml, which also removes it: -e cluster_state=absent\n"
+MADE_IN = "# made in "  # a comment of known_hosts, which is written before anything is billed
 
 
 def how_to_remove(cluster: str) -> str:
@@ -30,10 +31,11 @@ def how_to_remove(cluster: str) -> str:
 
 @dataclass(frozen=True)
 class Files:
-    """The directory of a cluster: hosts.yml, known_hosts, key and key.pub."""
+    """The directory of a cluster: hosts.yml, known_hosts, key and key.pub. `place`: account and region in use."""
 
     cluster: str
     directory: Path
+    place: str = ""
 
     def ours(self) -> bool:
         """Whether something of this cluster is there."""
@@ -44,6 +46,27 @@ class Files:
         if self.directory.is_dir() and any(self.directory.iterdir()) and not self.ours():
             told = f"{self.directory} exists and has no cluster's inventory; give another cluster_name"
             raise InputError("cluster_name", self.cluster, told)
+
+    def refuse_elsewhere(self) -> None:
+        """Raise InputError if these files are of a cluster elsewhere: without them nobody would see it any more."""
+        was = self.made_in()
+        if was and self.place and was != self.place:
+            told = f"{self.directory} is of a cluster in {was}, and this is {self.place}"
+            advice = "give that region (-e cluster_region=) and that account (AWS_PROFILE), or another cluster_name"
+            raise InputError("cluster_name", self.cluster, f"{told}: {advice}")
+
+    def made_in(self) -> str:
+        """Return account and region of the cluster; nothing if no file says so."""
+        lines = self.known_hosts.read_text().splitlines() if self.known_hosts.exists() else []
+        return next((line[len(MADE_IN) :] for line in lines if line.startswith(MADE_IN)), "")
+
+    def has_key(self) -> bool:
+        """Whether this controller can log in: then it made the cluster."""
+        return self.ours() and (self.directory / "key").exists()
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.directory / "known_hosts"
 
     def require_keys(self, nodes: Collection[str]) -> None:
         """Raise InputError if a cluster that exists was made elsewhere: nobody here can log in, or knows its keys."""
@@ -59,12 +82,13 @@ class Files:
 
     def pins(self) -> list[Pin]:
         """Return the pinned host keys."""
-        path = self.directory / "known_hosts"
-        return pins_in(path.read_text()) if path.exists() else []
+        return pins_in(self.known_hosts.read_text()) if self.known_hosts.exists() else []
 
     def save_pins(self, pins: Sequence[Pin], addresses: Mapping[str, Sequence[str]]) -> bool:
         """Write the pinned host keys. Return whether they changed."""
-        return lab.write(str(self.directory / "known_hosts"), pins_text(pins, addresses))
+        place = self.place or self.made_in()
+        text = f"{MADE_IN}{place}\n" * bool(place) + pins_text(pins, addresses)
+        return lab.write(str(self.known_hosts), text)
 
     def write(self, plan: Plan, instances: Mapping[str, Instance], addresses: Mapping[str, Sequence[str]]) -> bool:
         """Write the inventory, and the keys of its nodes. Return whether anything changed."""

@@ -24,6 +24,7 @@ from .answers import Event, Instance, Stack
 from .contact import Contact, Pin, meet_all, one_time_key
 from .errors import CloudError, code_in
 from .files import Files, how_to_remove
+from .ownership import refuse_another_owner, refuse_stranger
 from .planning import Choice
 from .request import Address, Request
 from .template import (
@@ -108,7 +109,8 @@ class Found:
 def present(request: Request, region: Region, files: Files, check: bool, say: Say) -> Done:
     """Make the cluster what was asked for."""
     files.refuse_others()
-    found = find(request, region, check, say)
+    files.refuse_elsewhere()
+    found = find(request, region, files, check, say)
     if found.stack:
         files.require_keys(found.alive)
     made = made_in(found.template)
@@ -132,9 +134,11 @@ def present(request: Request, region: Region, files: Files, check: bool, say: Sa
     return Done(changed, tell(plan, files, changed, check), names(plan), template, found.template)
 
 
-def find(request: Request, region: Region, check: bool, say: Say) -> Found:
+def find(request: Request, region: Region, files: Files, check: bool, say: Say) -> Found:
     """Return the cluster when its stack is at rest. What never was whole, or has lost everything, is removed first."""
-    stack = at_rest(region, region.stack(stack_name(request.name)), check, say)
+    stack = region.stack(stack_name(request.name))
+    refuse_stranger(stack, request.name)
+    stack = at_rest(region, stack, check, say)
     if stack is None:
         return Found(None, {}, frozenset())
     alive = frozenset(each.node for each in region.instances(request.name) if each.state in RUNNING)
@@ -143,6 +147,7 @@ def find(request: Request, region: Region, check: bool, say: Say) -> Found:
     if stack.status not in (*GOOD, *FAILED):
         advice = f"type: {how_to_remove(request.name)}"
         raise CloudError("StackStatus", f"stack {stack.name} is in state {stack.status}: {stack.reason or advice}")
+    refuse_another_owner(stack, files, request.owner, region.who)
     why = "all its instances are gone" if stack.status in GOOD else f"it is in state {stack.status}"
     say(f"stack {stack.name}: {why}; it is {'to be ' * check}removed and made anew")
     if not check:
@@ -299,10 +304,14 @@ def tell(plan: Plan, files: Files, changed: bool, check: bool) -> str:
 # --- absent --------------------------------------------------------------------------------------------------------
 
 
-def absent(name: str, region: Region, files: Files, check: bool, say: Say) -> Done:
-    """Remove a cluster, and prove that nothing of it is left that would be billed."""
+def absent(name: str, region: Region, files: Files, check: bool, say: Say, owner: str = "") -> Done:
+    """Remove a cluster, and prove that nothing of it is left that would be billed. `owner`: whose it may be."""
+    files.refuse_elsewhere()
     stack = region.stack(stack_name(name))
     stack = None if stack and stack.status == DELETED else stack
+    refuse_stranger(stack, name)
+    if stack:
+        refuse_another_owner(stack, files, owner, region.who)
     nodes = [each.node or each.id for each in region.instances(name)]
     changed = bool(stack or nodes or files.ours())
     if check:

@@ -83,7 +83,7 @@ def parse_request(given: Mapping[str, object]) -> Request:
         ssh_from=parse_source(given["cluster_ssh_from"]),
         subnet=matched("cluster_subnet", given["cluster_subnet"], SUBNET, "give one such as subnet-0a1b2c3d"),
         address=address,
-        owner=matched("cluster_owner", given["cluster_owner"], OWNER, "give letters, digits and _.:/=+-@"),
+        owner=parse_owner(given["cluster_owner"]),
     )
 
 
@@ -98,6 +98,11 @@ def parse_name(value: object) -> str:
 def parse_region(value: object) -> str:
     """Return a region; an empty text if it is the one of the user's AWS configuration."""
     return matched("cluster_region", value, REGION, "give a region: -e cluster_region=eu-central-1")
+
+
+def parse_owner(value: object) -> str:
+    """Return whose a cluster is; an empty text if it is the user's own."""
+    return matched("cluster_owner", value, OWNER, "give letters, digits and _.:/=+-@")
 
 
 def matched(name: str, value: object, pattern: re.Pattern[str], allowed: str) -> str:
