@@ -113,6 +113,11 @@ def test_a_mount_in_another_one_is_none_of_its_own() -> None:
     ]
 
 
+def test_a_mount_to_read_only_is_kept_in_one_that_may_be_written() -> None:
+    mounts = [Mount("/tmp", "/tmp"), Mount("/tmp/models", "/tmp/models", read_only=True)]
+    assert engines.without_doubles(mounts) == mounts
+
+
 # --- what users write ---------------------------------------------------------------------------------------------
 
 
@@ -148,6 +153,29 @@ def test_a_setting_as_it_is_typed() -> None:
         ({"container_image": "a", "container_engine": "lxc"}, "choose one of auto, podman, charliecloud"),
         ({"container_image": "a", "container_args": "--pid=private"}, 'got "--pid=private"; this is set already'),
         ({"container_image": "a", "container_args": ["-d"]}, "take the container away from the guard"),
+        *(
+            ({"container_image": "a", "container_args": word}, f'got "{word}"; this is set already')
+            for word in (
+                "-dit",
+                "-Pd",
+                "-u0",
+                "-wc",
+                "--",
+                "--detach=true",
+                "--deta",
+                "--join-pid=1",
+                "--pod=x",
+                "-lx=y",
+            )
+        ),
+        ({"container_image": "a", "container_args": "--label torchfleet.home=/x"}, "this is set already"),
+        ({"container_image": "a", "container_args": "--env TOKEN=x"}, "all users of a node can read command lines"),
+        ({"container_image": "a", "container_args": "--env=TOKEN=x"}, 'got "--env"; all users'),
+        ({"container_image": "/a", "container_args": "--set-env=TOKEN=x"}, 'got "--set-env"; all users'),
+        ({"container_image": "a", "container_args": "evil --privileged"}, "the engine would take it for the image"),
+        ({"container_image": "a", "container_args": "--shm-size 1g evil"}, 'got "evil"; no option stands before'),
+        ({"container_image": "a", "container_args": "--shm-size=1g evil"}, 'got "evil"; no option stands before'),
+        ({"container_image": "/a", "container_mounts": "/data:ro"}, "Charliecloud mounts for reading and writing only"),
         ({"container_image": "a", "container_mounts": "data"}, "give absolute paths as /here"),
         ({"container_image": "a", "container_mounts": "/a:/b:rw"}, "after the second path comes ro or nothing"),
         ({"container_image": "a", "container_mounts": "/:/host"}, "give absolute paths as /here"),
@@ -159,6 +187,11 @@ def test_a_setting_that_cannot_be_is_refused_in_one_line(given: dict[str, object
     with pytest.raises(InputError) as refused:
         parse_container(given)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_options_that_change_nothing_of_the_job_are_taken() -> None:
+    line = "--shm-size 1g --device=/dev/fuse --pids-limit -1 -v /a:/b --privileged --memory 8g -P"
+    assert parse_container({"container_image": "a", "container_args": line}).args == tuple(line.split())
 
 
 def nodes(*images: str) -> Cluster:
@@ -203,7 +236,9 @@ def plan_of(*changes: dict[str, Any], shipped: bool = True, **options: Any) -> A
         )
         for number, change in enumerate([*changes, {}, {}][:2], 1)
     }
-    return planned(nodes("image:1", "image:1"), facts, Program("/w/mnist.py", (), shipped=shipped), options)
+    request = parse_request({"container_mounts": options.pop("container_mounts", None)})
+    cluster = with_containers(nodes("image:1", "image:1"), request)
+    return planned(cluster, facts, Program("/w/mnist.py", (), shipped=shipped), options)
 
 
 def test_the_container_of_each_node_is_in_its_order() -> None:
@@ -221,6 +256,18 @@ def test_the_container_of_each_node_is_in_its_order() -> None:
 def test_what_is_used_where_it_lies_is_mounted() -> None:
     order = plan_of(shipped=False, checkpoint_dir="/ckpt").nodes[1].container.order
     assert {"/w:/w", "/ckpt:/ckpt"} <= set(order["before"])
+
+
+@pytest.mark.parametrize("row", ["/scratch:/tmp", "/tmp:/tmp:ro", f"/x:{HOME}/", f"/x:{HOME}/jobs", "/other:/ckpt"])
+def test_a_mount_over_what_the_job_needs_is_refused(row: str) -> None:
+    """It was left out, and nobody was told."""
+    with pytest.raises(InputError, match=r"container_mounts: got .*; the image has that path of the node"):
+        plan_of(shipped=False, checkpoint_dir="/ckpt", container_mounts=row)
+
+
+def test_a_mount_that_the_job_has_as_well_is_no_mistake() -> None:
+    made = plan_of(shipped=False, checkpoint_dir="/ckpt", container_mounts="/ckpt")
+    assert made.nodes[1].container.order["before"].count("/ckpt:/ckpt") == 1
 
 
 def test_each_word_is_explained_and_can_be_pasted() -> None:
@@ -326,6 +373,46 @@ def test_an_image_that_answers_nonsense_is_refused(stand_in: Path, answer: str) 
     assert look(stand_in)[0]["flaw"] == "not_started"
 
 
+@pytest.mark.parametrize("engine", ["podman", "charliecloud"])
+def test_a_look_cannot_write_into_our_home(stand_in: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    """Code that runs outside of the image lies there, and the head's key. --check starts an image as well."""
+    boxes: list[Box] = []
+    monkeypatch.setattr(containers, "ask", lambda *_given: (1, "", ""))
+    monkeypatch.setitem(ENGINES, engine, ENGINES[engine]._replace(parts=lambda box: boxes.append(box) or []))
+    request: Any = survey_request(nodes("a").head, parse_request({"launcher": "torchrun"}), ())
+    containers.look_inside(wanted(stand_in / "image"), request, str(stand_in), {**FOUND, "engine": engine})  # type: ignore[typeddict-item]
+    assert {mount.there: mount.read_only for mount in boxes[0].mounts} == {"/tmp": False, str(stand_in): True}
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("yes", "it said more than 1 MiB"),
+        ("yes >&2", "it said more than 1 MiB"),
+        ("exec sleep 600", "it did not end in time"),
+        ("exec sleep 600 >/dev/null 2>&1", "timed out"),
+    ],
+)
+def test_an_image_that_talks_or_waits_without_end_is_ended(
+    monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    monkeypatch.setattr(containers, "SAID_MOST", 1 << 20)
+    rc, out, err = containers.ask(["sh", "-c", script], 60.0 if "yes" in script else 0.3)
+    assert (rc, out) == (125, "") and said in err
+
+
+def test_what_an_image_leaves_behind_is_not_waited_for() -> None:
+    rc, out, _err = containers.ask(["sh", "-c", "sleep 20 & echo $!; exit 3"], 15.0)
+    os.kill(int(out), signal.SIGKILL)  # it still ran
+    assert rc == 3
+
+
+def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    os.mkfifo(tmp_path / "etc/os-release")
+    assert containers.directory_id(str(tmp_path)).startswith("packages:")
+
+
 @pytest.mark.parametrize(
     ("said", "line"),
     [
@@ -359,8 +446,13 @@ def test_limits_are_those_that_podman_may_give() -> None:
 def test_only_containers_of_jobs_that_are_over_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     program = tmp_path / "podman"
-    rows = "torchfleet-a-1 a\\ntorchfleet-b-1 b\\nother-c c\\ntorchfleet-look-1 \\n"
-    program.write_text(f'#!/bin/sh\necho "$@" >>{log}\n[ "$1" = rm ] || printf "{rows}"\n')
+    others = f"torchfleet-b-1 b\\nother-c c\\ntorchfleet-look-{os.getpid()}.1-a of-its-image\\n"
+    mine = f"torchfleet-a-1 a\\ntorchfleet-look-{1 << 22}.1-a \\n"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >>{log}\n[ "$1" = rm ] && echo "$6" >>{tmp_path}/gone && exit\n'
+        f'printf "{others}{mine}" | grep -vf {tmp_path}/gone\n'
+    )
+    (tmp_path / "gone").touch()
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert containers.end_left(str(tmp_path)) == []
@@ -374,11 +466,21 @@ def test_only_containers_of_jobs_that_are_over_are_removed(tmp_path: Path, monke
         b.stdin.write(b"x\n")
         b.stdin.flush()
         b.stdout.read(1)
-        assert containers.end_left(str(tmp_path), dry_run=True) == ["torchfleet-a-1"]
+        over = ["torchfleet-a-1", f"torchfleet-look-{1 << 22}.1-a"]
+        assert containers.end_left(str(tmp_path), dry_run=True) == over
         assert "rm" not in log.read_text().split()
-        assert containers.end_left(str(tmp_path)) == ["torchfleet-a-1"]
+        assert containers.end_left(str(tmp_path)) == over
         b.stdin.close()
-    assert log.read_text().splitlines()[-1] == "rm --force --ignore --time 0 torchfleet-a-1"
+    removals = [line for line in log.read_text().splitlines() if line.startswith("rm")]
+    assert removals == [f"rm --force --ignore --time 0 {name}" for name in over]
+
+
+def test_a_container_that_stays_is_not_said_to_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "podman").write_text('#!/bin/sh\n[ "$1" = rm ] && exit 125\necho torchfleet-a-1 a\n')
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    containers.note_use(str(tmp_path), "podman")
+    assert containers.end_left(str(tmp_path)) == []
 
 
 def test_what_escaped_in_a_container_is_found_below_its_monitor(tmp_path: Path) -> None:

@@ -11,8 +11,11 @@ import json
 import os
 import re
 import resource
+import select
+import stat
 import subprocess
 import sys
+import time
 from typing import Sequence
 
 from . import node_form, processes
@@ -32,7 +35,7 @@ from .engines import (
 )
 from .forms import BadFrame, Form
 from .inside import engine_environment, monitor_of
-from .job_directory import JobDir, jobs, unique
+from .job_directory import JOB_ID, JobDir, jobs, unique
 from .launcher_programs import on_search_path
 from .open_files import BEFORE
 from .protocol import SurveyRequest, WantedContainer
@@ -41,7 +44,9 @@ from .records import ContainerFacts, ImageFacts
 
 START_SECONDS = 120.0  # for an image to start and to be looked at: importing torch takes seconds
 END_SECONDS = 20.0  # for an engine to end a container
-ANSWER_BYTES = 1 << 20
+ANSWER_BYTES = 1 << 20  # of what an engine or an image says, the last are kept
+SAID_MOST = 64 << 20  # bytes; then it is ended
+LOOK_NAME = re.compile(r"torchfleet-look-([0-9]{1,10})\.")  # of a container, with the pid of who looks
 NO_PYTHON, OLD_PYTHON = 87, 86  # exit statuses of the two below
 FLAWS = {NO_PYTHON: ImageFlaw.NO_PYTHON, OLD_PYTHON: ImageFlaw.OLD_PYTHON}
 FIND_PYTHON = f'command -v "$0" >/dev/null || exit {NO_PYTHON}; exec "$0" "$@"'
@@ -129,7 +134,10 @@ def directory_id(path: str) -> str:
     seen = hashlib.sha256()
     for name in PACKAGE_LISTS:
         try:
-            with open(os.path.join(path, name), "rb") as file:
+            # An image may have a pipe there, which nobody ever writes to.
+            with open(os.open(os.path.join(path, name), os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    continue
                 seen.update(b"%s\0%s\0" % (name.encode(), hashlib.sha256(file.read(64 << 20)).digest()))
         except OSError:
             continue
@@ -150,7 +158,9 @@ def look_inside(
 ) -> tuple[ContainerFacts, ImageFacts | None]:
     """Start the image and ask what is in it."""
     name = f"torchfleet-look-{unique()}-{os.urandom(4).hex()}"
-    mounts = [*own_mounts(home, os.environ.get("TMPDIR", "")), *map(mount_of, wanted["mounts"])]
+    # A look changes nothing, whatever is in the image: what is in our home is code that runs outside of it, and keys.
+    own = [mount._replace(read_only=mount.here == home) for mount in own_mounts(home, os.environ.get("TMPDIR", ""))]
+    mounts = [*own, *map(mount_of, wanted["mounts"])]
     box = box_of(found, wanted, name, home, mounts)
     asked = json.dumps({**request, "home": home, "container": None})
     python = ["/bin/sh", "-c", FIND_PYTHON, request["python"] or "python3", "-I", "-S", "-c", CHECK_PYTHON]
@@ -191,20 +201,48 @@ def box_of(
 
 
 def ask(argv: Sequence[str], seconds: float) -> tuple[int, str, str]:
-    """Return status, stdout and stderr of an engine; status 125 and why where it does not run or end."""
+    """Return status, stdout and stderr of an engine; status 125 and why where it does not run, end, or stop to talk."""
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             cwd="/",
             env=engine_environment(os.environ),
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         return 125, "", str(error)
-    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    with process:
+        try:
+            out, err = said_by(process, time.monotonic() + seconds)
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            return 125, "", f"{argv[0]}: {error}"
+        finally:
+            process.kill()
+    return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def said_by(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    """Return the end of what a program says on stdout and stderr, when it has ended. TimeoutError if it goes on."""
+    said = {stream.fileno(): b"" for stream in (process.stdout, process.stderr) if stream}
+    first, second = said
+    waiting, total = set(said), 0
+    while waiting:
+        ended = process.poll() is not None  # what it left may hold the pipes for ever
+        found = select.select(list(waiting), [], [], 0.1)[0]
+        for descriptor in found:
+            block = os.read(descriptor, 65536)
+            waiting -= set() if block else {descriptor}
+            said[descriptor], total = (said[descriptor] + block)[-ANSWER_BYTES:], total + len(block)
+        if total > SAID_MOST:
+            raise TimeoutError(f"it said more than {SAID_MOST >> 20} MiB")
+        if ended and not found:
+            break
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not end in time")
+    process.wait(max(0.1, deadline - time.monotonic()))
+    return said[first], said[second]
 
 
 def error_line(text: str) -> str:
@@ -228,17 +266,23 @@ def end_containers(engine: str, names: Sequence[str]) -> None:
         ask([*removal, *names], END_SECONDS)
 
 
-def left(home: str) -> list[tuple[str, str, str]]:
-    """Return engine, name and job of each container of this home whose job nobody looks after."""
+def left(home: str) -> list[tuple[str, str]]:
+    """Return engine and name of each container of this home whose job, or whose look at an image, is over."""
     found = []
     for engine, row in ENGINES.items():
         if not row.listing or not os.path.exists(os.path.join(home, USED, engine)):
             continue
         _rc, out, _err = ask([*row.listing, f"label={HOME_LABEL}={home}"], END_SECONDS)
-        for words in map(str.split, out.splitlines()):
-            if len(words) == 2 and NAME.match(words[0]) and not JobDir(os.path.join(home, "jobs", words[1])).running():
-                found.append((engine, words[0], words[1]))
+        found += [(engine, words[0]) for words in map(str.split, out.splitlines()) if words and is_left(home, *words)]
     return found
+
+
+def is_left(home: str, name: str, job: str = "", *_more: str) -> bool:
+    """Whether a container is one of ours that nobody looks after. A label of its image may say anything of a look."""
+    look = LOOK_NAME.match(name)
+    if look:
+        return processes.read(int(look.group(1))) is None
+    return bool(NAME.match(name) and JOB_ID.match(job)) and not JobDir(os.path.join(home, "jobs", job)).running()
 
 
 def monitors(home: str) -> list[tuple[processes.Process, str]]:
@@ -256,8 +300,9 @@ def monitors(home: str) -> list[tuple[processes.Process, str]]:
 
 
 def end_left(home: str, dry_run: bool = False) -> list[str]:
-    """Remove the containers of jobs that nobody looks after; return their names."""
+    """Remove the containers of jobs that nobody looks after; return the names of those that are gone."""
     rows = left(home)
-    for engine, name, _job in [] if dry_run else rows:
+    for engine, name in [] if dry_run else rows:
         end_containers(engine, [name])
-    return [name for _engine, name, _job in rows]
+    stay = left(home) if rows and not dry_run else []
+    return [name for engine, name in rows if (engine, name) not in stay]

@@ -84,6 +84,7 @@ class Engine(NamedTuple):
     listing: tuple[str, ...] = ()  # with HOME_LABEL=home: prints name and job of each container
     removal: tuple[str, ...] = ()  # with names: ends and removes containers; empty: they end with their processes
     fetch: str = ""  # how people bring an image to a node
+    read_only: bool = True  # whether it can mount a path so that nobody writes to it
 
 
 def podman_parts(box: Box) -> list[Part]:
@@ -200,6 +201,7 @@ ENGINES: Mapping[str, Engine] = {
         form=DIRECTORY,
         parts=charliecloud_parts,
         fetch="ch-convert IMAGE DIRECTORY",
+        read_only=False,
     ),
 }
 CHOICES = (AUTO, *ENGINES)
@@ -207,10 +209,36 @@ CHOICES = (AUTO, *ENGINES)
 OWNED = frozenset(
     {
         *("--name", "--rm", "--pull", "--entrypoint", "--log-driver", "--network", "--net", "--pid", "--ipc", "--uts"),
-        *("--userns", "--ulimit", "-d", "--detach", "--restart", "-t", "--tty", "-it", "-ti", "-i", "--interactive"),
+        *(
+            "--userns",
+            "--ulimit",
+            "-d",
+            "--detach",
+            "--restart",
+            "-t",
+            "--tty",
+            "-i",
+            "--interactive",
+            "-a",
+            "--attach",
+        ),
         *("--conmon-pidfile", "--cgroups", "--user", "-u", "--replace", "--home", "--cd", "-c", "--join", "-j"),
+        *("--label", "-l", "--label-file", "--pod", "--pod-id-file", "--rootfs", "--timeout", "--sig-proxy"),
+        *("--join-ct", "--join-pid", "--join-tag", "--private-tmp"),
     }
 )
+SWITCHES = "Pdiqtvw"  # options of one letter that take no value in an engine: more may stand behind them, as in -Pd
+
+
+def is_owned(word: str) -> bool:
+    """Whether a word is an option of OWNED as engines read it: ch-run takes abbreviations, Podman several letters."""
+    name = word.partition("=")[0]
+    if name.startswith("--"):
+        return any(owned.startswith(name) for owned in OWNED)
+    for letter in name[1:] if name.startswith("-") else "":
+        if f"-{letter}" in OWNED or letter not in SWITCHES:
+            return f"-{letter}" in OWNED
+    return False
 
 
 def form_of(image: str) -> str:
@@ -229,13 +257,19 @@ def words_of(parts: Sequence[Part]) -> list[str]:
 
 
 def without_doubles(mounts: Sequence[Mount]) -> list[Mount]:
-    """Return the mounts without those that lie in another one at the same place, and without the root of all."""
+    """Return the mounts without those that lie in another one at the same place, and without the root of all.
+
+    One that may not be written to is not like one that may be.
+    """
     kept: list[Mount] = []
     for mount in sorted(mounts, key=lambda each: (each.there.count("/"), each.there)):
         inside = [
             other
             for other in kept
-            if other.here == other.there and mount.here == mount.there and is_below(mount.here, other.here)
+            if other.here == other.there
+            and mount.here == mount.there
+            and is_below(mount.here, other.here)
+            and mount.read_only == other.read_only
         ]
         if mount.there != "/" and not inside and mount.there not in [other.there for other in kept]:
             kept.append(mount)

@@ -11,7 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import AUTO, CHOICES, OWNED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
+    AUTO,
+    CHOICES,
+    ENGINES,
+    fitting,
+    is_owned,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import WantedContainer
 
 from .errors import InputError
@@ -21,6 +27,7 @@ PARTS = ("container_image", "container_engine", "container_args", "container_mou
 NONE = "none"  # as an image: ranks run on the node itself, whatever the inventory says
 # As in the grammar of references of the OCI distribution specification, with a digest or a tag.
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,400}\Z")
+ENVIRONMENT = re.compile(r"(--env(=|\Z)|-e|--set-env=[^=]*=)")  # of an engine, with a value that everybody would see
 PATH = re.compile(r"/[^\0:,]*\Z")
 
 
@@ -67,7 +74,17 @@ def parse_container(
     if not found.image and not (image == NONE or default.image) and set(changes) - {"image"}:
         lone = next(name for name, value in zip(names[1:], (engine, args, mounts), strict=True) if value is not None)
         raise InputError(lone, "a value", f"it is for ranks in an image: add {prefix}container_image")
+    check_read_only(names[3], found)
     return found
+
+
+def check_read_only(name: str, setting: ContainerSetting) -> None:
+    """Raise InputError for a mount that nobody is to write to, if the image's engine would let everybody do it."""
+    engines = [ENGINES[engine] for engine in fitting(setting.engine, setting.image)]
+    for here, there, mode in setting.mounts if engines else ():
+        if mode and not any(engine.read_only for engine in engines):
+            reason = f"{engines[0].title} mounts for reading and writing only: leave :{mode} out, or use Podman"
+            raise InputError(name, f"{here}:{there}:{mode}", reason)
 
 
 def parse_image(name: str, value: object) -> str:
@@ -85,10 +102,16 @@ def parse_image(name: str, value: object) -> str:
 def parse_engine_args(name: str, value: object) -> tuple[str, ...]:
     """Return more words for the engine. InputError for one that the container has already."""
     words = parse_words(name, value)
-    for word in words:
-        if word.partition("=")[0] in OWNED:
+    for before, word in zip(("", *words), words, strict=False):
+        if is_owned(word):
             reason = "this is set already, or would take the container away from the guard: leave it out"
             raise InputError(name, word, f"{reason}; train.yml --check shows all words with their reasons")
+        if ENVIRONMENT.match(word):
+            reason = "all users of a node can read command lines: give variables to train.yml"
+            raise InputError(name, word.partition("=")[0], f"""{reason}: -e '{{"job_env": {{"NAME": "value"}}}}'""")
+        if not word.startswith("-") and (not before.startswith("-") or "=" in before):
+            reason = "no option stands before it, so the engine would take it for the image"
+            raise InputError(name, word, f"{reason}: leave it out; container_image names the image")
     return words
 
 

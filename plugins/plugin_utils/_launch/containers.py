@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
     Part,
     fitting,
     form_of,
+    is_below,
     own_mounts,
     without_doubles,
     words_of,
@@ -129,11 +130,11 @@ def plan_container(
     found, setting = fact["container"], node.container
     if not found or not setting.image:
         return None
-    mounts = [
+    own = [
         *own_mounts(fact["home"], fact["tmpdir"]),
         *(Mount(place, place, reason="the job works there", source=MEASURED) for place in places),
-        *(Mount(here, there, mode == "ro") for here, there, mode in setting.mounts),
     ]
+    mounts = [*own, *(user_mount(row, own, fact["home"]) for row in setting.mounts)]
     row = ENGINES[found["engine"]]
     box = Box(
         image=found["image"] if row.identify else setting.image,
@@ -150,3 +151,15 @@ def plan_container(
     )
     step = (*runtime, "inside", f"{fact['home']}/jobs/{job_id}")
     return ContainerPlan(found["engine"], box.image, box.name, tuple(row.parts(box)), step)
+
+
+def user_mount(row: tuple[str, str, str], own: Sequence[Mount], home: str) -> Mount:
+    """Return a mount that the user wants. InputError if something of the node is at that place already."""
+    here, there, mode = row
+    wanted = Mount(here, there.rstrip("/"), mode == "ro")
+    taken = [mount for mount in own if mount.there.rstrip("/") == wanted.there]
+    if is_below(wanted.there, home) or any((each.here, each.read_only) != (here, wanted.read_only) for each in taken):
+        what = taken[0].reason if taken else "torchfleet's home"
+        given = f"{here}:{there}{':ro' * wanted.read_only}"
+        raise InputError("container_mounts", given, f"the image has that path of the node ({what}): give another")
+    return wanted
