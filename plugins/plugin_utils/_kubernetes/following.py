@@ -157,6 +157,8 @@ class Following:
             if frame["kind"] == "report" and frame["rank"] in own:
                 self.output.note_metrics(frame)
         elif frame["kind"] == "here":
+            if frame["number"] != list(self.seats).index(seat.host):
+                raise BadFrame(f"it takes itself for pod {frame['number']}")
             self.say(f"{seat.host}: on {frame['node'] or 'an unknown machine'}, {frame['python']}, NIC {frame['nic']}")
         elif frame["kind"] == "placed":
             seat.placed = True

@@ -114,9 +114,10 @@ class Kubectl:
         return [pod for item in items if (pod := pod_of(item, hosts))] if isinstance(items, list) else []
 
     def follow_log(self, pod: str) -> subprocess.Popen[bytes]:
-        """Begin to read the log of a pod, from its start to its end."""
+        """Begin to read the log of our container in a pod, from its start to its end. Others may add containers."""
+        words = [*self.words, "logs", "--follow", f"--container={CONTAINER}", pod]
         return subprocess.Popen(
-            [*self.words, "logs", "--follow", pod], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
@@ -156,12 +157,6 @@ def text_in(value: object, *path: str) -> str:
     """Return the text at a path below a value, bounded; empty if there is none."""
     found = table_in(value, *path[:-1]).get(path[-1])
     return printable(" ".join(found.split()))[:TEXT] if isinstance(found, str) else ""
-
-
-def whole_in(value: object, *path: str) -> int:
-    """Return the whole number at a path below a value; 0 if there is none."""
-    found = table_in(value, *path[:-1]).get(path[-1])
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
 
 def rows_in(value: object, *path: str) -> list[dict[str, object]]:

@@ -19,16 +19,15 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets import HIDDEN
 
 from .pod_files import encoded
-from .pod_plan import HOME, name_of
-from .pod_request import PodRequest
+from .pod_plan import name_of
+from .pod_request import FILES, HOME, SECRETS, SHM, PodRequest
 
 Json = Union[str, int, bool, None, list["Json"], dict[str, "Json"]]  # noqa: UP007
 Path = tuple[str | int, ...]
 LABEL = "torchfleet.dev/job"
 OURS = "torchfleet.dev/part-of"  # a label of all jobs' objects
 CONTAINER = "ranks"
-JOB_ID = "torchfleet.dev/job-id"
-FILES, SECRETS = "/etc/torchfleet", "/etc/torchfleet-secret"  # where ConfigMap and Secret are mounted
+JOB_ID, OWNER = "torchfleet.dev/job-id", "torchfleet.dev/owner"  # annotations
 KEEP_SECONDS = 3600  # of a Job that is over and that nobody took away
 GRACE_SECONDS = 30  # beyond the time of programs, for the guard, the records and the output
 START_SECONDS = 600  # beyond job_timeout: pods pull their image
@@ -98,6 +97,7 @@ def metadata(plan: LaunchPlan, name: str) -> list[Field]:
         Field(("metadata", "labels", LABEL), name_of(plan.job_id), "all objects of the job are found by it"),
         Field(("metadata", "labels", OURS), "torchfleet", "clean.yml finds jobs by it"),
         Field(("metadata", "annotations", JOB_ID), plan.job_id, "the name of the run"),
+        Field(("metadata", "annotations", OWNER), plan.owner, "clean.yml leaves what others started"),
     ]
 
 
@@ -195,7 +195,7 @@ def mounts(pods: PodRequest, secrets: bool) -> list[Field]:
     rows = [
         ("files", FILES, True, "our code, the script and the order"),
         ("home", HOME, False, "the job's own files, gone with the pod"),
-        ("shm", "/dev/shm", False, "the usual 64 MiB are too few for NCCL and for loaders of data"),
+        ("shm", SHM, False, "the usual 64 MiB are too few for NCCL and for loaders of data"),
         *([("secrets", SECRETS, True, "values of job_env that are secret")] if secrets else []),
         *((f"claim-{number}", each.path, each.read_only, "pod_volumes") for number, each in enumerate(pods.volumes)),
     ]

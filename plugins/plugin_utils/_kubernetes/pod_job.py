@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
@@ -24,13 +25,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 from .following import Following
-from .kubectl import Kubectl, KubeError, table_in, text_in, whole_in
-from .manifest import JOB_ID, LABEL, OURS, Thing, explained, objects_of
+from .kubectl import Kubectl, KubeError, rows_in, table_in, text_in
+from .manifest import JOB_ID, LABEL, OURS, OWNER, Thing, explained, objects_of
 from .outcome import keep, result_of
 from .pod_files import files_of
 from .pod_plan import command_in_pods, name_of, plan_pods
 from .pod_request import PodRequest
 
+ENDS = ("Complete", "Failed")  # conditions of a Job
 AGAIN = "ansible-playbook clean.yml -e target=kubernetes -e job_id="
 
 
@@ -65,16 +67,25 @@ def job_in_pods(request: Request, pods: PodRequest, job: Job, folder: Folder | N
 
 
 def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str) -> None:
-    """Create the objects. The first Job owns the others: they go with it. KubeError: nothing is left."""
-    owner: dict[str, object] = {}
+    """Create the objects. The first Job owns the others: they go with it. KubeError: nothing is left.
+
+    InputError if somebody's job has that name: what fails later would end it, for both are found by the same label.
+    """
+    there = kubectl.left(selector)
+    if there:
+        advice = f"give another one, or end that job: {AGAIN}..."
+        raise InputError(
+            "job_id", selector.partition("=")[2], f"the cluster has a job of that name ({there[0]}): {advice}"
+        )
+    first: dict[str, object] = {}
     try:
         for thing in things:
             manifest: dict[str, object] = dict(thing.manifest)
-            if owner:
-                manifest["metadata"] = {**table_in(manifest, "metadata"), "ownerReferences": [owner]}
+            if first:
+                manifest["metadata"] = {**table_in(manifest, "metadata"), "ownerReferences": [first]}
             made = kubectl.create(manifest)
-            if not owner:
-                owner = {
+            if not first:
+                first = {
                     "apiVersion": "batch/v1",
                     "kind": "Job",
                     "name": thing.name,
@@ -82,7 +93,7 @@ def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str) -> None:
                     "blockOwnerDeletion": False,
                 }
     except BaseException:
-        if owner:
+        if first:
             kubectl.delete(selector, wait=True)
         raise
 
@@ -131,13 +142,24 @@ def id_in(row: object) -> str:
 
 
 def jobs_there(kubectl: Kubectl, job_id: str) -> list[str]:
-    """Return the ids of jobs in the cluster: the wanted one, else all whose pods have ended.
+    """Return the ids of jobs in the cluster: the wanted one, else all of this user's that are over.
 
     KubeError. InputError if the wanted one is not there.
     """
     rows = kubectl.jobs(selector_of(job_id))
-    running = set[str]() if job_id else {id_in(row) for row in rows if whole_in(row, "status", "active")}
-    found = sorted({id_in(row) for row in rows} - {"", *running})
+    going_on = set[str]() if job_id else {id_in(row) for row in rows if not (is_over(row) and is_own(row))}
+    found = sorted({id_in(row) for row in rows} - {"", *going_on})
     if job_id and not found and not kubectl.left(selector_of(job_id)):
         raise InputError("job_id", job_id, "the cluster has no such job in this namespace: -e pod_namespace=NAME")
     return found or ([job_id] if job_id else [])
+
+
+def is_over(row: object) -> bool:
+    """Whether a Job has ended. One without pods may wait for Kueue or for a quota (Kubernetes API, JobCondition)."""
+    conditions = rows_in(row, "status", "conditions")
+    return any(text_in(each, "type") in ENDS and text_in(each, "status") == "True" for each in conditions)
+
+
+def is_own(row: object) -> bool:
+    """Whether this user started a job from this controller. That is for those who share a namespace, and no proof."""
+    return text_in(row, "metadata", "annotations", OWNER) == owner()

@@ -34,17 +34,21 @@ class OutputFiles:
             data = base64.b64decode(frame["content"], validate=True)
         except (binascii.Error, ValueError):
             raise BadFrame("a file came in no form of ours") from None
-        self.room -= len(data) + 1
-        if self.room < 0:
-            raise BadFrame(f"the pods send more than {MOST_BYTES >> 30} GiB")
+        self.take_room(len(data) + 1)
         if frame["first"] and frame["cut"]:
             data = CUT.format(frame["cut"]).encode() + data
         Session.store({"kind": "file", "name": frame["name"], "first": frame["first"], "data": data}, self.run_dir)
 
+    def take_room(self, size: int) -> None:
+        """Note that so many bytes are written. BadFrame if that is more than pods may send."""
+        self.room -= size
+        if self.room < 0:
+            raise BadFrame(f"the pods send more than {MOST_BYTES >> 30} GiB")
+
     def note_metrics(self, frame: Report) -> None:
-        """Write a report of a rank as a row of metrics.jsonl. OSError."""
+        """Write a report of a rank as a row of metrics.jsonl. BadFrame, OSError."""
         row = json.dumps({**frame["values"], "time": round(time.time(), 3), "rank": frame["rank"]}) + "\n"
-        self.room -= len(row)
+        self.take_room(len(row))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         with open(os.open(self.run_dir / "metrics.jsonl", flags, 0o600), "w") as file:
             file.write(row)

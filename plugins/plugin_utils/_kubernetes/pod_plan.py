@@ -21,9 +21,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan im
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import nics_named
 
-from .pod_request import PodRequest
+from .pod_request import HOME, PodRequest
 
-HOME = "/torchfleet"  # in the pods
 PORT = 29500  # of the rendezvous: torchrun's own default, and each pod has an address of its own
 NAME_CHARACTERS = 40  # of a Job: its pods have a number and five letters more, and 63 is the most (RFC 1123)
 GPUS = {"nvidia.com/gpu": "nvidia", "amd.com/gpu": "amd", "gpu.intel.com/i915": "intel"}

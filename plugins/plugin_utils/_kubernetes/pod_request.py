@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?\Z")  # of
 RESOURCE = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z")
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}\Z")
 PODS_MOST = 10_000
+HOME, FILES, SECRETS, SHM = "/torchfleet", "/etc/torchfleet", "/etc/torchfleet-secret", "/dev/shm"  # in the pods
+OWN_PATHS = (HOME, FILES, SECRETS, SHM)
 # What has no meaning for pods, and what to do instead. Whoever gives it expects something that would not happen.
 NOT_FOR_PODS: Mapping[str, str] = {
     "nodes": "give the number of pods: -e pods=4",
@@ -156,6 +159,10 @@ def parse_volumes(name: str, value: object) -> tuple[Volume, ...]:
         whole = LABEL.match(claim) and path.startswith("/") and ".." not in path.split("/") and path != "/"
         if not whole or more not in (["ro"], [""]) or word.count(":") > 2:
             raise InputError(name, word, f"give claim:/path, or claim:/path:ro: -e {name}=scratch:/scratch")
+        path = "/" + posixpath.normpath(path).lstrip("/")
+        taken = [own for own in OWN_PATHS if path in ("/", own) or path.startswith(f"{own}/")]
+        if taken:
+            raise InputError(name, word, f"{taken[0]} is torchfleet's own in the pods: -e {name}={claim}:/scratch")
         found.append(Volume(claim, path, more == ["ro"]))
     if len({volume.path for volume in found}) < len(found):
         raise InputError(name, str(value)[:100], "two claims have one path")
