@@ -12,13 +12,14 @@ short_description: End jobs in the pods of a Kubernetes cluster, and take them a
 description:
   - Deletes what M(torchfleet.cluster.launch) made in the cluster for a job, or for all jobs in a namespace, and looks
     whether anything is left. These are Jobs, pods, services, ConfigMaps and Secrets.
-  - They are found by their labels, whoever started them. Pods have their time to save. Nothing else is touched.
+  - They are found by their labels; with O(job_id) whoever started the job. Pods have their time to save. Nothing else
+    is touched.
 version_added: 0.5.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
   job_id:
-    description: The job. Without it all jobs of torchfleet in the namespace whose pods have ended.
+    description: The job. Without it all jobs in the namespace that this user of this controller started and that ended.
     type: str
   pod_namespace:
     description: The namespace. The default is that of the context.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -534,6 +535,24 @@ def test_the_environment_of_a_launcher_comes_from_the_order_alone() -> None:
     wanted_ones = {"OMPI_MCA_x": "1", "PATH": "/j/bin:/bin", "TMPDIR": "/p", "A": "b"}
     assert found == {**wanted_ones, "TORCHFLEET_JOB_ID": "j", "TORCHFLEET_JOB_DIR": "/j"}
     assert inside.engine_environment({})["USER"]
+
+
+def test_home_is_none_that_others_can_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where your home is not in the image. In /tmp another user of the node puts .local/lib/.../usercustomize.py."""
+    job = JobDir(str(tmp_path / "jobs/one"))
+    os.makedirs(job.path)
+    order = {**order_of_one(tmp_path), "tmpdir": "/tmp"}
+    job.write("order.json", order)
+    job.write("staging.json", {"started": 1.0, "private_tmp": "/tmp/x"})
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execvpe", lambda _program, _words, variables: started.append(variables))
+    monkeypatch.setattr(os, "chdir", lambda _path: None)
+    monkeypatch.setattr(inside.os, "access", lambda _path, _mode: False)
+    inside.main(job.path, ["true"])
+    home = Path(started[0]["HOME"])
+    assert home == tmp_path / "engines/home" and stat.S_IMODE(home.stat().st_mode) == 0o700
+    monkeypatch.undo()
+    containers.note_use(str(tmp_path), "podman")  # beside it
 
 
 def test_processes_in_the_same_root_are_outside_of_an_image() -> None:

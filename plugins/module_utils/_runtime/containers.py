@@ -25,6 +25,7 @@ from .engines import (
     ENGINES,
     HOME_LABEL,
     LIMITS,
+    USED,
     Box,
     Mount,
     fitting,
@@ -56,7 +57,6 @@ if sys.version_info < {OLDEST}:
     sys.exit({OLD_PYTHON})
 os.execv(sys.executable, [sys.executable, "-I", "-S"] + sys.argv[1:])
 """
-USED = "engines"  # directory in torchfleet's home: a file for each engine that jobs used here
 NAME = re.compile(r"torchfleet-[A-Za-z0-9][A-Za-z0-9._-]{0,140}\Z")  # of a container of ours
 # Of what a directory has, its packages tell it from another one.
 PACKAGE_LISTS = ("etc/os-release", "var/lib/dpkg/status", "lib/apk/db/installed", "ch/metadata.json")

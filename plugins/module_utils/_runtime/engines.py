@@ -20,6 +20,7 @@ DIRECTORY, NAMED = "a directory", "a name"  # what an image may be
 MEASURED, DEFAULT, USER = "measured", "default", "user"  # where words come from
 TMP = "/tmp"
 KEEPER = "conmon.pid"  # in a job's directory
+USED = "engines"  # directory in torchfleet's home: a file for each engine that jobs used here, and HOME in images
 # Device files that jobs need, by what they are. What a node has of them is given to the container.
 DEVICES: Mapping[str, str] = {
     "nvidia": "/dev/nvidiactl",

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Mapping, cast
 
-from .engines import KEEPER
+from .engines import KEEPER, USED
 from .job_directory import JobDir, open_file
 from .launchers import INHERITED, LAUNCHERS
 from .processes import JOB_DIR_VARIABLE, JOB_VARIABLE, Process, read
@@ -61,9 +61,16 @@ def main(job_dir: str, words: list[str]) -> None:
         raise SystemExit(1)
     variables = launcher_environment(order, job.path, staging["private_tmp"], os.environ)
     if not os.access(variables.get("HOME") or "/", os.W_OK):  # PyTorch compiles below it
-        variables["HOME"] = order["tmpdir"] or "/tmp"
+        variables["HOME"] = own_home(order["home"])
     os.chdir(order["cwd"])
     os.execvpe(words[0], words, variables)
+
+
+def own_home(home: str) -> str:
+    """Return a home directory that nobody else can write to: Python and PyTorch run code from below it. OSError."""
+    path = os.path.join(home, USED, "home")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path
 
 
 def is_outside(pid: int) -> bool:
