@@ -306,6 +306,18 @@ def test_the_first_failure_is_the_cause() -> None:
     assert cause and cause.resource == "N2"
 
 
+def test_a_failure_of_an_earlier_change_is_not_the_cause() -> None:
+    """The events of a stack are those of its whole life. Codes in the cause choose the advice."""
+    stack = Event("torchfleet-demo", lifecycle.STACK_KIND, "UPDATE_IN_PROGRESS", "User Initiated")
+    events = [
+        Event("torchfleet-demo", lifecycle.STACK_KIND, "UPDATE_ROLLBACK_COMPLETE", ""),
+        *(Event("N4", "", "CREATE_FAILED", "a quota"), stack, Event("N3", "", "CREATE_FAILED", "no capacity"), stack),
+    ]
+    cause = lifecycle.cause_of(events, "CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS")
+    assert cause and cause.reason == "a quota"
+    assert lifecycle.cause_of(events[2:], "UPDATE_IN_PROGRESS") is None
+
+
 def test_known_hosts_say_which_key_is_for_the_first_login(tmp_path: Path) -> None:
     pins = [Pin("n1", KEY, True), Pin("n2", KEY, False)]
     text = pins_text(pins, {"n2": ["198.51.100.2", "10.0.0.2"]})

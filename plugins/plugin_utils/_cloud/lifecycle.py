@@ -50,6 +50,7 @@ GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 # A stack that never was whole: it is deleted, and made anew.
 FAILED = ("ROLLBACK_COMPLETE", "CREATE_FAILED", "ROLLBACK_FAILED", "DELETE_FAILED", "REVIEW_IN_PROGRESS")
 DELETED = "DELETE_COMPLETE"
+STACK_KIND = "AWS::CloudFormation::Stack"  # of an event of the stack itself
 WAIT_SECONDS = 2400.0  # more than the 30 minutes after which CloudFormation takes a stack back
 GONE_SECONDS = 120.0  # EC2 tells of a volume or interface for some time after it is deleted
 LEAST_LEASE = timedelta(minutes=10)
@@ -227,7 +228,7 @@ def finish(stack: str, region: Region, files: Files, whole: bool) -> None:
     found = at_rest(region, region.stack(stack), False, lambda _line: None)
     if found and found.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
         return
-    cause = cause_of(region.events(stack))
+    cause = cause_of(region.events(stack), "CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS")
     if found and whole:
         remove(found, region)
     if whole:
@@ -238,9 +239,14 @@ def finish(stack: str, region: Region, files: Files, whole: bool) -> None:
     raise CloudError(code, f"AWS did not make {what}; {taken}", said)
 
 
-def cause_of(events: Sequence[Event]) -> Event | None:
-    """Return the first failure of a stack. What failed later was cancelled because of it."""
-    return next((event for event in reversed(events) if event.status.endswith("_FAILED") and event.reason), None)
+def cause_of(events: Sequence[Event], *began: str) -> Event | None:
+    """Return the first failure since a stack began to be made, changed or deleted. What came later was cancelled by it.
+
+    `began`: statuses that the stack itself had then; what failed before that was told to somebody at that time.
+    """
+    start = (place for place, event in enumerate(events) if event.kind == STACK_KIND and event.status in began)
+    since = events[: next(start, len(events))]
+    return next((event for event in reversed(since) if event.status.endswith("_FAILED") and event.reason), None)
 
 
 def instances_of(plan: Plan, region: Region) -> dict[str, Instance]:
@@ -341,7 +347,7 @@ def remove(stack: Stack, region: Region) -> None:
         if found.status == DELETED:
             return
         if found.status == "DELETE_FAILED" and began:
-            cause = cause_of(region.events(stack.id))
+            cause = cause_of(region.events(stack.id), "DELETE_IN_PROGRESS")
             told = f"{cause.resource}: {cause.reason}" if cause else found.reason
             raise CloudError("DeleteFailed", f"AWS did not delete stack {stack.name}: type it again", told)
         if time.monotonic() > deadline:
