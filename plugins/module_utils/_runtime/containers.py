@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import select
+import signal
 import stat
 import subprocess
 import sys
@@ -210,16 +211,17 @@ def ask(argv: Sequence[str], seconds: float) -> tuple[int, str, str]:
             stderr=subprocess.PIPE,
             cwd="/",
             env=engine_environment(os.environ),
+            start_new_session=True,
         )
     except OSError as error:
         return 125, "", str(error)
     with process:
         try:
             out, err = said_by(process, time.monotonic() + seconds)
-        except (TimeoutError, subprocess.TimeoutExpired) as error:
+        except TimeoutError as error:
             return 125, "", f"{argv[0]}: {error}"
         finally:
-            process.kill()
+            end_group(process.pid)
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
 
@@ -229,7 +231,7 @@ def said_by(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, b
     first, second = said
     waiting, total = set(said), 0
     while waiting:
-        ended = process.poll() is not None  # what it left may hold the pipes for ever
+        ended = has_ended(process.pid)  # what it left may hold the pipes for ever
         found = select.select(list(waiting), [], [], 0.1)[0]
         for descriptor in found:
             block = os.read(descriptor, 65536)
@@ -241,8 +243,27 @@ def said_by(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, b
             break
         if time.monotonic() > deadline:
             raise TimeoutError("it did not end in time")
-    process.wait(max(0.1, deadline - time.monotonic()))
+    while not has_ended(process.pid):
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not end in time")
+        time.sleep(0.02)
     return said[first], said[second]
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a child has ended. Nobody else gets its number until it is waited for."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def end_group(pid: int) -> None:
+    """End a program, and what it left in its process group: ch-run leaves in the image's hands what comes of it."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:
+        pass
 
 
 def error_line(text: str) -> str:
