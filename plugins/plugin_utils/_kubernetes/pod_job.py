@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +24,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 from .following import Following
-from .kubectl import Kubectl, KubeError, table_in, text_in, whole_in
-from .manifest import JOB_ID, LABEL, OURS, Thing, explained, objects_of
+from .kubectl import Kubectl, KubeError, table_in, text_in
+from .manifest import LABEL, OURS, Thing, explained
+from .objects import objects_of
 from .outcome import keep, result_of
 from .pod_files import files_of
 from .pod_plan import command_in_pods, name_of, plan_pods
 from .pod_request import PodRequest
+from .runai import CommandLine, command_lines
 
 AGAIN = "ansible-playbook clean.yml -e target=kubernetes -e job_id="
 
@@ -41,7 +43,10 @@ class PodJob:
     plan: LaunchPlan
     command: LaunchCommand
     order: RunOrder
+    pods: PodRequest
+    files: Mapping[str, bytes]  # of the ConfigMap
     things: Sequence[Thing]
+    submitted_by: Sequence[CommandLine] = ()  # Run:ai's program
 
     @property
     def name(self) -> str:
@@ -51,7 +56,8 @@ class PodJob:
     @property
     def lines(self) -> list[str]:
         """Return what `train.yml --check` prints."""
-        return [*explain(self.plan, self.command), *explained(self.things)]
+        others = [line for each in self.submitted_by for line in each.lines]
+        return [*explain(self.plan, self.command), *explained(self.things), *others]
 
 
 def job_in_pods(request: Request, pods: PodRequest, job: Job, folder: Folder | None, who: str) -> PodJob:
@@ -60,29 +66,45 @@ def job_in_pods(request: Request, pods: PodRequest, job: Job, folder: Folder | N
     command = command_in_pods(render(plan))
     order = order_for(plan, command, who)
     secrets = next(iter(order["secrets"].values()))  # the same in all pods
-    things = objects_of(plan, pods, files_of(order, folder, pods.output), secrets)
-    return PodJob(plan, command, order, tuple(things))
+    files = files_of(order, folder, pods.output)
+    things = objects_of(plan, pods, files, secrets)
+    return PodJob(plan, command, order, pods, files, tuple(things), command_lines(plan, pods, bool(secrets)))
+
+
+def kubectl_for(pods: PodRequest) -> Kubectl:
+    """Return kubectl for a job of that kind."""
+    return Kubectl(pods.context, pods.namespace, resources=pods.row.resources)
+
+
+def refuse_unfollowed(pods: PodRequest) -> None:
+    """InputError for a job that cannot be followed, and that is not written for others to submit."""
+    why = pods.row.unfollowed
+    if why and not pods.manifest:
+        name, given = ("target", "runai") if pods.kind == "runai" else ("pod_kind", pods.kind)
+        how = "--check shows it, and -e pod_manifest=job.json writes it with the command that submits it"
+        raise InputError(name, given, f"it is not followed, for {why}: {how}")
 
 
 def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str) -> None:
-    """Create the objects. The first Job owns the others: they go with it. KubeError: nothing is left."""
+    """Create the objects. The first job owns what comes after it: that goes with it. KubeError: nothing is left."""
     owner: dict[str, object] = {}
+    created = False
     try:
         for thing in things:
             manifest: dict[str, object] = dict(thing.manifest)
             if owner:
                 manifest["metadata"] = {**table_in(manifest, "metadata"), "ownerReferences": [owner]}
-            made = kubectl.create(manifest)
-            if not owner:
+            made, created = kubectl.create(manifest), True
+            if thing.owns and not owner:
                 owner = {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
+                    "apiVersion": manifest["apiVersion"],
+                    "kind": thing.kind,
                     "name": thing.name,
                     "uid": text_in(made, "metadata", "uid"),
                     "blockOwnerDeletion": False,
                 }
     except BaseException:
-        if owner:
+        if created:
             kubectl.delete(selector, wait=True)
         raise
 
@@ -123,21 +145,3 @@ def take_away(kubectl: Kubectl, selector: str) -> list[str]:
 def selector_of(job_id: str) -> str:
     """Return what finds the objects of a job; of all jobs for an empty text."""
     return f"{LABEL}={name_of(job_id)}" if job_id else f"{OURS}=torchfleet"
-
-
-def id_in(row: object) -> str:
-    """Return the id of the job that an object belongs to."""
-    return text_in(row, "metadata", "annotations", JOB_ID)
-
-
-def jobs_there(kubectl: Kubectl, job_id: str) -> list[str]:
-    """Return the ids of jobs in the cluster: the wanted one, else all whose pods have ended.
-
-    KubeError. InputError if the wanted one is not there.
-    """
-    rows = kubectl.jobs(selector_of(job_id))
-    running = set[str]() if job_id else {id_in(row) for row in rows if whole_in(row, "status", "active")}
-    found = sorted({id_in(row) for row in rows} - {"", *running})
-    if job_id and not found and not kubectl.left(selector_of(job_id)):
-        raise InputError("job_id", job_id, "the cluster has no such job in this namespace: -e pod_namespace=NAME")
-    return found or ([job_id] if job_id else [])
