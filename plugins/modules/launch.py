@@ -375,7 +375,7 @@ options:
       - V(indexed) is one Indexed Job, of Kubernetes 1.24 and newer.
       - V(jobs) is a Job for each pod, for clusters that do not have that.
       - V(pytorchjob) and V(trainjob) are jobs of Kubeflow's training operator 1 and trainer 2.
-      - V(mpijob) is one of Kubeflow's MPI operator. It is not followed: it is shown, or written by O(pod_manifest).
+      - V(mpijob) is one of Kubeflow's MPI operator. It is not followed, only shown, or written by O(pod_manifest).
     type: str
     choices: [indexed, jobs, pytorchjob, trainjob, mpijob]
     default: indexed
