@@ -46,11 +46,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     ssh_words,
     vaulted_names,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import Kubectl
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import (
     AGAIN,
     PodJob,
     job_in_pods,
+    kubectl_for,
+    refuse_unfollowed,
     selector_of,
     submit,
 )
@@ -60,6 +61,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod
     parse_pods,
     parse_target,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.written import write
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
     ATTEMPTS,
@@ -128,7 +130,7 @@ class ActionModule(Action):
         refuse_what_misleads(variables)
         request = parse_request(given, vaulted_names(self._task.args.get("job_env")))
         self.plans = []
-        if parse_target(given) == "kubernetes":
+        if parse_target(given) != "nodes":
             try:
                 return self.run_in_pods(request, parse_pods(given, request))
             except Stopped:
@@ -243,12 +245,16 @@ class ActionModule(Action):
         if self._task.check_mode:
             display.display("\n".join(made.lines))
             return {"changed": False, "job_id": job_id, "command": list(made.command.argv)}
+        refuse_unfollowed(pods)
+        if pods.manifest:
+            display.display("\n".join(write(made)))
+            return {"changed": True, "job_id": job_id, "command": list(made.command.argv)}
         with self.watch() as stop:
             return self.execute_in_pods(made, request, pods, stop)
 
     def execute_in_pods(self, made: PodJob, request: Request, pods: PodRequest, stop: StopWatch) -> Result:
         """Run a job in pods, and show the outcome. Nothing of it is left in the cluster."""
-        plan, run_dir, kubectl = made.plan, Path(made.plan.run_dir), Kubectl(pods.context, pods.namespace)
+        plan, run_dir, kubectl = made.plan, Path(made.plan.run_dir), kubectl_for(pods)
         stop.hold(f"ending job {plan.job_id} and taking it out of the cluster", f"or later: {AGAIN}{plan.job_id}")
         stop.check()
         files = {"plan.json": plan_report(plan, made.command), "command.txt": made.order["files"]["command.txt"]}

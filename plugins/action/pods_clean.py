@@ -10,12 +10,9 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.jobs_there import jobs_there
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import Kubectl
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import (
-    jobs_there,
-    selector_of,
-    take_away,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import selector_of, take_away
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import parse_label
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_job_id
 
@@ -32,11 +29,14 @@ class ActionModule(Action):
         """Return changed and jobs; failed and msg if something is left."""
         job_id = parse_job_id(given["job_id"]) or ""
         namespace = parse_label("pod_namespace", given["pod_namespace"]) if given["pod_namespace"] else ""
-        kubectl = Kubectl(given["pod_context"] or "", namespace)
-        jobs = jobs_there(kubectl, job_id)
+        where = (given["pod_context"] or "", namespace)
+        found = jobs_there(Kubectl(*where), job_id)
+        jobs = list(found)
         if self._task.check_mode:
             return {"changed": bool(jobs), "jobs": jobs, "msg": told("would be ended and taken away", jobs)}
-        left = [line for job in jobs for line in take_away(kubectl, selector_of(job))]
+        left = []
+        for job, resources in found.items():
+            left += take_away(Kubectl(*where, resources=resources), selector_of(job))
         if left:
             raise InputError("target", "kubernetes", f"{left[0]}; {len(left)} in all")
         return {"changed": bool(jobs), "jobs": jobs, "msg": told("ended and taken away", jobs)}

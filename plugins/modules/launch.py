@@ -359,8 +359,10 @@ options:
       - Where the job runs. V(nodes) are those of the inventory.
       - V(kubernetes) are pods that C(kubectl) makes for the job, in its current context. A pod is one node of the plan.
         It needs O(pod_image) and no inventory; the launcher is torchrun. C(docs/kubernetes.md) has the whole way.
+      - V(runai) are pods that Run:ai makes. Its command lines are rendered, and O(pod_manifest) writes what they need;
+        nothing is submitted.
     type: str
-    choices: [nodes, kubernetes]
+    choices: [nodes, kubernetes, runai]
     default: nodes
   pods:
     description: How many pods. The default is what O(np) and O(ranks_per_node) come to, else 1.
@@ -372,8 +374,10 @@ options:
     description:
       - V(indexed) is one Indexed Job, of Kubernetes 1.24 and newer.
       - V(jobs) is a Job for each pod, for clusters that do not have that.
+      - V(pytorchjob) and V(trainjob) are jobs of Kubeflow's training operator 1 and trainer 2.
+      - V(mpijob) is one of Kubeflow's MPI operator. It is not followed, only shown, or written by O(pod_manifest).
     type: str
-    choices: [indexed, jobs]
+    choices: [indexed, jobs, pytorchjob, trainjob, mpijob]
     default: indexed
   pod_namespace:
     description: The namespace. The default is that of the context.
@@ -422,6 +426,15 @@ options:
     description: The bytes of output of each pod that come home, of longer output the end. It travels in the pod's log.
     type: str
     default: 4M
+  pod_project:
+    description: The project of Run:ai. Its namespace is C(runai-) and the project, unless O(pod_namespace) is given.
+    type: str
+  pod_manifest:
+    description:
+      - A file that is not there, such as V(job.json). The objects of the job are written into it; nothing is started.
+        C(kubectl create -f) does that. Nobody follows such a job; its pods tell people in their logs what happens.
+      - With O(target=runai) a file with the same name and C(.pyz) is written too, for a claim.
+    type: str
   result_query:
     description: JMESPath expression. Its value in C(result.json) is printed as JSON at the end.
     type: str

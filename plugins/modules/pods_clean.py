@@ -11,7 +11,7 @@ module: pods_clean
 short_description: End jobs in the pods of a Kubernetes cluster, and take them away
 description:
   - Deletes what M(torchfleet.cluster.launch) made in the cluster for a job, or for all jobs in a namespace, and looks
-    whether anything is left. These are Jobs, pods, services, ConfigMaps and Secrets.
+    whether anything is left. These are Jobs, or the job of an operator, pods, services, ConfigMaps and Secrets.
   - They are found by their labels; with O(job_id) whoever started the job. Pods have their time to save. Nothing else
     is touched.
 version_added: 0.5.0

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_log import LogReader
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes import pod_plan
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes import pod_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.outcome import result_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_files import files_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import job_in_pods
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_kinds import KINDS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import parse_pods
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
@@ -40,7 +41,8 @@ class Pod:
         secret = place / "files-secret"
         for folder in (source, home, secret, place / "program"):
             folder.mkdir()
-        monkeypatch.setattr(pod_plan, "HOME", str(home))
+        kinds = {"indexed": KINDS["indexed"]._replace(home=str(home))}
+        monkeypatch.setattr(pod_request, "KINDS", kinds)
         script = place / "program" / "train.py"
         script.write_text(SCRIPT)
         given: dict[str, Any] = {"pod_image": "x", "ranks_per_node": 2, "job_env": {"SECRET_WORD": "hush-hush"}}

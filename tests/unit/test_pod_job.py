@@ -14,9 +14,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protoc
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.following import Following, Seat
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.jobs_there import jobs_there
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import Kubectl
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.manifest import JOB_ID, OWNER, Thing
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import jobs_there, submit
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.manifest import JOB_ID, OWNER, Field, Thing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import submit
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_output import OutputFiles
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import parse_volumes
 
@@ -39,7 +40,11 @@ class StandIn(Kubectl):
 def job(name: str, who: str = "", condition: str = "", **status: Any) -> dict[str, Any]:
     conditions = [{"type": condition, "status": "True"}] if condition else []
     notes = {JOB_ID: name, OWNER: who or owner()}
-    return {"metadata": {"name": f"tf-{name}", "annotations": notes}, "status": {"conditions": conditions, **status}}
+    return {
+        "kind": "Job",
+        "metadata": {"name": f"tf-{name}", "annotations": notes},
+        "status": {"conditions": conditions, **status},
+    }
 
 
 def test_without_a_name_only_this_user_s_jobs_that_have_ended_are_taken_away() -> None:
@@ -53,8 +58,8 @@ def test_without_a_name_only_this_user_s_jobs_that_have_ended_are_taken_away() -
         job("of-bob", who="bob@desk", condition="Complete"),
         *(job("one-of-two-pods", condition="Complete"), job("one-of-two-pods", active=1)),
     ]
-    assert jobs_there(StandIn(*rows), "") == ["done", "failed"]
-    assert jobs_there(StandIn(rows[5]), "of-bob") == ["of-bob"]  # by its name
+    assert list(jobs_there(StandIn(*rows), "")) == ["done", "failed"]
+    assert list(jobs_there(StandIn(rows[5]), "of-bob")) == ["of-bob"]  # by its name
 
 
 def test_a_job_of_the_same_name_is_neither_joined_nor_ended() -> None:
@@ -63,7 +68,9 @@ def test_a_job_of_the_same_name_is_neither_joined_nor_ended() -> None:
     with pytest.raises(InputError, match=r"job_id: got .*the cluster has a job of that name \(job.batch/tf-demo\)"):
         submit(cluster, [Thing("Job", "tf-demo-0", ())], "torchfleet.dev/job=tf-demo")
     assert set(cluster.asked) == {"get"}
-    assert submit(StandIn(), [Thing("Job", "tf-demo", ())], "torchfleet.dev/job=tf-demo") is None  # type: ignore[func-returns-value]
+    alone = StandIn()
+    submit(alone, [Thing("Job", "tf-demo", (Field(("apiVersion",), "batch/v1", "it is a Job"),))], "x=tf-demo")
+    assert alone.asked[-1] == "create"
 
 
 def test_metrics_have_an_end(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_how_many(given: dict[str, Any], pods: int, ranks: int) -> None:
         ({"queue": True}, "queue: .*pod_queue"),
         ({"max_restarts": 3}, "max_restarts: .*start train.yml again"),
         ({"requirements": "requirements.txt"}, "requirements: .*into the image"),
-        ({"pod_kind": "mpijob"}, "pod_kind: got .mpijob.; choose one of indexed, jobs"),
+        ({"pod_kind": "rayjob"}, "pod_kind: got .rayjob.; choose one of indexed, jobs, pytorchjob, trainjob, mpijob"),
+        ({"pod_manifest": "job.yaml"}, "pod_manifest: got .job.yaml.; give the file .* -e pod_manifest=job.json"),
         ({"pod_namespace": "A_b"}, "pod_namespace"),
         ({"pod_cpus": "many"}, "pod_cpus: got .many.; give a quantity"),
         ({"pod_resources": "rdma"}, "pod_resources: .*give a dict"),
@@ -102,7 +103,9 @@ def test_options_of_pods_need_the_target() -> None:
     assert parse_target({}) == "nodes"
     with pytest.raises(InputError, match=r"pods: got 2; .*add -e target=kubernetes"):
         parse_target({"pods": 2})
-    with pytest.raises(InputError, match=r"target: got .slurm.; choose one of nodes, kubernetes"):
+    with pytest.raises(InputError, match=r"pod_project: got .mlo.; .*add -e target=runai"):
+        parse_target({"target": "kubernetes", "pod_project": "mlo"})
+    with pytest.raises(InputError, match=r"target: got .slurm.; choose one of nodes, kubernetes, runai"):
         parse_target({"target": "slurm"})
 
 

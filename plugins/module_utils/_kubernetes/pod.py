@@ -32,6 +32,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protoc
 
 from .network import network_of, wait_for_name, with_nic
 from .place import NoPlace, PodNumber, number_of, without_those_of_pods
+from .plain import FORM, lines_for_people
 from .pod_log import lines_of
 
 PYTHON = "@python@"  # in the command lines of an order: the interpreter that runs this
@@ -62,15 +63,17 @@ class Program:
 class Pod:
     """Runs the job of one pod to its end."""
 
-    def __init__(self, source: str, home: str) -> None:
-        self.source, self.home = source, home
+    def __init__(self, source: str, home: str, form: str = "") -> None:
+        self.source, self.home, self.plain = source, home, form == FORM
+        self.host = ""  # its name in the plan
         self.number = 0  # of the next line of the log
         self.signalled = ""
         self.last_beat = time.monotonic()
 
     def say(self, kind: str, **fields: object) -> None:
-        """Write a frame into the log."""
-        lines = list(lines_of({"kind": kind, **fields}, self.number))
+        """Write a frame into the log, or what people read of it."""
+        frame = {"kind": kind, **fields}
+        lines = lines_for_people(frame, self.host) if self.plain else list(lines_of(frame, self.number))
         self.number += len(lines)
         data = memoryview("".join(line + "\n" for line in lines).encode())
         while data:
@@ -91,11 +94,13 @@ class Pod:
         kept = without_those_of_pods(os.environ)
         os.environ.clear()
         os.environ.update(kept)
-        order = self.order_of(orders["job"], orders["nodes"][hosts[place.number]], place, len(hosts))
+        self.host = hosts[place.number]
+        order = self.order_of(orders["job"], orders["nodes"][self.host], place, len(hosts))
         job = NodeJob(order, self.secrets(), shipment=Program(self.source))
         self.follow(job)
         report = job.report()
-        self.send_output(job.job, order, orders["output_bytes"])
+        if not self.plain:
+            self.send_output(job.job, order, orders["output_bytes"])
         self.say("over", report=report)
         time.sleep(LINGER_SECONDS)
         rcs = [record.get("rc", FAILED) for record in report["records"].values()]
@@ -208,10 +213,10 @@ def with_python(value: object, python: str) -> object:
 
 
 def main() -> None:
-    """Run the job of this pod. Arguments: the directory of the ConfigMap, our home."""
+    """Run the job of this pod. Arguments: the directory of the ConfigMap, our home, and FORM if people read the log."""
     raise_files()
     try:
-        status = Pod(*sys.argv[1:3]).run()
+        status = Pod(*sys.argv[1:4]).run()
     except (NoPlace, OSError, ValueError) as error:
         sys.stderr.write(f"torchfleet: {error}\n")
         status = REFUSED

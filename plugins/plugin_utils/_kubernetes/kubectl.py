@@ -18,14 +18,16 @@ from dataclasses import dataclass
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-from .manifest import CONTAINER, LABEL
+from .manifest import LABEL
+from .pod_kinds import KINDS
 
 SECONDS = 60.0  # of one command; the API answers in one
 REQUEST = "--request-timeout=30s"
 ANSWER_BYTES = 64 << 20
 TEXT = 500  # characters of a message of the cluster
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
-KINDS = "jobs.batch,pods,services,configmaps,secrets"
+OBJECTS = ("jobs.batch", "pods", "services", "configmaps", "secrets")
+CONTAINERS = {kind.container for kind in KINDS.values()}  # the name of ours in a pod
 HELP = "kubectl get pods shows whether you can reach it"
 HELP_CREATE = "nothing is left of it; -e pod_kind=jobs goes without what older versions lack"
 
@@ -67,10 +69,21 @@ class Pod:
 
 
 class Kubectl:
-    """kubectl with a context and a namespace. Every call is bounded in time."""
+    """kubectl with a context and a namespace. Every call is bounded in time.
 
-    def __init__(self, context: str = "", namespace: str = "", program: str = "kubectl") -> None:
-        self.program = program
+    `resources`: kinds of an operator that the job has objects of. A cluster without the operator refuses their names.
+    `container`: the name of ours in the job's pods.
+    """
+
+    def __init__(
+        self,
+        context: str = "",
+        namespace: str = "",
+        program: str = "kubectl",
+        resources: Sequence[str] = (),
+        container: str = "ranks",
+    ) -> None:
+        self.program, self.resources, self.container = program, ",".join((*resources, *OBJECTS)), container
         self.words = [
             program,
             *([f"--context={context}"] if context else []),
@@ -115,27 +128,27 @@ class Kubectl:
 
     def follow_log(self, pod: str) -> subprocess.Popen[bytes]:
         """Begin to read the log of our container in a pod, from its start to its end. Others may add containers."""
-        words = [*self.words, "logs", "--follow", f"--container={CONTAINER}", pod]
+        words = [*self.words, "logs", "--follow", f"--container={self.container}", pod]
         return subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
     def delete(self, selector: str, wait: bool, seconds: float = SECONDS) -> list[str]:
-        """Delete what a selector finds: Jobs first, so that they make no new pods. Return the names. KubeError."""
+        """Delete what a selector finds: jobs first, so that they make no new pods. Return the names. KubeError."""
         how = [f"--wait={str(wait).lower()}", "--ignore-not-found", "--output=name"]
         timeout = [f"--timeout={seconds:.0f}s"] if wait else []
-        text = self.run("delete", KINDS, f"--selector={selector}", *how, *timeout, seconds=seconds + SECONDS)
+        text = self.run("delete", self.resources, f"--selector={selector}", *how, *timeout, seconds=seconds + SECONDS)
         return [printable(line)[:TEXT] for line in text.splitlines()]
 
     def left(self, selector: str) -> list[str]:
         """Return the names of what is there. KubeError."""
-        text = self.run("get", KINDS, f"--selector={selector}", "--output=name", REQUEST)
+        text = self.run("get", self.resources, f"--selector={selector}", "--output=name", REQUEST)
         return [printable(line)[:TEXT] for line in text.splitlines()]
 
-    def jobs(self, selector: str) -> list[dict[str, object]]:
-        """Return name, label and annotations of the Jobs that a selector finds. KubeError."""
-        items = self.json("get", "jobs.batch", f"--selector={selector}").get("items")
+    def rows(self, resources: str, selector: str) -> list[dict[str, object]]:
+        """Return the objects of some kinds that a selector finds. KubeError."""
+        items = self.json("get", resources, f"--selector={selector}").get("items")
         return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
@@ -174,7 +187,7 @@ def pod_of(item: object, hosts: Sequence[str]) -> Pod | None:
     scheduled, ready = conditions.get("PodScheduled", {}), text_in(conditions.get("Ready", {}), "status")
     unschedulable = text_in(scheduled, "message") if text_in(scheduled, "status") == "False" else ""
     states = rows_in(item, "status", "containerStatuses")  # others may add containers of theirs
-    states = [row for row in states if text_in(row, "name") == CONTAINER] or states
+    states = [row for row in states if text_in(row, "name") in CONTAINERS] or states
     return Pod(
         name=name,
         host=host_of(item, name, hosts),

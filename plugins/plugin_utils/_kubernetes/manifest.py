@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.place import NUMBER
+from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.plain import FORM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import table
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
@@ -20,14 +21,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets
 
 from .pod_files import encoded
 from .pod_plan import name_of
-from .pod_request import FILES, HOME, SECRETS, SHM, PodRequest
+from .pod_request import FILES, SECRETS, SHM, PodRequest
 
 Json = Union[str, int, bool, None, list["Json"], dict[str, "Json"]]  # noqa: UP007
 Path = tuple[str | int, ...]
 LABEL = "torchfleet.dev/job"
 OURS = "torchfleet.dev/part-of"  # a label of all jobs' objects
-CONTAINER = "ranks"
 JOB_ID, OWNER = "torchfleet.dev/job-id", "torchfleet.dev/owner"  # annotations
+KIND = "torchfleet.dev/pod-kind"
 KEEP_SECONDS = 3600  # of a Job that is over and that nobody took away
 GRACE_SECONDS = 30  # beyond the time of programs, for the guard, the records and the output
 START_SECONDS = 600  # beyond job_timeout: pods pull their image
@@ -45,11 +46,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Thing:
-    """One object. `hidden`: the paths of values that are not shown."""
+    """One object. `owns`: whether what is created after it goes with it."""
 
     kind: str
     name: str
     fields: tuple[Field, ...]
+    owns: bool = True
 
     @property
     def manifest(self) -> dict[str, Json]:
@@ -78,18 +80,6 @@ def below(path: Path, fields: Iterable[Field]) -> list[Field]:
     return [Field((*path, *field.path), field.value, field.reason, field.source) for field in fields]
 
 
-def objects_of(
-    plan: LaunchPlan, pods: PodRequest, files: Mapping[str, bytes], secrets: Mapping[str, str]
-) -> list[Thing]:
-    """Return the objects of a job: the Jobs first, whose first one owns the others."""
-    name = name_of(plan.job_id)
-    if pods.kind == "indexed":
-        jobs = [job_of(plan, pods, name, None, bool(secrets))]
-    else:
-        jobs = [job_of(plan, pods, f"{name}-{number}", number, bool(secrets)) for number in range(pods.pods)]
-    return [*jobs, service_of(plan), config_of(plan, files), *([secret_of(plan, secrets)] if secrets else [])]
-
-
 def metadata(plan: LaunchPlan, name: str) -> list[Field]:
     """Return the name of an object, and what it is found by."""
     return [
@@ -109,24 +99,44 @@ def kind_of(version: str, kind: str, reason: str) -> list[Field]:
 def job_of(plan: LaunchPlan, pods: PodRequest, name: str, number: int | None, secrets: bool) -> Thing:
     """Return the Job of all pods, or (`number`) of one."""
     fields = [*kind_of("batch/v1", "Job", "runs pods to their end, and needs no operator"), *metadata(plan, name)]
-    if pods.queue:
-        queue = "pod_queue: Kueue starts all pods of the job or none"
-        fields.append(Field(("metadata", "labels", "kueue.x-k8s.io/queue-name"), pods.queue, queue, "user"))
-        fields.append(Field(("spec", "suspend"), True, "Kueue takes it back when there is room"))
-    if number is None:
-        indexed = "pods are numbered: the number is the node's place in the plan"
-        fields += [
-            Field(("spec", "completionMode"), "Indexed", indexed),
-            Field(("spec", "completions"), pods.pods, f"pods: {plan.np_reason}", "user"),
-            Field(("spec", "parallelism"), pods.pods, "all at once: ranks wait for each other"),
-        ]
+    fields += [*queue(pods, ("spec", "suspend")), *below(("spec",), numbered(plan, pods) if number is None else [])]
     fields += [
-        Field(("spec", "backoffLimit"), 0, "one failed pod ends the job: no rank goes on without the others"),
-        Field(("spec", "ttlSecondsAfterFinished"), KEEP_SECONDS, "the cluster removes what nobody took away"),
-        *deadline(plan, pods),
+        *below(("spec",), [once(), *limits(plan, pods)]),
         *below(("spec", "template"), template(plan, pods, number, secrets)),
     ]
     return Thing("Job", name, tuple(fields))
+
+
+def queue(pods: PodRequest, suspend: Path) -> list[Field]:
+    """Return in which queue of Kueue a job is. `suspend`: the field that holds its kind back."""
+    if not pods.queue:
+        return []
+    reason = "pod_queue: Kueue starts all pods of the job or none"
+    return [
+        Field(("metadata", "labels", "kueue.x-k8s.io/queue-name"), pods.queue, reason, "user"),
+        Field(suspend, True, "Kueue takes it back when there is room"),
+    ]
+
+
+def numbered(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
+    """Return that a Job makes all pods, and numbers them."""
+    indexed = "pods are numbered: the number is the node's place in the plan"
+    return [
+        Field(("completionMode",), "Indexed", indexed),
+        Field(("completions",), pods.pods, f"pods: {plan.np_reason}", "user"),
+        Field(("parallelism",), pods.pods, "all at once: ranks wait for each other"),
+    ]
+
+
+def once() -> Field:
+    """Return that no pod is started again."""
+    return Field(("backoffLimit",), 0, "one failed pod ends the job: no rank goes on without the others")
+
+
+def limits(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
+    """Return how long a job and its objects may be there."""
+    keep = Field(("ttlSecondsAfterFinished",), KEEP_SECONDS, "the cluster removes what nobody took away")
+    return [keep, *deadline(plan, pods)]
 
 
 def deadline(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
@@ -135,12 +145,12 @@ def deadline(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
         return []
     seconds = int(plan.job_timeout + pods.start_timeout + START_SECONDS)
     reason = "job_timeout, and the time to start: the guards in the pods end it before"
-    return [Field(("spec", "activeDeadlineSeconds"), seconds, reason, "user")]
+    return [Field(("activeDeadlineSeconds",), seconds, reason, "user")]
 
 
 def template(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: bool) -> list[Field]:
     """Return the pods: each is one node of the plan."""
-    grace = int((plan.grace or 0) + GRACE_SECONDS)
+    grace, in_dns = int((plan.grace or 0) + GRACE_SECONDS), "pods have names in DNS: <pod>.<job>"
     fields = [
         Field(("metadata", "labels", LABEL), name_of(plan.job_id), "the service and the controller find the pods"),
         Field(("metadata", "labels", OURS), "torchfleet", "as the job"),
@@ -149,7 +159,7 @@ def template(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: bo
             for name, value in pods.annotations.items()
         ),
         Field(("spec", "restartPolicy"), "Never", "a rank that starts again alone waits for the others for ever"),
-        Field(("spec", "subdomain"), name_of(plan.job_id), "pods have names in DNS: <pod>.<job>"),
+        *([Field(("spec", "subdomain"), name_of(plan.job_id), in_dns)] if pods.row.service else []),
         Field(("spec", "automountServiceAccountToken"), False, "no rank asks the API for anything"),
         Field(("spec", "enableServiceLinks"), False, "the environment of ranks is the plan's"),
         Field(("spec", "terminationGracePeriodSeconds"), grace, "programs save, then the pod tells its records"),
@@ -165,11 +175,11 @@ def template(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: bo
 
 def container(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: bool) -> list[Field]:
     """Return the container of a pod."""
-    command: list[Json] = [pods.python, "-I", "-S", f"{FILES}/entry.py", FILES, HOME, digest()]
+    guard = "our guard: torchrun's agent, and below it the ranks"
     fields = [
-        Field(("name",), CONTAINER, "all ranks of a node are in one container"),
+        Field(("name",), pods.row.container, "all ranks of a node are in one container"),
         Field(("image",), pods.image, "pod_image", "user"),
-        Field(("command",), command, "our guard: torchrun's agent, and below it the ranks"),
+        Field(("command",), list(command_of(pods)), guard),
         Field(("env", 0, "name"), "TORCHFLEET_NODE", "which machine it is, for people"),
         Field(("env", 0, "valueFrom", "fieldRef", "fieldPath"), "spec.nodeName", "the cluster fills it in"),
     ]
@@ -180,6 +190,12 @@ def container(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: b
         for which in ("requests", "limits"):
             fields.append(Field(("resources", which, name), value, reason, "user"))
     return [*fields, *mounts(pods, secrets)]
+
+
+def command_of(pods: PodRequest) -> list[str]:
+    """Return what runs in each pod. Whoever is not followed by us tells people what happens, not frames."""
+    words = [pods.python, "-I", "-S", f"{FILES}/entry.py", FILES, pods.row.home, digest()]
+    return [*words, *([] if pods.followed else [FORM])]
 
 
 def resources(pods: PodRequest) -> list[tuple[str, str, str]]:
@@ -194,7 +210,7 @@ def mounts(pods: PodRequest, secrets: bool) -> list[Field]:
     """Return what is mounted where."""
     rows = [
         ("files", FILES, True, "our code, the script and the order"),
-        ("home", HOME, False, "the job's own files, gone with the pod"),
+        ("home", pods.row.home, False, "the job's own files, gone with the pod"),
         ("shm", SHM, False, "the usual 64 MiB are too few for NCCL and for loaders of data"),
         *([("secrets", SECRETS, True, "values of job_env that are secret")] if secrets else []),
         *((f"claim-{number}", each.path, each.read_only, "pod_volumes") for number, each in enumerate(pods.volumes)),
@@ -241,8 +257,8 @@ def service_of(plan: LaunchPlan) -> Thing:
     return Thing("Service", name, tuple(fields))
 
 
-def config_of(plan: LaunchPlan, files: Mapping[str, bytes]) -> Thing:
-    """Return the ConfigMap."""
+def config_of(plan: LaunchPlan, pods: PodRequest, files: Mapping[str, bytes]) -> Thing:
+    """Return the ConfigMap. Whoever takes the job away reads there of which kind it is."""
     name = name_of(plan.job_id)
     reasons = {
         "entry.py": "the first thing that runs", "runtime.zip": "guard, rank wrapper and result",
@@ -251,6 +267,7 @@ def config_of(plan: LaunchPlan, files: Mapping[str, bytes]) -> Thing:
     }  # fmt: skip
     data = encoded(files)
     fields = [*kind_of("v1", "ConfigMap", "the image needs nothing of ours"), *metadata(plan, name)]
+    fields.append(Field(("metadata", "annotations", KIND), pods.kind, "clean.yml takes away what is of that kind"))
     fields += [Field(("binaryData", file), data[file], reasons.get(file, "")) for file in files]
     return Thing("ConfigMap", name, tuple(fields))
 

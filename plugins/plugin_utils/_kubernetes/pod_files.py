@@ -26,7 +26,8 @@ PACKAGE = "ansible_collections/torchfleet/cluster/plugins/module_utils"
 # Our folders lie at the top of the archive, where the rank wrapper finds them, and are found by their full names too.
 ALIAS = b'__path__.append(__file__.rsplit("/", 6)[0])\n'
 # The first thing that runs in a pod: lays our code out of the ConfigMap, and becomes it. Arguments: where the ConfigMap
-# is mounted, our home in the pod, the name of this version there. Any Python reads it, to say that it is too old.
+# is mounted, our home in the pod, the name of this version there, and what pod.py takes besides. Any Python reads it,
+# to say that it is too old.
 FIRST = """import os, sys
 source, home, version = sys.argv[1:4]
 if sys.version_info < (3, 8):
@@ -42,7 +43,7 @@ try:
 except (OSError, ValueError) as error:
     sys.stderr.write("our code cannot be laid into %s: %s\\n" % (target, error))
     sys.exit(REFUSED)
-os.execv(sys.executable, [sys.executable, "-I", "-S", os.path.join(target, "pod.py"), source, home])
+os.execv(sys.executable, [sys.executable, "-I", "-S", os.path.join(target, "pod.py"), source, home] + sys.argv[4:])
 """
 POD_ENTRY = f"""import sys
 sys.path.insert(0, __file__.rpartition("/")[0])

@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
@@ -25,14 +24,15 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 from .following import Following
-from .kubectl import Kubectl, KubeError, rows_in, table_in, text_in
-from .manifest import JOB_ID, LABEL, OURS, OWNER, Thing, explained, objects_of
+from .kubectl import Kubectl, KubeError, table_in, text_in
+from .manifest import LABEL, OURS, Thing, explained
+from .objects import objects_of
 from .outcome import keep, result_of
 from .pod_files import files_of
 from .pod_plan import command_in_pods, name_of, plan_pods
 from .pod_request import PodRequest
+from .runai import CommandLine, command_lines
 
-ENDS = ("Complete", "Failed")  # conditions of a Job
 AGAIN = "ansible-playbook clean.yml -e target=kubernetes -e job_id="
 
 
@@ -43,7 +43,10 @@ class PodJob:
     plan: LaunchPlan
     command: LaunchCommand
     order: RunOrder
+    pods: PodRequest
+    files: Mapping[str, bytes]  # of the ConfigMap
     things: Sequence[Thing]
+    submitted_by: Sequence[CommandLine] = ()  # Run:ai's program
 
     @property
     def name(self) -> str:
@@ -53,7 +56,8 @@ class PodJob:
     @property
     def lines(self) -> list[str]:
         """Return what `train.yml --check` prints."""
-        return [*explain(self.plan, self.command), *explained(self.things)]
+        others = [line for each in self.submitted_by for line in each.lines]
+        return [*explain(self.plan, self.command), *explained(self.things), *others]
 
 
 def job_in_pods(request: Request, pods: PodRequest, job: Job, folder: Folder | None, who: str) -> PodJob:
@@ -62,12 +66,27 @@ def job_in_pods(request: Request, pods: PodRequest, job: Job, folder: Folder | N
     command = command_in_pods(render(plan))
     order = order_for(plan, command, who)
     secrets = next(iter(order["secrets"].values()))  # the same in all pods
-    things = objects_of(plan, pods, files_of(order, folder, pods.output), secrets)
-    return PodJob(plan, command, order, tuple(things))
+    files = files_of(order, folder, pods.output)
+    things = objects_of(plan, pods, files, secrets)
+    return PodJob(plan, command, order, pods, files, tuple(things), command_lines(plan, pods, bool(secrets)))
+
+
+def kubectl_for(pods: PodRequest) -> Kubectl:
+    """Return kubectl for a job of that kind."""
+    return Kubectl(pods.context, pods.namespace, resources=pods.row.resources, container=pods.row.container)
+
+
+def refuse_unfollowed(pods: PodRequest) -> None:
+    """InputError for a job that cannot be followed, and that is not written for others to submit."""
+    why = pods.row.unfollowed
+    if why and not pods.manifest:
+        name, given = ("target", "runai") if pods.kind == "runai" else ("pod_kind", pods.kind)
+        how = "--check shows it, and -e pod_manifest=job.json writes it with the command that submits it"
+        raise InputError(name, given, f"it is not followed, for {why}: {how}")
 
 
 def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str) -> None:
-    """Create the objects. The first Job owns the others: they go with it. KubeError: nothing is left.
+    """Create the objects. The first job owns what comes after it: that goes with it. KubeError: nothing is left.
 
     InputError if somebody's job has that name: what fails later would end it, for both are found by the same label.
     """
@@ -77,23 +96,24 @@ def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str) -> None:
         raise InputError(
             "job_id", selector.partition("=")[2], f"the cluster has a job of that name ({there[0]}): {advice}"
         )
-    first: dict[str, object] = {}
+    owner: dict[str, object] = {}
+    created = False
     try:
         for thing in things:
             manifest: dict[str, object] = dict(thing.manifest)
-            if first:
-                manifest["metadata"] = {**table_in(manifest, "metadata"), "ownerReferences": [first]}
-            made = kubectl.create(manifest)
-            if not first:
-                first = {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
+            if owner:
+                manifest["metadata"] = {**table_in(manifest, "metadata"), "ownerReferences": [owner]}
+            made, created = kubectl.create(manifest), True
+            if thing.owns and not owner:
+                owner = {
+                    "apiVersion": manifest["apiVersion"],
+                    "kind": thing.kind,
                     "name": thing.name,
                     "uid": text_in(made, "metadata", "uid"),
                     "blockOwnerDeletion": False,
                 }
     except BaseException:
-        if first:
+        if created:
             kubectl.delete(selector, wait=True)
         raise
 
@@ -134,32 +154,3 @@ def take_away(kubectl: Kubectl, selector: str) -> list[str]:
 def selector_of(job_id: str) -> str:
     """Return what finds the objects of a job; of all jobs for an empty text."""
     return f"{LABEL}={name_of(job_id)}" if job_id else f"{OURS}=torchfleet"
-
-
-def id_in(row: object) -> str:
-    """Return the id of the job that an object belongs to."""
-    return text_in(row, "metadata", "annotations", JOB_ID)
-
-
-def jobs_there(kubectl: Kubectl, job_id: str) -> list[str]:
-    """Return the ids of jobs in the cluster: the wanted one, else all of this user's that are over.
-
-    KubeError. InputError if the wanted one is not there.
-    """
-    rows = kubectl.jobs(selector_of(job_id))
-    going_on = set[str]() if job_id else {id_in(row) for row in rows if not (is_over(row) and is_own(row))}
-    found = sorted({id_in(row) for row in rows} - {"", *going_on})
-    if job_id and not found and not kubectl.left(selector_of(job_id)):
-        raise InputError("job_id", job_id, "the cluster has no such job in this namespace: -e pod_namespace=NAME")
-    return found or ([job_id] if job_id else [])
-
-
-def is_over(row: object) -> bool:
-    """Whether a Job has ended. One without pods may wait for Kueue or for a quota (Kubernetes API, JobCondition)."""
-    conditions = rows_in(row, "status", "conditions")
-    return any(text_in(each, "type") in ENDS and text_in(each, "status") == "True" for each in conditions)
-
-
-def is_own(row: object) -> bool:
-    """Whether this user started a job from this controller. That is for those who share a namespace, and no proof."""
-    return text_in(row, "metadata", "annotations", OWNER) == owner()

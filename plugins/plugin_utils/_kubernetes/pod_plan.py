@@ -21,7 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan im
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import nics_named
 
-from .pod_request import HOME, PodRequest
+from .pod_request import PodRequest
 
 PORT = 29500  # of the rendezvous: torchrun's own default, and each pod has an address of its own
 NAME_CHARACTERS = 40  # of a Job: its pods have a number and five letters more, and 63 is the most (RFC 1123)
@@ -56,11 +56,11 @@ def cores_of(pods: PodRequest) -> int:
 
 
 def cluster_of(pods: PodRequest, job_id: str) -> Cluster:
-    """Return the pods as nodes. Their names lead to their addresses in the cluster's DNS."""
-    name = name_of(job_id)
-    hosts = [f"{name}-{number}" for number in range(pods.pods)]
+    """Return the pods as nodes, with the names that their kind gives them in the cluster and in its DNS."""
+    name, row = name_of(job_id), pods.row
+    hosts = [(host, row.address_of(name, host)) for host in (row.host(name, number) for number in range(pods.pods))]
     nodes = tuple(
-        Node(name=host, address=f"{host}.{name}", slots=pods.ranks, home=HOME, interpreter=PYTHON) for host in hosts
+        Node(name=host, address=address, slots=pods.ranks, home=row.home, interpreter=PYTHON) for host, address in hosts
     )
     return Cluster(nodes[0], nodes)
 
@@ -70,9 +70,9 @@ def facts_of(node: Node, pods: PodRequest, request: Request) -> NodeFacts:
     vendor = GPUS[pods.gpu_resource]
     given = {nic for name, value in request.job_env.items() for nic in nics_named(name, value)}
     return {
-        "home": HOME, "cores": cores_of(pods), "accelerators": {vendor: pods.gpus} if pods.gpus else {},
+        "home": node.home, "cores": cores_of(pods), "accelerators": {vendor: pods.gpus} if pods.gpus else {},
         "fabric": {"nic": NIC, "address": node.address, "network": "0.0.0.0/0"},
-        "jobs": [], "running": [], "leftovers": [], "cwd": HOME, "tmpdir": "/tmp", "interpreter": PYTHON,
+        "jobs": [], "running": [], "leftovers": [], "cwd": node.home, "tmpdir": "/tmp", "interpreter": PYTHON,
         "python": request.python or PYTHON, "python_wanted": request.python or "python3", "uid": 1000,
         "torch": {"version": "2.x", **({VENDORS[vendor].build: "the image's"} if pods.gpus else {})},
         "gpu_targets": {"torch": [], "gpus": []}, "hostname": node.name, "machine": "", "nics": [NIC, *sorted(given)],

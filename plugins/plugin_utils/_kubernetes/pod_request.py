@@ -25,18 +25,15 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 
-TARGETS = ("nodes", "kubernetes")
-KINDS = {
-    "indexed": "one Indexed Job: Kubernetes 1.24 and newer number its pods",
-    "jobs": "one Job for each pod: for clusters without Indexed Jobs",
-}
+from .pod_kinds import CHOICES, HOME, HOME_WITHOUT_VOLUME, KINDS, TARGETS, PodKind
+
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")  # of DNS (RFC 1123): names of namespaces and claims
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?\Z")  # of a resource (Kubernetes API)
 RESOURCE = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z")
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}\Z")
 PODS_MOST = 10_000
-HOME, FILES, SECRETS, SHM = "/torchfleet", "/etc/torchfleet", "/etc/torchfleet-secret", "/dev/shm"  # in the pods
-OWN_PATHS = (HOME, FILES, SECRETS, SHM)
+FILES, SECRETS, SHM = "/etc/torchfleet", "/etc/torchfleet-secret", "/dev/shm"  # in the pods
+OWN_PATHS = (HOME, HOME_WITHOUT_VOLUME, FILES, SECRETS, SHM)
 # What has no meaning for pods, and what to do instead. Whoever gives it expects something that would not happen.
 NOT_FOR_PODS: Mapping[str, str] = {
     "nodes": "give the number of pods: -e pods=4",
@@ -63,6 +60,15 @@ NOT_FOR_PODS: Mapping[str, str] = {
     "program_index_url": "put the packages into the image",
     "profile": "write the profile to a claim: -e pod_volumes=results:/results",
     "ship": "the folder of the script goes into a ConfigMap",
+}
+NOT_FOR_RUNAI: Mapping[str, str] = {
+    "pod_kind": "Run:ai makes its own",
+    "pod_context": "the command line names a project: -e pod_project=NAME",
+    "pod_queue": "Run:ai starts all pods or none, and queues by project: -e pod_project=NAME",
+    "pod_gpu_resource": "Run:ai counts GPUs itself: -e gpus_per_pod=4",
+    "pod_shm": "--large-shm has no size",
+    "pod_start_timeout": "nothing of ours waits for the pods",
+    "pod_output": "all output is in the pods' logs: runai training pytorch logs NAME",
 }
 
 
@@ -97,6 +103,18 @@ class PodRequest:
     start_timeout: float = 600.0
     output: int = 4 << 20  # bytes of output of each pod that come home
     python: str = "python3"  # in the image: a path, or a name on its PATH
+    project: str = ""  # of Run:ai
+    manifest: str = ""  # the file that the objects are written into, for others to submit
+
+    @property
+    def row(self) -> PodKind:
+        """Return what is known of the kind."""
+        return KINDS[self.kind]
+
+    @property
+    def followed(self) -> bool:
+        """Whether our controller reads the logs of the pods."""
+        return not (self.manifest or self.row.unfollowed)
 
 
 def parse_label(name: str, value: object) -> str:
@@ -169,10 +187,18 @@ def parse_volumes(name: str, value: object) -> tuple[Volume, ...]:
     return tuple(found)
 
 
+def parse_manifest(name: str, value: object) -> str:
+    """Return the path of a file that is to be written."""
+    text = parse_text(name, value) or ""
+    if not text.endswith(".json"):
+        raise InputError(name, value, f"give the file that is to be written: -e {name}=job.json")
+    return text
+
+
 Parser = Callable[[str, object], object]
 PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of PodRequest, and what checks it
     "pod_image": ("image", parse_image),
-    "pod_kind": ("kind", lambda name, value: parse_choice(name, value, tuple(KINDS))),
+    "pod_kind": ("kind", lambda name, value: parse_choice(name, value, CHOICES)),
     "pod_namespace": ("namespace", parse_label),
     "pod_context": ("context", parse_text),
     "pod_cpus": ("cpus", parse_quantity),
@@ -189,6 +215,8 @@ PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of PodRequ
     "pod_queue": ("queue", parse_label),
     "pod_start_timeout": ("start_timeout", lambda name, value: parse_seconds(name, value, 600)),
     "pod_output": ("output", parse_bytes),
+    "pod_project": ("project", parse_label),
+    "pod_manifest": ("manifest", parse_manifest),
 }
 
 
@@ -198,16 +226,26 @@ def parse_target(given: Mapping[str, object]) -> str:
     lone = next((name for name in ("pods", *PARSERS) if given.get(name) is not None), "")
     if target == "nodes" and lone:
         raise InputError(lone, given[lone], "it is for jobs in pods: add -e target=kubernetes")
+    if target == "kubernetes" and given.get("pod_project") is not None:
+        raise InputError("pod_project", given["pod_project"], "it is for Run:ai: add -e target=runai")
     return target
+
+
+def refuse_what_pods_lack(given: Mapping[str, object], of_runai: bool) -> None:
+    """InputError for an option that has no meaning for pods, or for Run:ai."""
+    lacking = [(NOT_FOR_PODS, "pods"), *([(NOT_FOR_RUNAI, "Run:ai")] if of_runai else [])]
+    for options, whom in lacking:
+        for name, instead in options.items():
+            if given.get(name) is not None and plain_text(given[name]) not in ("false", "none", "0", "[]", "()", ""):
+                raise InputError(name, given[name], f"it is not for {whom}: {instead}")
+    if given.get("launcher") not in (None, "torchrun"):
+        raise InputError("launcher", given["launcher"], "in pods it is torchrun: leave it out")
 
 
 def parse_pods(given: Mapping[str, object], request: Request) -> PodRequest:
     """Return the checked request for pods. InputError names an option that is wrong, or that pods do not have."""
-    for name, instead in NOT_FOR_PODS.items():
-        if given.get(name) is not None and plain_text(given[name]) not in ("false", "none", "0", "[]", "()", ""):
-            raise InputError(name, given[name], f"it is not for pods: {instead}")
-    if given.get("launcher") not in (None, "torchrun"):
-        raise InputError("launcher", given["launcher"], "in pods it is torchrun: leave it out")
+    of_runai = given.get("target") == "runai"
+    refuse_what_pods_lack(given, of_runai)
     if given.get("pod_image") is None:
         raise InputError("pod_image", None, "name an image with Python and PyTorch: -e pod_image=registry/torch:2.13")
     found = {part: parse(name, given[name]) for name, (part, parse) in PARSERS.items() if given.get(name) is not None}
@@ -215,8 +253,19 @@ def parse_pods(given: Mapping[str, object], request: Request) -> PodRequest:
     pods, ranks = size_of(parse_whole("pods", given.get("pods"), 1, PODS_MOST), request, gpus)
     if request.python.startswith("~"):
         raise InputError("python", request.python, "give its whole path in the image: -e python=/opt/venv/bin/python")
-    python = request.python or "python3"
-    return dataclasses.replace(PodRequest("", pods, ranks, python=python), **found)  # type: ignore[arg-type]
+    kind = {"kind": "runai"} if of_runai else {}
+    made = PodRequest("", pods, ranks, python=request.python or "python3")
+    return checked_for_kind(dataclasses.replace(made, **found, **kind))  # type: ignore[arg-type]
+
+
+def checked_for_kind(pods: PodRequest) -> PodRequest:
+    """Return a request. InputError for what its kind does not have."""
+    if pods.kind == "runai" and pods.pods < 2:
+        raise InputError("pods", pods.pods, "these workloads of Run:ai have a master and workers: -e pods=2")
+    lone = next((volume.claim for volume in pods.volumes if volume.read_only), "")
+    if pods.kind == "runai" and lone:
+        raise InputError("pod_volumes", lone, "Run:ai's command line has no claim to read only: leave :ro out")
+    return pods
 
 
 def size_of(pods: int | None, request: Request, gpus: int) -> tuple[int, int]:

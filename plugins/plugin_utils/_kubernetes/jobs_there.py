@@ -1,0 +1,70 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Jobs that are in a cluster, for clean.yml: which, of which kind, and whether they still run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+
+from .kubectl import Kubectl, rows_in, text_in
+from .manifest import JOB_ID, KIND, OWNER
+from .pod_job import selector_of
+from .pod_kinds import KINDS
+
+FOUND_BY = "jobs.batch,configmaps"  # of each job there is at least one, and every cluster has these kinds
+OVER = ("Complete", "Succeeded", "Failed")  # conditions of a job (Kubernetes, JobSet, Kubeflow's operators)
+
+
+def jobs_there(kubectl: Kubectl, job_id: str) -> dict[str, tuple[str, ...]]:
+    """Return jobs in the cluster by id: the wanted one, else all of this user's that are over.
+
+    Of each: the kinds of its operator.
+
+    KubeError. InputError if the wanted one is not there.
+    """
+    rows = kubectl.rows(FOUND_BY, selector_of(job_id))
+    found = {id_in(row): "" for row in rows} | {id_in(row): kind for row in rows if (kind := kind_in(row))}
+    if not job_id:
+        kept = {id_in(row) for row in rows if not is_own(row) or (text_in(row, "kind") == "Job" and not is_over(row))}
+        found = {each: kind for each, kind in found.items() if each not in kept and not runs(kubectl, each, kind)}
+    found.pop("", None)
+    if job_id and not found:
+        if not kubectl.left(selector_of(job_id)):
+            raise InputError("job_id", job_id, "the cluster has no such job in this namespace: -e pod_namespace=NAME")
+        found = {job_id: ""}
+    return {each: KINDS[kind].resources if kind else () for each, kind in sorted(found.items())}
+
+
+def runs(kubectl: Kubectl, job_id: str, kind: str) -> bool:
+    """Whether an operator's job is not over. KubeError. One of Run:ai counts as such: only its own program knows."""
+    row = KINDS.get(kind)
+    if row is None or not row.resources:
+        return row is not None and row.target == "runai"
+    return not all(map(is_over, kubectl.rows(row.resources[0], selector_of(job_id))))
+
+
+def is_over(row: Mapping[str, object]) -> bool:
+    """Whether a job has ended. One without pods may wait for Kueue or for a quota (Kubernetes API, JobCondition)."""
+    conditions = rows_in(row, "status", "conditions")
+    return any(text_in(each, "type") in OVER and text_in(each, "status") == "True" for each in conditions)
+
+
+def is_own(row: object) -> bool:
+    """Whether this user started a job from this controller. That is for those who share a namespace, and no proof."""
+    return text_in(row, "metadata", "annotations", OWNER) == owner()
+
+
+def id_in(row: object) -> str:
+    """Return the id of the job that an object belongs to."""
+    return text_in(row, "metadata", "annotations", JOB_ID)
+
+
+def kind_in(row: object) -> str:
+    """Return the kind of the job that an object belongs to; empty if it does not say one of ours."""
+    kind = text_in(row, "metadata", "annotations", KIND)
+    return kind if kind in KINDS else ""
