@@ -11,11 +11,13 @@ job must be ended and its files fetched in any case, so the worker notes the sig
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import stat
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType, TracebackType
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import (
@@ -133,6 +135,23 @@ class StopWatch:
         by the second. SIGTERM kills it at once.
         """
         return self.noted.count(self.first) > 1 or (self.first == "SIGINT" and self.orphaned())
+
+
+@contextlib.contextmanager
+def signals_later() -> Iterator[None]:
+    """Within this context a signal waits for the end of it: a program whose start is cut off would have no owner."""
+    if threading.current_thread() is not threading.main_thread():  # no handler runs in another one
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.signal(number, lambda which, _frame: came.append(which)) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for each in came:
+            signal.raise_signal(each)
 
 
 def terminal_of(pid: int, numbers: Collection[int] = (2, 1, 0)) -> int:

@@ -12,7 +12,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -24,7 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
     RemoteProcess,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import FromHead, ToHead
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, signals_later
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 
@@ -57,20 +57,25 @@ class Connection:
         known = head.local and os.path.exists(entry)
         if known:  # saves one start of Python
             start = [head.interpreter, "-I", "-S", entry, "supervise"]
+        self.remote: RemoteProcess[ToHead, FromHead]
         try:
-            program = start if head.local else [*ssh, "exec " + shlex.join(start)]
-            self.remote: RemoteProcess[ToHead, FromHead] = RemoteProcess(program, SILENT_SECONDS, frames.FROM_HEAD)
-        except ConnectionLost as lost:
-            name = f"ansible_python_interpreter of {head.name}" if head.local else f"connection of {head.name}"
-            raise InputError(name, head.interpreter if head.local else ssh[0], str(lost)) from None
-        if not known:
-            try:
+            with signals_later():
+                self.start(start if head.local else [*ssh, "exec " + shlex.join(start)])
+            if not known:
                 self.greet()
-            except Stopped:
-                self.drop()
-                raise
+        except Stopped:
+            self.drop()
+            raise
         if detached:
             self.remote.channel.send({"kind": "detach"})
+
+    def start(self, program: Sequence[str]) -> None:
+        """Start the program that is the connection. InputError if there is none."""
+        try:
+            self.remote = RemoteProcess(program, SILENT_SECONDS, frames.FROM_HEAD)
+        except ConnectionLost as lost:
+            name = f"{'ansible_python_interpreter' if self.head.local else 'connection'} of {self.head.name}"
+            raise InputError(name, program[0], str(lost)) from None
 
     def greet(self) -> None:
         """Wait until our code runs on the head. InputError says why it does not."""
@@ -108,7 +113,9 @@ class Connection:
         self.remote.stderr_reader.join(ERROR_SECONDS)
 
     def drop(self) -> None:
-        """Kill the connection to the head at once: no job was started."""
+        """Kill the connection to the head at once: no job was started. It may not have been made."""
+        if not hasattr(self, "remote"):
+            return
         self.kill()
         with contextlib.suppress(OSError):  # the channel may be closed
             self.remote.close()
