@@ -83,9 +83,10 @@ lab: $(READY)
 lab-absent: $(READY)
 	$(call in_venv,ansible-playbook playbooks/lab.yml -e lab_state=absent $(LAB))
 
-# Four lanes at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster; those of hostile
-# nodes, the lab, the choice of NICs, old Pythons and the removal; the roles, and then the other tests of nodes; what needs
-# no node. A lane goes on after a failure, and its log is printed at the end whatever the others came to.
+# Four lanes at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster and of a head that
+# only launches; those of hostile nodes, the lab, NICs, firewalls, old Pythons and the removal; the roles, and then the other
+# tests of nodes; what needs no node. They take about the same time. A lane goes on after a failure, and its log is printed
+# at the end whatever the others came to.
 LANE = $(MAKE) --no-print-directory --keep-going
 test: $(DEV_READY)
 	@mkdir -p .cache; trap 'kill $$nodeless $$cluster $$networks; wait; exit 1' INT TERM; \
@@ -102,11 +103,11 @@ test: $(DEV_READY)
 NEEDS := setup
 PYTEST := python -m pytest -q --durations=15
 
-CLUSTER := $(wildcard tests/lab/test_across*.py)
+CLUSTER := $(wildcard tests/lab/test_across*.py) tests/lab/test_head_only.py
 cluster: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(CLUSTER))
 
-NETWORKS := $(addprefix tests/lab/test_,hostile_nodes.py lab.py nics.py old_python.py remove.py)
+NETWORKS := $(addprefix tests/lab/test_,hostile_nodes.py lab.py nics.py firewalls.py old_python.py remove.py)
 OTHERS := $(CLUSTER) $(NETWORKS) tests/lab/test_stack.py
 nodes: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(filter-out $(OTHERS),$(wildcard tests/lab/test_*.py)))
