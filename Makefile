@@ -103,11 +103,11 @@ test: $(DEV_READY)
 NEEDS := setup
 PYTEST := python -m pytest -q --durations=15
 
-CLUSTER := $(wildcard tests/lab/test_across*.py) tests/lab/test_head_only.py
+CLUSTER := tests/lab/test_head_only.py $(wildcard tests/lab/test_across*.py)
 cluster: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(CLUSTER))
 
-NETWORKS := $(addprefix tests/lab/test_,hostile_nodes.py lab.py nics.py firewalls.py old_python.py remove.py)
+NETWORKS := $(addprefix tests/lab/test_,hostile_nodes.py firewalls.py lab.py nics.py old_python.py remove.py)
 OTHERS := $(CLUSTER) $(NETWORKS) tests/lab/test_stack.py
 nodes: $(DEV_READY)
 	$(call in_venv,$(PYTEST) $(filter-out $(OTHERS),$(wildcard tests/lab/test_*.py)))
