@@ -5,6 +5,7 @@ The tests go on from each other: refused, started, trained on, stopped and start
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -247,8 +248,10 @@ def test_what_setup_installed_is_kept_as_an_image_without_what_makes_a_node_itse
         done = machines.in_containers("setup.yml", "--tags", "mpi")
         assert done.returncode == 0, done.stdout + done.stderr
         assert changed(machines.play("built", "-e", "away=n2", image=""))  # both would give it the same name
-        described = podman("image", "inspect", "--format", "{{json .Config}}", image)
-        assert machines.cluster not in described and "birth" not in described
+        config = json.loads(podman("image", "inspect", "--format", "{{json .Config}}", image))
+        labels = {name: text for name, text in config.pop("Labels").items() if name.startswith("torchfleet.node")}
+        assert len(labels) == 4 and set(labels.values()) == {""}
+        assert machines.cluster not in json.dumps(config) and "birth" not in json.dumps(config)
         words = ("run", "--rm", "--network=none", *LIMITS, image, "sh", "-c", "ls /etc/ssh; ls /home/fleet/.torchfleet")
         there = podman(*words)
         assert "ssh_host" not in there and "torchfleet_node" not in there and "openmpi" in there

@@ -29,8 +29,13 @@ IMAGE_NAME = "image"  # in a shape, beside its digest
 MAY_LACK = ("node_container_directory", "node_container_image")
 MOUNT_WAYS = ("ro", "rw")
 # Options of `commit`: an image has nothing of its node. A container of it with our labels would be taken for a node.
-UNLABELLED = " ".join(f'{label}=""' for label in (CLUSTER_LABEL, HOST_LABEL, SHAPE_LABEL, BIRTH_LABEL))
-COMMIT_WORDS = ("--change", f"LABEL {UNLABELLED}", "--change", "ENTRYPOINT []", "--change", 'CMD ["/bin/sh"]')
+# One label for each LABEL: podman 4.3 takes several for the value of the first.
+CHANGES = (
+    *(f'LABEL {label}=""' for label in (CLUSTER_LABEL, HOST_LABEL, SHAPE_LABEL, BIRTH_LABEL)),
+    "ENTRYPOINT []",
+    'CMD ["/bin/sh"]',
+)
+COMMIT_WORDS = tuple(word for change in CHANGES for word in ("--change", change))
 
 
 class Wanted(NamedTuple):
