@@ -22,7 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman imp
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import lifecycle, listing
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.aws import Aws
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.errors import CloudError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files, how_to_remove
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files, alone, how_to_remove
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.request import (
     parse_name,
     parse_owner,
@@ -45,7 +45,12 @@ class ActionModule(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, msg, and nodes or clusters. Failed with one line for what AWS refuses."""
         try:
-            return self.show(given) if given["cluster_state"] == "list" else self.manage(given)
+            if given["cluster_state"] == "list":
+                return self.show(given)
+            if self._task.check_mode:
+                return self.manage(given)
+            with alone(parse_name(given["cluster_name"]), display.display):
+                return self.manage(given)
         except CloudError as error:
             return {"failed": True, "msg": f"EC2: {error}", "code": error.code}
         except (OSError, PodmanError) as error:

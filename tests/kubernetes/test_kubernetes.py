@@ -253,7 +253,7 @@ def clean(pods: Pods, *words: str) -> tuple[int, str]:
         ({"pod_image": "registry.invalid/none:1"}, "not started|ErrImagePull|ImagePullBackOff"),
         ({"python": "/usr/bin/python3"}, "No module named torch|torch"),
         ({"pod_volumes": "nothing:/nothing", "pod_start_timeout": 15}, 'persistentvolumeclaim "nothing" not found'),
-        ({"pod_context": "other"}, 'not found for specified context: other'),
+        ({"pod_context": "other"}, "not found for specified context: other"),
         ({"pod_namespace": "nowhere"}, 'namespaces "nowhere" not found'),
     ],
 )

@@ -15,7 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import l
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.answers import Event, Stack, Volume
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.contact import Contact, Pin, pins_in, pins_text
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.errors import CloudError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files, alone
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.lifecycle import Done
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from tests.unit import clouds
@@ -397,3 +397,16 @@ def test_a_directory_with_a_key_of_the_user_s_own_is_not_touched(here: Controlle
     here.absent()
     assert {path.read_text() for path in here.files.directory.iterdir()} == {"mine\n"}
     assert len(list(here.files.directory.iterdir())) == 3
+
+
+def test_two_runs_do_not_change_a_cluster_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: a killed playbook's worker and the next run changed a host key, and nobody could log in."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    said: list[str] = []
+    with alone("demo", said.append), alone("other", said.append):
+        assert said == []
+        with pytest.raises(CloudError, match="holds cluster demo") as error, alone("demo", said.append, seconds=0.1):
+            pass
+        assert error.value.code == "Busy" and len(said) == 1
+    with alone("demo", said.append):
+        assert len(said) == 1

@@ -6,22 +6,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import directory as lab
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import inventory as lab_inventory
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_locks import try_lock, wait_for_lock
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .answers import Instance
 from .contact import Pin, pins_in, pins_text
+from .errors import CloudError
 from .request import Address
 from .template import Member, Plan
 from .user_data import USER
 
 HEADER = "---\n# Written by cluster.yml, which also removes it: -e cluster_state=absent\n"
+WAIT_SECONDS = 900.0  # for another run: the boot of an instance, and the first contact
 MADE_IN = "# made in "  # a comment of known_hosts, which is written before anything is billed
+
+
+@contextlib.contextmanager
+def alone(cluster: str, note: Callable[[str], object], seconds: float = WAIT_SECONDS) -> Iterator[None]:
+    """Hold a cluster against other runs on this controller. CloudError if they hold it for so long. OSError.
+
+    Ansible's worker is in a session of its own: it works on for a while when ansible-playbook is killed. Two that
+    change host keys at once would lock themselves out.
+    """
+    place = Path.home() / ".torchfleet" / "clusters"
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = str(place / f"{cluster}.lock")
+    held = try_lock(path, fcntl.LOCK_EX)
+    if held is None:
+        note(f"another cluster.yml works on cluster {cluster}: waiting for its end")
+        held = wait_for_lock(path, fcntl.LOCK_EX, seconds)
+    if held is None:
+        raise CloudError("Busy", f"another cluster.yml holds cluster {cluster} since {seconds:.0f} s: end it")
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 def how_to_remove(cluster: str) -> str:
