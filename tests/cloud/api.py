@@ -19,7 +19,7 @@ from typing import Any
 
 import boto3
 
-from tests.driver import REPO
+from tests.driver import REPO, family
 from tests.lab.lab import ENVIRONMENT, Lab
 
 REGION = "eu-central-1"
@@ -64,12 +64,17 @@ class Api:
         return [str(BIN / "ansible-playbook"), "cluster.yml", "-e", json.dumps(given), *words]
 
     def play_until_it_runs(self, directory: Path, **given: Any) -> None:
-        """Begin as play() does, and kill the controller as soon as an instance runs."""
+        """Begin as play() does, and kill the controller as soon as an instance runs, with Ansible's worker.
+
+        That is in a session of its own, and would finish the work.
+        """
         argv = self.argv({"cluster_name": "demo", "cluster_directory": str(directory), **given})
         with subprocess.Popen(argv, cwd=REPO, env=self.environment(), start_new_session=True) as process:
             while process.poll() is None and not self.running():
                 time.sleep(0.1)
-            os.killpg(process.pid, signal.SIGKILL)
+            for pid in family(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
