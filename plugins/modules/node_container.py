@@ -224,7 +224,8 @@ def main() -> None:
     try:
         done = VERBS[module.params["state"]](module.params, module.check_mode)
     except (ValueError, OSError, EngineFailed, NoDevice, PodmanError) as error:
-        module.fail_json(msg=str(error))
+        code = getattr(error, "code", None)
+        module.fail_json(msg=str(error), **({"code": str(code)} if code else {}))
     module.exit_json(**done)
 
 

@@ -1,4 +1,4 @@
-"""UCX and Open MPI, built from their sources on real nodes: `make stack`, for it takes both cores minutes.
+"""UCX and Open MPI, built from their sources on real nodes, and removed: `make stack`, for it takes both cores minutes.
 
 What can be fetched here is Debian's: its copies of the sources of UCX 1.13 and Open MPI 5.0, none of UCC. So Open MPI
 is built with UCX's wheel and with UCC as a package of the next Debian, and UCX by itself.
@@ -23,6 +23,7 @@ import pytest
 from tests.driver import SCRIPTS
 from tests.lab.cluster import Cluster
 from tests.lab.lab import PATIENCE, Lab
+from tests.lab.listing import listing
 from tests.lab.test_old_python import stand_in
 
 OPENMPI = "5.0.7"  # whose source Debian 13 has
@@ -42,6 +43,19 @@ url, digest, path = sys.argv[1:]
 content = urllib.request.urlopen(url).read()
 assert hashlib.sha256(content).hexdigest() == digest, url
 open(path, "wb").write(content)
+"""
+# Makes a repository of apt of the packages in a directory.
+REPOSITORY = """
+cd /srv/ucc
+for package in *.deb; do
+    dpkg-deb --field "$package"
+    echo "Filename: ./$package"
+    echo "Size: $(stat --format %s "$package")"
+    echo "SHA256: $(sha256sum "$package" | cut -d ' ' -f 1)"
+    echo
+done >Packages
+echo 'deb [trusted=yes] file:/srv/ucc ./' >/etc/apt/sources.list.d/ucc.list
+apt-get update
 """
 BUILD_SECONDS = 3000
 SCRIPT = SCRIPTS / "mpi_all_reduce.py"
@@ -66,11 +80,24 @@ def address(lab: Lab, name: str) -> str:
     return said.split("'")[1].partition("/pool/")[0] + f"/pool/main/{name}"
 
 
+def fetch_ucc(lab: Lab, node: str, place: str) -> list[str]:
+    """Fetch the packages of UCC to a directory of a node; return their paths there."""
+    paths = [f"{place}/{Path(name).name}" for name, _digest in PACKAGES]
+    for (name, digest), path in zip(PACKAGES, paths, strict=True):
+        lab.root(node, "python3", "-c", FETCH, address(lab, name), digest, path)
+    return paths
+
+
 def install_ucc(lab: Lab, node: str) -> None:
-    for name, digest in PACKAGES:
-        lab.root(node, "python3", "-c", FETCH, address(lab, name), digest, f"/var/tmp/{Path(name).name}")
-    paths = [f"/var/tmp/{Path(name).name}" for name, _digest in PACKAGES]
-    lab.root(node, "apt-get", "install", "-y", "--no-install-recommends", *paths)
+    paths = fetch_ucc(lab, node, "/var/tmp")
+    lab.root(node, "apt-get", "install", "-y", "--no-install-recommends", *paths, seconds=BUILD_SECONDS)
+
+
+def offer_ucc(lab: Lab, node: str) -> None:
+    """Let apt of a node offer UCC, as a distribution does that has it."""
+    lab.root(node, "mkdir", "/srv/ucc")
+    fetch_ucc(lab, node, "/srv/ucc")
+    lab.root(node, "sh", "-ec", REPOSITORY, seconds=BUILD_SECONDS)
 
 
 @contextlib.contextmanager
@@ -135,14 +162,50 @@ def set_up(cluster: Cluster, tags: str = "", **wanted: object) -> str:
     return job.output
 
 
+def remove(cluster: Cluster) -> None:
+    """Run remove.yml for all nodes."""
+    job = cluster.start("remove.yml", torchfleet_versions=str(cluster.root / "versions.yml"))
+    assert job.process.wait(BUILD_SECONDS) == 0, job.output
+
+
+def require_as_before(cluster: Cluster, before: dict[str, set[str]]) -> None:
+    """Fail with what is there now and was not, and with what is gone."""
+    now = {node: listing(cluster.lab, node) for node in before}
+    assert {node: (now[node] - before[node], before[node] - now[node]) for node in before} == dict.fromkeys(
+        before, (set(), set())
+    )
+
+
 @pytest.mark.timeout(BUILD_SECONDS)
-def test_ucx_is_built_on_one_node_and_sent_to_the_other(bare: Cluster) -> None:
+def test_packages_of_ucx_and_ucc_go_and_those_that_were_there_stay(tmp_path: Path) -> None:
+    """On n1 the roles install both; n2 had UCC before, and with it UCX's libraries, which others use there."""
+    with two_nodes_of("trixie", "g", tmp_path) as made:
+        offer_ucc(made.lab, "n1")
+        install_ucc(made.lab, "n2")
+        (tmp_path / "versions.yml").write_text("{}")
+        before = {node: listing(made.lab, node) for node in ("n1", "n2")}
+        methods = {"ucx_install_method": "package", "ucc_install_method": "package"}
+        set_up(made, libraries=["ucx", "ucc"], **methods)
+        for node in ("n1", "n2"):
+            made.lab.ssh(node, "ucx_info", "-v")
+            made.lab.ssh(node, "test", "-e", "/usr/include/ucc/api/ucc.h")
+        added = json.loads(made.lab.root("n1", "cat", "/var/lib/torchfleet/installed.json"))["packages"]
+        assert set(added.values()) == {"ucx", "ucc"}, added
+        remove(made)
+        require_as_before(made, before)
+
+
+@pytest.mark.timeout(BUILD_SECONDS)
+def test_ucx_is_built_on_one_node_and_sent_to_the_other_and_goes(bare: Cluster) -> None:
+    before = {node: listing(bare.lab, node) for node in ("n1", "n2")}
     wanted = {"libraries": ["ucx"], "ucx_install_method": "source", "ucx_install_tools": True}
     set_up(bare, **wanted)
     for node in ("n1", "n2"):
         assert "1.13.1" in bare.lab.ssh(node, f"{HOME}/ucx/bin/ucx_info", "-v").stdout
     assert bare.lab.ssh("n2", "which", "cc", check=False).stdout == ""
     assert set_up(bare, **wanted).count("changed=0") == 2
+    remove(bare)
+    require_as_before(bare, before)
 
 
 @pytest.mark.timeout(2 * BUILD_SECONDS)
