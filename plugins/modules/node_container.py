@@ -182,6 +182,11 @@ image:
   returned: success, with O(state=built)
   type: str
   sample: localhost/torchfleet-worker:cpu
+code:
+  description: C(engine_failed), if the task fails because an engine did not tell what it has.
+  returned: failure
+  type: str
+  sample: engine_failed
 msg:
   description: The outcome as a sentence.
   returned: always

@@ -79,6 +79,12 @@ unseen:
     - engine: podman
       code: engine_failed
       said: "Error: database is locked"
+code:
+  description: C(engine_failed), if the task fails because a container engine did not list its containers.
+  returned: failure
+  type: str
+  version_added: 0.6.0
+  sample: engine_failed
 cancelled:
   description: The job that O(job_id) names, if it was running; in check mode it still is.
   returned: success
