@@ -33,6 +33,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nodes as Debian installs them: the name of each leads to 127.0.1.1. With a compiler, for DeepSpeed."""
     root = tmp_path_factory.mktemp("compat")
     options = {"nodes": NODES, "nics": 2, "install": True, "image": "bare", "packages": ["g++", "libpython3-dev"]}
+    options["overrides"] = {"n1": {"slots": max(row.ranks for row in ROWS)}}
     lab = Lab(f"f{os.getpid()}", root / "inventory", **options)
     try:
         lab.up()
