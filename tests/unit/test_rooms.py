@@ -52,6 +52,18 @@ def test_functions_are_short() -> None:
     assert long == []
 
 
+def test_files_are_short() -> None:
+    """Documentation of options apart, which is as long as there are options."""
+    long = [
+        f"{path.relative_to(REPO)} has {lines} lines"
+        for folder in ("plugins", "workloads", "torch_backends/src")
+        for path in (REPO / folder).rglob("*.py")
+        for lines in [len(path.read_text().splitlines())]
+        if lines > 400 and path.parent.name != "modules"
+    ]
+    assert long == []
+
+
 def test_what_is_shipped_to_nodes_needs_nothing_else() -> None:
     """Relative imports apart, which stay in the folder."""
     for path in (REPO / "plugins" / "module_utils" / "_runtime").glob("*.py"):

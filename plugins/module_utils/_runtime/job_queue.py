@@ -23,8 +23,9 @@ from .fetched_files import state_in
 from .file_locks import PAUSE_SECONDS, wait_for_lock
 from .job_directory import JOB_ID, Form, JobDir, fits, jobs, json_in, open_file
 from .job_directory import NUMBER as SECONDS
+from .job_rows import Ahead, QueuedJob
 from .orders import Order
-from .records import Ahead, AnyFacts, QueuedJob
+from .records import AnyFacts
 from .survey import row
 
 DIRECTORY, LOCK, LIMITS = "queue", "lock", "limits.json"
