@@ -22,7 +22,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS, Engine, joins_gpus
 
-from .preflight_types import Answer, Facts
+from .facts_types import Facts
+from .preflight_types import Answer
 
 Step = LinkStep | FullLinkStep | RailStep
 
@@ -194,8 +195,8 @@ def can_try(backend: str, facts: Sequence[Facts], launcher: str) -> bool:
 
 def versions_on(answers: Mapping[str, Answer], name: str) -> Mapping[str, str]:
     """Return the versions on a node; none where it did not answer."""
-    versions: Mapping[str, str] = (answers[name].facts or {}).get("versions", {})
-    return versions
+    facts = answers[name].facts
+    return facts["versions"] if facts else {}
 
 
 def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:
