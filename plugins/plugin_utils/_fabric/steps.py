@@ -10,12 +10,13 @@ import ipaddress
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_types import Agent, LinkStep
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from . import answers as fabric_answers
 from .choice import Choice, alone, candidates, choose_fabric, refusal, standing
 from .constraints import Constraints, check_constraints, parse_subnet
-from .fabric_types import Agent, LinkStep, Measured, Published
+from .fabric_types import Measured, Published
 from .firewalls import Blocked, blocked
 from .link_matrix import rates, steps
 from .networks import NodeNet, node_net, some

@@ -10,22 +10,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_types import (
     Agent,
     FullLinkStep,
     LinkStep,
-    Published,
-    RailStep,
+    Step,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import Published
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS, Engine, joins_gpus
 
 from .facts_types import Facts
 from .preflight_types import Answer
-
-Step = LinkStep | FullLinkStep | RailStep
 
 SECONDS = 0.15  # per pair and direction: long enough for a rate; 200 nodes take a minute
 # Launcher, and the version that proves that it is installed.
