@@ -138,7 +138,7 @@ def how_to_remake(lab: str) -> str:
 
 
 def refuse_others(lab: Lab, seen: Seen, images: Mapping[str, str], directory: str) -> None:
-    """Raise ValueError if objects of others are in the way, or if the existing lab is different."""
+    """Raise ValueError if something else has a name that the lab needs, or if the lab that exists is different."""
     if os.path.isdir(directory) and os.listdir(directory) and not is_ours(directory, spec.HEADER):
         raise ValueError(f"lab_name: {directory} exists and has no lab's inventory; give another lab_name")
     names = {lab.container(node) for node in lab.nodes} | {network.name for network in lab.networks}

@@ -124,7 +124,7 @@ class Queue:
         return ticket
 
     def move(self, ticket: Ticket, hosts: Sequence[str]) -> None:
-        """Note other nodes: those that a job had may be others when they are looked at anew. OSError."""
+        """Write the nodes that the job is planned for now: they may change while it is in the queue. OSError."""
         if list(hosts) != ticket.entry["hosts"]:
             with self.held(alone=True):  # who reads half a ticket takes its job for none, and overtakes it
                 ticket.entry["hosts"] = list(hosts)

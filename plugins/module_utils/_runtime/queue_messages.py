@@ -46,7 +46,7 @@ class EnterQueue(Request):
 
 
 class Queued(TypedDict):
-    """A job waits, and for whom."""
+    """A job waits for other jobs."""
 
     kind: Literal["queued"]
     ahead: int  # jobs

@@ -81,7 +81,7 @@ def next_step(
 
 
 def connections(nodes: Sequence[NodeNet], constraints: Constraints, listened: Results) -> Plan:
-    """Return whom each node connects to. InputError for what cannot work, before anything is tested."""
+    """Return the nodes that each node connects to in the test. InputError for constraints that cannot be met."""
     rails_of(nodes)
     found, rejections = candidates(nodes, constraints)
     if not found:

@@ -38,7 +38,7 @@ class Turn:
         self.told = ""
 
     def would_wait(self, plan: LaunchPlan) -> str:
-        """Return a line that says whether the job would wait, and for whom. It enters no queue."""
+        """Return a line that says whether the job would wait, and for which job. The job does not enter the queue."""
         frame = self.session.ask(self.entry(plan, look=True))
         if frame["kind"] != "queued":
             raise self.refusal(plan, frame["reason"] if frame["kind"] == "refused" else "it did not answer")
