@@ -23,7 +23,7 @@ from tests.driver import REPO
 from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab
 
-NODES, RANKS = 2, 2  # and so many ranks on each, if a row does not say otherwise
+NODES, RANKS = 2, 2  # and so many ranks on each
 HOME = "/home/fleet/.torchfleet"
 SECONDS = 900
 
@@ -85,11 +85,11 @@ def options_for(framework: Framework, request: pytest.FixtureRequest) -> dict[st
     return given
 
 
-def trained(pair: Cluster, count: int, ranks: int = RANKS, **given: Any) -> Job:
+def trained(pair: Cluster, count: int, **given: Any) -> Job:
     """Run a job that must succeed, on so many nodes."""
     names = [f"n{number}" for number in range(1, count + 1)]
-    job = pair.train(nodes=",".join(names), ranks_per_node=ranks, **given)
-    assert [row["host"] for row in job.result["ranks"]] == [name for name in names for _rank in range(ranks)]
+    job = pair.train(nodes=",".join(names), **given)
+    assert [row["host"] for row in job.result["ranks"]] == [name for name in names for _rank in range(RANKS)]
     return job
 
 
@@ -107,10 +107,10 @@ def test_it_runs_unchanged(pair: Cluster, request: pytest.FixtureRequest, row: R
     if any("{source}" in text for text in row.start.values()):
         place["source"] = str(request.getfixturevalue("sources")(framework))
     start = {name: text.format(**place) for name, text in row.start.items()}
-    job = trained(pair, nodes, row.ranks, launcher=launcher, **start, **options_for(framework, request))
-    said = [(job.run_dir / "ranks" / str(rank) / row.stream).read_text() for rank in range(nodes * row.ranks)]
+    job = trained(pair, nodes, launcher=launcher, **start, **options_for(framework, request))
+    said = [(job.run_dir / "ranks" / str(rank) / row.stream).read_text() for rank in range(nodes * RANKS)]
     for rank, text in enumerate(said):
-        where = {"rank": rank, "size": nodes * row.ranks, "local": rank % row.ranks}
+        where = {"rank": rank, "size": nodes * RANKS, "local": rank % RANKS}
         for pattern in row.shows if rank else (*row.shows, *row.first):
             assert re.search(pattern.format(**where), text, re.MULTILINE), (rank, pattern, text)
     if row.same:
