@@ -1,4 +1,4 @@
-"""UCX and Open MPI, built from their sources on real nodes, and removed: `make stack`, for it takes both cores minutes.
+"""UCX and Open MPI, built from their sources on real nodes: `make stack`, for it takes both cores minutes.
 
 What can be fetched here is Debian's: its copies of the sources of UCX 1.13 and Open MPI 5.0, none of UCC. So Open MPI
 is built with UCX's wheel and with UCC as a package of the next Debian, and UCX by itself.
@@ -199,16 +199,13 @@ def test_packages_of_ucx_and_ucc_go_and_those_that_were_there_stay(tmp_path: Pat
 
 
 @pytest.mark.timeout(BUILD_SECONDS)
-def test_ucx_is_built_on_one_node_and_sent_to_the_other_and_goes(bare: Cluster) -> None:
-    before = {node: listing(bare.lab, node) for node in ("n1", "n2")}
+def test_ucx_is_built_on_one_node_and_sent_to_the_other(bare: Cluster) -> None:
     wanted = {"libraries": ["ucx"], "ucx_install_method": "source", "ucx_install_tools": True}
     set_up(bare, **wanted)
     for node in ("n1", "n2"):
         assert "1.13.1" in bare.lab.ssh(node, f"{HOME}/ucx/bin/ucx_info", "-v").stdout
     assert bare.lab.ssh("n2", "which", "cc", check=False).stdout == ""
     assert set_up(bare, **wanted).count("changed=0") == 2
-    remove(bare)
-    require_as_before(bare, before)
 
 
 @pytest.mark.timeout(2 * BUILD_SECONDS)
