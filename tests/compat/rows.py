@@ -285,20 +285,23 @@ def table_of_frameworks() -> list[str]:
 def table_of_programs() -> list[str]:
     """Return the lines of the table of docs/frameworks.md that has a line for each program."""
     known = recorded()
-    lines = ["| program | launchers | nodes |", "|---|---|---|"]
+    lines = ["| program | launchers | passed | nodes |", "|---|---|---|---|"]
     for row in ROWS:
         tried = known.get(row.name, {})
-        launchers = "; ".join(cell(name, tried.get(name)) for name in FRAMEWORKS[row.framework].launchers)
+        launchers = {name: tried.get(name) for name in FRAMEWORKS[row.framework].launchers}
+        named = ", ".join(f"`{name}` {each.version if each else ''}".rstrip() for name, each in launchers.items())
         nodes = f"one: {row.why_one}" if row.why_one else "two"
-        lines.append(f"| {FRAMEWORKS[row.framework].title}: {row.title} | {launchers} | {nodes} |")
+        title = f"{FRAMEWORKS[row.framework].title}: {row.title}"
+        lines.append(f"| {title} | {named} | {passed_on(launchers)} | {nodes} |")
     return lines
 
 
-def cell(launcher: str, outcome: Outcome | None) -> str:
-    """Return what the table says of a program under a launcher."""
-    if outcome is None:
-        return f"`{launcher}`: not tried"
-    return f"`{launcher}` {outcome.version}, {outcome.day}" if outcome.passed else f"`{launcher}`: fails"
+def passed_on(launchers: Mapping[str, Outcome | None]) -> str:
+    """Return the day on which a program had passed under all launchers, or under which it has not."""
+    days = [each.day for each in launchers.values() if each and each.passed]
+    if len(days) == len(launchers):
+        return max(days)
+    return "not under " + ", ".join(f"`{name}`" for name, each in launchers.items() if not (each and each.passed))
 
 
 if __name__ == "__main__":
