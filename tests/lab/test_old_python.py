@@ -130,7 +130,8 @@ def test_setup_brings_a_python_and_the_cluster_trains(old: Cluster, options: str
         assert found.strip() == f"{OURS}/bin/python3.11", node
         names = old.lab.ssh(node, "ls", "/home/fleet/.torchfleet").stdout.split()
         assert [name for name in names if name.startswith("python-")] == [f"python-{VERSION}", f"python-{VERSION}.lock"]
-    short = json.dumps({"workload_args": "--epochs 1 --target-accuracy 0.5"})
+    alone = {"OMP_NUM_THREADS": "1"}  # a second thread of a rank spins while it waits: all nodes share two cores
+    short = json.dumps({"workload_args": "--epochs 1 --target-accuracy 0.5", "job_env": alone})
     job = works(old, "train.yml", "-e", "workload=mnist", "-e", short)
     assert (job.result["state"], [row["host"] for row in job.result["ranks"]]) == ("succeeded", list(NODES))
 
