@@ -153,7 +153,7 @@ causes: $(DEV_READY) setup
 	$(call in_venv,python tests/causes/reproduce.py)
 
 # Hangs that are made on purpose, under each launcher and backend: not part of `make test`.
-MPIS := {"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi", "ccl"], "torch_backends_mpis": ["openmpi", "mpich"]}
+MPIS := {"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi", "shm", "ccl"], "torch_backends_mpis": ["openmpi", "mpich"]}
 hangs: $(DEV_READY)
 	$(call in_venv,ansible-playbook setup.yml -e '$(MPIS)' --skip-tags verify)
 	$(call in_venv,PYTHONPATH=collections:. python tests/hangs/run.py)

@@ -1,7 +1,8 @@
-"""Compiles the part for each MPI that the environment names, for the torch that is there: --no-build-isolation.
+"""Compiles backend shm, and mpi for each MPI that the environment names, for the torch that is there.
 
-Nothing but a C++ compiler is needed, and the headers of Python and of the MPIs. If the environment names none, nothing
-is compiled, and mpi4py does the work. Brings oneCCL if it asks for that.
+So pip needs --no-build-isolation, a C++ compiler, and the headers of Python and of the MPIs. If the environment names
+nothing, it is shm alone. If it names an empty list of MPIs, nothing is compiled for them, and mpi4py does their work.
+Brings oneCCL if it asks for that.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from setuptools.command.build_py import build_py
 from setuptools.dist import Distribution
 
 VARIABLE = "TORCHFLEET_BACKENDS_MPI"  # prefixes of MPIs: include/ and lib/ are below each
+SHM_VARIABLE = "TORCHFLEET_BACKENDS_SHM"  # anything: backend shm is compiled
 ONECCL_VARIABLE = "TORCHFLEET_BACKENDS_CCL"  # anything: oneCCL is brought
 BINDINGS = "oneccl_bindings_for_pytorch"  # the name by which scripts import what brings backend ccl
 HERE = Path(__file__).parent
-SOURCE = HERE / "csrc" / "all.cpp"
+SOURCES = HERE / "csrc"
 # By the header that an MPI has: the build, how it is compiled, and the library it is linked to. One for each ABI.
 KINDS = {
     "mpi_abi.h": ("_abi", ["-DTORCHFLEET_STANDARD_ABI"], "libmpi_abi.so.1"),
@@ -42,50 +44,59 @@ TAKEN = {
 
 def prefixes() -> list[Path]:
     """Return the directories of the MPIs to build for."""
-    found = [Path(word).expanduser().resolve() for word in os.environ.get(VARIABLE, "").split(":") if word]
-    if VARIABLE not in os.environ and ONECCL_VARIABLE not in os.environ:
-        sys.exit(f"error: no MPI to build for: {VARIABLE}=~/.torchfleet/openmpi:~/.torchfleet/mpich")
-    return found
+    return [Path(word).expanduser().resolve() for word in os.environ.get(VARIABLE, "").split(":") if word]
 
 
-def command(prefix: Path, into: Path, compiler: str) -> list[str]:
+def wants_shm() -> bool:
+    """Whether backend shm is compiled: it is asked for, or nothing else is."""
+    return SHM_VARIABLE in os.environ or not {VARIABLE, ONECCL_VARIABLE} & set(os.environ)
+
+
+def for_mpi(prefix: Path, into: Path, compiler: str) -> list[str]:
     """Return the command that builds the module for an MPI."""
-    import torch
-
     header = next((name for name in KINDS if (prefix / "include" / name).exists()), "")
     if not header:
         sys.exit(f"error: there is no {' or '.join(KINDS)} in {prefix / 'include'}: install the headers of this MPI")
     name, flags, library = KINDS[header]
+    words = [*flags, f"-I{prefix / 'include'}", f"-L{prefix / 'lib'}", f"-l:{library}"]
+    return command(name, "all.cpp", words, into, compiler)
+
+
+def command(name: str, source: str, words: list[str], into: Path, compiler: str) -> list[str]:
+    """Return the command that builds a module of this name."""
+    import torch
+
     home = Path(torch.__file__).parent
     includes = [home / "include", home / "include/torch/csrc/api/include", sysconfig.get_path("include")]
-    libraries = ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python", f"-l:{library}"]
     return [
-        *(compiler, "-O3", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", *flags),
+        *(compiler, "-O3", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden"),
         *("-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={name}"),
-        *(f"-I{path}" for path in [*includes, prefix / "include"]),
-        *(str(SOURCE), "-o", str(into / f"{name}.so")),
-        *(f"-L{home / 'lib'}", f"-L{prefix / 'lib'}", *libraries),
+        *(f"-I{path}" for path in includes),
+        *(str(SOURCES / source), "-o", str(into / f"{name}.so")),
+        *(f"-L{home / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python", *words),
     ]
 
 
 def compiled(into: Path) -> None:
-    """Build for all MPIs at the same time."""
+    """Build for all MPIs, and backend shm, at the same time."""
     compiler = os.environ.get("CXX", "g++")
-    if prefixes() and not shutil.which(compiler):
+    commands = [for_mpi(prefix, into, compiler) for prefix in prefixes()]
+    if wants_shm():
+        commands.append(command("_shm", "all_shm.cpp", ["-DTORCHFLEET_SHM"], into, compiler))
+    if not commands:
+        return
+    if not shutil.which(compiler):
         sys.exit(f"error: there is no C++ compiler {compiler}: install g++ (Fedora, RHEL, SUSE: gcc-c++), or set CXX")
-    if prefixes() and not Path(sysconfig.get_path("include"), "Python.h").exists():
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
         where, package = sysconfig.get_path("include"), "libpython3-dev (Fedora, RHEL, SUSE: python3-devel)"
         sys.exit(f"error: there is no Python.h in {where}: install {package}")
     with ThreadPoolExecutor() as pool:
-        failures = [
-            line for line in pool.map(failure, [command(prefix, into, compiler) for prefix in prefixes()]) if line
-        ]
+        failures = [line for line in pool.map(failure, commands) if line]
     if failures:
         sys.exit(f"error: {failures[0]}")
-    if prefixes():
-        import torch
+    import torch
 
-        Path(into, "built_for.txt").write_text(torch.__version__.partition("+")[0] + "\n")
+    Path(into, "built_for.txt").write_text(torch.__version__.partition("+")[0] + "\n")
 
 
 def failure(argv: list[str]) -> str:

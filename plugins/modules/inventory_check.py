@@ -37,7 +37,7 @@ options:
     description: The backends to install for PyTorch.
     type: list
     elements: str
-    choices: [mpi, ccl]
+    choices: [mpi, shm, ccl]
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller

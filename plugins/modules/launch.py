@@ -39,7 +39,7 @@ options:
       - V(nccl) is RCCL on AMD GPUs. A backend that the installed torch does not have is refused; the message says who
         provides it.
     type: str
-    choices: [gloo, nccl, xccl, ucc, mpi, ccl]
+    choices: [gloo, nccl, xccl, ucc, mpi, shm, ccl]
   launcher:
     description:
       - The program that starts the ranks. Its options are chosen for the installed version.

@@ -1,8 +1,8 @@
-"""all_reduce by backend mpi against gloo, the MPI's own, and what the memory allows: `make bench-backends`.
+"""all_reduce by backends mpi and shm against gloo, the MPI's own, and what the memory allows: `make bench-backends`.
 
 All sides take turns in one process per rank; the memory's limit is a C++ program that runs before them. Figures are
 medians of the rounds' ratios, with their lower quartiles. Then what DDP's communication adds to a step. With --nodes
-the ranks are on two lab nodes (root). Nothing here passes or fails: people read them.
+the ranks are on two lab nodes (root), with --shm only shm is measured. Nothing here passes or fails: people read them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch_backends.tests import package
 BENCH = package.PACKAGE / "bench"
 KIB = 1 << 10
 HEADER = "{:>10} {:>10} {:>15} {:>15} {:>13} {:>15}"
+SHM_HEADER = "{:>10} {:>10} {:>15} {:>15}"
 DDP_HEADER = "{:>10} {:>12} {:>12} {:>12} {:>12}"
 SIZES = [KIB, 8 * KIB, 64 * KIB, KIB**2, 4 * KIB**2, 16 * KIB**2, 64 * KIB**2, 256 * KIB**2]
 
@@ -59,6 +60,17 @@ def show(title: str, lines: list[str], limit: dict[int, float]) -> None:
         print(HEADER.format(row["bytes"], f"{own * 1e6:.1f}", *versus, share, bucket), flush=True)
 
 
+def show_shm(given: argparse.Namespace) -> None:
+    """Measure and print backend shm under torchrun, against gloo alone."""
+    for ranks in given.ranks:
+        print(f"shm, torchrun, {ranks} ranks")
+        print(SHM_HEADER.format("bytes", "shm, us", "x gloo", "DDP's, x gloo"))
+        for line in printed("torchrun", ranks, BENCH / "ranks.py", *given.bytes, given.rounds):
+            row = json.loads(line)
+            versus = [ratio(row["gloo"], row[side]) for side in ("shm", "bucket")]
+            print(SHM_HEADER.format(row["bytes"], f"{statistics.median(row['shm']) * 1e6:.1f}", *versus), flush=True)
+
+
 def show_ddp(title: str, lines: list[str]) -> None:
     """Print what DDP adds to a step, from what rank 0 printed."""
     print(f"{title}: DDP")
@@ -71,6 +83,9 @@ def show_ddp(title: str, lines: list[str]) -> None:
 
 def here(given: argparse.Namespace) -> None:
     """Measure on this machine."""
+    show_shm(given)
+    if given.shm:
+        return
     print(f"the package, built for {' and '.join(package.BUILT_FOR)}: {build():.0f} s")
     for ranks in given.ranks:
         limit = limits(ranks, given.rounds, given.bytes)
@@ -145,6 +160,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 10, 80])
     parser.add_argument("--nodes", action="store_true", help="on two lab nodes")
+    parser.add_argument("--shm", action="store_true", help="backend shm alone")
     given = parser.parse_args()
     package.install()
     (on_nodes if given.nodes else here)(given)

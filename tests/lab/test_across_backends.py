@@ -1,4 +1,4 @@
-"""Backends mpi and ccl between nodes, with the stock PyTorch wheel: brought as a wheel, for no node has a compiler."""
+"""Backends mpi, shm and ccl between nodes, on a stock PyTorch wheel: brought as a wheel, for no node has a compiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def with_backends(four_nodes: Cluster) -> None:
     """Have the wheel that this machine built on all nodes."""
     package.install()
     (wheel,) = Path(package.HOME, "backends", "wheels").glob("*.whl")
-    given = {"mpis": ["openmpi", *HYDRA], "backends": ["mpi", "ccl"], "torch_backends_wheel": str(wheel)}
+    given = {"mpis": ["openmpi", *HYDRA], "backends": ["mpi", "shm", "ccl"], "torch_backends_wheel": str(wheel)}
     for changed in (True, False):
         done = four_nodes.play("setup.yml", "--tags", "torch_backends", **given)
         assert done.process.returncode == 0, done.log.read_text()
@@ -41,6 +41,19 @@ def test_it_trains_over_nodes_that_differ(cluster: Cluster, mpi: str) -> None:
     options = {"launcher_args": OB1} if mpi == "openmpi" else {}
     job = cluster.train(workload="message_passing", ranks_per_node=1, launcher=mpi, backend="mpi", **options)
     assert (OB1 in " ".join(job.result["command"])) == (mpi == "openmpi")
+
+
+@pytest.mark.usefixtures("with_backends")
+def test_every_check_of_shm_holds_on_two_nodes(cluster: Cluster) -> None:
+    """Two ranks on each: what goes through memory inside a node, and by gloo between nodes."""
+    options = {"workload": str(CHECKS), "workload_args": ["shm", "/tmp"], "launcher": "torchrun", "nodes": "n1,n2"}
+    cluster.train(np=4, backend="shm", **options)
+
+
+@pytest.mark.usefixtures("with_backends")
+@pytest.mark.parametrize("launcher", ["openmpi", "mpich", "srun"])
+def test_shm_needs_no_launcher_of_its_own(launching: Cluster, launcher: str) -> None:
+    launching.train(workload="message_passing", backend="shm", launcher=launcher, **PAIR)
 
 
 @pytest.mark.usefixtures("with_backends")

@@ -35,6 +35,7 @@ CUDA, ROCM = {"version": "2.13.0", "cuda": "13.0", "hip": ""}, {"version": "2.13
         ("ucc", "a PyTorch that was built with UCC has it"),
         ("mpi", """ansible-playbook setup.yml -e '{"backends": ["mpi"]}' installs it"""),
         ("ccl", '-e \'{"backends": ["ccl"]}\' installs it'),
+        ("shm", '-e \'{"backends": ["shm"]}\' installs it'),
     ],
 )
 def test_what_torch_lacks_is_refused(plan: Planner, backend: str, told: str) -> None:

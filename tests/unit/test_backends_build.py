@@ -13,10 +13,11 @@ OPTIONS = {
     **{"mpi4py": "4.1.1", "torch": "2.13.0", "home": "/h"},
 }
 WHEEL = {"wheel": "/w/torchfleet_backends-0.1.0-cp311-cp311-linux_x86_64.whl", "wheel_sha256": "ab" * 32}
-ONECCL, OPENMPI, ABI = (f"torchfleet_backends/{name}" for name in ("oneccl", "_openmpi.so", "_abi.so"))
+ONECCL, OPENMPI, ABI, SHM = (f"torchfleet_backends/{name}" for name in ("oneccl", "_openmpi.so", "_abi.so", "_shm.so"))
 BUILT_FOR = {"TORCHFLEET_BACKENDS_MPI": "/h/openmpi", "TORCHFLEET_BACKENDS_TORCH": "2.13.0"}
 NOT_COMPILED = {**BUILT_FOR, "TORCHFLEET_BACKENDS_MPI": ""}
 CCL = {"TORCHFLEET_BACKENDS_CCL": "yes"}
+WITH_SHM = {"TORCHFLEET_BACKENDS_SHM": "yes"}
 
 
 def build(names: list[str], **changed: Any) -> dict[str, Any]:
@@ -29,6 +30,8 @@ def build(names: list[str], **changed: Any) -> dict[str, Any]:
         (["mpi"], {}, [], BUILT_FOR, [OPENMPI]),
         (["ccl"], {}, [], {**NOT_COMPILED, **CCL}, [ONECCL]),
         (["mpi", "ccl"], {}, [], {**BUILT_FOR, **CCL}, [OPENMPI, ONECCL]),
+        (["shm"], {}, [], {**NOT_COMPILED, **WITH_SHM}, [SHM]),
+        (["mpi", "shm"], {}, [], {**BUILT_FOR, **WITH_SHM}, [OPENMPI, SHM]),
         (["mpi"], {"compile": False}, ["mpi4py==4.1.1"], NOT_COMPILED, ["mpi4py"]),
         (["ccl"], {"compile": False}, [], {**NOT_COMPILED, **CCL}, [ONECCL]),
         (["mpi"], {"torch": ""}, [], {**BUILT_FOR, "TORCHFLEET_BACKENDS_TORCH": ""}, [OPENMPI]),
@@ -39,7 +42,7 @@ def test_what_is_installed(
 ) -> None:
     found = build(names, **changed)
     assert found == {
-        **{"refusal": "", "is_built": OPENMPI in parts, "packages": packages},
+        **{"refusal": "", "is_built": bool({OPENMPI, SHM} & set(parts)), "packages": packages},
         **{"environment": environment, "parts": parts},
     }
 

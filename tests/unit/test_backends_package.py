@@ -221,6 +221,7 @@ def test_a_torch_that_was_built_with_mpi_keeps_its_own(monkeypatch: pytest.Monke
         "torch.distributed": dist,
         "torchfleet_backends": SimpleNamespace(),
         "torchfleet_backends._oneccl": SimpleNamespace(find=lambda: None),
+        "torchfleet_backends._shared": SimpleNamespace(is_built=lambda: False, create=None),
     }.items():
         monkeypatch.setitem(sys.modules, name, found)
     load(SOURCE.with_name("_autoload.py")).autoload()

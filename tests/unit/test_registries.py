@@ -51,7 +51,12 @@ def everything_of_ours() -> set[str]:
     """Return our own backends as they are found where all their files are."""
     with tempfile.TemporaryDirectory() as root:
         packages = Path(root, "backends", "lib", "python3.11", "site-packages")
-        for name in (*installed.MPI_PARTS, "torchfleet_backends/oneccl", "torchfleet_backends-0.1.0.dist-info"):
+        for name in (
+            *installed.MPI_PARTS,
+            installed.SHM_PART,
+            "torchfleet_backends/oneccl",
+            "torchfleet_backends-0.1.0.dist-info",
+        ):
             (packages / name).mkdir(parents=True)
         found = installed.own_backends(f"{root}/pytorch/bin/python").split()[1:]
         return {name.partition(":")[0] for name in found}

@@ -1,6 +1,7 @@
-"""Runs on every rank: all_reduce by gloo, by backend mpi, and by the same MPI's own MPI_Allreduce, in turns.
+"""Runs on every rank: all_reduce by gloo, by our backend, and by the same MPI's own MPI_Allreduce, in turns.
 
-Backend mpi twice: with a tensor of the program's own, and with one that it gave, as DDP's buckets are.
+Our backend is mpi, or shm if no MPI started the ranks. It does it twice: with a tensor of the program's own, and with
+one that it gave, as DDP's buckets are.
 
 Arguments: the sizes in bytes, then the rounds. Rank 0 prints JSON by size: each side's seconds in every round.
 """
@@ -15,7 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 
-RANK, SIZE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK"), ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+RANK, SIZE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"), ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
 OURS = ("TORCHFLEET_MPI_SHARED", "TORCHFLEET_MPI_RING")  # what "0" leaves to MPI
 SECONDS = 0.05  # of each side in each round, at least one operation
 
@@ -49,17 +50,26 @@ def agreed(times: int, group: dist.ProcessGroup) -> int:
     return max(1, int(said))
 
 
+def sides() -> dict[str, dist.ProcessGroup]:
+    """Return the groups that take turns."""
+    gloo = dist.group.WORLD
+    if "PMIX_RANK" not in os.environ and "PMI_RANK" not in os.environ:
+        shm = dist.new_group(backend="shm")
+        return {"gloo": gloo, "shm": shm, "bucket": shm}
+    groups = {"gloo": gloo}
+    for name, wanted in (("mpi", "1"), ("plain", "0")):
+        os.environ.update(dict.fromkeys(OURS, wanted))
+        groups[name] = dist.new_group(backend="mpi")
+    return {**groups, "bucket": groups["mpi"]}
+
+
 def main() -> None:
     """Measure."""
     sizes, rounds = [int(word) for word in sys.argv[1:-1]], int(sys.argv[-1])
     dist.init_process_group("gloo", rank=given(RANK), world_size=given(SIZE))
-    groups = {"gloo": dist.group.WORLD}
-    for name, wanted in (("mpi", "1"), ("plain", "0")):
-        os.environ.update(dict.fromkeys(OURS, wanted))
-        groups[name] = dist.new_group(backend="mpi")
-    groups["bucket"] = groups["mpi"]
+    groups = sides()
     for size in sizes:
-        tensors = dict.fromkeys(groups, torch.zeros(size // 4)) | {"bucket": given_by(groups["mpi"], size // 4)}
+        tensors = dict.fromkeys(groups, torch.zeros(size // 4)) | {"bucket": given_by(groups["bucket"], size // 4)}
         told: dict[str, list[float]] = {name: [] for name in groups}
         times = {}
         for name, group in groups.items():

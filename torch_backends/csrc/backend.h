@@ -1,39 +1,37 @@
-// torch's collectives over MPI: a c10d backend for the stock PyTorch wheel.
+// What our c10d backends have in common: the collectives, one after the other in a thread of the group.
 #pragma once
 
 #include "coalesced.h"
-#include "message.h"
-#include "transfer.h"
+#include "name.h"
+#include "tensors.h"
+#include "transport.h"
 #include "worker.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <unistd.h>
+
 #include <atomic>
-#include <map>
-#include <mutex>
 #include <optional>
 
 namespace torchfleet {
 
 using Tensors = std::vector<at::Tensor>;
 
-class MPIBackend : public c10d::Backend {
+class GroupBackend : public c10d::Backend {
  public:
-  // `comm` is a communicator that only this group uses.
-  MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseconds timeout);
-
-  const std::string getBackendName() const override { return "mpi"; }
+  const std::string getBackendName() const override { return TORCHFLEET_NAME; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return collectives_; }
-  void shutdown() override;
+  void shutdown() override { worker_.close(); }  // all ranks of a group call this when it is destroyed
 
   // Between these two, operations begin as usual; the second returns a work for all of them together.
   void startCoalescing() override { coalesced_.emplace(); }
   WorkPtr endCoalescing() override;
 
   // Memory for DDP's buckets; only for a group whose ranks share memory.
-  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0 && way_.shared; }
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0 && transport_->shares_memory(); }
   at::Tensor allocateTensor(long count, at::TensorOptions options) override { return allocate(count, options); }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
@@ -44,6 +42,8 @@ class MPIBackend : public c10d::Backend {
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override;
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts) override;
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) override;
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -56,35 +56,41 @@ class MPIBackend : public c10d::Backend {
                         std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
-  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
-  WorkPtr send(Tensors& tensors, int to, int tag) override;
-  WorkPtr recv(Tensors& tensors, int from, int tag) override;
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
- private:
+ protected:
+  using Task = std::function<void(const Transport&)>;
+
+  GroupBackend(std::shared_ptr<const Transport> transport, int rank, int size, std::chrono::milliseconds timeout);
   WorkPtr submit(c10d::OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
-                 std::function<void(const Way&)> operation);
+                 Task operation);
 
-  // The buffer of a tensor for MPI, also for a reduction. Invalid tensors are refused before other ranks are involved.
+  // The buffer of a tensor for the transport, also for a reduction. Invalid tensors are refused before other ranks are
+  // involved.
   at::Tensor dense(const at::Tensor& tensor) const;
   Tensors all_dense(const Tensors& tensors) const;
   at::Tensor reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
 
-  WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
-  WorkPtr posted(c10::intrusive_ptr<Message> message);
   WorkPtr requested(WorkPtr work);
   std::string name_of(c10d::OpType type, uint64_t number) const;
+  // Is called in another thread when an operation of the group fails.
+  virtual std::function<void()> note_failure() const { return [] {}; }
 
-  const Way way_;      // of collectives
-  MPI_Comm messages_;  // for send and recv, so that the program's messages do not mix with ours
+  const std::shared_ptr<const Transport> transport_;
   std::chrono::milliseconds timeout_;
-  std::atomic<uint64_t> collectives_{0};     // which all ranks call, so it is the same on all of them
-  std::atomic<uint64_t> message_count_{0};
-  std::atomic<const char*> group_{nullptr};  // its name in the record
-  std::map<int, c10::weak_intrusive_ptr<Message>> from_anybody_;  // the last one of each tag
-  std::mutex from_anybody_mutex_;
-  std::optional<std::vector<WorkPtr>> coalesced_;
   Worker worker_;
+
+ private:
+  const pid_t process_ = getpid();
+  std::atomic<uint64_t> collectives_{0};     // which all ranks call, so it is the same on all of them
+  std::atomic<const char*> group_{nullptr};  // its name in the record
+  std::optional<std::vector<WorkPtr>> coalesced_;
 };
+
+// The names in profilers, as PyTorch's other backends have them.
+const char* title_of(c10d::OpType type);
+
+void put_back(const at::Tensor& target, const at::Tensor& buffer);
+const at::Tensor& only(const Tensors& tensors);  // throws c10::ValueError if there are several
+char* bytes_of(const at::Tensor& tensor);
 
 }  // namespace torchfleet

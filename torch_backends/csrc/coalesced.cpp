@@ -1,5 +1,7 @@
 #include "coalesced.h"
 
+#include "name.h"
+
 #include <ATen/core/ivalue_inl.h>
 
 #include <algorithm>
@@ -7,7 +9,7 @@
 namespace torchfleet {
 
 Coalesced::Coalesced(int rank, std::vector<WorkPtr> works)
-    : Work(rank, c10d::OpType::COALESCED, "mpi:coalesced"), works_(std::move(works)) {}
+    : Work(rank, c10d::OpType::COALESCED, TORCHFLEET_NAME ":coalesced"), works_(std::move(works)) {}
 
 bool Coalesced::isCompleted() {
   return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });

@@ -1,5 +1,5 @@
 // The Python bindings of the backend.
-#include "backend.h"
+#include "mpi_backend.h"
 #include "record.h"
 
 #include <pybind11/chrono.h>

@@ -1,8 +1,6 @@
 // The collective that a thread is working on: how long it may wait, and what must outlive it.
 #pragma once
 
-#include "world.h"
-
 #include <chrono>
 #include <functional>
 #include <memory>

@@ -13,8 +13,8 @@
 #endif
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <stdexcept>
@@ -45,11 +45,6 @@ void pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-bool wanted() {
-  const char* given = std::getenv("TORCHFLEET_MPI_SHARED");
-  return given == nullptr || std::string(given) != "0";
 }
 
 // Copies into memory that another rank reads. With non-temporal stores it bypasses this core's cache: a core that reads from
@@ -90,12 +85,18 @@ void add(const void* one, const void* two, void* to, void* too, int64_t count) {
   }
 }
 
+// Whether all ranks say yes. All of them call this.
+bool on_all(Rendezvous& ranks, bool own) {
+  const std::vector<uint8_t> found = all_gather(ranks, static_cast<uint8_t>(own));
+  return std::all_of(found.begin(), found.end(), [](uint8_t one) { return one != 0; });
+}
+
 // combine() for the most frequent case in training: the sum of floats.
 bool add_fast(const Reduction& how, const void* one, const void* two, void* to, void* too, int64_t count) {
-  if (how.op != MPI_SUM || (how.type != MPI_FLOAT && how.type != MPI_DOUBLE)) {
+  if (how.op != c10d::ReduceOp::SUM || (how.unit != at::kFloat && how.unit != at::kDouble)) {
     return false;
   }
-  (how.type == MPI_FLOAT ? add<float> : add<double>)(one, two, to, too, count);
+  (how.unit == at::kFloat ? add<float> : add<double>)(one, two, to, too, count);
   return true;
 }
 
@@ -148,34 +149,30 @@ struct Shared::Layout {
   int64_t part_bytes, slots, bytes;
 };
 
-std::shared_ptr<Shared> Shared::among(MPI_Comm comm, std::vector<int> ranks) {
-  int rank = 0, size = 0;
-  TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
-  TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
+std::shared_ptr<Shared> Shared::among(Rendezvous& node, std::vector<int> ranks, bool wanted) {
+  const int rank = node.rank(), size = node.size();
   const Layout layout(size);
   Place place{own_process(), -1, std::random_device()() | int64_t{1} << 32};
-  if (rank == 0 && wanted() && size > 1) {
+  if (rank == 0 && wanted && size > 1) {
     place.file = new_file("torchfleet", layout.bytes);
   }
-  TORCHFLEET_MPI(MPI_Bcast(&place, sizeof place, MPI_BYTE, 0, comm));
+  place = torchfleet::all_gather(node, place)[0];
   const bool theirs = place.file >= 0 && rank != 0;
   const int file = theirs ? file_of(place.process, place.file, layout.bytes) : static_cast<int>(place.file);
   // Each rank allocates its own slots, so that they are in the memory next to its core; rank 0 all else.
   const int64_t rows = 2 * size * layout.part_bytes;
   bool allocated = file >= 0 && allocate_file(file, layout.slots + rank * rows, rows);
-  allocated = allocated && (rank != 0 || allocate_file(file, 0, layout.slots));
-  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &allocated, 1, MPI_C_BOOL, MPI_LAND, comm));
+  allocated = on_all(node, allocated && (rank != 0 || allocate_file(file, 0, layout.slots)));
   char* memory = allocated ? map_file(file, layout.bytes) : nullptr;
   // Another process may have the same numbers of process and descriptor: each rank proves that it is the same memory.
   auto* first = reinterpret_cast<std::atomic<int64_t>*>(memory);
   if (rank == 0 && memory != nullptr) {
     first->store(place.mark);
   }
-  TORCHFLEET_MPI(MPI_Barrier(comm));
-  int good = memory != nullptr && first->load() == place.mark ? 1 : 0;
-  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, comm));
+  on_all(node, true);
+  const bool good = on_all(node, memory != nullptr && first->load() == place.mark);
   close_file(file);
-  if (good == 0) {
+  if (!good) {
     if (memory != nullptr) {
       unmap(memory, layout.bytes);
     }
@@ -185,14 +182,22 @@ std::shared_ptr<Shared> Shared::among(MPI_Comm comm, std::vector<int> ranks) {
     first->store(0);
   }
   // The cores that any of the ranks may use. A launcher may bind each rank to a core of its own.
-  cpu_set_t cores;
+  cpu_set_t cores, all;
   CPU_ZERO(&cores);
+  CPU_ZERO(&all);
   sched_getaffinity(0, sizeof cores, &cores);
-  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof cores, MPI_BYTE, MPI_BOR, comm));
-  return std::shared_ptr<Shared>(new Shared(rank, std::move(ranks), memory, layout, CPU_COUNT(&cores)));
+  for (const cpu_set_t& theirs_too : torchfleet::all_gather(node, cores)) {
+    CPU_OR(&all, &all, &theirs_too);
+  }
+  std::vector<Process> processes;
+  for (const int64_t process : torchfleet::all_gather(node, own_process())) {
+    processes.emplace_back(process);
+  }
+  return std::shared_ptr<Shared>(new Shared(rank, std::move(ranks), memory, layout, CPU_COUNT(&all), std::move(processes)));
 }
 
-Shared::Shared(int rank, std::vector<int> ranks, char* memory, const Layout& layout, int cores)
+Shared::Shared(int rank, std::vector<int> ranks, char* memory, const Layout& layout, int cores,
+               std::vector<Process> processes)
     : ranks_(std::move(ranks)),
       rank_(rank),
       size_(static_cast<int>(ranks_.size())),
@@ -203,7 +208,8 @@ Shared::Shared(int rank, std::vector<int> ranks, char* memory, const Layout& lay
       row_bytes_(part_bytes_ * size_),
       compared_(size_),
       spins_(size_ > cores ? 1 : kLooks),
-      neighbours_(size_) {}
+      neighbours_(size_),
+      processes_(std::move(processes)) {}
 
 Shared::~Shared() {
   unmap(memory_, bytes_);
@@ -280,14 +286,15 @@ void Shared::await(Mark Marks::*which, int rank, uint32_t value) {
   awaited_ = value;
   waiting_ = which;
   mark.sleepers.fetch_add(1);
+  bool in_vain = false;  // whether it has slept to the end of a nap
   try {
     while (!there()) {
-      look_at(rank);
+      look_at(rank, in_vain);
       const auto nap = Operation::at_most(kNap);
       const timespec most{0, static_cast<long>(nap.count())};
       const uint32_t seen = mark.value.load();
       if (is_before(seen, value)) {
-        syscall(SYS_futex, &mark.value, FUTEX_WAIT, seen, &most, nullptr, 0);
+        in_vain = syscall(SYS_futex, &mark.value, FUTEX_WAIT, seen, &most, nullptr, 0) != 0 && errno == ETIMEDOUT;
       }
     }
   } catch (...) {
@@ -300,9 +307,13 @@ void Shared::await(Mark Marks::*which, int rank, uint32_t value) {
   compare(rank);
 }
 
-void Shared::look_at(int rank) {
+void Shared::look_at(int rank, bool in_vain) {
   compare(rank);
   throw_if_failed();
+  // What a process did before it ended counts: so its mark is looked at after its end.
+  if (in_vain && processes_[rank].has_ended() && is_before((marks_of(rank).*waiting_.load()).value.load(), awaited_)) {
+    throw std::runtime_error("the process of rank " + std::to_string(ranks_[rank]) + " has ended");
+  }
   try {
     Operation::check();
   } catch (TimedOut& over) {

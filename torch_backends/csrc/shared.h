@@ -7,9 +7,11 @@
 // for. A rank that waits in vain, or whose operation fails, writes why into the memory: the others then fail too.
 #pragma once
 
+#include "reduction.h"
+#include "process.h"
+#include "rendezvous.h"
 #include "signature.h"
 #include "tensors.h"
-#include "types.h"
 
 #include <atomic>
 #include <memory>
@@ -21,9 +23,9 @@ struct Parts;
 
 class Shared {
  public:
-  // Called by all ranks of `comm`. Returns null on all ranks if some cannot share memory with the others. `ranks`: their
-  // numbers in the group, for error texts.
-  static std::shared_ptr<Shared> among(MPI_Comm comm, std::vector<int> ranks);
+  // Called by all ranks of `node`. Returns null on all ranks if some cannot share memory with the others, or if the first
+  // one does not want it. `ranks`: their numbers in the group, for error texts.
+  static std::shared_ptr<Shared> among(Rendezvous& node, std::vector<int> ranks, bool wanted = true);
   ~Shared();
 
   // What the next call is a part of. Throws if an operation failed on any rank.
@@ -66,14 +68,15 @@ class Shared {
   };
   struct Layout;
 
-  Shared(int rank, std::vector<int> ranks, char* memory, const Layout& layout, int cores);
+  Shared(int rank, std::vector<int> ranks, char* memory, const Layout& layout, int cores,
+         std::vector<Process> processes);
 
   void enter();
   void compare(int rank);
   void throw_if_failed() const;
   void publish(Mark& mark, uint32_t value);
   void await(Mark Marks::*which, int rank, uint32_t value);
-  void look_at(int rank);  // throws if this rank need not wait for `rank` any longer
+  void look_at(int rank, bool in_vain);  // throws if this rank need not wait for `rank` any longer
   std::vector<const char*> brought_by_all(const void* data, int64_t bytes);  // up to kSmall
   void all_at_once(char* data, int64_t count, const Reduction& how, int64_t size);
   bool in_place(char* data, int64_t count, const Reduction& how, int64_t size);  // false if that is not possible
@@ -111,6 +114,7 @@ class Shared {
   std::atomic<Mark Marks::*> waiting_{nullptr};
   std::atomic<uint32_t> awaited_{0};
   Neighbours neighbours_;
+  const std::vector<Process> processes_;  // of the ranks
 };
 
 }  // namespace torchfleet

@@ -1,6 +1,6 @@
 #include "signature.h"
 
-#include "types.h"
+#include "reduction.h"
 
 #include <algorithm>
 #include <iterator>

@@ -2,6 +2,7 @@
 
 #include "agreement.h"
 #include "devices.h"
+#include "direct.h"
 #include "patience.h"
 
 #include <algorithm>
@@ -44,19 +45,6 @@ std::vector<int> ranks_of(MPI_Comm comm, int own) {
   return found;
 }
 
-// Runs a collective over MPI, and compares meanwhile what the ranks ask for. A blocking call cannot be left: then they are
-// compared first.
-template <typename Collective>
-void over_mpi(const Way& way, Signature own, bool blocking, Collective collective) {
-  static const std::vector<int> same;
-  Agreement agreement(way.comm, same, own);
-  if (blocking) {
-    agreement.conclude();
-  }
-  collective();
-  agreement.conclude();
-}
-
 // Calls step(first, count) until all of `total` is done; once with a count of zero if there is nothing to do, because
 // every rank takes part in every collective.
 template <typename Step>
@@ -78,6 +66,31 @@ MPI_Comm node_of(MPI_Comm comm) {
     TORCHFLEET_MPI(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank_in(comm), MPI_INFO_NULL, &node));
   }
   return node;
+}
+
+// The ranks of a communicator that share memory, which this frees.
+struct Node : Rendezvous {
+  explicit Node(MPI_Comm comm) : comm(comm) {}
+  ~Node() override { MPI_Comm_free(&comm); }
+  Node(const Node&) = delete;
+  int rank() const override { return rank_in(comm); }
+  int size() const override { return size_of(comm); }
+  std::vector<std::string> all_gather(const std::string& own) override {
+    const int bytes = static_cast<int>(own.size());
+    std::vector<char> all(own.size() * size());
+    TORCHFLEET_MPI(MPI_Allgather(own.data(), bytes, MPI_CHAR, all.data(), bytes, MPI_CHAR, comm));
+    std::vector<std::string> found;
+    for (size_t first = 0; first < all.size(); first += own.size()) {
+      found.emplace_back(&all[first], own.size());
+    }
+    return found;
+  }
+  MPI_Comm comm;
+};
+
+bool memory_is_wanted() {
+  const char* given = std::getenv("TORCHFLEET_MPI_SHARED");
+  return given == nullptr || std::string(given) != "0";
 }
 
 // A ring all-reduce of long data in segments: while one segment is transferred, the previous one is reduced. Each element
@@ -176,192 +189,199 @@ bool ring_is_wanted() {
   return given == nullptr || std::string(given) != "0";
 }
 
-// The buffers of a tensor that MPI reduces.
-struct Elements {
-  Elements(const at::Tensor& tensor, const Reduction& how)
-      : data(static_cast<char*>(tensor.data_ptr())),
-        count(tensor.numel() * how.per_element),
-        size(tensor.element_size() / how.per_element) {}
-  char* data;
-  int64_t count, size;
-};
-
 void reduce_by_mpi(MPI_Comm comm, const at::Tensor& tensor, const Reduction& how, bool ring) {
   const auto [data, count, size] = Elements(tensor, how);
   if (ring && tensor.is_cpu() && count * size >= kLeastInRing * size_of(comm)) {
     Ring(comm, data, count, how, size).go();
     return;
   }
+  const MPIReduction mpi = by_mpi(how);
   in_steps(count, [&, data = data, size = size](int64_t first, int some) {
-    TORCHFLEET_MPI_DO(tensor, Iallreduce, Allreduce, MPI_IN_PLACE, data + first * size, some, how.type, how.op, comm);
+    TORCHFLEET_MPI_DO(tensor, Iallreduce, Allreduce, MPI_IN_PLACE, data + first * size, some, mpi.type, mpi.op, comm);
   });
 }
 }  // namespace
 
-void Way::fail(const std::string& why) const {
-  for (const auto& memory : {shared, node}) {
+template <typename Collective>
+void MPITransport::over_mpi(Signature own, bool blocking, Collective collective) const {
+  static const std::vector<int> same;
+  Agreement agreement(comm_, same, own);
+  if (blocking) {
+    agreement.conclude();
+  }
+  collective();
+  agreement.conclude();
+}
+
+void MPITransport::fail(const std::string& why) const {
+  for (const auto& memory : {shared_, node_}) {
     if (memory) {
       memory->fail(why);
     }
   }
 }
 
-Way way_of(MPI_Comm comm) {
-  MPI_Comm node = node_of(comm), leaders = MPI_COMM_NULL;
-  const bool alone = size_of(node) == size_of(comm), first = rank_in(node) == 0, ring = ring_is_wanted();
-  auto shared = Shared::among(node, ranks_of(node, rank_in(comm)));
+MPITransport::MPITransport(MPI_Comm comm) : comm_(comm), ring_(ring_is_wanted()) {
+  Node node(node_of(comm));
+  const bool alone = node.size() == size_of(comm), first = node.rank() == 0;
+  auto shared = Shared::among(node, ranks_of(node.comm, rank_in(comm)), memory_is_wanted());
   // In two levels only if every node with several ranks can share memory, because all ranks must use the same algorithm.
-  int all[] = {shared || size_of(node) == 1, mpi_reads_accelerators()}, several = size_of(node) > 1;
+  int all[] = {shared || node.size() == 1, mpi_reads_accelerators()}, several = node.size() > 1;
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, all, 2, MPI_INT, MPI_MIN, comm));
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &several, 1, MPI_INT, MPI_MAX, comm));
-  TORCHFLEET_MPI(MPI_Comm_free(&node));
-  const bool good = all[0] != 0, direct = all[1] != 0;
+  direct_ = all[1] != 0;
   if (alone) {
-    return {comm, shared, nullptr, leaders, {}, ring, direct};
+    shared_ = shared;
+  } else if (all[0] != 0 && several != 0) {
+    // A node with one rank needs no shared memory, and its only rank is its leader.
+    node_ = shared;
+    TORCHFLEET_MPI(MPI_Comm_split(comm, first ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders_));
+    leader_ranks_ = first ? ranks_of(leaders_, rank_in(comm)) : std::vector<int>();
   }
-  if (!good || several == 0) {
-    return {comm, nullptr, nullptr, leaders, {}, ring, direct};
-  }
-  // A node with one rank needs no shared memory, and its only rank is its leader.
-  TORCHFLEET_MPI(MPI_Comm_split(comm, first ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders));
-  const std::vector<int> leader_ranks = first ? ranks_of(leaders, rank_in(comm)) : std::vector<int>();
-  return {comm, nullptr, shared, leaders, leader_ranks, ring, direct};
 }
 
-void broadcast(const Way& way, const at::Tensor& tensor, int root) {
+void MPITransport::close() const {
+  for (MPI_Comm comm : {leaders_, comm_}) {
+    if (comm != MPI_COMM_NULL) {
+      TORCHFLEET_MPI(MPI_Comm_free(&comm));
+    }
+  }
+}
+
+void MPITransport::broadcast(const at::Tensor& tensor, int root) const {
   char* all = static_cast<char*>(tensor.data_ptr());
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   const Signature own(Signature::kBroadcast, tensor.scalar_type(), tensor.numel(), root);
-  if (way.shared && tensor.is_cpu()) {
-    way.shared->begin(own);
-    way.shared->broadcast(all, bytes, root);
+  if (shared_ && tensor.is_cpu()) {
+    shared_->begin(own);
+    shared_->broadcast(all, bytes, root);
     return;
   }
-  over_mpi(way, own, !tensor.is_cpu(), [&] {
+  over_mpi(own, !tensor.is_cpu(), [&] {
     in_steps(bytes, [&](int64_t first, int count) {
-      TORCHFLEET_MPI_DO(tensor, Ibcast, Bcast, all + first, count, MPI_BYTE, root, way.comm);
+      TORCHFLEET_MPI_DO(tensor, Ibcast, Bcast, all + first, count, MPI_BYTE, root, comm_);
     });
   });
 }
 
-namespace {
 // Inside each node, then between their first ranks, then inside each node.
-void all_reduce_in_two_levels(const Way& way, Signature own, at::Tensor& tensor, const Reduction& how) {
+void MPITransport::all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const {
   const auto [data, count, size] = Elements(tensor, how);
-  if (way.node) {
-    way.node->begin(own);
-    way.node->reduce(data, count, how, size, 0);
+  if (node_) {
+    node_->begin(own);
+    node_->reduce(data, count, how, size, 0);
   }
-  if (way.leaders != MPI_COMM_NULL) {
-    Agreement agreement(way.leaders, way.leader_ranks, own);
-    reduce_by_mpi(way.leaders, tensor, how, way.ring);
+  if (leaders_ != MPI_COMM_NULL) {
+    Agreement agreement(leaders_, leader_ranks_, own);
+    reduce_by_mpi(leaders_, tensor, how, ring_);
     agreement.conclude();
   }
-  if (way.node) {
-    way.node->broadcast(data, count * size, 0);
+  if (node_) {
+    node_->broadcast(data, count * size, 0);
   }
 }
-}  // namespace
 
-void all_reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op) {
+void MPITransport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const {
   const Reduction how = reduction(tensor.scalar_type(), op);
   const auto [data, count, size] = Elements(tensor, how);
   const Signature own(Signature::kAllReduce, tensor.scalar_type(), tensor.numel(), -1, op.op_);
-  if (way.shared && tensor.is_cpu()) {
-    way.shared->begin(own);
-    way.shared->all_reduce(data, count, how, size);
-  } else if (tensor.is_cpu() && (way.node || way.leaders != MPI_COMM_NULL)) {
-    all_reduce_in_two_levels(way, own, tensor, how);
+  if (shared_ && tensor.is_cpu()) {
+    shared_->begin(own);
+    shared_->all_reduce(data, count, how, size);
+  } else if (tensor.is_cpu() && (node_ || leaders_ != MPI_COMM_NULL)) {
+    all_reduce_in_two_levels(own, tensor, how);
   } else {
-    over_mpi(way, own, !tensor.is_cpu(), [&] { reduce_by_mpi(way.comm, tensor, how, way.ring); });
+    over_mpi(own, !tensor.is_cpu(), [&] { reduce_by_mpi(comm_, tensor, how, ring_); });
   }
-  divide_after(tensor, op, size_of(way.comm));
+  divide_after(tensor, op, size_of(comm_));
 }
 
-void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int root) {
+void MPITransport::reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const {
   const Reduction how = reduction(tensor.scalar_type(), op);
   const auto [data, count, size] = Elements(tensor, how);
   const Signature own(Signature::kReduce, tensor.scalar_type(), tensor.numel(), root, op.op_);
-  const bool here = rank_in(way.comm) == root;
-  if (way.shared && tensor.is_cpu()) {
-    way.shared->begin(own);
-    way.shared->reduce(data, count, how, size, root);
+  const bool here = rank_in(comm_) == root;
+  if (shared_ && tensor.is_cpu()) {
+    shared_->begin(own);
+    shared_->reduce(data, count, how, size, root);
   } else {
-    over_mpi(way, own, !tensor.is_cpu(), [&, data = data, count = count, size = size] {
+    const MPIReduction mpi = by_mpi(how);
+    over_mpi(own, !tensor.is_cpu(), [&, data = data, count = count, size = size] {
       in_steps(count, [&](int64_t first, int some) {
         char* part = data + first * size;
         const void* from = here ? MPI_IN_PLACE : part;
-        TORCHFLEET_MPI_DO(tensor, Ireduce, Reduce, from, here ? part : nullptr, some, how.type, how.op, root, way.comm);
+        TORCHFLEET_MPI_DO(tensor, Ireduce, Reduce, from, here ? part : nullptr, some, mpi.type, mpi.op, root, comm_);
       });
     });
   }
   if (here) {
-    divide_after(tensor, op, size_of(way.comm));
+    divide_after(tensor, op, size_of(comm_));
   }
 }
 
-void all_gather(const Way& way, const at::Tensor& input, const at::Tensor& output) {
+void MPITransport::all_gather(const at::Tensor& input, const at::Tensor& output) const {
   const auto bytes = static_cast<int64_t>(input.nbytes());
   char* all = static_cast<char*>(output.data_ptr());
-  const bool in_place = all + rank_in(way.comm) * bytes == input.data_ptr();
+  const bool in_place = all + rank_in(comm_) * bytes == input.data_ptr();
   const Signature own(Signature::kAllGather, input.scalar_type(), input.numel());
-  if (way.shared && input.is_cpu()) {
-    way.shared->begin(own);
-    way.shared->all_gather(static_cast<const char*>(input.data_ptr()), all, bytes);
+  if (shared_ && input.is_cpu()) {
+    shared_->begin(own);
+    shared_->all_gather(static_cast<const char*>(input.data_ptr()), all, bytes);
     return;
   }
-  if (bytes <= kMost / size_of(way.comm)) {  // some MPIs count what all ranks give in an int
+  if (bytes <= kMost / size_of(comm_)) {  // some MPIs count what all ranks give in an int
     const void* from = in_place ? MPI_IN_PLACE : input.data_ptr();
     const int count = static_cast<int>(bytes);
-    over_mpi(way, own, !input.is_cpu(), [&] {
-      TORCHFLEET_MPI_DO(input, Iallgather, Allgather, from, count, MPI_BYTE, all, count, MPI_BYTE, way.comm);
+    over_mpi(own, !input.is_cpu(), [&] {
+      TORCHFLEET_MPI_DO(input, Iallgather, Allgather, from, count, MPI_BYTE, all, count, MPI_BYTE, comm_);
     });
     return;
   }
-  const at::Tensor parts = output.view({size_of(way.comm), -1});
+  const at::Tensor parts = output.view({size_of(comm_), -1});
   if (!in_place) {
-    parts[rank_in(way.comm)].copy_(input.view(-1));
+    parts[rank_in(comm_)].copy_(input.view(-1));
     settle(output.device());
   }
-  for (int root = 0; root < size_of(way.comm); ++root) {
-    broadcast(way, parts[root], root);
+  for (int root = 0; root < size_of(comm_); ++root) {
+    broadcast(parts[root], root);
   }
 }
 
-void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) {
+void MPITransport::reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const {
   const Reduction how = reduction(output.scalar_type(), op);
   const auto [data, count, size] = Elements(output, how);
   const Signature own(Signature::kReduceScatter, output.scalar_type(), output.numel(), -1, op.op_);
-  if (way.shared && input.is_cpu()) {
-    way.shared->begin(own);
-    way.shared->reduce_scatter(static_cast<const char*>(input.data_ptr()), data, count, how, size);
-  } else if (count <= kMost / size_of(way.comm)) {  // some MPIs count the elements of all ranks in an int
-    over_mpi(way, own, !input.is_cpu(), [&, data = data, count = count] {
+  if (shared_ && input.is_cpu()) {
+    shared_->begin(own);
+    shared_->reduce_scatter(static_cast<const char*>(input.data_ptr()), data, count, how, size);
+  } else if (count <= kMost / size_of(comm_)) {  // some MPIs count the elements of all ranks in an int
+    const MPIReduction mpi = by_mpi(how);
+    over_mpi(own, !input.is_cpu(), [&, data = data, count = count] {
       TORCHFLEET_MPI_DO(input, Ireduce_scatter_block, Reduce_scatter_block, input.data_ptr(), data,
-                        static_cast<int>(count), how.type, how.op, way.comm);
+                        static_cast<int>(count), mpi.type, mpi.op, comm_);
     });
   } else {
-    const auto parts = input.view({size_of(way.comm), -1});
-    for (int root = 0; root < size_of(way.comm); ++root) {
+    const auto parts = input.view({size_of(comm_), -1});
+    for (int root = 0; root < size_of(comm_); ++root) {
       at::Tensor part = parts[root].clone();
       Operation::hold(std::make_shared<at::Tensor>(part));
       settle(part.device());
-      reduce(way, part, op, root);
-      if (root == rank_in(way.comm)) {
+      reduce(part, op, root);
+      if (root == rank_in(comm_)) {
         output.view(-1).copy_(part);
       }
     }
     return;  // reduce() has already averaged
   }
-  divide_after(output, op, size_of(way.comm));
+  divide_after(output, op, size_of(comm_));
 }
 
-void barrier(const Way& way) {
-  if (way.shared) {
-    way.shared->begin(Signature::barrier());
-    way.shared->barrier();
+void MPITransport::barrier() const {
+  if (shared_) {
+    shared_->begin(Signature::barrier());
+    shared_->barrier();
   } else {
-    over_mpi(way, Signature::barrier(), false, [] {});  // no rank knows what all ask for before all are there
+    over_mpi(Signature::barrier(), false, [] {});  // no rank knows what all ask for before all are there
   }
 }
 
@@ -459,13 +479,13 @@ void exchange_by_mpi(MPI_Comm comm, const std::vector<Piece>& sends, const std::
 }
 }  // namespace
 
-void exchange(const Way& way, Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) {
-  if (way.shared) {
-    way.shared->begin(own);
-    way.shared->barrier();
-    exchange_by_mpi(way.comm, sends, receives);
+void MPITransport::exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
+  if (shared_) {
+    shared_->begin(own);
+    shared_->barrier();
+    exchange_by_mpi(comm_, sends, receives);
   } else {
-    over_mpi(way, own, false, [&] { exchange_by_mpi(way.comm, sends, receives); });
+    over_mpi(own, false, [&] { exchange_by_mpi(comm_, sends, receives); });
   }
 }
 

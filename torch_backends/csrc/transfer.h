@@ -1,49 +1,55 @@
-// Moving and reducing memory of any size: MPI before version 4 counts in int.
+// Collectives by MPI and by shared memory, of any size: MPI before version 4 counts in int.
 #pragma once
 
 #include "shared.h"
+#include "transport.h"
+#include "types.h"
 
 #include <string>
 #include <vector>
 
 namespace torchfleet {
 
-// The communicators and the shared memory of a group.
-struct Way {
-  MPI_Comm comm;                   // all of them
-  std::shared_ptr<Shared> shared;  // of all ranks, if they are on one node and can share memory
-  std::shared_ptr<Shared> node;    // of this node's ranks, if the group is on several nodes and it is faster
-  MPI_Comm leaders;                // the first ranks of the nodes; MPI_COMM_NULL on others
-  std::vector<int> leader_ranks;   // their ranks in the group
-  bool ring;                       // whether long data is reduced in our own ring over MPI
-  bool direct;                     // whether the MPI of all ranks can read memory of accelerators
+// The communicators and the shared memory of a group. Only MPI accesses memory of an accelerator; our own reduction functions
+// need host memory.
+class MPITransport : public Transport {
+ public:
+  // Called by all ranks of `comm`.
+  explicit MPITransport(MPI_Comm comm);
 
-  // Tells the other ranks of this node that an operation failed on this one.
-  void fail(const std::string& why) const;
+  void broadcast(const at::Tensor& tensor, int root) const override;
+  void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const override;
+  void reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const override;
+  void all_gather(const at::Tensor& input, const at::Tensor& output) const override;
+  void reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const override;
+  void barrier() const override;
+  void exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const override;
+  void fail(const std::string& why) const override;
+  std::vector<int> missing() const override { return shared_ ? shared_->missing() : std::vector<int>(); }
+  bool shares_memory() const override { return shared_ != nullptr; }
+  bool reads_accelerators() const override { return direct_; }
+  bool needs_host_memory(const c10d::ReduceOp& op, at::ScalarType type) const override {
+    return torchfleet::needs_host_memory(reduction(type, op));
+  }
+
+  // Frees the communicators.
+  void close() const;
+
+ private:
+  // Runs a collective over MPI, and compares meanwhile what the ranks ask for. A blocking call cannot be left: then they are
+  // compared first.
+  template <typename Collective>
+  void over_mpi(Signature own, bool blocking, Collective collective) const;
+  void all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const;
+
+  MPI_Comm comm_;                              // all of them
+  std::shared_ptr<Shared> shared_;             // of all ranks, if they are on one node and can share memory
+  std::shared_ptr<Shared> node_;               // of this node's ranks, if the group is on several nodes and it is faster
+  MPI_Comm leaders_ = MPI_COMM_NULL;           // the first ranks of the nodes; MPI_COMM_NULL on others
+  std::vector<int> leader_ranks_;              // their ranks in the group
+  const bool ring_;                            // whether long data is reduced in our own ring over MPI
+  bool direct_;                                // whether the MPI of all ranks can read memory of accelerators
 };
-
-// Called by all ranks of `comm`.
-Way way_of(MPI_Comm comm);
-
-struct Piece {
-  int rank;
-  char* data;
-  int64_t bytes;
-};
-
-// All of these throw TimedOut after the deadline of this thread's Operation, and std::runtime_error if the ranks do not ask
-// for the same. Tensors are dense. Only MPI accesses memory of an accelerator; our own reduction functions need host memory.
-void broadcast(const Way& way, const at::Tensor& tensor, int root);
-void all_reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op);
-void reduce(const Way& way, at::Tensor& tensor, const c10d::ReduceOp& op, int root);
-void all_gather(const Way& way, const at::Tensor& input, const at::Tensor& output);
-
-// `input` holds one part of the size of `output` for each rank; `output` is not one of these parts.
-void reduce_scatter(const Way& way, const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op);
-void barrier(const Way& way);
-
-// Every piece goes to, or comes from, its rank. Throws std::runtime_error if one of another size comes.
-void exchange(const Way& way, Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives);
 
 // A part of a message that may be longer than MPI can count.
 struct Request {

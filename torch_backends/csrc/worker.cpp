@@ -1,7 +1,7 @@
 #include "worker.h"
 
+#include "name.h"
 #include "operation.h"
-#include "world.h"
 
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
@@ -65,7 +65,7 @@ Pending& pending() {
 
 std::string plain_text(const std::exception& error) {
   const auto* torchs = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torchs != nullptr ? torchs->what_without_backtrace() : error.what(), prefix = "backend mpi: ";
+  const std::string text = torchs != nullptr ? torchs->what_without_backtrace() : error.what(), prefix = "backend " TORCHFLEET_NAME ": ";
   return text.compare(0, prefix.size(), prefix) == 0 ? text.substr(prefix.size()) : text;
 }
 
@@ -91,7 +91,7 @@ bool Collective::wait(std::chrono::milliseconds timeout) {
     if (!cv_.wait_for(lock, limit, is_over)) {
       const std::string why = begun_ ? who(missing_()) + " does not take part in it"
                                      : "it has not begun, as an earlier operation of its group has not ended";
-      TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: ", name_, " has not ended within ", limit.count(), " ms: ",
+      TORCH_CHECK_WITH(DistBackendError, false, "backend " TORCHFLEET_NAME ": ", name_, " has not ended within ", limit.count(), " ms: ",
                        why);
     }
   }
@@ -114,8 +114,7 @@ std::string Collective::run(std::function<void()> operation, const std::function
     operation();
     return end("");
   } catch (...) {
-    const std::string why = c10::str("backend mpi: ", name_, text_of_failure(timeout_));
-    abandon();
+    const std::string why = c10::str("backend " TORCHFLEET_NAME ": ", name_, text_of_failure(timeout_));
     Operation::hold(std::make_shared<std::function<void()>>(std::move(operation)));  // with its tensors
     limits.leak();
     failed(why);
@@ -124,7 +123,7 @@ std::string Collective::run(std::function<void()> operation, const std::function
 }
 
 std::string Collective::refuse(const std::string& broken) {
-  return end(c10::str("backend mpi: ", name_, ": an earlier operation of its group failed: ", broken));
+  return end(c10::str("backend " TORCHFLEET_NAME ": ", name_, ": an earlier operation of its group failed: ", broken));
 }
 
 std::string Collective::end(const std::string& why) {
@@ -256,7 +255,7 @@ bool Worker::is_broken() const {
 void Worker::submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation,
                     std::function<void(const std::string&)> failed) {
   std::lock_guard<std::mutex> lock(queue_->mutex);
-  TORCH_CHECK_WITH(DistBackendError, !queue_->closed, "backend mpi: this group was destroyed");
+  TORCH_CHECK_WITH(DistBackendError, !queue_->closed, "backend " TORCHFLEET_NAME ": this group was destroyed");
   pending().count(pending().operations, 1);
   queue_->jobs.push_back({std::move(work), std::move(operation), std::move(failed)});
   queue_->have_thread();

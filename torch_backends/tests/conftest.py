@@ -54,15 +54,15 @@ def came(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Came:
 
 
 @pytest.fixture(scope="session")
-def mishaps(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, str]]]:
-    """Return a function that tells what came of each check of mishaps.py on two ranks of an MPI. It runs once."""
+def mishaps(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], list[dict[str, str]]]:
+    """Return a function that tells what came of each check of mishaps.py (launcher, backend). It runs once."""
 
     @functools.cache
-    def play(mpi: str) -> list[dict[str, str]]:
+    def play(launcher: str, backend: str) -> list[dict[str, str]]:
         place = tmp_path_factory.mktemp("mishaps")
         hung = {}
         try:
-            run(mpi, 2, MISHAPS, place)
+            run(launcher, 2, MISHAPS, place, backend)
         except subprocess.TimeoutExpired as error:
             hung = {END: str(error)}
         told = [place / f"{rank}.json" for rank in range(2)]

@@ -47,7 +47,7 @@ def install() -> None:
     if not shutil.which("g++"):
         assert os.geteuid() == 0, "there is no C++ compiler: apt install g++"
         called("apt-get", "install", "--yes", "--no-install-recommends", "g++")
-    setup(["mpi", "pytorch", "torch_backends"], backends=["mpi", "ccl"])
+    setup(["mpi", "pytorch", "torch_backends"], backends=["mpi", "shm", "ccl"])
     # In a home of its own, for its directory would be the other one's. Our lock has one version of each MPI.
     older = {"openmpi_version": "4.1.8", "torchfleet_locked": False}
     setup(["mpi"], mpis=["openmpi"], torchfleet_home=str(HOME / "openmpi-4.1"), **older)

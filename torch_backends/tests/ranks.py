@@ -36,6 +36,7 @@ OPS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "BOR": torch.bitwise_or,
     "BXOR": torch.bitwise_xor,
 }
+OURS = ("mpi", "shm")  # whose collectives are compiled
 SIZES = [0, 1, 7, 4096, 100_003, 1_500_001]
 
 
@@ -53,8 +54,9 @@ def size() -> int:
 
 
 def by_others() -> bool:
-    """Say whether MPI itself, or oneCCL, takes part in what ranks of one node do; that is slow with few cores."""
-    return dist.get_backend() != "mpi" or any(name.startswith("TORCHFLEET_MPI_") for name in os.environ)
+    """Say whether MPI itself, gloo or oneCCL takes part in what ranks of one node do; that is slow with few cores."""
+    told = ("TORCHFLEET_MPI_", "TORCHFLEET_SHM_")
+    return dist.get_backend() not in OURS or any(name.startswith(told) for name in os.environ)
 
 
 def by_shared_memory() -> bool:
@@ -71,7 +73,7 @@ def is_offered(name: str, dtype: torch.dtype) -> bool:
     """Say whether the backend reduces that: oneCCL has no bitwise operations."""
     bitwise = name.startswith("B")
     if bitwise:
-        return dtype in INTEGERS and dist.get_backend() == "mpi"
+        return dtype in INTEGERS and dist.get_backend() in OURS
     return name == "SUM" or dtype not in COMPLEX
 
 
@@ -371,7 +373,7 @@ def what_cannot_be_done_is_refused() -> None:
     try:
         dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
     except ValueError as error:
-        assert re.fullmatch(r"backend (mpi|ccl): BAND of (Float|float32) is not to be had", str(error))
+        assert re.fullmatch(r"backend (mpi|shm|ccl): BAND of (Float|float32) is not to be had", str(error))
     else:
         raise AssertionError("it was done")
     dist.barrier()

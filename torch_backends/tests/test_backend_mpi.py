@@ -42,9 +42,9 @@ def test_every_rank_finds_what_it_should(came: Came, world: tuple[str, int, dict
 
 @pytest.mark.parametrize("check", MISHAP_CHECKS)
 @pytest.mark.parametrize("mpi", MPIS)
-def test_nothing_hangs_or_lies(mishaps: Callable[[str], list[dict[str, str]]], mpi: str, check: str) -> None:
+def test_nothing_hangs_or_lies(mishaps: Callable[[str, str], list[dict[str, str]]], mpi: str, check: str) -> None:
     """Each check of mishaps.py hung, or came to a wrong result, before it was written."""
-    assert wrong(mishaps(mpi), check) == ""
+    assert wrong(mishaps(mpi, "mpi"), check) == ""
 
 
 # The ranks of the script are the other way round than those of MPI.

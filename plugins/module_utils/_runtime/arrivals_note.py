@@ -4,7 +4,7 @@
 
 """Staged with the exit note: notes when this rank came to each collective, of which a flight recorder knows.
 
-PyTorch's own has those of gloo, that of torchfleet's backends those of mpi and ccl, which PyTorch 2.13 does not see.
+PyTorch's own has those of gloo, that of torchfleet's backends those of mpi, shm and ccl: PyTorch 2.13 sees none.
 Each is a ring of the last 2,000. It is read once a minute at first, less and less often later, when a process
 group is destroyed (a program may leave by os._exit then), and when the program leaves. Reading it takes the GIL for
 some 50 ms, which is why it is read rarely, and on all ranks at the same moment by their clocks: else each would keep

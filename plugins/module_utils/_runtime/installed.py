@@ -17,6 +17,7 @@ MPI_PARTS = {
     for part in dict.fromkeys(LAUNCHERS[name].part for name in MPIS)
 }
 MPI_PARTS["mpi4py"] = MPIS
+SHM_PART = "torchfleet_backends/_shm.so"  # what backend shm is compiled to
 
 
 def site_packages(python: str) -> str:
@@ -33,7 +34,7 @@ def wheel_version(packages: str, name: str) -> str:
 def own_backends(python: str) -> str:
     """Return the version of our own backends and which they are, an empty text where there are none.
 
-    Of mpi also with which MPIs it works: "0.1.0 mpi mpi:openmpi ccl". They lie beside torch's environment (role
+    Of mpi also with which MPIs it works: "0.1.0 mpi mpi:openmpi shm ccl". They lie beside torch's environment (role
     torch_backends).
     """
     backends_python = os.path.normpath(os.path.join(os.path.dirname(python), "..", "..", "backends", "bin", "python"))
@@ -43,5 +44,6 @@ def own_backends(python: str) -> str:
     found += ["mpi4py"] if glob.glob(os.path.join(site_packages(python), "mpi4py")) else []  # the user's own will do
     mpis = [name for part in found for name in MPI_PARTS[part]]
     mpi = ["mpi", *(f"mpi:{name}" for name in dict.fromkeys(mpis))] if mpis else []
+    shm = ["shm"] if glob.glob(os.path.join(packages, SHM_PART)) else []
     ccl = ["ccl"] if glob.glob(os.path.join(packages, "torchfleet_backends", "oneccl")) else []
-    return " ".join([version, *mpi, *ccl]) if version else ""
+    return " ".join([version, *mpi, *shm, *ccl]) if version else ""

@@ -29,7 +29,7 @@ LOOK_SIGNAL = signal.SIGRTMAX - 6  # of a rank that is asked for its stacks: nob
 TELL_SIGNAL = signal.SIGRTMAX - 7  # the same, for the handler that waits for the next step of the program
 STACKS, PIPE, RECORDER = "stacks", "look.pipe", "recorder.json"  # in the directory of a rank
 FOR_STACKS, FOR_RECORDER = b"s", b"?"  # what our thread is asked for, through the pipe
-# Modules with what tells the entries of a flight recorder. Backends mpi and ccl have their own: PyTorch 2.13 sees none.
+# Modules with what tells the entries of a flight recorder. PyTorch 2.13 does not see those of our own backends.
 RECORDERS = (("torch._C._distributed_c10d", "_dump_fr_trace_json"), ("torchfleet_backends", "recorded"))
 THREAD_NAME = "torchfleet-look"  # of at most 15 characters
 HIGH = (1000, 200)  # descriptors below are left alone, as far as possible: a program finds those that it expects

@@ -100,6 +100,11 @@ def with_ccl(own: Sequence[str], _launcher: str) -> bool:
     return "ccl" in own
 
 
+def with_shm(own: Sequence[str], _launcher: str) -> bool:
+    """Whether a node with these backends of ours has shm."""
+    return "shm" in own
+
+
 @dataclass(frozen=True)
 class Backend:
     """One backend.
@@ -166,6 +171,11 @@ BACKENDS: Mapping[str, Backend] = {
         takes=("nvidia", "amd", "intel"),
         environment=mpi_environment,
         tried=with_mpi,
+    ),
+    "shm": Backend(
+        ours=True,
+        loopback={"GLOO_SOCKET_IFNAME": "lo"},  # gloo carries what the ranks of a node do not share
+        tried=with_shm,
     ),
     "ccl": Backend(
         ours=True,

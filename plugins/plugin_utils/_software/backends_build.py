@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import MPI_PARTS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import MPI_PARTS, SHM_PART
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 MPI4PY = "mpi4py"
@@ -50,14 +50,14 @@ def build_of(names: Sequence[str], options: Options) -> Build:
     if refusal:
         return Build(refusal)
     wheel = str(options["wheel"])
-    has_mpi, has_ccl = "mpi" in names, "ccl" in names
+    has_mpi, has_shm, has_ccl = (name in names for name in ("mpi", "shm", "ccl"))
     is_compiled = has_mpi and bool(options["compile"] or wheel)
     parts = parts_for(options["mpis"]) if is_compiled else [MPI4PY] if has_mpi else []
     return Build(
-        is_built=is_compiled and not wheel,
+        is_built=(is_compiled or has_shm) and not wheel,
         packages=packages_of(wheel, options["mpi4py"] if has_mpi and not is_compiled else ""),
-        environment=environment_of(options, is_compiled, has_ccl),
-        parts=[*parts, *(["torchfleet_backends/oneccl"] if has_ccl else [])],
+        environment=environment_of(options, names, is_compiled),
+        parts=[*parts, *[SHM_PART] * has_shm, *(["torchfleet_backends/oneccl"] if has_ccl else [])],
     )
 
 
@@ -68,6 +68,8 @@ def refusal_of(names: Sequence[str], options: Options) -> str:
         if options["wheel_sha256"] and WHEEL.match(PurePath(wheel).name):
             return ""
         return str(InputError("torch_backends_wheel", wheel, f"give a file {WHEEL_FORM} on the controller"))
+    if "shm" in names and not options["compile"]:
+        return "torch_backends: shm has to be compiled: -e torch_backends_compile=true, or -e torch_backends_wheel=FILE"
     if "mpi" in names and options["compile"] and WITHOUT_HEADERS in mpis and HAS_HEADERS not in mpis:
         wanted = json.dumps({"mpis": [*mpis, HAS_HEADERS]})
         why = "Intel MPI comes without headers: install MPICH too, whose build serves both"
@@ -82,7 +84,7 @@ def packages_of(wheel: str, mpi4py: str) -> list[str]:
     return [f"{MPI4PY}=={mpi4py}"] if mpi4py else []
 
 
-def environment_of(options: Options, is_compiled: bool, has_ccl: bool) -> dict[str, str]:
+def environment_of(options: Options, names: Sequence[str], is_compiled: bool) -> dict[str, str]:
     """Return the variables that torch_backends/setup.py reads, or the checksum of the wheel that it came in."""
     if options["wheel"]:
         return {"TORCHFLEET_BACKENDS_WHEEL": str(options["wheel_sha256"])}
@@ -90,7 +92,7 @@ def environment_of(options: Options, is_compiled: bool, has_ccl: bool) -> dict[s
     return {
         "TORCHFLEET_BACKENDS_MPI": ":".join(homes) if is_compiled else "",
         "TORCHFLEET_BACKENDS_TORCH": str(options["torch"]),
-        **({"TORCHFLEET_BACKENDS_CCL": "yes"} if has_ccl else {}),
+        **{f"TORCHFLEET_BACKENDS_{name.upper()}": "yes" for name in ("shm", "ccl") if name in names},
     }
 
 

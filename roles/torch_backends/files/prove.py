@@ -20,8 +20,8 @@ if missing:
 unseen = [name for name in names if not dist.is_backend_available(name)]
 if unseen:
     sys.exit(f"PyTorch does not see {', '.join(unseen)}")
-if "ccl" in names:
-    dist.init_process_group("ccl", store=dist.HashStore(), rank=0, world_size=1)
+for name in {"shm", "ccl"} & set(names):
+    dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1)
     dist.all_reduce(torch.ones(1))
     dist.destroy_process_group()
 Path(proof).write_text(importlib.metadata.version("torchfleet-backends") + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""torch.distributed over MPI and over oneCCL (_ccl.py), for the stock PyTorch wheel, under torch's own names.
+"""torch.distributed over MPI, over shared memory (_shared.py) and over oneCCL (_ccl.py), for the stock PyTorch wheel.
 
-An MPI launcher has to start the process; nothing else is needed. `create()` makes a backend mpi.
+This file makes a backend mpi: an MPI launcher has to start the process for it, and nothing else is needed.
 """
 
 from __future__ import annotations
@@ -115,13 +115,15 @@ def module_in_python(build: str) -> ModuleType:
     return found
 
 
-def check_torch() -> None:
-    """Import torch, whose libraries the compiled module needs. BackendError if it was compiled for another release."""
+def check_torch(backend: str = "mpi") -> None:
+    """Import torch, whose libraries a compiled module needs. BackendError if it was compiled for another release."""
     version = importlib.import_module("torch").__version__.partition("+")[0]
     built_for = Path(__file__).with_name("built_for.txt").read_text().strip()
     if version != built_for:
         told = f"built for torch {built_for}, but this is {version}: build it again"
-        raise BackendError(f'backend mpi: {told}: ansible-playbook setup.yml -e \'{{"backends": ["mpi"]}}\'')
+        raise BackendError(
+            f'backend {backend}: {told}: ansible-playbook setup.yml -e \'{{"backends": ["{backend}"]}}\''
+        )
 
 
 def other_mpi(own: str, maps: str) -> str:
@@ -161,12 +163,18 @@ def check_world(found: ModuleType, environ: Mapping[str, str]) -> None:
     check_same(found.told_by_all(own_torch()))
 
 
-def prepare(found: ModuleType, is_world: bool) -> None:
-    """Do what the first group of a process needs."""
-    # DDP asks the backend for its buckets' memory only then. With an accelerator it would ask other backends too, so
-    # only for a program whose default group is ours.
+def allow_shared_buckets(is_world: bool) -> None:
+    """Have DDP ask the backend for the memory of its buckets, which it does only if it is told to.
+
+    With an accelerator it would ask other backends too, so only for a program whose default group is ours (`is_world`).
+    """
     if is_world or not importlib.import_module("torch").accelerator.is_available():
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+
+
+def prepare(found: ModuleType, is_world: bool) -> None:
+    """Do what the first group of a process needs."""
+    allow_shared_buckets(is_world)
     if found not in prepared:
         prepared.append(found)
         found.begin()
@@ -232,5 +240,5 @@ def recorded() -> bytes:
 
     Each is JSON in the form of PyTorch's flight recorder, which cannot see them (PyTorch 2.13).
     """
-    names = [f"{__name__}.{name}" for name in ("_openmpi", "_abi", "_group")]
+    names = [f"{__name__}.{name}" for name in ("_openmpi", "_abi", "_shm", "_group")]
     return b"\0".join(sys.modules[name].recorded() for name in names if name in sys.modules)

@@ -1,8 +1,8 @@
-"""Serves `init_process_group("mpi")` and `("ccl")` of an unchanged script on the stock PyTorch wheel.
+"""Serves `init_process_group("mpi")`, `("shm")` and `("ccl")` of an unchanged script on the stock PyTorch wheel.
 
 PyTorch calls autoload() when it is imported (entry point group `torch.backends`). Nothing is loaded and no MPI begun
-before a script asks for a backend. "torchfleet" and "ccl" come by PyTorch's public way. The name "mpi" is torch's own:
-three names in the module distributed_c10d make it reach us, `ProcessGroupMPI`, the `is_mpi_available` that
+before a script asks for a backend. "torchfleet", "shm" and "ccl" come by PyTorch's public way. The name "mpi" is
+torch's own: three names in the module distributed_c10d make it reach us, `ProcessGroupMPI`, the `is_mpi_available` that
 init_process_group() asks, and `_new_process_group_helper`, which knows the timeout of a group and its store; a test
 holds them for the version of torch that is pinned.
 """
@@ -138,7 +138,11 @@ def autoload() -> None:
         serve_mpi(dist)
         take_tensors_of_every_gpu(dist.Backend)
     from torchfleet_backends._oneccl import find
+    from torchfleet_backends._shared import create as create_shm
+    from torchfleet_backends._shared import is_built
 
+    if is_built():
+        register(dist.Backend, "shm", create_shm, ["cpu"])
     if find():
         from torchfleet_backends._ccl import create
 

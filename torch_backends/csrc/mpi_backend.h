@@ -1,0 +1,37 @@
+// torch's collectives and messages over MPI: a c10d backend for the stock PyTorch wheel.
+#pragma once
+
+#include "backend.h"
+#include "message.h"
+#include "transfer.h"
+
+#include <map>
+#include <mutex>
+
+namespace torchfleet {
+
+class MPIBackend : public GroupBackend {
+ public:
+  // `comm` is a communicator that only this group uses.
+  MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseconds timeout);
+
+  void shutdown() override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+ protected:
+  std::function<void()> note_failure() const override { return abandon; }
+
+ private:
+  WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
+  WorkPtr posted(c10::intrusive_ptr<Message> message);
+
+  MPI_Comm messages_;  // for send and recv, so that the program's messages do not mix with ours
+  std::atomic<uint64_t> message_count_{0};
+  std::map<int, c10::weak_intrusive_ptr<Message>> from_anybody_;  // the last one of each tag
+  std::mutex from_anybody_mutex_;
+};
+
+}  // namespace torchfleet

@@ -1,0 +1,35 @@
+// The Python bindings of backend shm.
+#include "record.h"
+#include "shm_backend.h"
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace {
+using torchfleet::BackendPtr;
+
+BackendPtr create(const torchfleet::StorePtr& store, int rank, const std::vector<int>& nodes,
+                  std::chrono::milliseconds timeout, BackendPtr gloo, std::optional<BackendPtr> across) {
+  torchfleet::Gloo rest{std::move(gloo), across.value_or(nullptr)};
+  return c10::make_intrusive<torchfleet::ShmBackend>(store, rank, nodes, timeout, std::move(rest));
+}
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  module.doc() = "torch.distributed over shared memory, for the stock PyTorch wheel";
+  module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("nodes"), py::arg("timeout"), py::arg("gloo"),
+             py::arg("across"), Unlocked(),
+             "A backend of a group. `nodes`: the number of each rank's node; `gloo`: of all ranks; `across`: of the ranks with\n"
+             "the same place on their nodes, or None.");
+  module.def("recorded", [] { return py::bytes(torchfleet::record_as_json()); },
+             "The last collectives of all groups, as JSON in the form of PyTorch's flight recorder.");
+  module.def(
+      "finish",
+      [](std::chrono::milliseconds most) {
+        torchfleet::await_workers(most, true);
+        torchfleet::complete_no_more_futures();
+      },
+      py::arg("most"), Unlocked(),
+      "Waits at most so long for all collectives and for the functions of their futures, which are not run after this.");
+}

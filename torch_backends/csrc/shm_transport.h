@@ -1,0 +1,49 @@
+// Collectives by shared memory in a node and by gloo for all else, without MPI. The ranks find each other by c10d's store.
+#pragma once
+
+#include "shared.h"
+#include "transport.h"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace torchfleet {
+
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// What carries what is not shared. `across`: among the ranks that have the same place on their nodes; null if the group is on
+// one node, or if the nodes have different numbers of ranks, or one each.
+struct Gloo {
+  BackendPtr all, across;
+};
+
+class ShmTransport : public Transport {
+ public:
+  // Called by all ranks, with a store of this group alone. `nodes`: the node of each rank. If ranks of a node cannot share
+  // memory (they are in different containers), gloo does everything.
+  ShmTransport(const StorePtr& store, int rank, const std::vector<int>& nodes, Gloo gloo);
+
+  void broadcast(const at::Tensor& tensor, int root) const override;
+  void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const override;
+  void reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const override;
+  void all_gather(const at::Tensor& input, const at::Tensor& output) const override;
+  void reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const override;
+  void barrier() const override;
+  void exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const override;
+  void fail(const std::string& why) const override;
+  std::vector<int> missing() const override;
+  bool shares_memory() const override { return shared_ != nullptr; }
+
+ private:
+  void all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const;
+  void compare_sizes(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const;
+
+  const int rank_, size_;
+  const Gloo gloo_;
+  std::shared_ptr<Shared> shared_;  // of all ranks, if they are on one node
+  std::shared_ptr<Shared> node_;    // of this node's ranks, if the group is on several nodes with as many ranks each
+  int place_ = 0, places_ = 0;      // of this rank among those of its node
+};
+
+}  // namespace torchfleet

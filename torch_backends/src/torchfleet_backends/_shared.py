@@ -1,0 +1,88 @@
+"""Backend shm: torch's collectives by memory that the ranks of a node share, and all else by gloo. It needs no MPI.
+
+The ranks find each other by the store of their group, so it works under every launcher, and in scripts that start their
+processes themselves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+from torchfleet_backends import BackendError, allow_shared_buckets, check_torch, finish, own_torch
+
+NODE_RANKS = "TORCHFLEET_SHM_NODE_RANKS"  # tests divide one machine into nodes with so many ranks each
+
+
+def is_built() -> bool:
+    """Whether this package has it."""
+    return Path(__file__).with_name("_shm.so").exists()
+
+
+@functools.cache
+def module() -> ModuleType:
+    """Return the compiled module. BackendError if it was compiled for another torch."""
+    check_torch("shm")
+    found = importlib.import_module("torchfleet_backends._shm")
+    atexit.register(finish, found)
+    return found
+
+
+def own_node(rank: int) -> str:
+    """Return what ranks that can share memory have in common: the running kernel, the pid namespace, the user.
+
+    Not the host's name: containers of one machine have several, and those of several machines may have one.
+    """
+    if NODE_RANKS in os.environ:
+        return str(rank // int(os.environ[NODE_RANKS]))
+    kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{kernel} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}"
+
+
+def told_by_all(store: dist.Store, rank: int, size: int, own: str) -> list[str]:
+    """Return what each rank of a group says."""
+    store.set(f"told/{rank}", own)
+    return [store.get(f"told/{other}").decode() for other in range(size)]
+
+
+def places(nodes: Sequence[int], rank: int) -> list[int]:
+    """Return the ranks that have the same place on their nodes as this one.
+
+    None if the nodes have different numbers of ranks or one each, or if all ranks are on one node.
+    """
+    on = [[other for other, node in enumerate(nodes) if node == number] for number in dict.fromkeys(nodes)]
+    if len(on) == 1 or len(on[0]) == 1 or len({len(ranks) for ranks in on}) > 1:
+        return []
+    place = next(ranks.index(rank) for ranks in on if rank in ranks)
+    return [ranks[place] for ranks in on]
+
+
+def create(options: Any, _backend_options: object = None) -> Any:
+    """Return a c10d backend for torch.distributed. BackendError if a rank has another torch than it was built for."""
+    found, rank, size = module(), int(options.group_rank), int(options.group_size)
+    allow_shared_buckets(is_world=not options.global_ranks_in_group)
+    store = dist.PrefixStore("shm", options.store)
+    told = [text.split("\n", 1) for text in told_by_all(store, rank, size, f"{own_torch()}\n{own_node(rank)}")]
+    for other, (theirs, _node) in enumerate(told):
+        if theirs != told[0][0]:
+            raise BackendError(
+                f"backend shm: rank {other} has {theirs}, rank 0 {told[0][0]}: use the same on all nodes"
+            )
+    numbers = {node: number for number, node in enumerate(dict.fromkeys(node for _torch, node in told))}
+    nodes = [numbers[node] for _torch, node in told]
+    # Not later, when it is needed: all ranks have to take part in that, and a message has two.
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options.timeout)
+    same = places(nodes, rank)
+    across = None
+    if same:
+        own = dist.PrefixStore(f"across {same[0]}", store)
+        across = dist.ProcessGroupGloo(own, same.index(rank), len(same), options.timeout)
+    return found.create(dist.PrefixStore("memory", store), rank, nodes, options.timeout, gloo, across)

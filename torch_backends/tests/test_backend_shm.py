@@ -1,0 +1,200 @@
+"""Backend shm, which needs no MPI: every check of ranks.py and mishaps.py, and what its own surroundings bring.
+
+Most worlds here have no launcher at all: the ranks are processes that find each other by a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torch_backends.tests.conftest import CHECKS, MISHAP_CHECKS, Came, Run, wrong
+from torch_backends.tests.package import PYTHON
+
+ONE_NODE: dict[str, str] = {}
+TWO_NODES = {"TORCHFLEET_SHM_NODE_RANKS": "2"}  # as if two ranks were on each node
+ALONE_ON_NODES = {"TORCHFLEET_SHM_NODE_RANKS": "1"}
+WORLDS = [
+    ("torchrun", 2, ONE_NODE),
+    ("torchrun", 3, ALONE_ON_NODES),
+    ("torchrun", 4, TWO_NODES),
+    ("mpich", 3, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29881"}),
+]
+# How a rank of a program begins that starts its processes itself.
+BEGIN = """
+import datetime, os, signal, sys, time
+import torch, torch.distributed as dist
+rank, size, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+def begin(backend="shm", seconds=20):
+    timeout = datetime.timedelta(seconds=seconds)
+    dist.init_process_group(backend, init_method=f"file://{place}/store", rank=rank, world_size=size, timeout=timeout)
+def told(function, *given, **more):
+    try:
+        function(*given, **more)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    else:
+        print("nothing was raised", flush=True)
+"""
+
+
+def alone(place: Path, code: str, size: int = 2, before: dict[int, list[str]] | None = None) -> list[str]:
+    """Return what each rank of a program prints, stderr too, that nothing but Python starts.
+
+    `before`: words before the command, by rank.
+    """
+    words = [str(PYTHON), "-W", "ignore", "-c", BEGIN + code]
+    ranks = [
+        subprocess.Popen(
+            [*(before or {}).get(rank, []), *words, str(rank), str(size), str(place)],
+            env={"HOME": str(Path.home()), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        return [each.communicate(timeout=120)[0] for each in ranks]
+    finally:
+        for each in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                each.kill()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("world", WORLDS, ids=["one-node", "alone", "two-nodes", "mpich"])
+def test_every_rank_finds_what_it_should(came: Came, world: tuple[str, int, dict[str, str]], check: str) -> None:
+    launcher, ranks, environment = world
+    assert wrong(came(launcher, ranks, "shm", tuple(environment.items())), check) == ""
+
+
+@pytest.mark.parametrize("check", MISHAP_CHECKS)
+def test_nothing_hangs_or_lies(mishaps: Callable[[str, str], list[dict[str, str]]], check: str) -> None:
+    assert wrong(mishaps("torchrun", "shm"), check) == ""
+
+
+def test_what_pytorch_tests_of_a_backend(run: Run, tmp_path: Path) -> None:
+    """Its own tests of distributed backends. Fewer than under mpi: many are chosen by the names that PyTorch knows."""
+    found = importlib.util.find_spec("expecttest")
+    assert found and found.origin
+    (tmp_path / "expecttest").symlink_to(Path(found.origin).parent)  # PyTorch's tests want it
+    done = run("torchrun", 3, Path(__file__).with_name("pytorch_own.py"), tmp_path, "shm", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    wrong = {name: text for found in told for name, text in found.items() if not text.startswith(("ok", "skipped"))}
+    assert wrong == {}
+    assert [list(found.values()).count("ok") for found in told] == [65] * 3  # of the torch that is pinned
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("backend", ["shm", "cpu:shm", "cpu:shm,cuda:gloo"])
+def test_a_program_that_starts_its_processes_itself(tmp_path: Path, backend: str) -> None:
+    code = f"begin('{backend}'); ones = torch.ones(5); dist.all_reduce(ones); print(ones.tolist()); dist.barrier()"
+    assert alone(tmp_path, code) == ["[2.0, 2.0, 2.0, 2.0, 2.0]\n"] * 2
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("killed", [0, 2])
+def test_a_rank_that_dies_is_named_on_all_others(tmp_path: Path, killed: int) -> None:
+    """Long before the timeout."""
+    code = (
+        "begin(seconds=100); dist.barrier()\n"
+        f"if rank == {killed}: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "start = time.monotonic(); told(dist.all_reduce, torch.ones(3)); assert time.monotonic() - start < 50\n"
+        "told(dist.barrier); os._exit(0)"
+    )
+    found = alone(tmp_path, code, size=3)
+    for rank in {0, 1, 2} - {killed}:
+        lines = found[rank].splitlines()
+        assert f"the process of rank {killed} has ended" in lines[0], found
+        assert "an earlier operation of its group failed" in lines[-1], found
+
+
+@pytest.mark.usefixtures("run")
+def test_what_a_rank_did_before_it_ended_counts(tmp_path: Path) -> None:
+    code = (
+        "begin(); dist.barrier(); ones = torch.ones(3)\n"
+        "if rank == 0: time.sleep(1.5)\n"
+        "if rank == 1: dist.broadcast(ones, 1); os._exit(0)\n"
+        "ones[:] = 0; dist.broadcast(ones, 1); print(ones.tolist(), flush=True); os._exit(0)"
+    )
+    assert alone(tmp_path, code)[0] == "[1.0, 1.0, 1.0]\n"
+
+
+@pytest.mark.usefixtures("run")
+def test_a_forked_child_is_no_rank(tmp_path: Path) -> None:
+    """And its parent goes on."""
+    code = (
+        "begin(); dist.barrier()\n"
+        "child = os.fork()\n"
+        "if child == 0: told(dist.all_reduce, torch.ones(3)); os._exit(0)\n"
+        "os.waitpid(child, 0); ones = torch.ones(1); dist.all_reduce(ones); print(ones.item()); dist.barrier()"
+    )
+    for text in alone(tmp_path, code):
+        assert re.search(r"backend shm: process \d+ was forked from rank \d, and is no rank", text), text
+        assert text.splitlines()[-1] == "2.0", text
+
+
+WITH_SMALL_SHM = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none /dev/shm && exec "$0" "$@"']
+OWN_PROCESSES = ["unshare", "--pid", "--fork"]
+SUM = (
+    "begin(); tensor = torch.ones(3_000_000); dist.all_reduce(tensor); assert bool((tensor == 2).all())\n"
+    "shared = dist.group.WORLD._get_backend(torch.device('cpu')).supports_tensor_alloc(torch.device('cpu'))\n"
+    "print(shared, [name for name in os.listdir('/dev/shm') if 'torchfleet' in name]); dist.barrier()"
+)
+
+
+@pytest.mark.usefixtures("run")
+def test_the_size_of_dev_shm_does_not_matter(tmp_path: Path) -> None:
+    """As in a container, where it is 64 MB unless somebody says otherwise; nothing has a name there."""
+    assert alone(tmp_path, SUM, before={0: WITH_SMALL_SHM, 1: WITH_SMALL_SHM}) == ["True []\n"] * 2
+
+
+@pytest.mark.usefixtures("run")
+def test_ranks_that_cannot_share_memory_use_gloo(tmp_path: Path) -> None:
+    """Each in a pid namespace of its own, as in containers of their own."""
+    assert alone(tmp_path, SUM, before={1: OWN_PROCESSES}) == ["False []\n"] * 2
+
+
+@pytest.mark.usefixtures("run")
+def test_nodes_that_ask_for_different_things(tmp_path: Path) -> None:
+    code = (
+        "os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '2'; begin(seconds=5)\n"
+        "told(dist.all_reduce, torch.ones(100), op=dist.ReduceOp.SUM if rank < 2 else dist.ReduceOp.MAX); os._exit(0)"
+    )
+    for rank, text in enumerate(alone(tmp_path, code, size=4)):
+        asked = ["SUM", "MAX"] if rank < 2 else ["MAX", "SUM"]
+        assert [asked[0] in text, asked[1] in text, "do not ask for the same" in text] == [True] * 3, text
+
+
+@pytest.mark.usefixtures("run")
+def test_parts_of_another_size_are_refused_on_all_ranks(tmp_path: Path) -> None:
+    code = (
+        "begin(); sends, receives = ([1, 3], [1, 1]) if rank == 0 else ([1, 1], [5, 1])\n"
+        "given = torch.zeros(sum(receives)), torch.zeros(sum(sends)), receives, sends\n"
+        "told(dist.all_to_all_single, *given); os._exit(0)"
+    )
+    for text in alone(tmp_path, code):
+        assert "rank 0 sends 12 bytes to rank 1, which expects 20" in text, text
+
+
+@pytest.mark.usefixtures("run")
+def test_ranks_with_different_torchs_are_refused(tmp_path: Path) -> None:
+    code = "torch.__version__ += '+mine' * rank; told(begin)"
+    for text in alone(tmp_path, code):
+        assert "backend shm: rank 1 has torch 2.13.0+cpu+mine, rank 0 torch 2.13.0+cpu: use the same" in text, text
+
+
+@pytest.mark.usefixtures("run")
+def test_what_all_ranks_asked_for_is_done_before_the_end(tmp_path: Path) -> None:
+    code = "begin(); works = [dist.all_reduce(torch.ones(10**6), async_op=True) for _ in range(20)]; print('end', rank)"
+    assert alone(tmp_path, code) == ["end 0\n", "end 1\n"]
