@@ -353,7 +353,7 @@ def test_the_records_of_our_own_backends_tell_bytes(given: dict[str, Any], told:
 def test_several_recorders_are_read() -> None:
     """PyTorch's has nothing of backend mpi, which has its own."""
     own = entry(7, 100, retired=False, name="mpi:barrier", process_group=["0", "mpi"])
-    texts = [json.dumps({"entries": rows}).encode() for rows in ([entry(2, 90)], [own], [], [entry(9, 99)])]
+    texts = [json.dumps({"entries": rows}).encode() for rows in ([entry(2, 90)], [own], [], [], [entry(9, 99)])]
     assert [(group["name"], group["sequence"]) for group in read_recorder(b"\0".join(texts), 116.0)] == [
         ("0 default_pg", 2),
         ("0 mpi", 7),
