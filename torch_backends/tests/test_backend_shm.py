@@ -26,7 +26,6 @@ WORLDS = [
     ("torchrun", 2, ONE_NODE),
     ("torchrun", 3, ALONE_ON_NODES),
     ("torchrun", 4, TWO_NODES),
-    ("mpich", 3, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29881"}),
 ]
 # How a rank of a program begins that starts its processes itself.
 BEGIN = """
@@ -71,7 +70,7 @@ def alone(place: Path, code: str, size: int = 2, before: dict[int, list[str]] | 
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("world", WORLDS, ids=["one-node", "alone", "two-nodes", "mpich"])
+@pytest.mark.parametrize("world", WORLDS, ids=["one-node", "alone", "two-nodes"])
 def test_every_rank_finds_what_it_should(came: Came, world: tuple[str, int, dict[str, str]], check: str) -> None:
     launcher, ranks, environment = world
     assert wrong(came(launcher, ranks, "shm", tuple(environment.items())), check) == ""
