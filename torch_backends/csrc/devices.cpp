@@ -11,7 +11,8 @@ namespace torchfleet {
 
 namespace {
 void refuse_sparse(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(!tensor.is_sparse(), "backend " TORCHFLEET_NAME ": got a sparse tensor, and it knows only dense ones");
+  TORCH_CHECK_VALUE(!tensor.is_sparse(),
+                    "backend " TORCHFLEET_NAME ": got a sparse tensor, and it knows only dense ones");
 }
 }  // namespace
 

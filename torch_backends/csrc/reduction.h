@@ -9,10 +9,10 @@
 namespace torchfleet {
 
 struct Reduction {
-  at::ScalarType dtype;                // of the tensor
-  at::ScalarType unit;                 // what is reduced: its real parts, or bytes for booleans
-  c10d::ReduceOp::RedOpType op;        // of these: SUM for AVG, BOR for "any"
-  int per_element = 1;                 // how many units an element of the tensor is
+  at::ScalarType dtype;          // of the tensor
+  at::ScalarType unit;           // what is reduced: its real parts, or bytes for booleans
+  c10d::ReduceOp::RedOpType op;  // of these: SUM for AVG, BOR for "any"
+  int per_element = 1;           // how many units an element of the tensor is
 };
 
 const char* name_of_reduction(c10d::ReduceOp::RedOpType kind);

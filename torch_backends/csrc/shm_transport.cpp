@@ -185,10 +185,12 @@ void ShmTransport::all_reduce_in_two_levels(Signature own, at::Tensor& tensor, c
   node_->reduce_scatter(data, here, each, how, size);
   node_->all_reduce(last, rest, how, size);
   std::memcpy(here + each * size, last, rest * size);
-  at::Tensor words = at::empty({size_ / places_}, at::kLong), word = at::full({1}, static_cast<int64_t>(own.word()), at::kLong);
+  at::Tensor words = at::empty({size_ / places_}, at::kLong);
+  at::Tensor word = at::full({1}, static_cast<int64_t>(own.word()), at::kLong);
   gloo_.across->_allgather_base(words, word, in_time(c10d::AllgatherOptions()))->wait();
   const auto* told = words.const_data_ptr<int64_t>();
-  const auto other = std::find_if(told, told + words.numel(), [&](int64_t one) { return static_cast<uint64_t>(one) != own.word(); });
+  const auto differs = [&](int64_t one) { return static_cast<uint64_t>(one) != own.word(); };
+  const auto* other = std::find_if(told, told + words.numel(), differs);
   TORCH_CHECK(other == told + words.numel(), "the ranks do not ask for the same: here ", own.text(), "; on another node ",
               Signature(static_cast<uint64_t>(*other)).text());
   if (part.numel() > 0) {

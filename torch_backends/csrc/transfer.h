@@ -42,13 +42,13 @@ class MPITransport : public Transport {
   void over_mpi(Signature own, bool blocking, Collective collective) const;
   void all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const;
 
-  MPI_Comm comm_;                              // all of them
-  std::shared_ptr<Shared> shared_;             // of all ranks, if they are on one node and can share memory
-  std::shared_ptr<Shared> node_;               // of this node's ranks, if the group is on several nodes and it is faster
-  MPI_Comm leaders_ = MPI_COMM_NULL;           // the first ranks of the nodes; MPI_COMM_NULL on others
-  std::vector<int> leader_ranks_;              // their ranks in the group
-  const bool ring_;                            // whether long data is reduced in our own ring over MPI
-  bool direct_;                                // whether the MPI of all ranks can read memory of accelerators
+  MPI_Comm comm_;                     // all of them
+  std::shared_ptr<Shared> shared_;    // of all ranks, if they are on one node and can share memory
+  std::shared_ptr<Shared> node_;      // of this node's ranks, if the group is on several nodes and it is faster
+  MPI_Comm leaders_ = MPI_COMM_NULL;  // the first ranks of the nodes; MPI_COMM_NULL on others
+  std::vector<int> leader_ranks_;     // their ranks in the group
+  const bool ring_;                   // whether long data is reduced in our own ring over MPI
+  bool direct_;                       // whether the MPI of all ranks can read memory of accelerators
 };
 
 // A part of a message that may be longer than MPI can count.

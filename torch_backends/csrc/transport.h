@@ -35,9 +35,10 @@ class Transport {
   virtual void fail(const std::string& why) const = 0;
   // The ranks of the group that the current operation waits for, as far as they are known.
   virtual std::vector<int> missing() const = 0;
-  virtual bool shares_memory() const = 0;                      // of all ranks
-  virtual bool reads_accelerators() const { return false; }    // their memory; else it is copied to the host
-  virtual bool needs_host_memory(const c10d::ReduceOp&, at::ScalarType) const { return true; }  // to reduce such elements
+  virtual bool shares_memory() const = 0;  // of all ranks
+  // Whether it reads memory of accelerators; else what they hold is copied to the host. And whether reducing does not.
+  virtual bool reads_accelerators() const { return false; }
+  virtual bool needs_host_memory(const c10d::ReduceOp&, at::ScalarType) const { return true; }
 };
 
 }  // namespace torchfleet
