@@ -51,7 +51,7 @@ def test_every_check_of_shm_holds_on_two_nodes(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("with_backends")
-@pytest.mark.parametrize("launcher", ["openmpi", "mpich", "srun"])
+@pytest.mark.parametrize("launcher", ["openmpi", "srun"])
 def test_shm_needs_no_launcher_of_its_own(launching: Cluster, launcher: str) -> None:
     launching.train(workload="message_passing", backend="shm", launcher=launcher, **PAIR)
 
