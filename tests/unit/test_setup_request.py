@@ -38,10 +38,10 @@ def test_what_there_is_can_be_asked_for(asked: dict[str, Any]) -> None:
             {"libraries": ["ucx", "ofi"]},
             """libraries: got ["ucx", "ofi"]; give a list of ucx, ucc: -e '{"libraries": ["ucx"]}'""",
         ),
-        ({"backends": 7}, """backends: got 7; give a list of mpi, ccl: -e '{"backends": ["mpi"]}'"""),
+        ({"backends": 7}, """backends: got 7; give a list of mpi, shm, ccl: -e '{"backends": ["mpi"]}'"""),
         (
             {"backends": {"mpi": True}},
-            """backends: got {"mpi": true}; give a list of mpi, ccl: -e '{"backends": ["mpi"]}'""",
+            """backends: got {"mpi": true}; give a list of mpi, shm, ccl: -e '{"backends": ["mpi"]}'""",
         ),
         (
             {"mpis": [["openmpi"]]},
