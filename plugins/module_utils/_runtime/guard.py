@@ -39,7 +39,7 @@ from .inside import (
 from .job_directory import JobDir
 from .job_processes import Snapshot, snapshot_of
 from .last_look import note_evidence
-from .launchers import STARTED_BY_SLURMD
+from .launchers import STARTED_BY_SLURMD, is_started_elsewhere
 from .open_files import restore_files
 from .orders import Order
 from .processes import Process
@@ -153,7 +153,7 @@ class Guard:
 
     def launcher_runs(self) -> bool:
         """Whether the launcher runs here, or the batch file that it gave to Slurm, which may start on any node."""
-        by_slurm = self.order["launcher"]["name"] in STARTED_BY_SLURMD
+        by_slurm = self.order["launcher"]["name"] in STARTED_BY_SLURMD, is_started_elsewhere
         return bool(self.launcher or (by_slurm and self.launcher_tree()))
 
     def waits_for_news(self) -> bool:
@@ -408,7 +408,7 @@ class Guard:
         """
         seen = self.snapshot()
         wrappers = {record["wrapper_pid"] for record in seen.records}
-        if self.order["launcher"]["name"] in STARTED_BY_SLURMD:
+        if is_started_elsewhere(self.order):
             below = {process.pid for tree in seen.trees.values() for process in tree.all}
             return {process.pid for process in seen.processes} - wrappers - below
         found = {self.job.launcher().get("pid", 0), *shell_pids(self.private_tmp)}
