@@ -17,7 +17,7 @@ NODES = ("n1", "n2")
 PYTHON = "/home/fleet/.torchfleet/pytorch/bin/python"  # of the nodes: the image is the same Debian, and sees the home
 ROOTFS = "/images/debian"  # on each node; ch-run 0.31 starts none that lies below / itself
 TAG = "localhost/job:1"
-IMAGES = {"podman": TAG, "charliecloud": ROOTFS}
+IMAGES = {"podman": TAG, "docker": TAG, "charliecloud": ROOTFS}
 # Podman in a node, which is a container without privileges: images lie in memory, whole for each container, for an
 # overlay cannot lie on another one, nor whiteouts in memory. There a program with the set-uid bit may write no maps of
 # user ids, one with the capability may.
@@ -38,6 +38,20 @@ setcap cap_setuid+ep /usr/bin/newuidmap; chmod u-s /usr/bin/newuidmap
 setcap cap_setgid+ep /usr/bin/newgidmap; chmod u-s /usr/bin/newgidmap
 printf '%s' "$1" > /etc/containers/storage.conf
 printf '%s' "$2" > /etc/containers/containers.conf
+"""
+
+
+# dockerd needs more than a node may: it gets what root may on this machine, among the node's own files, addresses and
+# processes. The control groups of a node are read-only, so it sees those of this test as its root.
+DOCKERD = """set -e
+mount --make-rprivate /
+mount -t tmpfs cgroup /sys/fs/cgroup
+for name in $(awk '!/^#/ && $2 { print $1 }' /proc/cgroups); do
+    mkdir /sys/fs/cgroup/$name
+    mount -t cgroup -o $name cgroup /sys/fs/cgroup/$name
+done
+exec setsid dockerd --storage-driver vfs --bridge none --iptables=false --ip6tables=false \
+    >/var/log/dockerd.log 2>&1 </dev/null
 """
 
 
@@ -123,7 +137,7 @@ class InImages:
 def container_nodes(name: str, root: Path) -> InImages:
     """Return two nodes with Podman and Charliecloud that are not there yet."""
     rootfs, archive = export_image(root)
-    packages = ["podman", "crun", "uidmap", "charliecloud-runtime", "libcap2-bin"]
+    packages = ["podman", "crun", "uidmap", "charliecloud-runtime", "docker.io", "libcap2-bin"]
     options: dict[str, Any] = {"nodes": 2, "nics": 2, "install": True, "image": "bare", "packages": packages}
     options["mounts"] = [f"{rootfs}:{ROOTFS}", f"{archive}:/image.tar"]
     return InImages(Cluster(Lab(name, root / "inventory", **options), root), {"python": PYTHON})

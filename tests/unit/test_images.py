@@ -476,9 +476,8 @@ def test_what_an_image_leaves_behind_is_not_waited_for_and_ended() -> None:
 def test_what_leaves_its_session_is_ended_too(stand_in: Path) -> None:
     """A program of the image that called setsid, or forked twice, stayed on the node: nobody looked for it."""
     noted = stand_in / "pid"
-    escape = (
-        f"setsid sh -c 'echo $$ >{noted}.1; exec sleep 600' & (setsid sh -c 'echo $$ >{noted}.2; exec sleep 600' &)"
-    )
+    first, second = (f"setsid sh -c 'echo $$ >{noted}.{number}; exec sleep 600'" for number in (1, 2))
+    escape = f"{first} & ({second} &)"
     for ending in ("exit 3", "while :; do sleep 1; done"):
         waits = f"until [ -s {noted}.1 ] && [ -s {noted}.2 ]; do sleep 0.1; done"
         (stand_in / "bin/ch-run").write_text(f"#!/bin/sh\n{escape}\n{waits}\n{ending}\n")
