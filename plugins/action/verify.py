@@ -61,7 +61,10 @@ class ActionModule(Action):
         now = proven_links.digests(facts, versions, checked.listened)
         proven = proven_links.read_proven("verify_matrix", given["matrix"])
         launchers = tuple(trial_module.TRIED) if given["launchers"] is None else given["launchers"]
-        trial = trial_module.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"], launchers)
+        has_image = hostvars.has_image(given["container_image"], [variables["hostvars"][n] for n in groups["workers"]])
+        trial = trial_module.plan_trial(
+            answers, checked.listened, groups["head"][0], groups["workers"], launchers, has_image
+        )
         trial = trial if given["all"] else proven_links.spare(trial, proven, now)
         if given["state"] == "plan":
             return {key: value for key, value in dataclasses.asdict(trial).items() if key not in JUDGED}

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import image
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import podman
-from tests.driver import command, parent, pids
+from tests.driver import command, parent, pids, wait_until
 from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab, namespace
 
@@ -34,6 +34,7 @@ runtime = "crun"
 """
 PREPARE = """set -e
 install -d -o fleet /run/store
+usermod -aG docker fleet
 setcap cap_setuid+ep /usr/bin/newuidmap; chmod u-s /usr/bin/newuidmap
 setcap cap_setgid+ep /usr/bin/newgidmap; chmod u-s /usr/bin/newgidmap
 printf '%s' "$1" > /etc/containers/storage.conf
@@ -41,7 +42,7 @@ printf '%s' "$2" > /etc/containers/containers.conf
 """
 
 
-# dockerd needs more than a node may: it gets what root may on this machine, among the node's own files, addresses and
+# dockerd needs more than a node may, as on a privileged one: it gets what root may on this machine, among the node's own files, addresses and
 # processes. The control groups of a node are read-only, so it sees those of this test as its root.
 DOCKERD = """set -e
 mount --make-rprivate /
@@ -87,13 +88,22 @@ class InImages:
         lab.up()
         for node in NODES:
             lab.root(node, "sh", "-c", PREPARE, "sh", STORAGE, ENGINE)
+            self.start_docker(node)
             lab.ssh(node, f"podman load --quiet --input /image.tar && podman tag $(podman images -q | head -1) {TAG}")
+            lab.ssh(node, f"docker load --quiet --input /image.tar && docker tag $(docker images -q | head -1) {TAG}")
         done = self.cluster.play("setup.yml", "--skip-tags", "verify", mpis=["openmpi", "mpich", "intelmpi"])
         assert done.process.returncode == 0, done.log.read_text()
 
+    def start_docker(self, node: str) -> None:
+        """Start Docker's daemon among the files of a node; come back when it answers."""
+        spaces = [f"--{name}" for name in ("mount", "uts", "ipc", "net", "pid")]
+        words = ["nsenter", "--target", str(self.cluster.lab.init(node)[0]), *spaces]
+        subprocess.run([*words, "unshare", "--mount", "--cgroup", "sh", "-c", DOCKERD], check=True)
+        wait_until(lambda: self.cluster.lab.ssh(node, "docker", "version", check=False).returncode == 0, 60)
+
     def start(self, engine: str, script: Path, **given: Any) -> Job:
         """Start a job of two ranks on each node; come back while it runs."""
-        usual = {"container_image": IMAGES[engine], "lease": 6, "backend": "gloo"}
+        usual = {"container_image": IMAGES[engine], "container_engine": engine, "lease": 6, "backend": "gloo"}
         return self.cluster.start(workload=str(script), **{**usual, **self.given, **given})
 
     def play(self, engine: str, script: Path, **given: Any) -> Job:
@@ -110,8 +120,9 @@ class InImages:
         ]
 
     def left(self, *texts: str) -> dict[str, list[str]]:
-        """Return what is left on each node: processes whose command lines have a text, and records of Podman."""
-        words = "podman ps --all --format '{{.Names}}' --filter label=torchfleet.job"
+        """Return what is left on each node: processes whose command lines have a text, and records of the engines."""
+        listing = "ps --all --format '{{.Names}}' --filter label=torchfleet.job"
+        words = f"podman {listing}; docker {listing}"
         found = {
             node: [
                 *(" ".join(command(pid)) for pid in self.processes(node, *texts)),
@@ -135,7 +146,7 @@ class InImages:
 
 
 def container_nodes(name: str, root: Path) -> InImages:
-    """Return two nodes with Podman and Charliecloud that are not there yet."""
+    """Return two nodes with Podman, Docker and Charliecloud that are not there yet."""
     rootfs, archive = export_image(root)
     packages = ["podman", "crun", "uidmap", "charliecloud-runtime", "docker.io", "libcap2-bin"]
     options: dict[str, Any] = {"nodes": 2, "nics": 2, "install": True, "image": "bare", "packages": packages}

@@ -89,8 +89,8 @@ DOCKER = (
     f" --shm-size 1g {ID}"
 )
 APPTAINER = (
-    "apptainer exec --cleanenv --no-home --pwd / --bind /home/me/.torchfleet:/home/me/.torchfleet --bind /data:/in:ro"
-    " --shm-size 1g /image.sif"
+    "apptainer exec --cleanenv --no-home --pwd / --bind /home/me/.torchfleet:/home/me/.torchfleet --bind /tmp:/tmp"
+    " --bind /data:/in:ro --shm-size 1g /image.sif"
 )
 CHARLIECLOUD = "ch-run --unset-env PYTHON* --unset-env LD_* --home --bind /data:/in --shm-size 1g /image --"
 
@@ -504,6 +504,14 @@ def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path) -> None:
     ("said", "line"),
     [
         ("time=1 level=warning\nError: unknown flag: --x\nSee 'podman run --help'\n", "Error: unknown flag: --x"),
+        (
+            'Error for command "exec": unknown flag: --x\n\nOptions\nRun --help',
+            'Error for command "exec": unknown flag: --x',
+        ),
+        (
+            "WARNING: skipping mount of /no\nFATAL:   mount source /no doesn't exist\n",
+            "FATAL:   mount source /no doesn't exist",
+        ),
         ("Traceback\n  File\nImportError: no\n", "ImportError: no"),
         ("one\ntwo\n\n", "two"),
         ("", "it said nothing"),

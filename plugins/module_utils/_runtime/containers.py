@@ -37,6 +37,7 @@ START_SECONDS = 120.0  # for an image to start and to be looked at: importing to
 END_SECONDS = 20.0  # for an engine to end a container
 ANSWER_BYTES = 1 << 20  # of what an engine or an image says, the last are kept
 SAID_MOST = 64 << 20  # bytes; then it is ended
+NAMED_ERROR = re.compile(r"error:|^(error|fatal)\b", re.IGNORECASE)  # as engines begin what went wrong
 LOOK_NAME = re.compile(r"torchfleet-look-([0-9]{1,10})\.")  # of a container, with the pid of who looks
 NO_PYTHON, OLD_PYTHON = 87, 86  # exit statuses of the two below
 FLAWS = {NO_PYTHON: ImageFlaw.NO_PYTHON, OLD_PYTHON: ImageFlaw.OLD_PYTHON}
@@ -311,7 +312,7 @@ def end_group(pid: int) -> None:
 def error_line(text: str) -> str:
     """Return the first line in which a program names an error, else its last one, for people."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if "error:" in line.lower()]
+    named = [line for line in lines if NAMED_ERROR.search(line)]
     return [*named[:1], *lines[-1:], "it said nothing"][0][:300]
 
 

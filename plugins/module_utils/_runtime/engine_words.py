@@ -182,9 +182,7 @@ def apptainer_parts(box: Box) -> list[Part]:
         parts.append(Part(("--nv",), "NVIDIA's GPUs, and the libraries of their driver", MEASURED))
     if "amd" in box.devices:
         parts.append(Part(("--rocm",), "AMD's GPUs, and ROCm's libraries", MEASURED))
-    # Apptainer has the node's /tmp, and a second mount there is refused.
-    mounts = [mount for mount in box.mounts if mount.there != TMP]
-    return [*parts, *mount_words("--bind", mounts), *user_words(box), Part((box.image,), "the image", USER)]
+    return [*parts, *mount_words("--bind", box.mounts), *user_words(box), Part((box.image,), "the image", USER)]
 
 
 def charliecloud_parts(box: Box) -> list[Part]:

@@ -116,7 +116,7 @@ OWNED = frozenset(
         *("--label", "-l", "--label-file", "--pod", "--pod-id-file", "--rootfs", "--timeout", "--sig-proxy"),
         *("--join-ct", "--join-pid", "--join-tag", "--private-tmp"),
         *("--contain", "--containall", "-C", "--compat", "--fakeroot", "-f", "--no-home", "--pwd", "--cleanenv"),
-        *("-p", "-n", "--hostname", "-h"),
+        *("-p", "-n", "--hostname", "-h", "--cwd", "--sharens", "--fusemount", "--netns-path"),
     }
 )
 SWITCHES = "Pdiqtvw"  # options of one letter that take no value in an engine: more may stand behind them, as in -Pd
