@@ -42,8 +42,8 @@ printf '%s' "$2" > /etc/containers/containers.conf
 """
 
 
-# dockerd needs more than a node may, as on a privileged one: it gets what root may on this machine, among the node's own files, addresses and
-# processes. The control groups of a node are read-only, so it sees those of this test as its root.
+# dockerd needs more than a node may. It gets what root may on this machine, as on a privileged node, among the node's own
+# files, addresses and processes. A node's control groups are read-only: it sees those of this test as its own root.
 DOCKERD = """set -e
 mount --make-rprivate /
 mount -t tmpfs cgroup /sys/fs/cgroup
@@ -51,8 +51,8 @@ for name in $(awk '!/^#/ && $2 { print $1 }' /proc/cgroups); do
     mkdir /sys/fs/cgroup/$name
     mount -t cgroup -o $name cgroup /sys/fs/cgroup/$name
 done
-exec setsid dockerd --storage-driver vfs --bridge none --iptables=false --ip6tables=false \
-    >/var/log/dockerd.log 2>&1 </dev/null
+setsid dockerd --data-root /run/docker-data --default-cgroupns-mode private --bridge none --iptables=false \\
+    --ip6tables=false >/var/log/dockerd.log 2>&1 </dev/null &
 """
 
 

@@ -78,7 +78,7 @@ def test_a_rank_that_fails_is_blamed_and_nothing_stays(
     ],
 )
 def test_a_fault_leaves_no_process_and_no_record(images: InImages, folder: Path, engine: str, fault: str) -> None:
-    """With supervisor and guard of a node gone, what escaped there stays until clean.yml. Docker's are never below them."""
+    """With supervisor and guard of a node gone, what escaped there stays until clean.yml."""
     job = images.start(engine, folder / "escapes.py")
     job.wait_until(lambda: all(len(images.processes(node, "sleep 98765")) == 4 for node in NODES))
     bystanders = {
