@@ -42,8 +42,8 @@ printf '%s' "$2" > /etc/containers/containers.conf
 """
 
 
-# dockerd needs more than a node may. It gets what root may on this machine, as on a privileged node, among the node's own
-# files, addresses and processes. A node's control groups are read-only: it sees those of this test as its own root.
+# dockerd needs more than a node may. It gets what root may on this machine, as on a privileged node, among the files,
+# addresses and processes of the node, whose control groups are read-only: it sees those of this test as its own root.
 DOCKERD = """set -e
 mount --make-rprivate /
 mount -t tmpfs cgroup /sys/fs/cgroup
