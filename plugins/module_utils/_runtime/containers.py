@@ -57,7 +57,7 @@ IMAGE_FACTS: Form[ImageFacts] = Form(
     {
         name: node_form.FACTS[name]
         for name in (
-            *("interpreter", "python", "python_wanted", "torch", "gpu_targets", "launcher", "backends"),
+            *("interpreter", "glibc", "python", "python_wanted", "torch", "gpu_targets", "launcher", "backends"),
             *("accelerators", "activation"),
         )
     }

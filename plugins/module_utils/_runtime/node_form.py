@@ -110,6 +110,7 @@ FACTS: dict[str, Check] = {
     "cwd": path,
     "tmpdir": path,
     "interpreter": path,
+    "glibc": either(flag, True),
     "python": path,
     "python_wanted": words,
     "cores": whole(1, CPUS_MOST),

@@ -169,6 +169,7 @@ class ImageFacts(TypedDict):
     """What ranks find where they run: on the node, or in an image."""
 
     interpreter: str  # for our own code
+    glibc: bool  # whether its C library is glibc, which our MPIs from wheels need
     python: str
     python_wanted: str
     torch: dict[str, str] | None
