@@ -36,9 +36,9 @@ def measure(images: InImages, script: Path, rounds: int) -> None:
     for launcher in LAUNCHERS:
         found: dict[str, list[float]] = {engine: [] for engine in ("", *ENGINES)}
         for number in range(rounds + 1):  # the first round does not count
-            for engine, values in found.items():
+            for engine in found:
                 value = seconds(images, script, launcher, engine)
-                values += [value] if number else []
+                found[engine] += [value] if number else []
         bare = statistics.median(found[""])
         for engine in ENGINES:
             taken = statistics.median(found[engine])
