@@ -35,6 +35,9 @@ runtime = "crun"
 PREPARE = """set -e
 install -d -o fleet /run/store
 usermod -aG docker fleet
+systemctl mask --quiet --now docker.socket docker.service containerd.service
+ip link delete docker0 2>/dev/null || true
+rm -f /run/containerd/containerd.sock
 setcap cap_setuid+ep /usr/bin/newuidmap; chmod u-s /usr/bin/newuidmap
 setcap cap_setgid+ep /usr/bin/newgidmap; chmod u-s /usr/bin/newgidmap
 printf '%s' "$1" > /etc/containers/storage.conf
