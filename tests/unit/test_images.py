@@ -648,6 +648,23 @@ def test_an_engine_does_not_wait_for_a_container_without_its_monitor(
         assert engine.wait() == (-signal.SIGKILL if gone else -signal.SIGTERM)
 
 
+@pytest.mark.parametrize("below_guard", [True, False])
+def test_what_a_daemon_started_is_found_by_its_mark(tmp_path: Path, below_guard: bool) -> None:
+    """As what Docker starts. It is the launcher's unless it is below a rank: no program left it."""
+    job = JobDir(str(tmp_path))
+    box = {"engine": "docker", "name": "torchfleet-one-1", "below_guard": below_guard, "before": []}
+    order: Any = order_of_one(tmp_path, container=box)
+    mark = {"TORCHFLEET_JOB_ID": "one", "TORCHFLEET_JOB_DIR": job.path}
+    orphan = ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"]
+    pid = int(subprocess.run(orphan, env={**os.environ, **mark}, capture_output=True, check=True).stdout)
+    try:
+        watching = guard.Guard(job, cast("Order", order), "", -1, -1)
+        assert (pid in [process.pid for process in watching.snapshot().processes]) != below_guard
+        assert (pid in watching.launcher_tree()) != below_guard
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_the_environment_of_a_launcher_comes_from_the_order_alone() -> None:
     order: Any = {"job_id": "j", "launcher_environment": {"OMPI_MCA_x": "1"}, "launcher_search": ["/j/bin"]}
     found = inside.launcher_environment(order, "/j", "/p", {"OMPI_MCA_y": "2", "PATH": "/bin", "RANK": "3", "A": "b"})
