@@ -187,7 +187,8 @@ def test_an_image_is_proven_by_one_more_run_whose_speed_is_not_compared(gpus: st
     ],
 )
 def test_which_image_is_to_be_proven(given: str | None, own: list[str | None], found: bool) -> None:
-    assert hostvars.has_image(given, [{"torchfleet_container_image": image} for image in own]) == found
+    variables = {f"n{number}": {"torchfleet_container_image": image} for number, image in enumerate(own)}
+    assert hostvars.has_image(given, variables, list(variables)) == found
 
 
 def test_gpus_are_loaded_with_a_launcher_that_is_asked_for() -> None:
